@@ -1,0 +1,133 @@
+"""The data of a problem: what `problem.yaml` may say. Strict: an unknown key is an error.
+
+Everything here is plain data with no torch in it, so that loading a problem costs milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+DTYPES: dict[str, int] = {
+    "fp64": 8,
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Tensor element types a problem may use, with their size in bytes."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Formula = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+Role = Literal["in", "out", "inout"]
+Device = Literal["any", "cpu", "cuda"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Argument(_Strict):
+    """One argument of the entry, in call order."""
+
+    name: Name
+    role: Role = "in"
+    kind: Literal["tensor", "tensors", "scalar"] = "tensor"
+    """`tensors` is a list of tensors whose count and sizes the input generator decides."""
+    dtype: str
+    """One of `DTYPES`, or the name of a case parameter that holds one. For a scalar: ``int64``,
+    ``fp64`` or ``bool`` (what C sees as ``int64_t``, ``double`` and ``bool``)."""
+    shape: list[Formula] = Field(default_factory=list)
+    """A formula per dimension over the case's parameters. Tensors only; a list of tensors has none."""
+    contiguous: bool = True
+    """False where the generator may hand in other strides. Inputs only."""
+
+
+class Case(_Strict):
+    """One test or benchmark case."""
+
+    name: Name
+    params: dict[str, Any]
+    """Dimensions and whatever else the input generator takes: integers, numbers, booleans, words."""
+    calls: int = Field(1, ge=1, le=64)
+    """Calls in a row with `inout` state carried from one to the next, for optimizers."""
+    device: Device = "any"
+    """`cuda`: too heavy for a CPU. `cpu`: practice size, never run on a GPU."""
+
+
+class Tolerance(_Strict):
+    """Bounds on the error of an output of one dtype; all of them must hold."""
+
+    atol: float = Field(ge=0)
+    rtol: float = Field(ge=0)
+    """Elementwise: ``|out - ref| <= atol + rtol * |ref|``."""
+    rel_l2: float = Field(gt=0)
+    """``||out - ref||_2 / ||ref||_2`` over the whole output and over the worst slice."""
+    budget: float = Field(4.0, ge=1)
+    """RMS and maximum error may be this many times what plain PyTorch makes at the same dtype."""
+
+
+class Cost(_Strict):
+    """What one call must do at the least: formulas over a case's parameters.
+
+    `itemsize` is the size in bytes of the case's `dtype` parameter where there is one.
+    """
+
+    bytes: Formula
+    """Device memory that must be read and written, each byte once."""
+    flops: Formula
+    """Floating-point operations."""
+    unit: Literal["fp32", "tensor"] = "fp32"
+    """Which of the GPU's ceilings the operations are held against."""
+
+
+class Limits(_Strict):
+    """What a submission may use. Times in seconds, sizes in bytes."""
+
+    source_bytes: int = Field(1 << 20, gt=0)
+    load_s: float = Field(120, gt=0)
+    """Import or compile; `load_inline` was seen to take 67 s."""
+    call_s: float = Field(20, gt=0)
+    """One call; the first one includes just-in-time compilation."""
+    total_s: float = Field(600, gt=0)
+    memory_bytes: int = Field(8 << 30, gt=0)
+    device_memory_bytes: int = Field(16 << 30, gt=0)
+    """Device memory of the submission's own, beyond what the judge lends."""
+    scratch_bytes: int = Field(1 << 30, gt=0)
+    output_bytes: int = Field(64 << 20, gt=0)
+    """stdout and stderr together."""
+    pids: int = Field(1024, gt=0)
+    """Processes and threads together."""
+
+
+class Requires(_Strict):
+    """What the GPU must have for benchmark cases to be run."""
+
+    device_memory_bytes: int = 0
+    compute_capability: tuple[int, int] = (0, 0)
+
+
+class Spec(_Strict):
+    """A whole `problem.yaml`."""
+
+    format: Literal[1]
+    title: Annotated[str, StringConstraints(min_length=1, max_length=120)]
+    summary: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+    entry: Name
+    args: list[Argument] = Field(min_length=1)
+    cuda_dtypes: list[str] = Field(default_factory=list)
+    """Dtypes a `.cu` file must have a symbol for, when arguments' dtype is a case parameter.
+    The first has the plain symbol, each other one the symbol with ``_<dtype>`` behind it."""
+    tolerances: dict[str, Tolerance]
+    """By dtype of the output."""
+    cost: Cost
+    limits: Limits = Limits()
+    requires: Requires = Requires()
+    tests: list[Case] = Field(min_length=1)
+    benchmarks: list[Case] = Field(min_length=1)

@@ -1,0 +1,94 @@
+"""The seam between the judge and whatever runs a submission: one small protocol.
+
+A `Sandbox` starts a `Runner`: a process tree that runs `python -m grader.runner` with one end of a
+Unix `SOCK_SEQPACKET` socket. The judge holds the other end (`Runner.channel`) and nothing else
+passes between them; what the runner prints is kept for a person to read.
+"""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+Device = Literal["cpu", "cuda"]
+
+
+class SandboxError(Exception):
+    """The sandbox could not be started or ended: ours, never the submission's. Text is for a person."""
+
+
+@dataclass(frozen=True)
+class RunnerLimits:
+    """What one runner may use; see `grader.problem.spec.Limits` for where the numbers come from."""
+
+    memory_bytes: int
+    scratch_bytes: int
+    output_bytes: int
+    pids: int
+    open_files: int = 4096
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a runner ended, as seen from outside it. At most one of the three causes is set."""
+
+    exit_code: int | None = None
+    """Exit status of the runner; null when a signal ended it."""
+    signal: int | None = None
+    out_of_memory: bool = False
+    """Ended because it reached `memory_bytes`."""
+    output_exceeded: bool = False
+    """Ended because it printed more than `output_bytes`."""
+    stopped: bool = False
+    """Ended because we stopped it."""
+
+
+class Runner(ABC):
+    """One running sandbox, used by one submission and then destroyed. A context manager."""
+
+    channel: socket.socket
+    """The judge's end of the wire: connected, `SOCK_SEQPACKET`, non-inheritable."""
+
+    @abstractmethod
+    def poll(self) -> Ending | None:
+        """How the runner ended, or None while it runs. Never blocks for long, never raises."""
+
+    @abstractmethod
+    def log(self) -> bytes:
+        """What it has printed so far, stdout and stderr in order of arrival, capped by us."""
+
+    @abstractmethod
+    def stop(self) -> Ending:
+        """Kill the whole tree, wait for it, remove every trace. May be called again; never raises."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class Sandbox(ABC):
+    """A way to run submissions."""
+
+    name: str
+    """``docker`` or ``process``."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The name, and in brackets what of it matters to a reader of the report."""
+
+    @abstractmethod
+    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+        """Start a runner and return once it is connected.
+
+        Raises `SandboxError` when it cannot be started.
+        """
