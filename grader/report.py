@@ -173,7 +173,7 @@ class Report(BaseModel):
 
 
 def escape(text: str, limit: int) -> str:
-    """Make a submission's text safe to show: control characters escaped, at most `limit` characters.
+    """Make a submission's text safe to show: control characters escaped, cut to `limit` characters.
 
     Newline and tab stay. Bidirectional overrides and other invisible format characters are escaped
     too, since they can make a terminal or a page show another text than the one that is there.

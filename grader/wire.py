@@ -22,7 +22,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any
 
 REQUEST_BYTES = 64 * 1024
@@ -51,6 +51,15 @@ class Status(IntEnum):
     COMPILE_ERROR = 1
     RUNTIME_ERROR = 2
     OUT_OF_MEMORY = 3
+
+
+class Flag(IntFlag):
+    """What a reply may tell besides its status."""
+
+    GRAPH = 1
+    """A round was captured into a CUDA graph."""
+    RETURNS = 2
+    """The entry returns its outputs; copying them is part of a call."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +131,8 @@ def receive_request(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def receive_reply(sock: socket.socket, timeout_s: float) -> Reply:
     """Judge's side: the next reply.
 
-    Raises `WireTimeout` after `timeout_s` seconds, `WireClosed` when the runner is gone, `WireError`
-    for anything that is not a reply.
+    Raises `WireTimeout` after `timeout_s` seconds, `WireClosed` when the runner is gone, and
+    `WireError` for anything that is not a reply.
     """
     deadline = time.monotonic() + timeout_s
     poller = select.poll()

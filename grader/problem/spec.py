@@ -44,7 +44,7 @@ class Argument(_Strict):
     """One of `DTYPES`, or the name of a case parameter that holds one. For a scalar: ``int64``,
     ``fp64`` or ``bool`` (what C sees as ``int64_t``, ``double`` and ``bool``)."""
     shape: list[Formula] = Field(default_factory=list)
-    """A formula per dimension over the case's parameters. Tensors only; a list of tensors has none."""
+    """A formula per dimension over the case's parameters. Tensors only; a list has none."""
     contiguous: bool = True
     """False where the generator may hand in other strides. Inputs only."""
 
@@ -54,8 +54,8 @@ class Case(_Strict):
 
     name: Name
     params: dict[str, Any]
-    """Dimensions and whatever else the input generator takes: integers, numbers, booleans, words."""
-    calls: int = Field(1, ge=1, le=64)
+    """Dimensions and whatever else the generator takes: integers, numbers, booleans, words."""
+    calls: int = Field(default=1, ge=1, le=64)
     """Calls in a row with `inout` state carried from one to the next, for optimizers."""
     device: Device = "any"
     """`cuda`: too heavy for a CPU. `cpu`: practice size, never run on a GPU."""
@@ -69,7 +69,7 @@ class Tolerance(_Strict):
     """Elementwise: ``|out - ref| <= atol + rtol * |ref|``."""
     rel_l2: float = Field(gt=0)
     """``||out - ref||_2 / ||ref||_2`` over the whole output and over the worst slice."""
-    budget: float = Field(4.0, ge=1)
+    budget: float = Field(default=4.0, ge=1)
     """RMS and maximum error may be this many times what plain PyTorch makes at the same dtype."""
 
 
@@ -90,19 +90,19 @@ class Cost(_Strict):
 class Limits(_Strict):
     """What a submission may use. Times in seconds, sizes in bytes."""
 
-    source_bytes: int = Field(1 << 20, gt=0)
-    load_s: float = Field(120, gt=0)
+    source_bytes: int = Field(default=1 << 20, gt=0)
+    load_s: float = Field(default=120, gt=0)
     """Import or compile; `load_inline` was seen to take 67 s."""
-    call_s: float = Field(20, gt=0)
+    call_s: float = Field(default=20, gt=0)
     """One call; the first one includes just-in-time compilation."""
-    total_s: float = Field(600, gt=0)
-    memory_bytes: int = Field(8 << 30, gt=0)
-    device_memory_bytes: int = Field(16 << 30, gt=0)
+    total_s: float = Field(default=600, gt=0)
+    memory_bytes: int = Field(default=8 << 30, gt=0)
+    device_memory_bytes: int = Field(default=16 << 30, gt=0)
     """Device memory of the submission's own, beyond what the judge lends."""
-    scratch_bytes: int = Field(1 << 30, gt=0)
-    output_bytes: int = Field(64 << 20, gt=0)
+    scratch_bytes: int = Field(default=1 << 30, gt=0)
+    output_bytes: int = Field(default=64 << 20, gt=0)
     """stdout and stderr together."""
-    pids: int = Field(1024, gt=0)
+    pids: int = Field(default=1024, gt=0)
     """Processes and threads together."""
 
 

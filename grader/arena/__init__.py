@@ -1,0 +1,5 @@
+"""Memory the judge lends: one block, laid out in tensors, passed as a file descriptor."""
+
+from grader.arena.layout import Layout, Slot, Value, arrange, view
+
+__all__ = ["Layout", "Slot", "Value", "arrange", "view"]

@@ -1,0 +1,116 @@
+"""A lent block in device memory: `cuMemCreate` with a POSIX-fd handle, mapped on both sides.
+
+Unlike `cudaIpcGetMemHandle` it exposes exactly this block and not its neighbours in the allocator's
+segment, and it needs no shared IPC namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+
+class CudaArenaError(RuntimeError):
+    """A driver call failed; the text names the call and the error."""
+
+
+class CudaArena:
+    """A block of device memory. `buffer` is a uint8 tensor over it; `fd` may be lent."""
+
+    device = "cuda"
+
+    def __init__(self, handle: Any, fd: int, nbytes: int, mapped_bytes: int, ordinal: int) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        self._handle: Any = handle
+        self._mapped_bytes = mapped_bytes
+        self._address: Any = _ok(driver.cuMemAddressReserve(mapped_bytes, 0, 0, 0))
+        _ok(driver.cuMemMap(self._address, mapped_bytes, 0, handle, 0))
+        access = driver.CUmemAccessDesc()
+        access.location = _location(ordinal)
+        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        _ok(driver.cuMemSetAccess(self._address, mapped_bytes, [access], 1))
+        self.buffer = torch.as_tensor(_Block(int(self._address), nbytes), device=f"cuda:{ordinal}")
+
+    @classmethod
+    def create(cls, nbytes: int) -> CudaArena:
+        """Judge's side, on the current device. Raises `CudaArenaError` when memory is short."""
+        ordinal = _current_device()
+        prop = _properties(ordinal)
+        mapped_bytes = _round_up(nbytes, prop)
+        handle = _ok(driver.cuMemCreate(mapped_bytes, prop, 0))
+        kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        fd = int(_ok(driver.cuMemExportToShareableHandle(handle, kind, 0)))
+        return cls(handle, fd, nbytes, mapped_bytes, ordinal)
+
+    @classmethod
+    def attach(cls, fd: int, nbytes: int) -> CudaArena:
+        """Runner's side: import a lent descriptor, and own it."""
+        ordinal = _current_device()
+        kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        handle = _ok(driver.cuMemImportFromShareableHandle(fd, kind))
+        return cls(handle, fd, nbytes, _round_up(nbytes, _properties(ordinal)), ordinal)
+
+    def close(self) -> None:
+        """Unmap and release. Nothing may still be running on it; tensors over it become invalid."""
+        if self.fd < 0:
+            return
+        torch.cuda.synchronize()
+        self.buffer = torch.empty(0, dtype=torch.uint8)
+        _ok(driver.cuMemUnmap(self._address, self._mapped_bytes))
+        _ok(driver.cuMemAddressFree(self._address, self._mapped_bytes))
+        _ok(driver.cuMemRelease(self._handle))
+        os.close(self.fd)
+        self.fd = -1
+
+
+class _Block:
+    """What PyTorch needs to see memory it did not allocate."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def _current_device() -> int:
+    torch.cuda.init()
+    # PyTorch makes its context on first use, and driver calls below need it current.
+    torch.zeros(1, device="cuda")
+    return torch.cuda.current_device()
+
+
+def _location(ordinal: int) -> Any:
+    location = driver.CUmemLocation()
+    location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    location.id = ordinal
+    return location
+
+
+def _properties(ordinal: int) -> Any:
+    prop = driver.CUmemAllocationProp()
+    prop.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    prop.requestedHandleTypes = kind
+    prop.location = _location(ordinal)
+    return prop
+
+
+def _round_up(nbytes: int, prop: Any) -> int:
+    flag = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+    step = int(_ok(driver.cuMemGetAllocationGranularity(prop, flag)))
+    return nbytes + -nbytes % step
+
+
+def _ok(result: tuple[Any, ...]) -> Any:
+    code, *values = result
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise CudaArenaError(f"the CUDA driver says {code.name}")
+    return values[0] if values else None

@@ -1,0 +1,165 @@
+"""Where each tensor of each argument set lies in a lent block.
+
+All inputs of all sets come first and everything a call may write (`out`, `inout`) after them, so
+that one copy takes all outputs and one comparison covers all inputs. Between any two tensors lies a
+gap that belongs to nobody: a write there is seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+ALIGNMENT = 512
+"""Every tensor starts on this many bytes, as the CUDA allocator of PyTorch does it."""
+GUARD_BYTES = 512
+"""At least this much lies between two tensors."""
+MAX_LAYOUT_BYTES = 64 << 20
+
+ITEM_BYTES = {
+    "fp64": 8,
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+_TORCH_NAMES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "int64": "int64",
+    "int32": "int32",
+    "int16": "int16",
+    "int8": "int8",
+    "uint8": "uint8",
+    "bool": "bool",
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor in the block: byte offset, dtype, shape and strides (in elements)."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to behind the last element."""
+        return extent(self.dtype, self.shape, self.strides)
+
+
+Value = Slot | list[Slot] | int | float | bool
+"""One argument of a set: a tensor, a list of tensors, or a scalar passed by value."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The whole block: its size, where the writable part starts, and the sets in order."""
+
+    nbytes: int
+    writable_at: int
+    """Every `in` tensor of every set lies below this offset, every `out` and `inout` above."""
+    sets: list[list[Value]]
+
+    def to_json(self) -> bytes:
+        """As the runner reads it."""
+        sets = [[_pack(value) for value in values] for values in self.sets]
+        return json.dumps(
+            {"nbytes": self.nbytes, "writable_at": self.writable_at, "sets": sets},
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Layout:
+        """Runner's side: the layout that `to_json` wrote."""
+        data = json.loads(text)
+        sets = [[_unpack(value) for value in values] for values in data["sets"]]
+        return cls(data["nbytes"], data["writable_at"], sets)
+
+
+def extent(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Bytes a strided tensor spans; 0 when it has no element."""
+    if 0 in shape:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return (last + 1) * ITEM_BYTES[dtype]
+
+
+def arrange(sets: list[list[tuple[bool, Value]]]) -> Layout:
+    """Give every tensor its place, from (writable, value) per argument; offsets are ignored."""
+    placed: list[list[Value | None]] = [[None] * len(values) for values in sets]
+    cursor = GUARD_BYTES
+    writable_at = 0
+    for writing in (False, True):
+        if writing:
+            writable_at = cursor
+        for into, values in zip(placed, sets, strict=True):
+            for i, (writable, value) in enumerate(values):
+                if isinstance(value, Slot) and writable == writing:
+                    into[i], cursor = _place(value, cursor)
+                elif isinstance(value, list) and writable == writing:
+                    slots = []
+                    for slot in value:
+                        slot, cursor = _place(slot, cursor)
+                        slots.append(slot)
+                    into[i] = slots
+                elif not isinstance(value, Slot | list):
+                    into[i] = value
+    complete = [[value for value in values if value is not None] for values in placed]
+    return Layout(cursor, writable_at, complete)
+
+
+def view(buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
+    """The tensor of `slot` in `buffer` (uint8, one dimension), sharing its memory."""
+    import torch
+
+    dtype = getattr(torch, _TORCH_NAMES[slot.dtype])
+    flat = buffer[slot.offset : slot.offset + slot.nbytes].view(dtype)
+    return flat.as_strided(slot.shape, slot.strides)
+
+
+def slot_of(tensor: torch.Tensor) -> Slot:
+    """A slot (at offset 0) with the dtype, shape and strides of `tensor`."""
+    names = {f"torch.{name}": dtype for dtype, name in _TORCH_NAMES.items()}
+    return Slot(0, names[str(tensor.dtype)], tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _place(slot: Slot, cursor: int) -> tuple[Slot, int]:
+    end = cursor + slot.nbytes + GUARD_BYTES
+    end += -end % ALIGNMENT
+    return Slot(cursor, slot.dtype, slot.shape, slot.strides), end
+
+
+def _pack(value: Value) -> Any:
+    if isinstance(value, Slot):
+        return {"t": [value.offset, value.dtype, value.shape, value.strides]}
+    if isinstance(value, list):
+        return {"l": [[s.offset, s.dtype, s.shape, s.strides] for s in value]}
+    return {"s": value}
+
+
+def _unpack(data: Any) -> Value:
+    if "t" in data:
+        return _slot(data["t"])
+    if "l" in data:
+        return [_slot(item) for item in data["l"]]
+    return data["s"]  # type: ignore[no-any-return]
+
+
+def _slot(item: list[Any]) -> Slot:
+    offset, dtype, shape, strides = item
+    return Slot(offset, dtype, tuple(shape), tuple(strides))

@@ -1,0 +1,42 @@
+"""Who is ahead: the order of results and the ranks they share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a leaderboard: a user's best ranked result on one GPU."""
+
+    rank: int
+    user: str
+    result_id: int
+    score_us: float
+    ci_us: tuple[float, float]
+    language: str
+    created_at: str
+    """ISO 8601, UTC."""
+    speedup: dict[str, float] = field(default_factory=dict)
+    sol: float | None = None
+    """Geometric mean over the benchmark cases of the fraction of the roofline."""
+
+
+def ranks(intervals_us: Sequence[tuple[float, float]]) -> list[int]:
+    """The rank of each result, given their confidence intervals (low, high) in order of score.
+
+    The first result leads a group. Each next one shares the leader's rank while its interval
+    overlaps the leader's; the first that does not leads the next group, and its rank is its
+    position: 1, 1, 3. Only the leader is compared with, so that a chain of small overlaps cannot
+    tie the first with the last.
+    """
+    shared: list[int] = []
+    leader_high_us = float("-inf")
+    for position, (low_us, high_us) in enumerate(intervals_us, start=1):
+        if shared and low_us <= leader_high_us:
+            shared.append(shared[-1])
+        else:
+            shared.append(position)
+            leader_high_us = high_us
+    return shared

@@ -1,0 +1,7 @@
+"""`python -m grader.cli`, the same as `grade`."""
+
+import sys
+
+from grader.cli.app import main
+
+sys.exit(main())

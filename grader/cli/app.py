@@ -1,0 +1,137 @@
+"""`grade`: finds the command, and turns every error into one line and an exit status.
+
+0 accepted · 1 any other verdict on the submission · 2 the call was wrong · 3 our fault.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from grader import __version__
+from grader.cli.desk import Desk
+
+COMMANDS = {
+    "submit": ("grader.cli.submit", "Grade a kernel and put the result on the board."),
+    "practice": ("grader.cli.submit", "Grade a kernel without recording it."),
+    "problems": ("grader.cli.problems", "List the problems."),
+    "show": ("grader.cli.problems", "Show a problem: statement, arguments, cases, limits."),
+    "new": ("grader.cli.new", "Write a file to start from."),
+    "leaderboard": ("grader.cli.leaderboard", "Show who is ahead."),
+    "verify": ("grader.cli.verify", "Prove that a problem's check catches wrong answers."),
+    "replay": ("grader.cli.replay", "Grade a recorded result again, with the same inputs."),
+    "doctor": ("grader.cli.doctor", "Say what this machine can do, and how to fix the rest."),
+    "sandbox": ("grader.cli.sandbox", "Build and check the Docker sandbox."),
+}
+"""Command → its module and what it does. Here, so that help costs no imports."""
+
+_MISTAKES = {
+    "grader.problem": "ProblemError",
+    "grader.submission": "SubmissionError",
+    "grader.board": "BoardError",
+}
+"""Room → its exception for what the user can put right: exit status 2."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f"did you mean '{near[0]}'?" if near else "see grade --help"
+            raise click.UsageError(f"no such command '{args[0]}'; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, no_args_is_help=True)
+@click.version_option(__version__, prog_name="grade")
+def grade() -> None:
+    """Grade GPU kernels: right or wrong, how fast, and who is ahead."""
+
+
+def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
+    """Run one command and return its exit status. `desk` is what tests exchange."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    as_json = "--json" in arguments
+    _never_fail_to_print()
+    try:
+        status = grade.main(arguments, prog_name="grade", standalone_mode=False, obj=desk or Desk())
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return 2
+    except click.ClickException as error:
+        return _refuse(error.format_message(), as_json)
+    except (click.Abort, KeyboardInterrupt):
+        print("grade: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        from grader.cli.terminal import drop_stdout
+
+        drop_stdout()
+        return 0
+    except Exception as error:  # noqa: BLE001  # the last stop: nobody is shown a traceback unasked
+        if isinstance(error, _mistakes()):
+            return _refuse(str(error), as_json)
+        return _own_fault(error)
+
+
+def _refuse(message: str, as_json: bool) -> int:
+    """The call was wrong: one line on stderr, or the JSON object of the contract."""
+    line = " ".join(message.split())
+    if as_json:
+        print(json.dumps({"error": line}))
+    else:
+        print(f"grade: {line}", file=sys.stderr)
+    return 2
+
+
+def _own_fault(error: Exception) -> int:
+    if os.environ.get("GRADE_DEBUG") == "1":
+        traceback.print_exception(error)
+    else:
+        line = " ".join(str(error).split())
+        print(
+            f"grade: internal error, {type(error).__name__}: {line}\n"
+            "This is a fault of grade. GRADE_DEBUG=1 shows where it happened.",
+            file=sys.stderr,
+        )
+    return 3
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    """The exceptions of rooms in use; a room that was never imported has raised nothing."""
+    rooms: list[tuple[Any, str]] = [(sys.modules.get(room), n) for room, n in _MISTAKES.items()]
+    return tuple(getattr(room, name) for room, name in rooms if hasattr(room, name))
+
+
+def _never_fail_to_print() -> None:
+    """A terminal that lacks a character gets an escape in its place, not an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

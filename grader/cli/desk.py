@@ -1,0 +1,70 @@
+"""What the commands reach the rest of the system through. Tests hand in another desk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grader.cli.machine import cuda_missing
+
+if TYPE_CHECKING:
+    from grader.board import Board
+    from grader.report import Report
+    from grader.sandbox.base import Sandbox
+
+
+def _grade(*args: Any, **options: Any) -> Report:
+    from grader.judge import grade
+
+    return grade(*args, **options)
+
+
+def _verify(*args: Any, **options: Any) -> Any:
+    from grader.judge.verify import verify
+
+    return verify(*args, **options)
+
+
+def _docker_missing() -> str | None:
+    from grader.sandbox.docker import DockerSandbox
+
+    return DockerSandbox.available()
+
+
+def _sandbox(name: str) -> Sandbox:
+    if name == "docker":
+        from grader.sandbox.docker import DockerSandbox
+
+        return DockerSandbox()
+    from grader.sandbox.process import ProcessSandbox
+
+    return ProcessSandbox()
+
+
+def _board(url: str | None) -> Board:
+    from grader.board import Board, default_url
+
+    return Board.open(url or os.environ.get("GRADE_DB") or default_url())
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The judge, the sandboxes, the board and the probes of this machine.
+
+    Every field imports what it needs when it is called, so that help and mistakes are quick.
+    """
+
+    grade: Callable[..., Report] = _grade
+    """`grader.judge.grade`."""
+    verify: Callable[..., Any] = _verify
+    """`grader.judge.verify.verify`."""
+    sandbox: Callable[[str], Sandbox] = _sandbox
+    """``docker`` or ``process`` → the sandbox."""
+    board: Callable[[str | None], Board] = _board
+    """Database URL, or None for GRADE_DB or the user's data directory → the board."""
+    docker_missing: Callable[[], str | None] = _docker_missing
+    """Why Docker cannot be used; None when it can."""
+    cuda_missing: Callable[[], str | None] = cuda_missing
+    """Why no GPU can be used; None when one can."""

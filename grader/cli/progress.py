@@ -1,0 +1,90 @@
+"""What is happening now, one line per stage; gone when the report comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from grader.cli.terminal import err, safe
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+LABELS = {
+    "sandbox_start": "start the sandbox",
+    "load": "load the submission",
+    "test": "tests",
+    "benchmark": "benchmarks",
+}
+
+
+class Step(Protocol):
+    """`grader.judge.Progress`, as far as it is shown."""
+
+    @property
+    def stage(self) -> str: ...
+    @property
+    def case(self) -> str: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def status(self) -> str | None: ...
+
+
+class Watcher:
+    """Called with each step of a grading; draws it when there is somewhere to draw."""
+
+    def __init__(self, bars: Bars | None) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, step: Step) -> None:
+        """Show one step. A step with a status ends its case."""
+        if self._bars is None:
+            return
+        task = self._tasks.get(step.stage)
+        if task is None:
+            self._finish_others()
+            task = self._bars.add_task(
+                LABELS.get(step.stage, step.stage), total=max(step.total, 1), now=""
+            )
+            self._tasks[step.stage] = task
+        now = safe(step.case, 40).plain
+        self._bars.update(task, total=max(step.total, 1), now=now)
+        if step.status is not None:
+            self._bars.advance(task)
+
+    def _finish_others(self) -> None:
+        assert self._bars is not None
+        for task in self._bars.tasks:
+            self._bars.update(task.id, completed=task.total, now="")
+
+
+@contextmanager
+def watching(show: bool) -> Iterator[Watcher]:
+    """A watcher for one grading; it draws on stderr, and only on a terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = err()
+    if not (show and console.is_terminal):
+        yield Watcher(None)
+        return
+    columns = (
+        SpinnerColumn(finished_text="[green]✔"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}", style="dim", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        yield Watcher(bars)

@@ -1,0 +1,155 @@
+"""The files that `grade new` writes, made from a problem's spec alone."""
+
+from __future__ import annotations
+
+import ast
+
+from grader.problem import Argument, Problem, Spec, prototypes
+
+
+def scaffold(problem: Problem, language: str) -> str:
+    """Source of a first file for ``triton``, ``torch`` or ``cuda``."""
+    writers = {"triton": _triton, "torch": _torch, "cuda": _cuda}
+    return writers[language](problem)
+
+
+# torch -------------------------------------------------------------------------------------------
+
+
+def _torch(problem: Problem) -> str:
+    spec = problem.spec
+    plain, name = _plain_pytorch(problem)
+    inputs = ", ".join(f"{a.name}={a.name}" for a in spec.args if a.role != "out")
+    written = [a for a in spec.args if a.role != "in"]
+    lines = [f"    results = {name}({inputs})"]
+    if len(written) == 1:
+        lines.append("    results = (results,)")
+    lines += [
+        f"    for destination, result in zip(({_tuple(written)}), results, strict=True):",
+        "        if isinstance(destination, list):",
+        "            for tensor, new in zip(destination, result, strict=True):",
+        "                tensor.copy_(new)",
+        "        else:",
+        "            destination.copy_(result)",
+    ]
+    return (
+        f'"""{spec.title}: plain PyTorch, right but slow. Replace it with something faster."""\n\n'
+        f"{plain}\n\n\n"
+        f"def {spec.entry}({', '.join(a.name for a in spec.args)}):\n"
+        f'    """{_job(spec)}"""\n' + "\n".join(lines) + "\n"
+    )
+
+
+def _plain_pytorch(problem: Problem) -> tuple[str, str]:
+    """The source of the problem's own plain implementation with all it needs, and its name."""
+    source = (problem.folder / "reference.py").read_text(encoding="utf-8")
+    statements = {name: node for node in ast.parse(source).body for name in _defines(node)}
+    name = "eager" if "eager" in statements else "reference"
+    needed: set[str] = set()
+    pending = [name]
+    while pending:
+        wanted = pending.pop()
+        if wanted in statements and wanted not in needed:
+            needed.add(wanted)
+            pending += [n.id for n in ast.walk(statements[wanted]) if isinstance(n, ast.Name)]
+    kept = {id(statements[n]): statements[n] for n in statements if n in needed}
+    lines = source.splitlines()
+    imports, rest = [], []
+    for node in kept.values():
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(d.lineno for d in decorators)])
+        text = "\n".join(lines[first - 1 : node.end_lineno])
+        (imports if isinstance(node, ast.Import | ast.ImportFrom) else rest).append(text)
+    return "\n".join(imports) + "\n\n\n" + "\n\n\n".join(rest), name
+
+
+def _defines(node: ast.stmt) -> list[str]:
+    """The names that a top-level statement gives a meaning."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+# Triton ------------------------------------------------------------------------------------------
+
+
+def _triton(problem: Problem) -> str:
+    spec = problem.spec
+    body = "\n".join(line for a in spec.args if a.role != "in" for line in _launch(a))
+    return f'''"""{spec.title} in Triton.
+
+A start: it runs, and is a wrong answer until you finish it.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def fill_kernel(x, count, KEEP: tl.constexpr, BLOCK: tl.constexpr):
+    """Write zeros, or what is there already, one tile of BLOCK elements per program."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < count
+    tile = tl.load(x + offsets, mask=mask)
+    if not KEEP:
+        tile = tl.zeros_like(tile)
+    tl.store(x + offsets, tile, mask=mask)
+
+
+def fill(x: torch.Tensor, keep: bool) -> None:
+    block = 4096
+    fill_kernel[(triton.cdiv(x.numel(), block),)](x, x.numel(), KEEP=keep, BLOCK=block)
+
+
+def {spec.entry}({", ".join(a.name for a in spec.args)}):
+    """{_job(spec)}"""
+    # Launch your own kernels here, in place of these.
+{body}
+'''
+
+
+def _launch(argument: Argument) -> list[str]:
+    keep = argument.role == "inout"
+    if argument.kind == "tensors":
+        return [f"    for tensor in {argument.name}:", f"        fill(tensor, keep={keep})"]
+    return [f"    fill({argument.name}, keep={keep})"]
+
+
+# CUDA --------------------------------------------------------------------------------------------
+
+
+def _cuda(problem: Problem) -> str:
+    spec = problem.spec
+    entries = "\n".join(
+        f"{prototype.rstrip(';')} {{\n    // my_kernel<<<blocks, threads, 0, stream>>>(...);\n}}\n"
+        for prototype in prototypes(spec).values()
+    )
+    return f"""// {spec.title} in CUDA C++.
+// A start: it compiles, and is a wrong answer until you finish it.
+//
+// {_job(spec)}
+// Pointers to tensors are device memory; strides, lengths and lists of pointers are host memory,
+// valid during the call. Launch on the stream that is passed in, and do not wait for it.
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+{entries}"""
+
+
+# Words -------------------------------------------------------------------------------------------
+
+
+def _job(spec: Spec) -> str:
+    written = [a.name for a in spec.args if a.role != "in"]
+    return f"Write {', '.join(written)}; leave every other argument as it is."
+
+
+def _tuple(arguments: list[Argument]) -> str:
+    return ", ".join(a.name for a in arguments) + ("," if len(arguments) == 1 else "")

@@ -1,0 +1,194 @@
+"""`grade submit` and `grade practice`: one grading, from the shell's words to the exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from grader.cli.desk import Desk
+from grader.cli.options import (
+    check_user,
+    choose_device,
+    choose_sandbox,
+    db_option,
+    device_option,
+    find_problem,
+    json_option,
+    sandbox_option,
+)
+
+if TYPE_CHECKING:
+    from grader.problem import Problem
+    from grader.report import Report
+    from grader.sandbox.base import Device, Sandbox
+    from grader.submission import Submission
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that one grading needs, all of it checked."""
+
+    problem: Problem
+    submission: Submission
+    device: Device
+    sandbox: Sandbox
+    note: str | None = None
+
+    @classmethod
+    def prepare(
+        cls, desk: Desk, problem: Problem, file: Path, device: str, sandbox_name: str
+    ) -> Job:
+        """Read the file and choose where to run. Raises for whatever is wrong with the call."""
+        from grader.submission import Submission
+
+        submission = Submission.read(file, problem.spec.limits.source_bytes)
+        chosen = choose_device(desk, device)
+        sandbox, note = choose_sandbox(desk, sandbox_name)
+        return cls(problem, submission, chosen, sandbox, note)
+
+
+@click.command()
+@click.argument("problem")
+@click.argument("file", type=click.Path(path_type=Path))
+@device_option
+@sandbox_option
+@click.option("--user", metavar="NAME", help="Your name on the board [default: your login].")
+@click.option("--server", metavar="URL", help="Hand in to a server instead of this machine.")
+@db_option
+@json_option
+@click.pass_obj
+def submit(
+    desk: Desk,
+    problem: str,
+    file: Path,
+    device: str,
+    sandbox_name: str,
+    user: str | None,
+    server: str | None,
+    db: str | None,
+    as_json: bool,
+) -> int:
+    """Grade FILE against PROBLEM and put the result on the board.
+
+    PROBLEM is a folder or the name of one of `grade problems`. FILE is one .py or .cu file.
+    Exit status: 0 accepted, 1 any other verdict, 2 the call was wrong, 3 our fault.
+    """
+    from grader.report import Verdict
+
+    if server is not None:
+        raise click.UsageError("--server: this version has no server; leave it out to grade here")
+    name = check_user(user)
+    job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
+    board = desk.board(db)
+    try:
+        report = run(desk, job, show=not as_json)
+        if report.verdict is None:
+            raise click.UsageError(report.reason)
+        if report.verdict is not Verdict.JUDGE_ERROR:
+            report = board.record(report, name, job.submission.source)
+    finally:
+        board.close()
+    return tell(report, as_json)
+
+
+@click.command()
+@click.argument("problem")
+@click.argument("file", type=click.Path(path_type=Path))
+@device_option
+@sandbox_option
+@json_option
+@click.pass_obj
+def practice(
+    desk: Desk, problem: str, file: Path, device: str, sandbox_name: str, as_json: bool
+) -> int:
+    """Grade FILE against PROBLEM without recording it.
+
+    The same judge and the same baselines as `grade submit`. Exit status 0 too when no verdict can
+    be given here: a .cu file on a machine with no GPU is compiled, not run.
+    """
+    job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
+    report = run(desk, job, show=not as_json)
+    return tell(report.model_copy(update={"ranked": False}), as_json)
+
+
+def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
+    """Grade one job; with `show`, notes and progress go to stderr."""
+    from grader.cli.progress import watching
+    from grader.cli.terminal import err
+    from grader.problem import ProblemError
+
+    if show and job.note:
+        err().print(job.note, style="yellow")
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with watching(show) as watcher:
+            return desk.grade(
+                job.problem,
+                job.submission,
+                sandbox=job.sandbox,
+                device=job.device,
+                seed=seed,
+                progress=watcher,
+            )
+    except ProblemError:
+        raise
+    except Exception as error:  # whatever it is, it is no fault of the submission
+        if os.environ.get("GRADE_DEBUG") == "1":
+            raise
+        return _judge_error(job, error, seed)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _judge_error(job: Job, error: Exception, seed: int | None) -> Report:
+    """The report of a grading that we could not finish."""
+    from grader.report import Report, Verdict, escape, one_line
+    from grader.sandbox.base import SandboxError
+
+    known = isinstance(error, SandboxError)
+    what = str(error) if known else f"{type(error).__name__}: {error} (GRADE_DEBUG=1 shows where)"
+    return Report(
+        problem=job.problem.name,
+        problem_digest=job.problem.digest,
+        submission_sha256=job.submission.sha256,
+        submission_name=escape(job.submission.name, 100),
+        language=job.submission.language,
+        verdict=Verdict.JUDGE_ERROR,
+        reason=one_line(what),
+        device=job.device,
+        sandbox=job.sandbox.describe(),
+        seed=seed or 0,
+        notes=["this is our fault, and nothing was recorded"],
+    )
+
+
+def tell(report: Report, as_json: bool) -> int:
+    """Print a report, as one JSON object or for a person, and return its exit status."""
+    from grader.cli.render import render
+    from grader.cli.terminal import emit, out
+
+    if as_json:
+        emit(report.model_dump_json())
+    else:
+        out().print(render(report))
+    return exit_status(report)
+
+
+def exit_status(report: Report) -> int:
+    """0 accepted or no verdict possible here, 1 any other verdict, 3 judge error."""
+    from grader.report import Verdict
+
+    if report.verdict in (Verdict.ACCEPTED, None):
+        return 0
+    return 3 if report.verdict is Verdict.JUDGE_ERROR else 1
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    """Unwind on SIGTERM, so that the sandbox is taken down."""
+    raise SystemExit(128 + number)

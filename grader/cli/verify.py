@@ -1,0 +1,144 @@
+"""`grade verify`: a problem proves its own check, and the example submissions theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from grader.cli.desk import Desk
+from grader.cli.options import choose_device, device_option, find_problem, sandbox_option
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from grader.cli.corpus import Example
+    from grader.problem import Problem
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What became of one example submission."""
+
+    example: Example
+    outcome: str
+    """The verdict it got, or why it was not run."""
+    reason: str
+    ok: bool | None
+    """None when it was not run."""
+
+
+@click.command()
+@click.argument("problem")
+@device_option
+@sandbox_option
+@click.pass_obj
+def verify(desk: Desk, problem: str, device: str, sandbox_name: str) -> int:
+    """Prove that the check of PROBLEM catches wrong answers and passes right ones.
+
+    Runs mutants (zeros, a constant, permuted rows, a dropped slice, …), which must fail on every
+    case, and plain PyTorch, which must pass. Then grades every example submission and compares its
+    verdict with the folder it lies in. Exit status 0 when all of it held, 1 when not.
+    """
+    from grader.cli.terminal import out
+
+    found = find_problem(problem)
+    chosen = choose_device(desk, device)
+    console = out()
+    proof = _prove(desk, found, chosen)
+    _print_proof(console, proof)
+    graded = list(_grade_examples(desk, found, chosen, sandbox_name))
+    _print_examples(console, graded)
+    ok = bool(proof.ok) and all(one.ok is not False for one in graded)
+    console.print(
+        f"{found.name} holds on {chosen}" if ok else f"{found.name} does NOT hold on {chosen}",
+        style="bold green" if ok else "bold red",
+    )
+    return 0 if ok else 1
+
+
+def _prove(desk: Desk, problem: Problem, device: str) -> Any:
+    from grader.cli.progress import watching
+
+    with watching(show=True) as watcher:
+        return desk.verify(problem, device, watcher)
+
+
+def _print_proof(console: Console, proof: Any) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "implementation", "must", "cases", "where not", box=box.SIMPLE_HEAD)
+    for name, rows in _by_implementation(proof.rows).items():
+        wrong = [row for row in rows if not row.ok]
+        table.add_row(
+            _mark(not wrong),
+            name,
+            f"{rows[0].expected}",
+            f"{len(rows) - len(wrong)} of {len(rows)}",
+            Text("\n".join(f"{r.case}: {r.outcome}. {r.detail}" for r in wrong), "red"),
+        )
+    console.print(table)
+
+
+def _by_implementation(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    grouped: dict[str, list[Any]] = {}
+    for row in rows:
+        grouped.setdefault(row.implementation, []).append(row)
+    return grouped
+
+
+def _grade_examples(
+    desk: Desk, problem: Problem, device: str, sandbox_name: str
+) -> Iterator[Graded]:
+    from grader.cli.corpus import examples
+    from grader.cli.submit import Job, run
+    from grader.cli.terminal import err
+
+    console = err()
+    for example in examples(problem):
+        if example.needs_gpu and device == "cpu":
+            yield Graded(example, "not run", "needs a GPU", None)
+            continue
+        job = Job.prepare(desk, problem, example.path, device, sandbox_name)
+        if console.is_terminal:
+            console.print(f"grading {example.expected}/{example.path.name}", style="dim")
+        report = run(desk, job, show=False)
+        ok = report.verdict is example.expected
+        yield Graded(example, report.verdict or "no verdict", report.reason, ok)
+
+
+def _print_examples(console: Console, graded: list[Graded]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from grader.cli.terminal import safe
+
+    if not graded:
+        console.print("no example submissions for this problem", style="yellow")
+        return
+    table = Table("", "example", "must be", "was", "reason", box=box.SIMPLE_HEAD)
+    for one in graded:
+        table.add_row(
+            _mark(one.ok),
+            safe(one.example.path.name, 60),
+            one.example.expected,
+            one.outcome,
+            safe(one.reason, 160, "" if one.ok is False else "dim"),
+        )
+    console.print(table)
+    counts = {word: sum(one.ok is ok for one in graded) for word, ok in _OUTCOMES.items()}
+    console.print(", ".join(f"{count} {word}" for word, count in counts.items()))
+
+
+_OUTCOMES = {"as expected": True, "not as expected": False, "not run": None}
+
+
+def _mark(ok: bool | None) -> RenderableType:
+    from rich.text import Text
+
+    marks = {True: ("✔", "green"), False: ("✘", "red"), None: ("–", "dim")}
+    return Text(*marks[ok])

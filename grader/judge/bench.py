@@ -1,0 +1,257 @@
+"""One benchmark case: how many sets, rounds over them, every output checked, and the baselines."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass
+
+import torch
+
+from grader.judge.cases import Values, seed_for
+from grader.judge.check import Finding, check, worst
+from grader.judge.clock import (
+    PLANS,
+    Plan,
+    Sample,
+    Timing,
+    capture,
+    measure,
+    run_round,
+    time_trusted,
+)
+from grader.judge.environment import gpu_state, measure_ceilings
+from grader.judge.grading import Grading
+from grader.judge.loan import Loan
+from grader.judge.verdict import Fault, SubmissionFault
+from grader.problem.spec import Case
+from grader.report import CaseResult, Rule, Verdict
+
+PROBE_SETS = 2
+COLD_L2 = 3
+"""All sets of a round together are at least this many times the L2 cache."""
+MEMORY_SHARE = 0.12
+"""Share of the free device memory that one round's sets may take; the judge holds about four times
+as much: block, image, snapshot, and what the check needs."""
+SPOT_ALLOWANCE = 2.0
+"""Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
+FLOOR_SHARE = 0.95
+"""A time below this share of the roofline's floor is held for review."""
+
+
+@dataclass
+class Bench:
+    """Rounds of one benchmark case over one loan."""
+
+    grading: Grading
+    case: Case
+    loan: Loan
+    graph: bool = False
+
+    @property
+    def calls(self) -> int:
+        """Sets, and so calls, per round."""
+        return len(self.loan.layout.sets)
+
+    def round(self, index: int, order: list[int] | None = None) -> Sample:
+        """One round on fresh inputs with every output checked. Raises `SubmissionFault`."""
+        grading, loan = self.grading, self.loan
+        for i in range(self.calls):
+            loan.fill(i, self.inputs(index, i))
+        limits = grading.problem.spec.limits
+        chosen = order if order is not None else self._order()
+        limit_s = limits.call_s * max(1, len(chosen))
+        sample, snapshot = run_round(
+            grading.session, loan, chosen, grading.overhead, self.graph, limit_s
+        )
+        thorough = secrets.choice(chosen)
+
+        def look(taken: torch.Tensor) -> Finding:
+            return worst([self.look(i, taken, i == thorough) for i in chosen])
+
+        grading.judge(loan, snapshot, look(snapshot), look)
+        if grading.record.faults:
+            raise SubmissionFault(grading.record.faults.pop())
+        return sample
+
+    def inputs(self, index: int, i: int) -> Values:
+        """Inputs of set i in round `index`, from their own seed."""
+        seed = seed_for(self.grading.master, "benchmark", self.case.name, self.calls, index, i)
+        return self.grading.code.inputs(self.case, seed)
+
+    def look(self, i: int, snapshot: torch.Tensor, thorough: bool) -> Finding:
+        """Check the outputs of set i: through every gate, or against PyTorch's own answer.
+
+        Every output of every round is checked; one set of each, which nobody knows beforehand,
+        is held against the float64 reference and the rest against plain PyTorch.
+        """
+        code, grading = self.grading.code, self.grading
+        inputs, outputs = self.loan.inputs(i), self.loan.outputs(i, snapshot)
+        eager = code.plain(self.case, inputs)
+        if thorough:
+            truth = code.truth(self.case, inputs)
+            return grading.compare(self.case, outputs, truth, eager, inputs)
+        findings = []
+        for argument in code.written:
+            bounds = grading.tolerance(argument, self.case)
+            doubled = bounds.model_copy(
+                update={
+                    "atol": bounds.atol * SPOT_ALLOWANCE,
+                    "rtol": bounds.rtol * SPOT_ALLOWANCE,
+                    "rel_l2": bounds.rel_l2 * SPOT_ALLOWANCE,
+                }
+            )
+            initial = inputs[argument.name] if argument.role == "inout" else None
+            name = argument.name
+            findings.append(check(name, outputs[name], eager[name], None, doubled, initial))
+        return worst(findings)
+
+    def _order(self) -> list[int]:
+        """A captured graph has its order; an eager round gets one that is told at "go"."""
+        order = list(range(self.calls))
+        if not self.graph:
+            secrets.SystemRandom().shuffle(order)
+        return order
+
+
+def benchmark(grading: Grading, case: Case) -> CaseResult:
+    """Measure one benchmark case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
+    plan = PLANS[grading.device]
+    calls, cold_us = plan.least_calls, None
+    if grading.device == "cuda":
+        first_us, cold_us = _probe(grading, case)
+        calls = _calls(grading, case, plan, first_us)
+    bench = Bench(grading, case, _loan(grading, case, calls))
+    try:
+        grading.lend(bench.loan)
+        bench.round(-1)  # warm-up: compiles what is left to compile, fills caches of plans
+        bench.graph = _try_graph(bench)
+        timing = measure(bench.round, plan, bench.calls, bench.graph, grading.device == "cuda")
+        grading.expect_device_memory(bench.loan, f"benchmark '{case.name}'")
+        baselines = _baselines(bench)
+    finally:
+        bench.loan.close()
+    if timing.fault is not None:
+        raise SubmissionFault(timing.fault)
+    return _result(grading, case, timing, baselines, cold_us)
+
+
+def _probe(grading: Grading, case: Case) -> tuple[float, float]:
+    """A rough time per call and the latency of a single cold call, both by the outside clock."""
+    bench = Bench(grading, case, _loan(grading, case, PROBE_SETS))
+    try:
+        grading.lend(bench.loan)
+        bench.round(-1)
+        times = [bench.round(i).external_us for i in range(3)]
+        cold = [bench.round(3 + i, [i % PROBE_SETS]).external_us for i in range(3)]
+    finally:
+        bench.loan.close()
+    return min(times), sorted(cold)[1]
+
+
+def _calls(grading: Grading, case: Case, plan: Plan, call_us: float) -> int:
+    """How many sets a round has: long enough for the outside clock, enough to keep L2 cold."""
+    set_bytes = _set_bytes(grading, case)
+    l2_bytes = torch.cuda.get_device_properties().L2_cache_size
+    long_enough = math.ceil(plan.round_us / max(call_us, 0.5))
+    cold_enough = math.ceil(COLD_L2 * l2_bytes / set_bytes) + 1
+    room = int(torch.cuda.mem_get_info()[0] * MEMORY_SHARE) // set_bytes
+    return max(plan.least_calls, min(max(long_enough, cold_enough), plan.most_calls, room))
+
+
+def _set_bytes(grading: Grading, case: Case) -> int:
+    tensors = 0
+    inputs = grading.code.inputs(case, 0)
+    for argument in grading.problem.spec.args:
+        if argument.kind == "scalar":
+            continue
+        if argument.role == "out":
+            shape = grading.problem.shape(argument, case)
+            dtype = grading.problem.dtype(argument, case)
+            tensors += math.prod(shape) * _item_bytes(dtype)
+        else:
+            value = inputs[argument.name]
+            for tensor in value if isinstance(value, list) else [value]:
+                tensors += tensor.numel() * tensor.element_size()
+    return max(tensors, 1)
+
+
+def _item_bytes(dtype: str) -> int:
+    from grader.arena.layout import ITEM_BYTES
+
+    return ITEM_BYTES[dtype]
+
+
+def _loan(grading: Grading, case: Case, calls: int) -> Loan:
+    name = case.name
+    seeds = [seed_for(grading.master, "benchmark", name, calls, "lend", i) for i in range(calls)]
+    sets = [grading.code.inputs(case, seed) for seed in seeds]
+    return Loan(grading.problem, case, sets, grading.device)
+
+
+def _try_graph(bench: Bench) -> bool:
+    """Capture one round, and keep the graph only if a replay on fresh inputs is right."""
+    if bench.grading.device == "cpu":
+        return False
+    order = list(range(bench.calls))
+    limit_s = bench.grading.problem.spec.limits.call_s * bench.calls
+    if not capture(bench.grading.session, order, limit_s):
+        return False
+    bench.graph = True
+    try:
+        bench.round(-2)
+    except SubmissionFault as stop:
+        if stop.fault.verdict is not Verdict.WRONG_ANSWER:
+            raise
+        bench.grading.record.notes.append(
+            f"'{bench.case.name}': a replayed CUDA graph gave wrong outputs; timed eagerly"
+        )
+        return False
+    return True
+
+
+def _baselines(bench: Bench) -> dict[str, float]:
+    """Our own PyTorch code on the same sets, in the same minute."""
+    code, times = bench.grading.code, {}
+    for name, function in code.baselines.items():
+        sets = [bench.loan.inputs(i) for i in range(bench.calls)]
+        with torch.no_grad():
+            times[name] = time_trusted(
+                lambda i, f=function, s=sets: f(**s[i]), bench.calls, bench.grading.device
+            )
+    return times
+
+
+def _result(
+    grading: Grading, case: Case, timing: Timing, baselines: dict[str, float], cold_us: float | None
+) -> CaseResult:
+    nbytes, flops = grading.problem.bytes(case), grading.problem.flops(case)
+    share = None
+    if grading.device == "cuda":
+        unit = grading.problem.spec.cost.unit
+        share = measure_ceilings().floor_us(nbytes, flops, unit) / timing.time_us
+        if share > 1 / FLOOR_SHARE:
+            reason = (
+                f"benchmark '{case.name}': {timing.time_us:.1f} µs is {share:.2f} times the "
+                "hardware's own limit; held for review"
+            )
+            raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.BELOW_FLOOR))
+        grading.record.environment[f"gpu_state_{case.name}"] = gpu_state()
+    return CaseResult(
+        name=case.name,
+        kind="benchmark",
+        params=case.params,
+        status="passed",
+        time_us=timing.time_us,
+        ci_us=timing.ci_us,
+        external_us=timing.external_us,
+        cold_us=cold_us,
+        rounds=timing.rounds,
+        calls_per_round=timing.calls_per_round,
+        converged=timing.converged,
+        graph=timing.graph,
+        baseline_us=baselines,
+        gb_per_s=nbytes / timing.time_us / 1e3,
+        tflop_per_s=flops / timing.time_us / 1e6,
+        sol=share,
+    )

@@ -1,0 +1,330 @@
+"""Is it right? Every gate an output must pass; `allclose` is only one of them.
+
+Inputs that are not contiguous, special values and tiny slices all pass through the same functions.
+All arithmetic is in float64 on the judge's device, on private copies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from grader.judge.loan import POISON
+from grader.problem.spec import Tolerance
+from grader.report import Mismatch
+
+LEAST_SLICE = 32
+"""A row, column or tile of fewer elements says nothing that the elementwise bound does not."""
+TILE = 64
+TYPICAL_SHARE = 1e-3
+"""A slice whose reference norm is below this share of the typical one is held against that."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the gates found on one output (or on the worst of several)."""
+
+    failure: str | None = None
+    """Which gate failed, in words; None when all held."""
+    max_abs_err: float = 0.0
+    rel_l2: float = 0.0
+    worst_slice_rel_l2: float = 0.0
+    budget_used: float = 0.0
+    mismatch: Mismatch | None = None
+
+
+def check(
+    name: str,
+    out: Any,
+    truth: Any,
+    eager: Any,
+    tolerance: Tolerance,
+    initial: Any = None,
+) -> Finding:
+    """Hold one output against the float64 `truth`, with plain PyTorch's `eager` as the yardstick.
+
+    A list of tensors is checked as one long vector. `initial` is the value before the call of an
+    `inout` argument: then errors are measured on the change. Without `eager` the error budget is
+    not applied.
+    """
+    if isinstance(out, list):
+        offsets = _offsets(out)
+        flat = [_join(value) for value in (out, truth, eager, initial)]
+        return _check(name, *flat, tolerance, offsets)
+    return _check(name, out, truth, eager, initial, tolerance, None)
+
+
+def worst(findings: list[Finding]) -> Finding:
+    """Several outputs of one call as one finding: the first failure, and the largest errors."""
+    failed = next((f for f in findings if f.failure is not None), None)
+    return Finding(
+        failure=failed.failure if failed else None,
+        max_abs_err=max(f.max_abs_err for f in findings),
+        rel_l2=max(f.rel_l2 for f in findings),
+        worst_slice_rel_l2=max(f.worst_slice_rel_l2 for f in findings),
+        budget_used=max(f.budget_used for f in findings),
+        mismatch=failed.mismatch if failed else None,
+    )
+
+
+def _check(
+    name: str,
+    out: torch.Tensor,
+    truth: torch.Tensor,
+    eager: torch.Tensor | None,
+    initial: torch.Tensor | None,
+    tolerance: Tolerance,
+    offsets: list[int] | None,
+) -> Finding:
+    if not out.is_floating_point():
+        return _check_exact(name, out, truth, offsets)
+    unwritten = _unwritten(out)
+    if unwritten is not None:
+        count = int(unwritten.sum())
+        where = Where(name, out, truth, unwritten, offsets)
+        return Finding(
+            f"{count} of {out.numel()} elements of '{name}' were never written",
+            mismatch=where.mismatch(),
+        )
+    expected = truth.to(out.dtype).double()  # the truth as this dtype can hold it: inf stays inf
+    special = _special_positions(out, expected)
+    if special is not None:
+        where = Where(name, out, expected, special, offsets)
+        return Finding(
+            f"'{name}' has NaN or infinity where the reference has not, or the other way round "
+            f"({int(special.sum())} elements)",
+            mismatch=where.mismatch(),
+        )
+    finite = torch.isfinite(expected)
+    zero = torch.zeros((), dtype=torch.float64, device=out.device)
+    exact = torch.where(finite, truth.double(), zero)
+    error = torch.where(finite, (out.double() - exact).abs(), zero)
+    change = exact if initial is None else torch.where(finite, exact - initial.double(), zero)
+
+    over = error > tolerance.atol + tolerance.rtol * change.abs()
+    rel_l2 = _ratio(error, change)
+    slice_rel_l2, slice_name = _worst_slice(error, change)
+    budget = 0.0
+    if eager is not None:
+        eager_error = torch.where(finite, (eager.double() - exact).abs(), zero)
+        budget = _budget_used(error, eager_error, exact, out.dtype, tolerance.budget)
+    max_abs_err = float(error.max()) if error.numel() else 0.0
+
+    failure = None
+    if bool(over.any()):
+        failure = (
+            f"{int(over.sum())} of {out.numel()} elements of '{name}' are off by more than "
+            f"{tolerance.atol:g} + {tolerance.rtol:g}·|ref|"
+        )
+    elif not rel_l2 <= tolerance.rel_l2:
+        failure = f"relative L2 error of '{name}' is {rel_l2:.2e}, above {tolerance.rel_l2:.0e}"
+    elif not slice_rel_l2 <= tolerance.rel_l2:
+        failure = (
+            f"relative L2 error of '{name}' in {slice_name} is {slice_rel_l2:.2e}, "
+            f"above {tolerance.rel_l2:.0e}"
+        )
+    elif budget > 1:
+        failure = (
+            f"error of '{name}' is {budget:.2g} times its budget "
+            f"({tolerance.budget:g} times what PyTorch makes at {_short(out.dtype)})"
+        )
+    mismatch = None
+    if failure is not None:
+        wrong = over if bool(over.any()) else error == error.max()
+        mismatch = Where(name, out, expected, wrong, offsets, slice_name).mismatch()
+    return Finding(failure, max_abs_err, rel_l2, slice_rel_l2, budget, mismatch)
+
+
+def _check_exact(
+    name: str, out: torch.Tensor, truth: torch.Tensor, offsets: list[int] | None
+) -> Finding:
+    wrong = out != truth.to(out.dtype)
+    if not bool(wrong.any()):
+        return Finding()
+    return Finding(
+        f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are wrong",
+        max_abs_err=float((out.double() - truth.double()).abs().max()),
+        rel_l2=_ratio((out.double() - truth.double()).abs(), truth.double()),
+        mismatch=Where(name, out, truth, wrong, offsets).mismatch(),
+    )
+
+
+def _unwritten(out: torch.Tensor) -> torch.Tensor | None:
+    """Where the poison still stands, bit by bit; None where it nowhere does."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]
+    poison = int.from_bytes(bytes([POISON]) * out.element_size(), "little", signed=True)
+    mask = out.contiguous().view(integer) == poison
+    return mask if bool(mask.any()) else None
+
+
+def _special_positions(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor | None:
+    """Where NaN, +inf and -inf do not sit as in the expected output; None where they all do."""
+    value = out.double()
+    differs = torch.isnan(value) != torch.isnan(expected)
+    infinite = torch.isinf(value) | torch.isinf(expected)
+    differs |= infinite & (value != expected)
+    return differs if bool(differs.any()) else None
+
+
+def _ratio(error: torch.Tensor, reference: torch.Tensor) -> float:
+    """``||error|| / ||reference||``; 0 when both vanish, infinite when only the reference does."""
+    top = float(torch.linalg.vector_norm(error))
+    bottom = float(torch.linalg.vector_norm(reference))
+    if bottom == 0:
+        return 0.0 if top == 0 else math.inf
+    return top / bottom
+
+
+def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float, str | None]:
+    """Largest relative L2 error of any row, column or tile of the 2-D view, and its name."""
+    columns = error.shape[-1] if error.dim() else 1
+    if error.dim() <= 1:
+        columns = TILE * TILE  # one long vector: its rows are its pieces of this many elements
+        error, reference = _pad_rows(error, columns), _pad_rows(reference, columns)
+    error2 = error.reshape(-1, columns).square()
+    reference2 = reference.reshape(-1, columns).square()
+    rows = error2.shape[0]
+    found: tuple[float, str | None] = (0.0, None)
+    if columns >= LEAST_SLICE and rows > 1:
+        found = max(found, _worst_of(error2.sum(1), reference2.sum(1), "row {}"), key=_first)
+    if rows >= LEAST_SLICE and columns > 1:
+        found = max(found, _worst_of(error2.sum(0), reference2.sum(0), "column {}"), key=_first)
+    if rows * columns > TILE * TILE and min(rows, columns) > 1:
+        tiles_error, across = _tiles(error2)
+        tiles_reference, _ = _tiles(reference2)
+        value, name = _worst_of(tiles_error, tiles_reference, "{}")
+        if name is not None and value > found[0]:
+            down, right = divmod(int(name), across)
+            label = f"rows {down * TILE}+, columns {right * TILE}+ (tile of {TILE}×{TILE})"
+            found = value, label
+    return found
+
+
+def _first(pair: tuple[float, str | None]) -> float:
+    return pair[0]
+
+
+def _worst_of(
+    error2: torch.Tensor, reference2: torch.Tensor, label: str
+) -> tuple[float, str | None]:
+    typical = reference2.mean() * TYPICAL_SHARE**2
+    ratio = (error2 / torch.maximum(reference2, typical)).sqrt().nan_to_num(nan=0.0)
+    index = int(ratio.argmax())
+    return float(ratio[index]), label.format(index)
+
+
+def _pad_rows(vector: torch.Tensor, columns: int) -> torch.Tensor:
+    flat = vector.reshape(-1)
+    return torch.nn.functional.pad(flat, (0, -flat.numel() % columns))
+
+
+def _tiles(squares: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Sums over TILE×TILE tiles, flattened row-major, and the number of tiles across."""
+    rows, columns = squares.shape
+    padded = torch.nn.functional.pad(squares, (0, -columns % TILE, 0, -rows % TILE))
+    across = padded.shape[1] // TILE
+    return padded.view(-1, TILE, across, TILE).sum((1, 3)).reshape(-1), across
+
+
+def _budget_used(
+    error: torch.Tensor,
+    eager_error: torch.Tensor,
+    exact: torch.Tensor,
+    dtype: torch.dtype,
+    multiple: float,
+) -> float:
+    """The larger of RMS and maximum error over what is allowed: `multiple` times PyTorch's own
+    error, plus one unit in the last place of the output and its smallest normal number."""
+    if error.numel() == 0:
+        return 0.0
+    info = torch.finfo(dtype)
+    ulp = exact.abs() * info.eps + info.tiny
+    allowed_rms = multiple * _rms(eager_error) + _rms(ulp)
+    allowed_max = multiple * float(eager_error.max()) + float(ulp.max())
+    return max(_rms(error) / allowed_rms, float(error.max()) / allowed_max)
+
+
+def _rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+@dataclass(frozen=True)
+class Where:
+    """The picture of a wrong output: first wrong index, expected and got, errors by decade."""
+
+    name: str
+    out: torch.Tensor
+    expected: torch.Tensor
+    wrong: torch.Tensor
+    offsets: list[int] | None
+    worst_slice: str | None = None
+
+    def mismatch(self) -> Mismatch:
+        """As the report carries it."""
+        out, wrong = self.out.reshape(-1), self.wrong.reshape(-1)
+        expected = self.expected.reshape(-1)
+        first = int(wrong.nonzero()[0])
+        argument, index = self.name, _unravel(first, tuple(self.out.shape))
+        if self.offsets is not None:
+            which = max(i for i, start in enumerate(self.offsets) if start <= first)
+            argument, index = f"{self.name}[{which}]", [first - self.offsets[which]]
+        return Mismatch(
+            argument=argument,
+            shape=list(self.out.shape),
+            index=index,
+            expected=float(expected[first]),
+            got=float(out[first]),
+            wrong_elements=int(wrong.sum()),
+            total_elements=out.numel(),
+            histogram=_histogram((out.double() - expected.double()).abs()),
+            worst_slice=self.worst_slice,
+        )
+
+
+def _histogram(error: torch.Tensor) -> list[tuple[str, int]]:
+    """Elements by decade of absolute error."""
+    bins: list[tuple[str, int]] = []
+    odd = int((~torch.isfinite(error)).sum())
+    zero = int((error == 0).sum())
+    positive = error[torch.isfinite(error) & (error > 0)]
+    if zero:
+        bins.append(("exact", zero))
+    if positive.numel():
+        decades, counts = torch.unique(positive.log10().floor().int(), return_counts=True)
+        pairs = list(zip(decades.tolist(), counts.tolist(), strict=True))
+        small = sum(n for d, n in pairs[:-10])
+        if small:
+            bins.append((f"< 1e{pairs[-10][0]}", small))
+        bins += [(f"1e{d}", n) for d, n in pairs[-10:]]
+    if odd:
+        bins.append(("NaN or inf", odd))
+    return bins
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return index[::-1]
+
+
+def _join(value: Any) -> Any:
+    if value is None:
+        return None
+    return torch.cat([tensor.reshape(-1) for tensor in value])
+
+
+def _offsets(tensors: list[torch.Tensor]) -> list[int]:
+    starts, total = [], 0
+    for tensor in tensors:
+        starts.append(total)
+        total += tensor.numel()
+    return starts
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

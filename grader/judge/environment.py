@@ -1,0 +1,117 @@
+"""What a result was measured on: versions, GPU, clocks, and the ceilings of its roofline."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The best this GPU was seen to do, in units per second."""
+
+    bytes_per_s: float
+    """Device-to-device copy, bytes read plus bytes written."""
+    fp32_per_s: float
+    """Multiply-adds of a float32 matrix product without tensor cores, two operations each."""
+    tensor_per_s: float
+    """The same for a bfloat16 matrix product on tensor cores."""
+
+    def floor_us(self, nbytes: float, flops: float, unit: str) -> float:
+        """The least time in microseconds that so many bytes and operations take: the roofline."""
+        rate = self.tensor_per_s if unit == "tensor" else self.fp32_per_s
+        return max(nbytes / self.bytes_per_s, flops / rate) * 1e6
+
+
+@cache
+def measure_ceilings() -> Ceilings:
+    """Measure the current GPU's ceilings; about 0.2 s, once per process."""
+    nbytes = 1 << 30
+    source = torch.empty(nbytes, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    copy_s = _best_s(lambda: target.copy_(source), 20)
+    a32, a16 = (
+        torch.randn(4096, 4096, device="cuda"),
+        torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16),
+    )
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    fp32_s = _best_s(lambda: torch.mm(a32, a32), 5)
+    torch.set_float32_matmul_precision(precision)
+    tensor_s = _best_s(lambda: torch.mm(a16, a16), 10)
+    return Ceilings(2 * nbytes / copy_s, 2 * 4096**3 / fp32_s, 2 * 8192**3 / tensor_s)
+
+
+def _best_s(body: Any, repeats: int) -> float:
+    body()
+    best_ms = float("inf")
+    for _ in range(repeats):
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        start.record()
+        body()
+        end.record()
+        end.synchronize()
+        best_ms = min(best_ms, start.elapsed_time(end))
+    return best_ms / 1e3
+
+
+def gpu_name(device: str) -> str | None:
+    """Name of the GPU in use; None on a CPU."""
+    return torch.cuda.get_device_name() if device == "cuda" else None
+
+
+def describe(device: str) -> dict[str, Any]:
+    """Versions and hardware of the judge's side."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "cpus": os.cpu_count(),
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties()
+        found |= {
+            "gpu": properties.name,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "multiprocessors": properties.multi_processor_count,
+            "l2_bytes": properties.L2_cache_size,
+            "device_memory_bytes": properties.total_memory,
+            "cuda": torch.version.cuda,
+        }
+    return found
+
+
+def gpu_state() -> dict[str, Any]:
+    """Clocks, temperature, power and throttle reasons at this moment, as NVML tells them.
+
+    Empty when the package `nvidia-ml-py` is missing or NVML does not answer: a result is still a
+    result without them, and says so by their absence.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return {}
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(_uuid())
+        return {
+            "driver": pynvml.nvmlSystemGetDriverVersion(),
+            "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+            "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+            "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+            "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+        }
+    except pynvml.NVMLError:
+        return {}
+
+
+def _uuid() -> str:
+    text = str(torch.cuda.get_device_properties().uuid)
+    return text if text.startswith("GPU-") else f"GPU-{text}"

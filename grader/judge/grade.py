@@ -1,0 +1,204 @@
+"""`grade()`: the table of contents of a grading."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from grader.judge.record import Device, Progress, Record, Watcher
+from grader.judge.session import Session
+from grader.judge.verdict import Fault, SubmissionFault, decide
+from grader.problem import Problem
+from grader.problem.spec import Case
+from grader.report import (
+    LOG_BYTES,
+    CaseResult,
+    Report,
+    Verdict,
+    escape,
+    geometric_mean,
+    one_line,
+)
+from grader.sandbox.base import RunnerLimits, Sandbox
+from grader.submission import Submission
+
+
+def grade(
+    problem: Problem,
+    submission: Submission,
+    *,
+    sandbox: Sandbox,
+    device: Device,
+    seed: int | None = None,
+    benchmarks: bool = True,
+    progress: Watcher = lambda _: None,
+) -> Report:
+    """Grade one submission: start a sandbox, load, test, benchmark, decide.
+
+    `seed` repeats an earlier grading's inputs; without it a fresh secret one is drawn. Raises
+    `ProblemError` when the problem itself is broken and `SandboxError` when no runner can be
+    started; every fault of the submission is in the report.
+    """
+    master = secrets.randbits(53) if seed is None else seed
+    record = Record()
+    with record.stage("total"):
+        try:
+            _run(problem, submission, sandbox, device, master, benchmarks, progress, record)
+        except SubmissionFault as stop:
+            record.faults.append(stop.fault)
+    return _report(problem, submission, sandbox, device, master, benchmarks, record)
+
+
+def _run(
+    problem: Problem,
+    submission: Submission,
+    sandbox: Sandbox,
+    device: Device,
+    master: int,
+    benchmarks: bool,
+    progress: Watcher,
+    record: Record,
+) -> None:
+    limits = problem.spec.limits
+    progress(Progress("sandbox_start"))
+    start = time.monotonic()
+    runner = sandbox.start(
+        RunnerLimits(limits.memory_bytes, limits.scratch_bytes, limits.output_bytes, limits.pids),
+        device,
+    )
+    with runner:
+        try:
+            session = Session(runner, limits.total_s)
+            greeting = greet(session, submission, device)
+            # The runner imports torch now; so do we, at the same time.
+            from grader.judge.bench import benchmark
+            from grader.judge.grading import Grading
+
+            grading = Grading(problem, session, device, master, record)
+            grading.meet(greeting)
+            record.stages_s["sandbox_start"] = time.monotonic() - start
+            progress(Progress("load"))
+            with record.stage("load"):
+                grading.load(submission)
+            if submission.language == "cuda" and device == "cpu":
+                record.loaded_only = True
+                return
+            tests = problem.cases("test", device)
+            _cases(grading.test, tests, "test", progress, record)
+            if benchmarks and not record.faults:
+                cases = problem.cases("benchmark", device)
+                _cases(lambda c: benchmark(grading, c), cases, "benchmark", progress, record)
+            session.expect_silence()
+        finally:
+            runner.stop()
+            record.log = runner.log()
+
+
+def greet(session: Session, submission: Submission, device: Device) -> int:
+    """Tell the runner to import what this submission will need; the request's number.
+
+    What it will need is guessed from its text. A wrong guess costs time and nothing else.
+    """
+    is_cuda = submission.language == "cuda"
+    request = {"device": device, "triton": b"triton" in submission.source, "nvcc": is_cuda}
+    return session.send("hello", request, "starting up")
+
+
+def _cases(
+    run: Callable[[Case], CaseResult],
+    cases: list[Case],
+    kind: Literal["test", "benchmark"],
+    progress: Watcher,
+    record: Record,
+) -> None:
+    """Run cases in order; a fault that ends the grading leaves the rest as not run."""
+    with record.stage(kind):
+        for index, case in enumerate(cases):
+            progress(Progress(kind, case.name, index, len(cases)))
+            try:
+                result = run(case)
+            except SubmissionFault as stop:
+                record.cases.append(_failed(case, kind, stop.fault))
+                progress(Progress(kind, case.name, index, len(cases), stop.fault.verdict))
+                record.cases += [_not_run(other, kind) for other in cases[index + 1 :]]
+                raise
+            record.cases.append(result)
+            progress(Progress(kind, case.name, index, len(cases), result.status))
+
+
+def _failed(case: Case, kind: Literal["test", "benchmark"], fault: Fault) -> CaseResult:
+    status: Any = fault.verdict.value
+    return CaseResult(
+        name=case.name, kind=kind, params=case.params, status=status, reason=fault.reason
+    )
+
+
+def _not_run(case: Case, kind: Literal["test", "benchmark"]) -> CaseResult:
+    return CaseResult(name=case.name, kind=kind, params=case.params, status="not_run")
+
+
+def _report(
+    problem: Problem,
+    submission: Submission,
+    sandbox: Sandbox,
+    device: Device,
+    master: int,
+    benchmarks: bool,
+    record: Record,
+) -> Report:
+    fault = decide(record.faults)
+    verdict: Verdict | None = Verdict.ACCEPTED if fault is None else fault.verdict
+    reason = "right on every case" if fault is None else fault.reason
+    if fault is None and record.loaded_only:
+        verdict, reason = None, "compiled, not run: no GPU"
+    left_out = [
+        _not_run(case, kind)
+        for kind in ("test", "benchmark")
+        for case in (problem.spec.tests if kind == "test" else problem.spec.benchmarks)
+        if case.device == "cuda" and device == "cpu"
+    ]
+    if left_out and verdict is not None:
+        record.notes.append(f"{len(left_out)} cases need a GPU and were not run here")
+    report = Report(
+        problem=problem.name,
+        problem_digest=problem.digest,
+        submission_sha256=submission.sha256,
+        submission_name=escape(submission.name, 100),
+        language=submission.language,
+        verdict=verdict,
+        rule=fault.rule if fault else None,
+        reason=one_line(reason),
+        device=device,
+        gpu=record.environment.get("gpu"),
+        sandbox=sandbox.describe(),
+        cases=record.cases,
+        environment=record.environment,
+        stages_s={name: round(value, 3) for name, value in record.stages_s.items()},
+        log=escape(record.log.decode("utf-8", "replace"), LOG_BYTES),
+        notes=record.notes,
+        seed=master,
+    )
+    return _scored(report) if verdict is Verdict.ACCEPTED and device == "cuda" else report
+
+
+def _scored(report: Report) -> Report:
+    """Score an accepted GPU grading: geometric means over its benchmark cases."""
+    from grader.stats import product_interval
+
+    timed = [c for c in report.cases if c.kind == "benchmark" and c.time_us is not None]
+    if not timed:
+        return report
+    names = set.intersection(*(set(c.baseline_us) for c in timed))
+    return report.model_copy(
+        update={
+            "score_us": geometric_mean([c.time_us for c in timed if c.time_us is not None]),
+            "score_ci_us": product_interval([c.ci_us for c in timed if c.ci_us is not None]),
+            "speedup": {
+                name: geometric_mean([c.baseline_us[name] / (c.time_us or 1.0) for c in timed])
+                for name in sorted(names)
+            },
+            "ranked": all(c.status == "passed" for c in timed),
+        }
+    )

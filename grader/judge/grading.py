@@ -1,0 +1,261 @@
+"""One grading in progress: meet the runner, load the submission, hold each test case against it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from grader.judge.cases import ProblemCode, Values, seed_for
+from grader.judge.check import Finding, check, worst
+from grader.judge.clock import Overhead, calibrate, lend
+from grader.judge.environment import describe
+from grader.judge.loan import Loan
+from grader.judge.record import Device, Record
+from grader.judge.session import Session
+from grader.judge.verdict import Fault, SubmissionFault
+from grader.problem import Problem, prototypes
+from grader.problem.prototype import dimensions
+from grader.problem.spec import Argument, Case, Tolerance
+from grader.report import CaseResult, Rule, Verdict
+from grader.sandbox.base import SandboxError
+from grader.submission import Submission
+from grader.wire import Flag, sealed_memory
+
+GRACE_S = 0.3
+"""How long after a wrong "done" the outputs are looked at again, to tell late work from wrong."""
+
+
+class Grading:
+    """What one grading holds: the problem's code, the session, and what was found so far."""
+
+    def __init__(
+        self, problem: Problem, session: Session, device: Device, master: int, record: Record
+    ) -> None:
+        self.problem = problem
+        self.session = session
+        self.device = device
+        self.master = master
+        self.record = record
+        self.code = ProblemCode(problem, device)
+        self.overhead = Overhead(0.0, 0.0)
+        self._idle_device_bytes = 0
+
+    def meet(self, greeting: int) -> None:
+        """Take the runner's greeting and calibrate the outside clock, before anything is loaded.
+
+        Until now the runner is ours alone: what fails here is a `SandboxError`.
+        """
+        self.code.check_deterministic(self.problem.cases("test", self.device)[0])
+        self.record.environment |= describe(self.device)
+        try:
+            reply = self.session.take(greeting, 120, "starting up")
+            self.overhead = calibrate(self.session, self.device)
+        except SubmissionFault as stop:
+            log = self.session.runner.log().decode("utf-8", "replace").strip().splitlines()
+            detail = f": {log[-1]}" if log else ""
+            raise SandboxError(f"the runner failed at start: {stop.fault.reason}{detail}") from None
+        self.record.environment["runner"] = reply.text
+        if "nvcc=none" in reply.text:
+            raise SandboxError(
+                "no nvcc in the sandbox: a .cu file cannot be compiled here; install the CUDA "
+                "toolkit, or use an image that has it"
+            )
+        self._idle_device_bytes = self._device_bytes()
+
+    def load(self, submission: Submission) -> None:
+        """Have the runner compile or import the source."""
+        spec = self.problem.spec
+        request: dict[str, Any] = {
+            "language": submission.language,
+            "source_bytes": len(submission.source),
+            "entry": spec.entry,
+            "roles": [a.role for a in spec.args],
+        }
+        if submission.language == "cuda":
+            request |= {
+                "prototypes": prototypes(spec),
+                "arguments": [
+                    {"kind": a.kind, "dtype": a.dtype, "strided": not a.contiguous}
+                    for a in spec.args
+                ],
+                "nvcc_flags": _nvcc_flags(self.device),
+            }
+        fd = sealed_memory("source", submission.source)
+        self.session.loading = True
+        try:
+            reply = self.session.ask(
+                "load", request, spec.limits.load_s, "loading the submission", fds=(fd,)
+            )
+        finally:
+            os.close(fd)
+        self.session.loading = False
+        if reply.flags & Flag.RETURNS:
+            self.record.notes.append(
+                "the function returns its outputs; copying them counts into its time"
+            )
+
+    def test(self, case: Case) -> CaseResult:
+        """One test case: each of its calls with fresh inputs, every output through every gate."""
+        initial = self._test_inputs(case, 0)
+        loan = Loan(self.problem, case, [initial], self.device)
+        carried: Values = {}  # the state as the submission left it,
+        truth: Values = {}  # as float64 has it,
+        eager: Values = {}  # and as PyTorch has it
+        findings = []
+        try:
+            self.lend(loan)
+            for call in range(case.calls):
+                inputs = self._test_inputs(case, call) | carried
+                loan.fill(0, inputs)
+                snapshot = self._call(loan, inputs)
+                truth = self.code.truth(case, inputs | self._state(truth))
+                eager = self.code.plain(case, inputs | self._state(eager))
+                look = partial(self._look, loan, truth, eager, initial)
+                findings.append(look(snapshot))
+                self.judge(loan, snapshot, findings[-1], look)
+                if findings[-1].failure is not None:
+                    break
+                carried = self._state(loan.outputs(0, snapshot))
+            self.expect_device_memory(loan, f"test '{case.name}'")
+        finally:
+            loan.close()
+        return _tested(case, worst(findings))
+
+    def _test_inputs(self, case: Case, call: int) -> Values:
+        return self.code.inputs(case, seed_for(self.master, "test", case.name, call), call)
+
+    def _call(self, loan: Loan, inputs: Values) -> torch.Tensor:
+        """Have the entry called once on the loan's only set; the snapshot of what it wrote."""
+        loan.publish()
+        scalars = {
+            str(i): inputs[a.name]
+            for i, a in enumerate(self.problem.spec.args)
+            if a.kind == "scalar"
+        }
+        limit_s = self.problem.spec.limits.call_s
+        what = f"the call on test '{loan.case.name}'"
+        self.session.ask("call", {"set": 0, "scalars": scalars}, limit_s, what)
+        return loan.collect()
+
+    def _look(
+        self, loan: Loan, truth: Values, eager: Values, initial: Values, snapshot: torch.Tensor
+    ) -> Finding:
+        return self.compare(loan.case, loan.outputs(0, snapshot), truth, eager, initial)
+
+    def _state(self, values: Values) -> Values:
+        """The `inout` arguments among `values`."""
+        names = [a.name for a in self.problem.spec.args if a.role == "inout"]
+        return {name: values[name] for name in names if name in values}
+
+    def lend(self, loan: Loan) -> None:
+        """Hand the loan's arena to the runner."""
+        spec, case = self.problem.spec, loan.case
+        dims = [int(case.params[name]) for name in dimensions(spec)]
+        lend(
+            self.session,
+            loan.arena.fd,
+            loan.layout,
+            {"dims": dims, "symbol": self._symbol(case)},
+        )
+
+    def judge(
+        self,
+        loan: Loan,
+        snapshot: torch.Tensor,
+        finding: Finding,
+        look: Callable[[torch.Tensor], Finding],
+    ) -> None:
+        """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on."""
+        if finding.failure is not None:
+            time.sleep(GRACE_S)
+            later = loan.collect()
+            if not torch.equal(later, snapshot) and look(later).failure is None:
+                raise SubmissionFault(
+                    Fault(
+                        Verdict.REJECTED,
+                        f"case '{loan.case.name}': outputs were written after the call was done",
+                        Rule.WORK_OUTSIDE_CALL,
+                    )
+                )
+            reason = f"case '{loan.case.name}': {finding.failure}"
+            self.record.faults.append(Fault(Verdict.WRONG_ANSWER, reason))
+            return
+        tampered = loan.tampered(snapshot)
+        if tampered is not None:
+            reason = f"case '{loan.case.name}': {tampered}"
+            raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
+
+    def compare(
+        self, case: Case, outputs: Values, truth: Values, eager: Values | None, initial: Values
+    ) -> Finding:
+        """Every output of one call through every gate."""
+        return worst(
+            [
+                check(
+                    argument.name,
+                    outputs[argument.name],
+                    truth[argument.name],
+                    eager[argument.name] if eager is not None else None,
+                    self.tolerance(argument, case),
+                    initial[argument.name] if argument.role == "inout" else None,
+                )
+                for argument in self.code.written
+            ]
+        )
+
+    def tolerance(self, argument: Argument, case: Case) -> Tolerance:
+        """The bounds for an output's dtype; integer outputs must be exact."""
+        dtype = self.problem.dtype(argument, case)
+        exact = Tolerance(atol=0, rtol=0, rel_l2=1e-300, budget=1)
+        return self.problem.spec.tolerances.get(dtype, exact)
+
+    def _symbol(self, case: Case) -> str:
+        """The function of a `.cu` file for this case's dtype."""
+        spec = self.problem.spec
+        variable = next((a.dtype for a in spec.args if a.dtype in case.params), None)
+        if variable is None or not spec.cuda_dtypes:
+            return spec.entry
+        dtype = case.params[variable]
+        return spec.entry if dtype == spec.cuda_dtypes[0] else f"{spec.entry}_{dtype}"
+
+    def _device_bytes(self) -> int:
+        """Device memory in use that is neither the judge's own nor lent."""
+        if self.device == "cpu":
+            return 0
+        free, total = torch.cuda.mem_get_info()
+        return total - free - torch.cuda.memory_reserved()
+
+    def expect_device_memory(self, loan: Loan, what: str) -> None:
+        """Raise `SubmissionFault` if more device memory is in use than the submission may have."""
+        limit = self.problem.spec.limits.device_memory_bytes
+        used = self._device_bytes() - loan.layout.nbytes - self._idle_device_bytes
+        if used > limit:
+            reason = f"{what} left {used >> 20} MiB of device memory in use, above {limit >> 20}"
+            raise SubmissionFault(Fault(Verdict.MEMORY_LIMIT_EXCEEDED, reason))
+
+
+def _nvcc_flags(device: str) -> list[str]:
+    """Code for exactly this GPU; without one, for Hopper, so that its instructions assemble."""
+    major, minor = torch.cuda.get_device_capability() if device == "cuda" else (9, 0)
+    target = f"{major}{minor}a" if major >= 9 else f"{major}{minor}"
+    return ["-gencode", f"arch=compute_{target},code=sm_{target}"]
+
+
+def _tested(case: Case, finding: Finding) -> CaseResult:
+    return CaseResult(
+        name=case.name,
+        kind="test",
+        params=case.params,
+        status="passed" if finding.failure is None else "wrong_answer",
+        reason=finding.failure,
+        max_abs_err=finding.max_abs_err,
+        rel_l2=finding.rel_l2,
+        worst_slice_rel_l2=finding.worst_slice_rel_l2,
+        error_budget_used=finding.budget_used,
+        mismatch=finding.mismatch,
+    )

@@ -1,0 +1,157 @@
+"""The judge's side of one runner: ask, wait no longer than allowed, and say what went wrong."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import signal
+import time
+from typing import Any
+
+from grader.judge.verdict import Fault, SubmissionFault
+from grader.report import Verdict, one_line
+from grader.sandbox.base import Ending, Runner
+from grader.wire import (
+    Reply,
+    Status,
+    WireClosed,
+    WireError,
+    WireTimeout,
+    receive_reply,
+    send_request,
+)
+
+_SLICE_S = 0.1
+_ENDING_S = 5.0
+_CONFESSIONS = {
+    Status.COMPILE_ERROR: Verdict.COMPILE_ERROR,
+    Status.RUNTIME_ERROR: Verdict.RUNTIME_ERROR,
+    Status.OUT_OF_MEMORY: Verdict.MEMORY_LIMIT_EXCEEDED,
+}
+
+
+class Session:
+    """One conversation with one runner. Every fault of the submission is a `SubmissionFault`."""
+
+    def __init__(self, runner: Runner, total_s: float) -> None:
+        self.runner = runner
+        self._deadline = time.monotonic() + total_s
+        self._total_s = total_s
+        self.loading = False
+        """While true, an exit is a `compile_error`: the file did not become an entry."""
+
+    def ask(
+        self,
+        kind: str,
+        request: dict[str, Any],
+        limit_s: float,
+        what: str,
+        fds: tuple[int, ...] = (),
+    ) -> Reply:
+        """Send one request and take its one reply.
+
+        `what` names the step in a reason, such as ``the call on test 'tiny'``. Raises
+        `SubmissionFault` when the runner fails, breaks the wire, ends, or takes too long.
+        """
+        return self.take(self.send(kind, request, what, fds), limit_s, what)
+
+    def send(self, kind: str, request: dict[str, Any], what: str, fds: tuple[int, ...] = ()) -> int:
+        """Send one request without waiting; its number goes to `take`."""
+        self.expect_silence()
+        sequence = secrets.randbits(32)
+        try:
+            send_request(self.runner.channel, {"kind": kind, "sequence": sequence, **request}, fds)
+        except WireClosed:
+            raise self._ended(what) from None
+        except WireError as error:
+            raise self._abuse(str(error)) from None
+        return sequence
+
+    def take(self, sequence: int, limit_s: float, what: str) -> Reply:
+        """Wait for the reply to a request; see `ask`."""
+        try:
+            reply = self._receive(limit_s, what)
+        except WireClosed:
+            raise self._ended(what) from None
+        except WireError as error:
+            raise self._abuse(str(error)) from None
+        if reply.sequence != sequence:
+            raise self._abuse("a reply to a request that was not made")
+        if reply.status is not Status.OK:
+            raise self._fault(_CONFESSIONS[reply.status], one_line(reply.text) or f"{what} failed")
+        return reply
+
+    def expect_silence(self) -> None:
+        """Raise `SubmissionFault` if a message waits that nobody asked for."""
+        poller = select.poll()
+        poller.register(self.runner.channel, select.POLLIN)
+        if not poller.poll(0):
+            return
+        try:
+            receive_reply(self.runner.channel, 0)
+        except WireClosed:
+            raise self._ended("between calls, the runner") from None
+        except (WireError, WireTimeout):
+            pass
+        raise self._abuse("a message that nobody asked for")
+
+    def _receive(self, limit_s: float, what: str) -> Reply:
+        step_deadline = time.monotonic() + limit_s
+        while True:
+            deadline = min(step_deadline, self._deadline)
+            try:
+                return receive_reply(
+                    self.runner.channel, max(0.0, min(_SLICE_S, deadline - time.monotonic()))
+                )
+            except WireTimeout:
+                if self.runner.poll() is not None:
+                    raise self._ended(what) from None
+                if time.monotonic() >= deadline:
+                    raise self._late(deadline == step_deadline, limit_s, what) from None
+
+    def _late(self, step: bool, limit_s: float, what: str) -> SubmissionFault:
+        if step:
+            reason = f"{what} took longer than {limit_s:g} s"
+        else:
+            reason = f"the whole grading took longer than {self._total_s:g} s, at {what}"
+        return self._fault(Verdict.TIME_LIMIT_EXCEEDED, reason)
+
+    def _abuse(self, how: str) -> SubmissionFault:
+        return self._fault(Verdict.RUNTIME_ERROR, f"it abused the wire to the judge: {how}")
+
+    def _ended(self, what: str) -> SubmissionFault:
+        """The wire is closed: give the runner a moment to end, then say how it ended."""
+        deadline = time.monotonic() + _ENDING_S
+        ending = self.runner.poll()
+        while ending is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+            ending = self.runner.poll()
+        if ending is None:
+            self.runner.stop()
+            return self._fault(Verdict.RUNTIME_ERROR, f"{what} closed the wire to the judge")
+        return SubmissionFault(self._classify(ending, what))
+
+    def _classify(self, ending: Ending, what: str) -> Fault:
+        if ending.output_exceeded:
+            return Fault(Verdict.OUTPUT_LIMIT_EXCEEDED, f"{what} printed more than allowed")
+        if ending.out_of_memory:
+            return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, f"{what} used more memory than allowed")
+        if ending.signal is not None:
+            name = _signal_name(ending.signal)
+            return Fault(Verdict.RUNTIME_ERROR, f"{what} was killed by {name}")
+        verdict = Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
+        return Fault(verdict, f"{what} exited with status {ending.exit_code}")
+
+    def _fault(self, verdict: Verdict, reason: str) -> SubmissionFault:
+        """A fault seen on the wire; if the sandbox saw a graver one at the same time, that one."""
+        ending = self.runner.poll()
+        if ending is not None and (ending.output_exceeded or ending.out_of_memory):
+            return SubmissionFault(self._classify(ending, "the submission"))
+        return SubmissionFault(Fault(verdict, one_line(reason)))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,62 @@
+"""The C prototypes a `.cu` submission must define, made from the spec."""
+
+from __future__ import annotations
+
+from grader.problem.formula import Formula
+from grader.problem.spec import DTYPES, Argument, Spec
+
+C_TYPES: dict[str, str] = {
+    "fp64": "double",
+    "fp32": "float",
+    "fp16": "__half",
+    "bf16": "__nv_bfloat16",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "bool": "bool",
+}
+"""What a dtype is called in CUDA C++. `__half` and `__nv_bfloat16` come from CUDA's own headers."""
+
+
+def prototypes(spec: Spec) -> dict[str, str]:
+    """Symbol → prototype without a semicolon, the plain symbol first.
+
+    One symbol unless arguments' dtype is a case parameter: then one for each of `cuda_dtypes`.
+    """
+    if not spec.cuda_dtypes:
+        return {spec.entry: _prototype(spec, spec.entry, "")}
+    first, *others = spec.cuda_dtypes
+    symbols = {spec.entry: first} | {f"{spec.entry}_{dtype}": dtype for dtype in others}
+    return {symbol: _prototype(spec, symbol, dtype) for symbol, dtype in symbols.items()}
+
+
+def dimensions(spec: Spec) -> list[str]:
+    """Case parameters that occur in a shape, in order of first appearance."""
+    formulas = [Formula.parse(text) for argument in spec.args for text in argument.shape]
+    return list(dict.fromkeys(name for formula in formulas for name in formula.names))
+
+
+def _prototype(spec: Spec, symbol: str, dtype: str) -> str:
+    parameters = [parameter for argument in spec.args for parameter in _declare(argument, dtype)]
+    parameters += [f"int64_t {name}" for name in dimensions(spec)]
+    parameters.append("cudaStream_t stream")
+    return f'extern "C" void {symbol}({", ".join(parameters)})'
+
+
+def _declare(argument: Argument, case_dtype: str) -> list[str]:
+    name = argument.name
+    c_type = C_TYPES[argument.dtype if argument.dtype in DTYPES else case_dtype]
+    const = "const " if argument.role == "in" else ""
+    if argument.kind == "scalar":
+        return [f"{c_type} {name}"]
+    if argument.kind == "tensors":
+        # The array of pointers is the host's own, and never the kernel's to change.
+        return [
+            f"{const}{c_type}* const* {name}",
+            f"const int64_t* {name}_lengths",
+            f"int64_t {name}_count",
+        ]
+    strides = [] if argument.contiguous else [f"const int64_t* {name}_strides"]
+    return [f"{const}{c_type}* {name}", *strides]

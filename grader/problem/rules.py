@@ -1,0 +1,228 @@
+"""What a spec must satisfy beyond the types of its fields; and its values for a given case.
+
+Every message starts with the path of the key that is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import math
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from grader.problem.errors import ProblemError
+from grader.problem.formula import Formula, FormulaError
+from grader.problem.prototype import dimensions
+from grader.problem.spec import DTYPES, Argument, Case, Spec
+
+MOST_ELEMENTS = 2**40
+SCALAR_DTYPES = ("int64", "fp64", "bool")
+RESERVED_PARAMS = {"generator", "call", "itemsize"}
+"""`generate()` has the first two for itself, cost formulas the third."""
+
+C_WORDS = frozenset(
+    """
+    alignas alignof and asm auto bool break case catch char class compl const constexpr continue
+    decltype default delete do double else enum explicit export extern false float for friend goto
+    if inline int long mutable namespace new noexcept not operator or private protected public
+    register return short signed sizeof static struct stream switch template this throw true try
+    typedef typeid typename union unsigned using virtual void volatile while xor
+    """.split()  # noqa: SIM905 - one name per line would fill a screen
+)
+"""Names an argument or dimension cannot have in a `.cu` prototype."""
+
+_PARAM = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+
+def check(spec: Spec) -> None:
+    """Raise `ProblemError` with the first thing that is wrong."""
+    _check_arguments(spec)
+    for where, case in _cases(spec):
+        _check_params(where, case)
+    _check_case_names(spec)
+    for name in spec.tolerances:
+        if name not in DTYPES:
+            raise ProblemError(f"tolerances.{name}: no such dtype{_hint(name, DTYPES)}")
+    for where, case in _cases(spec):
+        _check_case(spec, where, case)
+    _check_cuda_dtypes(spec)
+
+
+def dtype(argument: Argument, case: Case) -> str:
+    """Dtype of an argument in a case. Raises `ProblemError` when the case has none for it."""
+    if argument.dtype in DTYPES:
+        return argument.dtype
+    value = case.params.get(argument.dtype)
+    if value is None:
+        known = [*DTYPES, *case.params]
+        raise ProblemError(
+            f"{argument.dtype!r} is neither a dtype nor a parameter of case '{case.name}'"
+            f"{_hint(argument.dtype, known)}"
+        )
+    if value not in DTYPES:
+        raise ProblemError(
+            f"parameter '{argument.dtype}' of case '{case.name}' is {value!r}, which is no dtype"
+            f"{_hint(str(value), DTYPES)}"
+        )
+    return str(value)
+
+
+def shape(argument: Argument, case: Case) -> tuple[int, ...]:
+    """Shape of an argument in a case. Raises `ProblemError` unless it is made of whole numbers."""
+    sizes = []
+    for formula in argument.shape:
+        size = _evaluate(formula, case)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ProblemError(
+                f"{formula!r} is {size} in case '{case.name}'; "
+                "a size is a whole number from 1 on (divide with //)"
+            )
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def cost(formula: str, case: Case) -> float:
+    """Value of a cost formula in a case. Raises `ProblemError`."""
+    value = float(_evaluate(formula, case))
+    if value < 0:
+        raise ProblemError(f"{formula!r} is {value:g} in case '{case.name}'; a cost is never < 0")
+    return value
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'params'?``, or nothing when no known name is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else ""
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    hint = did_you_mean(name, known)
+    return f"; {hint}" if hint else ""
+
+
+def _evaluate(formula: str, case: Case) -> int | float:
+    values = dict(case.params)
+    if values.get("dtype") in DTYPES:
+        values["itemsize"] = DTYPES[values["dtype"]]
+    parsed = Formula.parse(formula)
+    for name in parsed.names:
+        if name not in values:
+            raise FormulaError(
+                f"{formula!r} needs '{name}', which case '{case.name}' has not{_hint(name, values)}"
+            )
+    return parsed.evaluate(values)
+
+
+def _cases(spec: Spec) -> list[tuple[str, Case]]:
+    tests = [(f"tests[{index}]", case) for index, case in enumerate(spec.tests)]
+    return tests + [(f"benchmarks[{index}]", case) for index, case in enumerate(spec.benchmarks)]
+
+
+def _check_arguments(spec: Spec) -> None:
+    seen: set[str] = set()
+    for index, argument in enumerate(spec.args):
+        where = f"args[{index}]"
+        if argument.name in seen:
+            raise ProblemError(f"{where}.name: '{argument.name}' is used twice")
+        seen.add(argument.name)
+        if argument.name in C_WORDS or keyword.iskeyword(argument.name):
+            raise ProblemError(f"{where}.name: '{argument.name}' is a word of C++ or Python")
+        _check_argument(where, argument)
+    if spec.entry in C_WORDS or keyword.iskeyword(spec.entry):
+        raise ProblemError(f"entry: '{spec.entry}' is a word of C++ or Python")
+    if not any(argument.role != "in" for argument in spec.args):
+        raise ProblemError("args: no argument is out or inout; a call must leave something behind")
+
+
+def _check_argument(where: str, argument: Argument) -> None:
+    if argument.kind == "tensor" and not argument.shape:
+        raise ProblemError(f"{where}.shape: missing; a tensor has a formula for each dimension")
+    if argument.kind != "tensor" and argument.shape:
+        what = "a scalar" if argument.kind == "scalar" else "a list of tensors"
+        raise ProblemError(f"{where}.shape: {what} has no shape; remove it")
+    if argument.kind == "scalar" and argument.role != "in":
+        raise ProblemError(f"{where}.role: a scalar is always in")
+    if argument.kind == "scalar" and argument.dtype not in SCALAR_DTYPES:
+        known = ", ".join(SCALAR_DTYPES)
+        raise ProblemError(f"{where}.dtype: a scalar is one of {known}, not '{argument.dtype}'")
+    if argument.kind == "tensors" and argument.role == "out":
+        raise ProblemError(f"{where}.role: a list of tensors is in or inout; out is not supported")
+    if not argument.contiguous and (argument.role != "in" or argument.kind != "tensor"):
+        raise ProblemError(f"{where}.contiguous: only an in tensor may have other strides")
+    for axis, formula in enumerate(argument.shape):
+        try:
+            Formula.parse(formula)
+        except FormulaError as error:
+            raise ProblemError(f"{where}.shape[{axis}]: {error}") from None
+
+
+def _check_params(where: str, case: Case) -> None:
+    for name, value in case.params.items():
+        path = f"{where}.params.{name}"
+        if not _PARAM.fullmatch(name) or keyword.iskeyword(name):
+            raise ProblemError(f"{path}: a parameter is named in letters, digits and underscores")
+        if name in RESERVED_PARAMS:
+            raise ProblemError(f"{path}: the name '{name}' is reserved; choose another")
+        if not isinstance(value, int | float | str):
+            raise ProblemError(f"{path}: must be a number, true or false, or a word")
+
+
+def _check_case_names(spec: Spec) -> None:
+    first: dict[str, str] = {}
+    for where, case in _cases(spec):
+        if case.name in first:
+            raise ProblemError(f"{where}.name: '{case.name}' is already {first[case.name]}.name")
+        first[case.name] = where
+
+
+def _check_cuda_dtypes(spec: Spec) -> None:
+    holders = sorted({a.dtype for a in spec.args if a.dtype not in DTYPES})
+    if len(holders) > 1:
+        raise ProblemError(f"args: one parameter may hold a dtype, not {' and '.join(holders)}")
+    for index, name in enumerate(spec.cuda_dtypes):
+        if name not in DTYPES:
+            raise ProblemError(f"cuda_dtypes[{index}]: no such dtype{_hint(name, DTYPES)}")
+        if name in spec.cuda_dtypes[:index]:
+            raise ProblemError(f"cuda_dtypes[{index}]: '{name}' is given twice")
+    if holders and not spec.cuda_dtypes:
+        raise ProblemError(
+            f"cuda_dtypes: missing; the dtype of arguments is the parameter '{holders[0]}', "
+            "so say which dtypes a .cu file needs a symbol for"
+        )
+    if spec.cuda_dtypes and not holders:
+        raise ProblemError("cuda_dtypes: no argument's dtype is a case parameter; remove it")
+
+
+def _check_case(spec: Spec, where: str, case: Case) -> None:
+    for index, argument in enumerate(spec.args):
+        with _at(f"args[{index}].dtype"):
+            dtype(argument, case)
+        with _at(f"args[{index}].shape"):
+            sizes = shape(argument, case)
+        if math.prod(sizes) > MOST_ELEMENTS:
+            raise ProblemError(f"args[{index}].shape: {sizes} in case '{case.name}' is too large")
+        if argument.role != "in" and dtype(argument, case) not in spec.tolerances:
+            raise ProblemError(
+                f"tolerances: none for {dtype(argument, case)}, the dtype of '{argument.name}' "
+                f"in case '{case.name}'"
+            )
+    for name in dimensions(spec):
+        if name in C_WORDS or name in {argument.name for argument in spec.args}:
+            raise ProblemError(f"{where}.params.{name}: a dimension cannot have this name in C++")
+    if case.calls > 1 and not any(argument.role == "inout" for argument in spec.args):
+        raise ProblemError(f"{where}.calls: {case.calls} calls need an inout argument")
+    with _at("cost.bytes"):
+        cost(spec.cost.bytes, case)
+    with _at("cost.flops"):
+        cost(spec.cost.flops, case)
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Put the path of the key in front of whatever is wrong inside."""
+    try:
+        yield
+    except ProblemError as error:
+        raise ProblemError(f"{path}: {error}") from None

@@ -1,0 +1,52 @@
+"""`python -m grader.runner --fd N | --connect PATH`: serve one judge, then end.
+
+The process forks at once. The parent only reaps: as PID 1 of a sandbox it keeps orphans from
+piling up and ends with the child's status, so that nothing outlives the child there.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["--fd", number]:
+            sock = socket.socket(fileno=int(number))
+        case ["--connect", path]:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sock.connect(path)
+        case _:
+            print("usage: python -m grader.runner --fd N | --connect PATH", file=sys.stderr)
+            return 2
+    child = os.fork()
+    if child:
+        sock.close()
+        return _reap_until(child)
+    from grader.runner.serve import serve
+
+    serve(sock)
+    return 0
+
+
+def _reap_until(child: int) -> int:
+    """Wait for every process handed to us; end as `child` ended."""
+    while True:
+        pid, status = os.wait()
+        if pid != child:
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.signal(-code, signal.SIG_DFL) if -code not in (9, 19) else None
+            os.kill(os.getpid(), -code)
+            return 128 - code  # PID 1 is not killed by its own signal
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

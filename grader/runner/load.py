@@ -1,0 +1,187 @@
+"""Make a submission's source a callable entry: import a Python file, or compile a CUDA one."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMPILER_OUTPUT_BYTES = 64 * 1024
+
+
+class LoadError(Exception):
+    """The file does not become a callable entry; the text says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a loaded submission offers: `call(prepare(values, case))` is one call.
+
+    `values` are the arguments of one set in spec order; `case` says what only a `.cu` file is told
+    besides: `dims` (list of int) and `symbol` (its function for this case's dtype).
+    """
+
+    call: Callable[[Any], None]
+    prepare: Callable[[list[Any], dict[str, Any]], Any] = lambda values, case: values
+    returns: bool = False
+    """Whether the function returns its outputs, which are then copied into `out` arguments."""
+
+
+def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
+    """Import the file and find the entry. Raises `LoadError`."""
+    path = folder / "submission.py"
+    path.write_bytes(source)
+    sys.path.insert(0, str(folder))
+    spec = importlib.util.spec_from_file_location("submission", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["submission"] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        where = f" (line {error.lineno})" if error.lineno else ""
+        raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
+    except BaseException as error:  # an import that exits does not become an entry either
+        raise LoadError(f"importing it raised {type(error).__name__}: {error}") from error
+    name, roles = request["entry"], request["roles"]
+    function = getattr(module, name, None)
+    if function is None:
+        raise LoadError(f"no function named '{name}' in the file")
+    return _python_entry(function, name, roles)
+
+
+def _python_entry(function: Any, name: str, roles: list[str]) -> Entry:
+    if inspect.isclass(function) or not callable(function):
+        raise LoadError(f"'{name}' is not a function but a {_kind(function)}")
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise LoadError(f"'{name}' is an async or generator function; a plain one is needed")
+    outputs = [i for i, role in enumerate(roles) if role == "out"]
+    if _accepts(function, len(roles)):
+        return Entry(lambda arguments: _ignore(function(*arguments)))
+    if outputs and _accepts(function, len(roles) - len(outputs)):
+        return Entry(_returning(function, outputs), returns=True)
+    takes = ", ".join(inspect.signature(function).parameters)
+    raise LoadError(
+        f"'{name}({takes})' does not take the {len(roles)} arguments of the problem"
+        + (f", nor the {len(roles) - len(outputs)} that are not outputs" if outputs else "")
+    )
+
+
+def _returning(function: Any, outputs: list[int]) -> Callable[[list[Any]], None]:
+    def call(arguments: list[Any]) -> None:
+        import torch
+
+        inputs = [value for i, value in enumerate(arguments) if i not in outputs]
+        returned = function(*inputs)
+        results = returned if isinstance(returned, tuple) else (returned,)
+        if len(results) != len(outputs):
+            raise TypeError(f"returned {len(results)} values where {len(outputs)} are outputs")
+        for i, result in zip(outputs, results, strict=True):
+            target = arguments[i]
+            if not isinstance(result, torch.Tensor):
+                raise TypeError(f"returned a {type(result).__name__} where a tensor is due")
+            if result.shape != target.shape or result.dtype != target.dtype:
+                raise TypeError(
+                    f"returned {tuple(result.shape)} {result.dtype} where "
+                    f"{tuple(target.shape)} {target.dtype} is due"
+                )
+            target.copy_(result)
+
+    return call
+
+
+def _accepts(function: Any, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:  # no signature to be had, as for some builtins: the call will tell
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    return "class" if inspect.isclass(value) else type(value).__name__
+
+
+def _ignore(result: Any) -> None:
+    """What a destination-passing function returns means nothing."""
+
+
+def load_cuda(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
+    """Compile with nvcc to a shared object and bind its symbols. Raises `LoadError`."""
+    path, library = folder / "submission.cu", folder / "submission.so"
+    path.write_bytes(source)
+    flags = ["-O3", "-std=c++17", "--shared", "-Xcompiler", "-fPIC", *request["nvcc_flags"]]
+    output = _compile(["nvcc", *flags, "-o", str(library), str(path)], folder)
+    if output is not None:
+        sys.stderr.write(output)
+        first = next((line for line in output.splitlines() if "error" in line), output[:200])
+        raise LoadError(f"nvcc: {first.replace(str(path), 'submission.cu').strip()}")
+    try:
+        shared = ctypes.CDLL(str(library))
+    except OSError as error:
+        raise LoadError(f"the compiled file does not load: {error}") from error
+    functions = {}
+    for symbol, prototype in request["prototypes"].items():
+        try:
+            functions[symbol] = getattr(shared, symbol)
+        except AttributeError:
+            raise LoadError(f"the file lacks: {prototype}") from None
+        functions[symbol].restype = None
+    return _cuda_entry(functions, request["arguments"])
+
+
+def _compile(command: list[str], folder: Path) -> str | None:
+    """Run the compiler; its capped output when it fails, None when it succeeds."""
+    log = folder / "compile.log"
+    with log.open("wb") as file:
+        done = subprocess.run(command, cwd=folder, stdout=file, stderr=file, check=False)
+    if done.returncode == 0:
+        return None
+    with log.open("rb") as file:
+        text = file.read(COMPILER_OUTPUT_BYTES).decode("utf-8", "replace")
+    return text or f"nvcc ended with status {done.returncode}"
+
+
+def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> Entry:
+    """An entry over bound symbols; `arguments` are the spec's, as `grader.problem.prototypes`."""
+
+    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
+        converted: list[Any] = []
+        for argument, value in zip(arguments, values, strict=True):
+            converted += _c_values(argument, value)
+        converted += [ctypes.c_int64(size) for size in case["dims"]]
+        return functions[case["symbol"]], converted
+
+    def call(prepared: Any) -> None:
+        import torch
+
+        function, converted = prepared
+        function(*converted, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+
+    return Entry(call, prepare)
+
+
+def _c_values(argument: dict[str, Any], value: Any) -> list[Any]:
+    if argument["kind"] == "scalar":
+        kinds = {"int64": ctypes.c_int64, "fp64": ctypes.c_double, "bool": ctypes.c_bool}
+        return [kinds[argument["dtype"]](value)]
+    if argument["kind"] == "tensors":
+        pointers = (ctypes.c_void_p * len(value))(*[t.data_ptr() for t in value])
+        lengths = (ctypes.c_int64 * len(value))(*[t.numel() for t in value])
+        return [pointers, lengths, ctypes.c_int64(len(value))]
+    values: list[Any] = [ctypes.c_void_p(value.data_ptr())]
+    if argument["strided"]:
+        values.append((ctypes.c_int64 * value.dim())(*value.stride()))
+    return values

@@ -1,0 +1,390 @@
+"""The Docker sandbox: one throw-away container per runner, held from outside.
+
+What a container gets is written out in `_host_config`; everything else is the engine's default
+(its seccomp profile above all). The wire is a Unix socket in a directory mounted into the
+container: it needs no network, and once the runner has connected the listener is gone.
+
+No docker client program, init or BuildKit is needed; the engine is found by ``DOCKER_HOST``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import docker
+import requests
+from docker.types import LogConfig, Mount, Ulimit
+
+from grader.sandbox import images
+from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.host import device_nodes
+from grader.sandbox.output import Output
+
+START_DEADLINE_S = 60.0
+"""How long a runner may take to connect, on a busy machine with a cold disk."""
+
+SHM_BYTES = 64 << 20
+MARK, OWNER, FOLDER = "grade.runner", "grade.owner", "grade.folder"
+"""Labels: that a container is ours, which process owns it, and the directory of its socket."""
+
+_ENDS_BY_ITSELF_S = 1.0
+"""How long a runner that has dropped the wire may take to end before it is killed."""
+_ENGINE_TIMEOUT_S = 60
+_live: set[DockerRunner] = set()
+
+
+class DockerSandbox(Sandbox):
+    """Runs submissions in containers of the engine that ``DOCKER_HOST`` names.
+
+    image: tag of a self-contained image; None takes ``GRADE_IMAGE``, or else the host image.
+    module: what runs in the container; the conformance suite puts its probe here.
+    """
+
+    name = "docker"
+
+    def __init__(self, image: str | None = None, module: str = "grader.runner") -> None:
+        self._image = image or os.environ.get("GRADE_IMAGE")
+        self._module = module
+
+    @staticmethod
+    def available() -> str | None:
+        """None when the engine answers, else why not and what to do, for a person."""
+        try:
+            with _engine_errors():
+                client(timeout_s=5).ping()
+        except SandboxError as error:
+            return str(error)
+        return None
+
+    def describe(self) -> str:
+        return f"docker ({self._image or 'host image'})"
+
+    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+        with _engine_errors():
+            api = client()
+            sweep(api)
+            if self._image:
+                image = images.own_image(api, self._image, device)
+            else:
+                image = images.host_image(api, device)
+            _stop_live_on_exit()
+            command = [image.python, "-s", "-m", self._module, "--connect", str(_SOCKET)]
+            return DockerRunner(api, image, command, limits, device)
+
+
+class DockerRunner(Runner):
+    """A container and the judge's end of its wire."""
+
+    def __init__(
+        self,
+        api: docker.APIClient,
+        image: images.Image,
+        command: list[str],
+        limits: RunnerLimits,
+        device: Device,
+    ) -> None:
+        self._api = api
+        self._output = Output(limits.output_bytes)
+        self._ended = threading.Event()
+        self._state: dict[str, object] = {}
+        self._final: Ending | None = None
+        self._lock = threading.Lock()
+        self._folder = Path(tempfile.mkdtemp(prefix="grade-"))
+        self._id: str | None = None
+        _live.add(self)
+        try:
+            listener = _listen(self._folder)
+            with listener:
+                self._create(image, command, limits, device)
+                self.channel = self._accept(listener)
+            (self._folder / "wire" / _SOCKET.name).unlink(missing_ok=True)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _create(
+        self, image: images.Image, command: list[str], limits: RunnerLimits, device: Device
+    ) -> None:
+        created = self._api.create_container(
+            image.tag,
+            command,
+            name=f"grade-{secrets.token_hex(6)}",
+            hostname="runner",
+            user=f"{images.USER_ID}:{images.USER_ID}",
+            working_dir=str(images.SCRATCH),
+            environment=image.environment,
+            labels={MARK: "1", OWNER: _owner(os.getpid()), FOLDER: str(self._folder)},
+            host_config=_host_config(self._api, image, limits, device, self._folder),
+        )
+        self._id = created["Id"]
+        # Attached before the start, so that not one byte is missed.
+        output = self._api.attach(self._id, stream=True)
+        threading.Thread(target=self._watch, args=(output,), daemon=True).start()
+        self._api.start(self._id)
+
+    def _accept(self, listener: socket.socket) -> socket.socket:
+        deadline = time.monotonic() + START_DEADLINE_S
+        while time.monotonic() < deadline:
+            if select.select([listener], [], [], 0.05)[0]:
+                return listener.accept()[0]
+            if self._ended.is_set():
+                why = self._output.last_line() or f"exit status {self._state.get('ExitCode')}"
+                raise SandboxError(f"the runner ended before it connected: {why}")
+        raise SandboxError(
+            f"the runner did not connect within {START_DEADLINE_S:.0f} s:"
+            " is the engine on this machine, and the machine not overloaded?"
+        )
+
+    def _watch(self, output: Iterator[bytes]) -> None:
+        """In a thread of its own: read what is printed, then wait for the end."""
+        api = client(version=self._api.api_version, timeout_s=None)
+        try:
+            for chunk in output:
+                if self._output.add(chunk):
+                    self._kill(api)
+            api.wait(self._id, timeout=None)
+            self._state = api.inspect_container(self._id)["State"]
+        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+            self._output.add(f"[the engine was lost: {error}]\n".encode())
+        finally:
+            api.close()
+            self._ended.set()
+
+    def poll(self) -> Ending | None:
+        if self._final:
+            return self._final
+        return self._ending(stopped=False) if self._ended.is_set() else None
+
+    def log(self) -> bytes:
+        return self._output.kept()
+
+    def stop(self) -> Ending:
+        with self._lock:
+            if self._final is None:
+                self._final = self._end()
+            return self._final
+
+    def _end(self) -> Ending:
+        hung_up = self._hung_up()
+        if hung_up:
+            self._ended.wait(_ENDS_BY_ITSELF_S)
+        stopped = not self._ended.is_set()
+        if self._id:
+            if stopped:
+                self._kill(self._api)
+                self._ended.wait(10)
+            ending = self._ending(stopped, hung_up)
+            with suppress(docker.errors.DockerException, requests.RequestException):
+                self._api.remove_container(self._id, force=True, v=True)
+        else:
+            ending = Ending(stopped=True)
+        if hasattr(self, "channel"):
+            self.channel.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._api.close()
+        _live.discard(self)
+        return ending
+
+    def _kill(self, api: docker.APIClient) -> None:
+        # It may have ended by itself already; what did end it is read from its state.
+        with suppress(docker.errors.DockerException, requests.RequestException):
+            api.kill(self._id)
+
+    def _hung_up(self) -> bool:
+        if not hasattr(self, "channel") or self.channel.fileno() < 0:
+            return False
+        poller = select.poll()
+        poller.register(self.channel, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def _ending(self, stopped: bool, hung_up: bool = True) -> Ending:
+        """What the engine's record says, in our words. Exit status 128 + n is signal n."""
+        status = self._state.get("ExitCode")
+        status = status if isinstance(status, int) else None
+        died = status is not None and 128 < status <= 128 + 64
+        exceeded = self._output.exceeded
+        # A child that ran out of memory and that the runner outlived has not ended the runner.
+        starved = bool(self._state.get("OOMKilled")) and (not stopped or hung_up) and not exceeded
+        return Ending(
+            exit_code=None if died else status,
+            signal=status - 128 if status is not None and died else None,
+            out_of_memory=starved,
+            output_exceeded=exceeded,
+            stopped=stopped and not exceeded and not starved,
+        )
+
+
+_SOCKET = images.WIRE / "judge.sock"
+
+
+def client(version: str = "auto", timeout_s: int | None = _ENGINE_TIMEOUT_S) -> docker.APIClient:
+    """A connection to the engine. Raises `SandboxError` for an engine on another machine."""
+    where = docker.utils.kwargs_from_env()
+    url = where.get("base_url", "unix://")
+    if not url.startswith(("unix://", "http+unix://")):
+        raise SandboxError(
+            f"DOCKER_HOST={os.environ['DOCKER_HOST']} is not on this machine: judge and runner"
+            " share memory, so point it at a local engine, unix:///path/to/docker.sock"
+        )
+    return docker.APIClient(version=version, timeout=timeout_s, **where)
+
+
+def sweep(api: docker.APIClient) -> list[str]:
+    """Remove containers whose owner is gone; return their names.
+
+    Only owners that this process could see are judged: those of its own PID namespace, and those
+    of an earlier boot.
+    """
+    removed = []
+    for container in api.containers(all=True, filters={"label": f"{MARK}=1"}):
+        labels = container["Labels"]
+        if not _is_gone(labels.get(OWNER, "")):
+            continue
+        with suppress(docker.errors.NotFound):
+            api.remove_container(container["Id"], force=True, v=True)
+        folder = Path(labels.get(FOLDER, ""))
+        if folder.name.startswith("grade-"):
+            shutil.rmtree(folder, ignore_errors=True)
+        removed.append(container["Names"][0].lstrip("/"))
+    return removed
+
+
+def _host_config(
+    api: docker.APIClient,
+    image: images.Image,
+    limits: RunnerLimits,
+    device: Device,
+    folder: Path,
+) -> dict[str, object]:
+    who = f"uid={images.USER_ID},gid={images.USER_ID},mode=0700"
+    size = f"size={limits.scratch_bytes}"
+    wire = Mount(str(images.WIRE), str(folder / "wire"), type="bind", read_only=True)
+    config: dict[str, object] = api.create_host_config(
+        network_mode="none",
+        read_only=True,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        ipc_mode="private",
+        cgroupns="private",
+        mounts=[*image.mounts, wire],
+        tmpfs={
+            str(images.SCRATCH): f"rw,noexec,nosuid,nodev,{size},{who}",
+            str(images.JIT): f"rw,exec,nosuid,nodev,{size},{who}",
+        },
+        shm_size=SHM_BYTES,
+        mem_limit=limits.memory_bytes,
+        memswap_limit=limits.memory_bytes,
+        pids_limit=limits.pids,
+        ulimits=[
+            Ulimit(name="core", soft=0, hard=0),
+            Ulimit(name="fsize", soft=limits.scratch_bytes, hard=limits.scratch_bytes),
+            Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
+        ],
+        # Read and write, and not mknod.
+        devices=[f"{node}:{node}:rw" for node in device_nodes(device)],
+        # The output is read as it comes and kept by us; the engine must not fill a disk with it.
+        log_config=LogConfig(type="none"),
+    )
+    return config
+
+
+def _listen(folder: Path) -> socket.socket:
+    """A listening socket in ``folder/wire``.
+
+    Others on this host cannot reach it, since `folder` is ours alone (0700); the runner's user
+    can, since only the inner directory (0711) is mounted into its container.
+    """
+    wire = folder / "wire"
+    wire.mkdir()
+    wire.chmod(0o711)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    directory = os.open(wire, os.O_PATH | os.O_DIRECTORY)
+    try:
+        # By descriptor, because a socket's path is limited to 107 bytes.
+        listener.bind(f"/proc/self/fd/{directory}/{_SOCKET.name}")
+    finally:
+        os.close(directory)
+    (wire / _SOCKET.name).chmod(0o666)
+    listener.listen(1)
+    return listener
+
+
+def _owner(pid: int) -> str:
+    """This process for all time: boot, PID namespace, process id, start time in clock ticks."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    # The name in brackets may hold spaces; the start time is the 20th field behind it.
+    started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{boot}/{namespace}/{pid}/{started}"
+
+
+def _is_gone(owner: str) -> bool:
+    boot, namespace, pid, _ = [*owner.split("/"), "", "", "", ""][:4]
+    own_boot, own_namespace, *_ = _owner(os.getpid()).split("/")
+    if boot != own_boot:
+        return True
+    if namespace != own_namespace:
+        return False
+    try:
+        return _owner(int(pid)) != owner
+    except (OSError, ValueError):
+        return True
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Turn what the engine's client raises into a `SandboxError` that says what to do."""
+    try:
+        yield
+    except docker.errors.APIError as error:
+        raise SandboxError(f"the Docker engine refused: {error.explanation or error}") from error
+    except (docker.errors.DockerException, requests.RequestException) as error:
+        raise SandboxError(_engine_advice(str(error))) from error
+
+
+def _engine_advice(text: str) -> str:
+    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if "Permission" in text:
+        return (
+            f"no permission to use the Docker engine at {where}:"
+            " add yourself to the group `docker` and log in again, or run as root"
+        )
+    if "No such file" in text or "FileNotFound" in text or "refused" in text:
+        return (
+            f"no Docker engine answers at {where}: start one (scripts/start-docker.sh),"
+            " set DOCKER_HOST, or use --sandbox process for your own code"
+        )
+    return f"the Docker engine at {where} failed: {text}"
+
+
+def _stop_live_on_exit() -> None:
+    """Containers end with us on a normal exit and on SIGTERM; `sweep` has the rest."""
+    atexit.unregister(_stop_live)
+    atexit.register(_stop_live)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _exit_on_signal)
+
+
+def _stop_live() -> None:
+    for runner in list(_live):
+        runner.stop()
+
+
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -1,0 +1,239 @@
+"""The images that containers are made from: the *host* image and self-contained ones.
+
+The host image holds no programs at all, only empty mount points and a list of users: a few
+kilobytes. The host's own Python, PyTorch and CUDA are mounted into it read-only when a container
+starts, so that a GPU machine needs no download. A self-contained image is built from
+``sandbox/Dockerfile`` on a base image and a directory of wheels, with no network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import docker
+from docker.types import Mount
+
+from grader.sandbox import host
+from grader.sandbox.base import Device, SandboxError
+
+USER_ID = 65532
+"""Who a runner is inside its container: nobody that a host has given files to."""
+
+SCRATCH = Path("/scratch")
+JIT = Path("/jit")
+WIRE = Path("/run/grade")
+"""Where the directory with the judge's listening socket is mounted."""
+
+DEFAULT_TAG = "grade-runner:latest"
+PYTHON_LABEL = "grade.python"
+"""Label of a self-contained image: the path of its Python."""
+
+_PACKAGE_PARENT = PurePosixPath("/opt/grade-package")
+_DRIVER = PurePosixPath("/opt/grade-driver")
+_DRIVER_LIBRARY = re.compile(
+    r"^(libcuda|libnvidia-(ml|ptxjitcompiler|nvvm\w*|gpucomp))\.so\.\d+$"
+)
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image, and how a runner is started from it."""
+
+    tag: str
+    python: str
+    mounts: list[Mount]
+    environment: dict[str, str]
+
+
+def host_image(api: docker.APIClient, device: Device) -> Image:
+    """The host image, made now if the engine does not have it (milliseconds)."""
+    content = _skeleton()
+    repository, version = "grade-host", hashlib.sha256(content).hexdigest()[:12]
+    tag = f"{repository}:{version}"
+    if not _exists(api, tag):
+        api.import_image_from_data(content, repository=repository, tag=version)
+    mounts = [_read_only(path, path) for path in host.host_paths()]
+    return Image(tag, sys.executable, mounts, _environment(device))
+
+
+def own_image(api: docker.APIClient, tag: str, device: Device) -> Image:
+    """A self-contained image by its tag. Raises `SandboxError` when it is not there or not ours.
+
+    The grader's own package is mounted from the host all the same, so that runner and judge
+    always speak one version of the wire; the GPU driver's libraries are the host's too, since
+    they must fit its kernel module.
+    """
+    try:
+        labels = api.inspect_image(tag)["Config"]["Labels"] or {}
+    except docker.errors.ImageNotFound:
+        raise SandboxError(
+            f"the engine has no image {tag!r}: build it with"
+            f" `grade sandbox build --base IMAGE --wheels DIR --tag {tag}`,"
+            " or unset GRADE_IMAGE to use the host image"
+        ) from None
+    python = labels.get(PYTHON_LABEL)
+    if not python:
+        raise SandboxError(
+            f"image {tag!r} does not say where its Python is: it lacks the label {PYTHON_LABEL};"
+            " build it with `grade sandbox build`"
+        )
+    package = Path(__file__).resolve().parent.parent
+    mounts = [_read_only(package, _PACKAGE_PARENT / package.name)]
+    environment = _environment(device)
+    for host_only in ("CUDA_HOME", "LD_LIBRARY_PATH"):
+        environment.pop(host_only, None)
+    folder = PurePosixPath(python).parent
+    environment["PATH"] = f"{folder}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
+    environment["PYTHONPATH"] = str(_PACKAGE_PARENT)
+    if device == "cuda":
+        mounts += [_read_only(path, _DRIVER / path.name) for path in _driver_libraries()]
+        environment["LD_LIBRARY_PATH"] = environment["TRITON_LIBCUDA_PATH"] = str(_DRIVER)
+    return Image(tag, python, mounts, environment)
+
+
+def build(
+    api: docker.APIClient,
+    base: str,
+    wheels: Path,
+    tag: str = DEFAULT_TAG,
+    progress: Callable[[str], None] = lambda line: None,
+) -> str:
+    """Build a self-contained image from ``sandbox/Dockerfile`` and return its tag.
+
+    base: an image that the engine has, with Python 3.11 or newer, its ``venv`` and a C compiler.
+    wheels: a directory; every ``*.whl`` in it is installed. Nothing is fetched from anywhere.
+    Raises `SandboxError` with the step that failed.
+    """
+    files = sorted(wheels.glob("*.whl"))
+    if not files:
+        raise SandboxError(
+            f"no wheels in {wheels}: fill it with `pip download --dest {wheels} torch triton numpy`"
+        )
+    if not _exists(api, base):
+        raise SandboxError(
+            f"the engine has no base image {base!r}, and none is pulled:"
+            " make one as sandbox/README.md says, or load one with `docker load`"
+        )
+    # A file and not memory: the wheels of a CUDA PyTorch are several gigabytes.
+    with tempfile.TemporaryFile(prefix="grade-build-") as context:
+        with tarfile.open(fileobj=context, mode="w") as tar:
+            tar.add(dockerfile(), "Dockerfile")
+            for file in files:
+                tar.add(file, f"wheels/{file.name}")
+        context.seek(0)
+        _run_build(api, context, base, tag, progress)
+    return tag
+
+
+def dockerfile() -> Path:
+    """The Dockerfile of the repository this package is installed from.
+
+    Raises `SandboxError` where there is none, as with an install that is no checkout.
+    """
+    path = Path(__file__).resolve().parents[2] / "sandbox" / "Dockerfile"
+    if not path.is_file():
+        raise SandboxError(f"no {path}: run this from a checkout of the repository")
+    return path
+
+
+def _run_build(
+    api: docker.APIClient,
+    context: object,
+    base: str,
+    tag: str,
+    progress: Callable[[str], None],
+) -> None:
+    lines: list[str] = []
+    events = api.build(
+        fileobj=context,
+        custom_context=True,
+        tag=tag,
+        buildargs={"BASE": base},
+        network_mode="none",
+        rm=True,
+        forcerm=True,
+        pull=False,
+        decode=True,
+    )
+    for event in events:
+        for line in event.get("stream", "").splitlines():
+            if line.strip():
+                lines.append(line.strip())
+                progress(line.strip())
+        if "error" in event:
+            tail = " | ".join(lines[-3:])
+            raise SandboxError(f"building {tag} failed: {event['error'].strip()} (after: {tail})")
+
+
+def _environment(device: Device) -> dict[str, str]:
+    environment = host.runner_environment(SCRATCH, JIT, device)
+    # A fresh tmpfs has no directories in it, and programs expect TMPDIR to be there.
+    environment["TMPDIR"] = str(JIT)
+    return environment
+
+
+def _skeleton() -> bytes:
+    """The host image as a tar: the same bytes every time, so that its digest names it."""
+    folders = {
+        "": 0o755,
+        "dev": 0o755,
+        "etc": 0o755,
+        "jit": 0o755,
+        "proc": 0o555,
+        "run": 0o755,
+        "run/grade": 0o755,
+        "scratch": 0o755,
+        "sys": 0o555,
+        "tmp": 0o1777,
+    }
+    files = {
+        "etc/passwd": f"root:x:0:0:root:/:/sbin/nologin\nrunner:x:{USER_ID}:{USER_ID}::{SCRATCH}:\n",
+        "etc/group": f"root:x:0:\nrunner:x:{USER_ID}:\n",
+        "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    }
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, mode in folders.items():
+            entry = tarfile.TarInfo(f"./{name}")
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            tar.addfile(entry)
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"./{name}")
+            entry.size, entry.mode = len(text), 0o644
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def _exists(api: docker.APIClient, tag: str) -> bool:
+    try:
+        api.inspect_image(tag)
+    except docker.errors.ImageNotFound:
+        return False
+    return True
+
+
+def _read_only(source: Path, target: Path | PurePosixPath) -> Mount:
+    return Mount(str(target), str(source), type="bind", read_only=True)
+
+
+def _driver_libraries() -> list[Path]:
+    """The user-space half of the NVIDIA driver, one path per library the linker knows by name."""
+    listing = subprocess.run(
+        ["ldconfig", "-p"], capture_output=True, text=True, check=False, timeout=10
+    ).stdout
+    known = [Path(line.rpartition("=> ")[2]) for line in listing.splitlines() if "x86-64" in line]
+    for folder in host._driver_folders():
+        known += sorted(folder.iterdir())
+    found = {path.name: path for path in known if _DRIVER_LIBRARY.match(path.name)}
+    if "libcuda.so.1" not in found:
+        raise SandboxError("no libcuda.so.1 on this host: install the NVIDIA driver")
+    return sorted(found.values())

@@ -1,0 +1,7 @@
+"""Defines `soft_max`, while the problem's entry is `softmax`."""
+
+import torch
+
+
+def soft_max(x, out):
+    torch.softmax(x, dim=-1, out=out)

@@ -1,0 +1,8 @@
+"""Prints without end."""
+
+LINE = "still computing " * (1 << 12)
+
+
+def softmax(x, out):
+    while True:
+        print(LINE)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from grader.board import Board, BoardError, default_url
+from grader.report import Report
+
+H100 = "NVIDIA H100 80GB HBM3"
+DIGEST = "d" * 64
+MakeReport = Callable[..., Report]
+
+
+@pytest.fixture(params=["memory", "file"])
+def board(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Board]:
+    url = "sqlite://" if request.param == "memory" else f"sqlite:///{tmp_path}/new/board.sqlite3"
+    opened = Board.open(url)
+    yield opened
+    opened.close()
+
+
+def record(board: Board, make: MakeReport, user: str, score_us: float, half_us: float) -> Report:
+    interval = (score_us - half_us, score_us + half_us)
+    return board.record(make(score_us=score_us, score_ci_us=interval), user, b"def softmax(): ...")
+
+
+def test_what_goes_in_comes_out(board: Board, make_report: MakeReport) -> None:
+    report = make_report()
+    recorded = board.record(report, "ada", b"\x00source\xff")
+    stored = board.result(recorded.id or 0)
+    assert (recorded.id, recorded.rank) == (1, 1)
+    assert stored.user == "ada"
+    assert stored.source == b"\x00source\xff"
+    assert stored.report == report.model_copy(update={"id": 1})
+
+
+def test_best_result_of_each_user_and_shared_ranks(board: Board, make_report: MakeReport) -> None:
+    record(board, make_report, "ada", 80, 1)
+    record(board, make_report, "ada", 50, 2)
+    record(board, make_report, "bob", 51, 2)
+    record(board, make_report, "cy", 60, 1)
+    lines = [(e.rank, e.user, e.score_us) for e in board.leaderboard(DIGEST, H100)]
+    assert lines == [(1, "ada", 50), (1, "bob", 51), (3, "cy", 60)]
+    entry = board.leaderboard(DIGEST, H100)[0]
+    assert entry.speedup == {"eager": 1.25}
+    assert entry.sol == pytest.approx(0.9)
+    assert entry.result_id == 2
+
+
+def test_the_rank_of_a_result_is_its_own(board: Board, make_report: MakeReport) -> None:
+    assert record(board, make_report, "ada", 50, 1).rank == 1
+    assert record(board, make_report, "bob", 70, 1).rank == 2
+    # Slower than her best: she keeps the first place, this result would have the second.
+    assert record(board, make_report, "ada", 60, 1).rank == 1 + 0
+    assert record(board, make_report, "bob", 55, 1).rank == 2
+
+
+def test_equal_scores_keep_the_earlier_first(board: Board, make_report: MakeReport) -> None:
+    record(board, make_report, "ada", 50, 0)
+    record(board, make_report, "bob", 50, 0)
+    assert [e.user for e in board.leaderboard(DIGEST, H100)] == ["ada", "bob"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ranked": False},
+        {"verdict": "wrong_answer", "ranked": False, "score_us": None, "score_ci_us": None},
+        {"device": "cpu", "gpu": None, "ranked": False, "score_us": None, "score_ci_us": None},
+        # Whatever a report says of itself, only an accepted, timed GPU run ranks.
+        {"verdict": "rejected"},
+        {"gpu": None},
+        {"score_us": None, "score_ci_us": None},
+    ],
+)
+def test_recorded_but_not_ranked(
+    board: Board, make_report: MakeReport, changes: dict[str, object]
+) -> None:
+    recorded = board.record(make_report(**changes), "ada", b"x")
+    assert recorded.id == 1
+    assert recorded.rank is None
+    assert board.count("softmax") == 1
+    assert board.gpus(DIGEST) == []
+
+
+@pytest.mark.parametrize("verdict", [None, "judge_error"])
+def test_no_verdict_on_the_submission_is_not_recorded(
+    board: Board, make_report: MakeReport, verdict: str | None
+) -> None:
+    with pytest.raises(ValueError, match="verdict"):
+        board.record(make_report(verdict=verdict), "ada", b"x")
+    assert board.count("softmax") == 0
+
+
+def test_versions_and_gpus_do_not_share_a_ranking(board: Board, make_report: MakeReport) -> None:
+    board.record(make_report(), "ada", b"x")
+    board.record(make_report(problem_digest="e" * 64), "ada", b"x")
+    board.record(make_report(gpu="NVIDIA H200"), "bob", b"x")
+    assert board.gpus(DIGEST) == [H100, "NVIDIA H200"]
+    assert [e.user for e in board.leaderboard(DIGEST, H100)] == ["ada"]
+    assert [e.user for e in board.leaderboard(DIGEST, "NVIDIA H200")] == ["bob"]
+
+
+def test_results_cannot_be_changed_or_removed(board: Board, make_report: MakeReport) -> None:
+    board.record(make_report(), "ada", b"x")
+    for statement in ("UPDATE results SET score_us = 1", "DELETE FROM results"):
+        with (
+            board._engine.connect() as connection,
+            pytest.raises(IntegrityError, match="append-only"),
+        ):
+            connection.execute(text(statement))
+
+
+def test_no_such_result(board: Board) -> None:
+    with pytest.raises(BoardError, match="no result 17"):
+        board.result(17)
+
+
+RECORDER = """
+import sys
+from grader.board import Board
+from grader.report import Report
+report = Report.model_validate_json(sys.stdin.read())
+board = Board.open(sys.argv[1])
+for _ in range(20):
+    board.record(report, sys.argv[2], b"x")
+"""
+
+
+def test_processes_may_record_at_once(tmp_path: Path, make_report: MakeReport) -> None:
+    url = f"sqlite:///{tmp_path}/board.sqlite3"
+    recorders = [
+        subprocess.Popen(
+            [sys.executable, "-c", RECORDER, url, user],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for user in ("ada", "bob", "cy")
+    ]
+    report = make_report().model_dump_json()
+    for recorder in recorders:
+        assert recorder.stdin is not None
+        recorder.stdin.write(report)
+        recorder.stdin.close()
+        recorder.stdin = None
+    for recorder in recorders:
+        _, errors = recorder.communicate(timeout=60)
+        assert (recorder.returncode, errors) == (0, "")
+    board = Board.open(url)
+    assert board.count("softmax") == 60
+    assert len(board.leaderboard(DIGEST, H100)) == 3
+    board.close()
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("to do: write a kernel\n" * 100)
+    with pytest.raises(BoardError, match="not a database.*--db"):
+        Board.open(f"sqlite:///{path}")
+    assert path.read_text().startswith("to do"), "a foreign file stays as it was"
+
+
+def test_a_database_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite3"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE recipes (name TEXT)")
+    other.close()
+    with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
+        Board.open(f"sqlite:///{path}")
+
+
+def test_a_board_of_another_version(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/board.sqlite3"
+    Board.open(url).close()
+    with sqlite3.connect(tmp_path / "board.sqlite3") as file:
+        file.execute("UPDATE grade_board SET value = '9'")
+    file.close()
+    with pytest.raises(BoardError, match="version 9, and this grade reads version 1"):
+        Board.open(url)
+
+
+@pytest.mark.parametrize("url", ["board.sqlite3", "nonsense://x", "sqlite:////proc/board.sqlite3"])
+def test_a_url_that_leads_nowhere(url: str) -> None:
+    with pytest.raises(BoardError):
+        Board.open(url)
+
+
+def test_a_missing_driver_is_named() -> None:
+    with pytest.raises(BoardError, match="package"):
+        Board.open("postgresql+psycopg://user:secret@localhost/x")
+
+
+def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_url() == f"sqlite:///{tmp_path}/grade/board.sqlite3"
+    Board.open(default_url()).close()
+    assert (tmp_path / "grade").stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,95 @@
+"""What every test may need: reports to build, and the honest skipping of what cannot run here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from grader.cli.machine import cuda_missing
+from grader.report import CaseResult, Report
+
+
+@cache
+def _docker_missing() -> str | None:
+    from grader.sandbox.docker import DockerSandbox
+
+    return DockerSandbox.available()
+
+
+def _missing(marker: str) -> str | None:
+    """What this machine lacks for tests of this marker, in words; None when it has it."""
+    if marker == "docker":
+        return _docker_missing()
+    if marker == "cuda":
+        return cuda_missing()
+    if marker == "nvcc" and shutil.which("nvcc") is None:
+        return "no nvcc on PATH"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in ("docker", "cuda", "nvcc"):
+        if item.get_closest_marker(marker) is None:
+            continue
+        reason = _missing(marker)
+        if reason is None:
+            continue
+        if marker == "docker" and os.environ.get("GRADE_REQUIRE_DOCKER") == "1":
+            pytest.fail(f"GRADE_REQUIRE_DOCKER=1, but: {reason}", pytrace=False)
+        pytest.skip(f"not run, needs {marker}: {reason}")
+
+
+@pytest.fixture
+def make_report() -> Callable[..., Report]:
+    """A factory of accepted, ranked reports; keyword arguments change what a test is about."""
+
+    def make(**changes: Any) -> Report:
+        fields: dict[str, Any] = {
+            "problem": "softmax",
+            "problem_digest": "d" * 64,
+            "submission_sha256": "5" * 64,
+            "submission_name": "kernel.py",
+            "language": "python",
+            "verdict": "accepted",
+            "reason": "all 2 cases passed",
+            "device": "cuda",
+            "gpu": "NVIDIA H100 80GB HBM3",
+            "sandbox": "docker",
+            "ranked": True,
+            "score_us": 50.0,
+            "score_ci_us": (49.5, 50.5),
+            "speedup": {"eager": 1.25},
+            "cases": [
+                CaseResult(
+                    name="tiny",
+                    kind="test",
+                    params={"rows": 1, "cols": 7, "dtype": "fp32"},
+                    status="passed",
+                    max_abs_err=1e-7,
+                    rel_l2=2e-7,
+                    worst_slice_rel_l2=3e-7,
+                    error_budget_used=0.25,
+                ),
+                CaseResult(
+                    name="square",
+                    kind="benchmark",
+                    params={"rows": 4096, "cols": 4096, "dtype": "fp32"},
+                    status="passed",
+                    time_us=50.0,
+                    ci_us=(49.5, 50.5),
+                    external_us=49.0,
+                    gb_per_s=2684.0,
+                    sol=0.9,
+                ),
+            ],
+            "seed": 7,
+            "stages_s": {"sandbox_start": 0.5, "load": 1.0, "test": 1.0, "total": 3.0},
+        }
+        return Report.model_validate(fields | changes)
+
+    return make
