@@ -85,7 +85,7 @@ def _table(title: str, entries: list[Entry]) -> Table:
             safe(entry.user, 40, "bold" if entry.rank == 1 else ""),
             score,
             *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-            roofline_share(entry.sol),
+            roofline_share(entry.sol, bar=True),
             entry.language,
             entry.created_at[:10],
             f"{entry.result_id}",

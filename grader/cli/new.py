@@ -48,4 +48,4 @@ def new(problem: str, lang: str, output: Path | None) -> None:
         raise click.UsageError(f"{path} is there already; name another file with -o") from None
     except OSError as error:
         raise click.UsageError(f"{path}: cannot be written ({error.strerror})") from None
-    err().print(f"wrote {path}; try it: grade practice {problem} {path}")
+    err().print(f"wrote {path}; try it: grade practice {problem} {path}", soft_wrap=True)

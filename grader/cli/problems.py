@@ -29,7 +29,7 @@ def problems() -> None:
         try:
             problem = Problem.load(folder)
         except ProblemError as error:
-            err().print(str(error), style="red")
+            err().print(str(error), style="red", soft_wrap=True)
             continue
         spec = problem.spec
         table.add_row(
@@ -64,7 +64,7 @@ def show(problem: str) -> None:
     console.print(_cases("benchmark", spec.benchmarks))
     console.print(Text("CUDA C++ entries", "bold"))
     for prototype in prototypes(spec).values():
-        console.print(Text(f"  {prototype}"))
+        console.print(Text(f"  {prototype}"), soft_wrap=True)
     console.print()
     console.print(_limits(spec))
     console.print(_version(found))

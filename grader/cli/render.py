@@ -16,22 +16,31 @@ from grader.report import CaseResult, Mismatch, Report, Verdict
 
 LOG_LINES = 12
 BAR_CELLS = 8
+WIDE = 100
+"""Columns from which on there is room for rates and bars beside times and ratios."""
+
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def render(report: Report) -> Group:
-    """The whole report: headline, cases, what went wrong, stages, the submission's own output."""
-    return Group(*_parts(report))
+def render(report: Report, width: int) -> Group:
+    """The whole report: headline, cases, what went wrong, stages, the submission's own output.
+
+    width: columns of the terminal; rates and bars of benchmarks go where it is narrow.
+    """
+    return Group(*_parts(report, width))
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
+def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield _headline(report)
+    yield Text()
     tests = [case for case in report.cases if case.kind == "test"]
     benchmarks = [case for case in report.cases if case.kind == "benchmark"]
     if tests:
-        yield _tests(tests)
+        yield from (_tests(tests), Text())
     if benchmarks:
-        yield _benchmarks(benchmarks)
+        yield from (_benchmarks(benchmarks, wide=width >= WIDE), Text())
+        if any(case.converged is False for case in benchmarks):
+            yield Text("~ had not settled when its time budget ended", style="yellow")
     failed = next((case for case in report.cases if case.status not in ("passed", "not_run")), None)
     if failed:
         yield _failure(failed, report)
@@ -115,8 +124,8 @@ def verdict_style(verdict: Verdict | None) -> str:
 
 
 def _tests(cases: list[CaseResult]) -> Table:
-    table = _table("test case")
-    for heading in ("max error", "relative L2", "worst slice"):
+    table = _table("test", cases)
+    for heading in ("max error", "rel L2", "worst slice"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("error budget", no_wrap=True)
     for case in cases:
@@ -130,45 +139,52 @@ def _tests(cases: list[CaseResult]) -> Table:
     return table
 
 
-def _benchmarks(cases: list[CaseResult]) -> Table:
-    table = _table("benchmark")
-    table.add_column("time per call", justify="right", no_wrap=True)
+def _benchmarks(cases: list[CaseResult], *, wide: bool) -> Table:
+    table = _table("benchmark", cases)
     baselines = list(dict.fromkeys(name for case in cases for name in case.baseline_us))
-    for name in baselines:
-        table.add_column(f"× {name}", justify="right", no_wrap=True)
-    rates = [("GB/s", "gb_per_s"), ("TFLOP/s", "tflop_per_s")]
     rates = [
-        (h, field) for h, field in rates if any(getattr(case, field) is not None for case in cases)
+        (heading, field)
+        for heading, field in (("GB/s", "gb_per_s"), ("TFLOP/s", "tflop_per_s"))
+        if wide and any(getattr(case, field) is not None for case in cases)
     ]
-    for heading, _ in rates:
-        table.add_column(heading, justify="right", no_wrap=True)
     roofline = any(case.sol is not None for case in cases)
-    if roofline:
-        table.add_column("of roofline", no_wrap=True)
+    headings = ["time per call", *(f"× {name}" for name in baselines), *(h for h, _ in rates)]
+    for heading in headings + ["roofline"] * roofline:
+        table.add_column(heading, justify="right", no_wrap=True)
     for case in cases:
         cells = [*_name_and_status(case), _time(case)]
         cells += [_ratio(case, name) for name in baselines]
         cells += [_rate(getattr(case, field)) for _, field in rates]
-        if roofline:
-            cells.append(roofline_share(case.sol))
+        cells += [roofline_share(case.sol, bar=wide)] * roofline
         table.add_row(*cells)
     return table
 
 
-def _table(first: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, expand=False)
+def _table(first: str, cases: list[CaseResult]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("", width=1)
     table.add_column(first, no_wrap=True)
-    table.add_column("parameters", style="dim", overflow="fold", max_width=44)
+    sizes = [name for name, value in cases[0].params.items() if _is_size(value)]
+    table.add_column("×".join(sizes), style="dim", min_width=8, overflow="fold")
     return table
 
 
 def _name_and_status(case: CaseResult) -> tuple[Text, Text, Text]:
     mark, style = {"passed": ("✔", "green"), "not_run": ("–", "dim")}.get(case.status, ("✘", "red"))
     name = Text(case.name, style="" if case.status == "passed" else style)
-    if case.status not in ("passed", "not_run"):
-        name.append(f" {case.status.replace('_', ' ')}", "red")
-    return Text(mark, style=style), name, Text(parameters(case.params))
+    return Text(mark, style=style), name, Text(_brief(case.params))
+
+
+def _brief(params: dict[str, Any]) -> str:
+    """`4096×4096 fp32`: the sizes, whose names head the column, and the words that matter."""
+    sizes = "×".join(f"{value}" for value in params.values() if _is_size(value))
+    words = [value for value in params.values() if isinstance(value, str)]
+    words += [name for name, value in params.items() if value is True]
+    return " ".join([sizes, *words])
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def parameters(params: dict[str, Any]) -> str:
@@ -189,11 +205,11 @@ def _budget(used: float | None) -> Text:
     return Text.assemble(_bar(used, style), f" {percent}")
 
 
-def roofline_share(sol: float | None) -> Text:
-    """A fraction of the roofline as a bar and a percentage."""
+def roofline_share(sol: float | None, *, bar: bool) -> Text:
+    """A fraction of the roofline as a percentage, with a bar before it where there is room."""
     if sol is None:
         return Text("–", style="dim")
-    return Text.assemble(_bar(sol, "cyan"), f" {sol:4.0%}")
+    return Text.assemble(_bar(sol, "cyan") if bar else "", f" {sol:4.0%}")
 
 
 def _bar(fraction: float, style: str) -> Text:
@@ -206,10 +222,10 @@ def _bar(fraction: float, style: str) -> Text:
 def _time(case: CaseResult) -> Text:
     if case.time_us is None:
         return Text("–", style="dim")
-    time = Text(micros(case.time_us))
+    settled = case.converged is not False
+    time = Text("" if settled else "~", style="yellow" if not settled else "")
+    time.append(micros(case.time_us))
     time.append(interval(case.time_us, case.ci_us), "dim")
-    if case.converged is False:
-        time.append(" unsteady", "yellow")
     return time
 
 

@@ -103,7 +103,7 @@ def _loaded(result: str, file: Path | None) -> tuple[Report, Submission]:
         ) from None
     except ValidationError as error:
         raise click.UsageError(
-            f"{result}: not a report as grade submit --json prints it ({error.error_count()} faults)"
+            f"{result}: not a report as --json prints it; {error.error_count()} things are wrong"
         ) from None
     submission = Submission.read(file, max_bytes=1 << 30)
     if submission.sha256 != report.submission_sha256:

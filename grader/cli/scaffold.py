@@ -6,6 +6,8 @@ import ast
 
 from grader.problem import Argument, Problem, Spec, prototypes
 
+LINE_CHARS = 100
+
 
 def scaffold(problem: Problem, language: str) -> str:
     """Source of a first file for ``triton``, ``torch`` or ``cuda``."""
@@ -19,25 +21,25 @@ def scaffold(problem: Problem, language: str) -> str:
 def _torch(problem: Problem) -> str:
     spec = problem.spec
     plain, name = _plain_pytorch(problem)
-    inputs = ", ".join(f"{a.name}={a.name}" for a in spec.args if a.role != "out")
     written = [a for a in spec.args if a.role != "in"]
-    lines = [f"    results = {name}({inputs})"]
-    if len(written) == 1:
-        lines.append("    results = (results,)")
-    lines += [
-        f"    for destination, result in zip(({_tuple(written)}), results, strict=True):",
-        "        if isinstance(destination, list):",
-        "            for tensor, new in zip(destination, result, strict=True):",
-        "                tensor.copy_(new)",
-        "        else:",
-        "            destination.copy_(result)",
-    ]
+    news = [f"new_{a.name}" for a in written]
+    inputs = [f"{a.name}={a.name}" for a in spec.args if a.role != "out"]
+    call = _wrapped(f"    {', '.join(news)} = {name}(", inputs, ")")
+    copies = [line for a, new in zip(written, news, strict=True) for line in _copy(a, new)]
     return (
         f'"""{spec.title}: plain PyTorch, right but slow. Replace it with something faster."""\n\n'
         f"{plain}\n\n\n"
-        f"def {spec.entry}({', '.join(a.name for a in spec.args)}):\n"
-        f'    """{_job(spec)}"""\n' + "\n".join(lines) + "\n"
+        f"{_definition(spec)}\n"
+        f'    """{_job(spec)}"""\n'
+        f"{call}\n" + "\n".join(copies) + "\n"
     )
+
+
+def _copy(argument: Argument, new: str) -> list[str]:
+    if argument.kind == "tensors":
+        loop = f"    for tensor, new in zip({argument.name}, {new}, strict=True):"
+        return [loop, "        tensor.copy_(new)"]
+    return [f"    {argument.name}.copy_({new})"]
 
 
 def _plain_pytorch(problem: Problem) -> tuple[str, str]:
@@ -54,7 +56,8 @@ def _plain_pytorch(problem: Problem) -> tuple[str, str]:
             pending += [n.id for n in ast.walk(statements[wanted]) if isinstance(n, ast.Name)]
     kept = {id(statements[n]): statements[n] for n in statements if n in needed}
     lines = source.splitlines()
-    imports, rest = [], []
+    imports: list[str] = []
+    rest: list[str] = []
     for node in kept.values():
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(d.lineno for d in decorators)])
@@ -105,7 +108,7 @@ def fill(x: torch.Tensor, keep: bool) -> None:
     fill_kernel[(triton.cdiv(x.numel(), block),)](x, x.numel(), KEEP=keep, BLOCK=block)
 
 
-def {spec.entry}({", ".join(a.name for a in spec.args)}):
+{_definition(spec)}
     """{_job(spec)}"""
     # Launch your own kernels here, in place of these.
 {body}
@@ -125,7 +128,7 @@ def _launch(argument: Argument) -> list[str]:
 def _cuda(problem: Problem) -> str:
     spec = problem.spec
     entries = "\n".join(
-        f"{prototype.rstrip(';')} {{\n    // my_kernel<<<blocks, threads, 0, stream>>>(...);\n}}\n"
+        f"{_unfolded(prototype)} {{\n    // my_kernel<<<blocks, threads, 0, stream>>>(...);\n}}\n"
         for prototype in prototypes(spec).values()
     )
     return f"""// {spec.title} in CUDA C++.
@@ -143,6 +146,16 @@ def _cuda(problem: Problem) -> str:
 {entries}"""
 
 
+def _unfolded(prototype: str) -> str:
+    head, _, rest = prototype.rstrip("; ").partition("(")
+    return _wrapped_c(f"{head}(", rest.removesuffix(")").split(", "))
+
+
+def _wrapped_c(head: str, items: list[str]) -> str:
+    """As `_wrapped`; C++ allows no comma behind the last parameter."""
+    return _wrapped(head, items, ")").replace(",\n)", ")")
+
+
 # Words -------------------------------------------------------------------------------------------
 
 
@@ -151,5 +164,15 @@ def _job(spec: Spec) -> str:
     return f"Write {', '.join(written)}; leave every other argument as it is."
 
 
-def _tuple(arguments: list[Argument]) -> str:
-    return ", ".join(a.name for a in arguments) + ("," if len(arguments) == 1 else "")
+def _definition(spec: Spec) -> str:
+    return _wrapped(f"def {spec.entry}(", [a.name for a in spec.args], "):")
+
+
+def _wrapped(head: str, items: list[str], tail: str) -> str:
+    """Code with a comma-separated list in it, on one line where that has room."""
+    line = f"{head}{', '.join(items)}{tail}"
+    if len(line) <= LINE_CHARS:
+        return line
+    indent = head[: len(head) - len(head.lstrip())]
+    body = "".join(f"{indent}    {item},\n" for item in items)
+    return f"{head}\n{body}{indent}{tail}"

@@ -124,8 +124,8 @@ def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
     from grader.problem import ProblemError
 
     if show and job.note:
-        err().print(job.note, style="yellow")
-    previous = signal.signal(signal.SIGTERM, _terminate)
+        err().print(job.note, style="yellow", soft_wrap=True)
+    previous = {n: signal.signal(n, _terminate) for n in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with watching(show) as watcher:
             return desk.grade(
@@ -143,7 +143,8 @@ def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
             raise
         return _judge_error(job, error, seed)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _judge_error(job: Job, error: Exception, seed: int | None) -> Report:
@@ -176,7 +177,8 @@ def tell(report: Report, as_json: bool) -> int:
     if as_json:
         emit(report.model_dump_json())
     else:
-        out().print(render(report))
+        console = out()
+        console.print(render(report, console.width))
     return exit_status(report)
 
 
@@ -190,5 +192,5 @@ def exit_status(report: Report) -> int:
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
-    """Unwind on SIGTERM, so that the sandbox is taken down."""
+    """Unwind when told to end, so that the sandbox is taken down."""
     raise SystemExit(128 + number)

@@ -87,7 +87,7 @@ def _print_proof(console: Console, proof: Any) -> None:
 def _by_implementation(rows: Iterable[Any]) -> dict[str, list[Any]]:
     grouped: dict[str, list[Any]] = {}
     for row in rows:
-        grouped.setdefault(row.implementation, []).append(row)
+        grouped.setdefault(row.name, []).append(row)
     return grouped
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from grader.judge.cases import Values, seed_for
-from grader.judge.check import Finding, check, worst
+from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import (
     PLANS,
     Plan,
@@ -93,7 +93,7 @@ class Bench:
             return grading.compare(self.case, outputs, truth, eager, inputs)
         findings = []
         for argument in code.written:
-            bounds = grading.tolerance(argument, self.case)
+            bounds = tolerance_of(grading.problem, argument, self.case)
             doubled = bounds.model_copy(
                 update={
                     "atol": bounds.atol * SPOT_ALLOWANCE,

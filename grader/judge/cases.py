@@ -79,13 +79,14 @@ class ProblemCode:
 
     def truth(self, case: Case, inputs: Values) -> Values:
         """The reference in float64. Inputs are not modified."""
-        return self._run(self.reference, "reference()", case, _map(inputs, _upcast))
+        return self.run(self.reference, "reference()", case, each(inputs, _upcast))
 
     def plain(self, case: Case, inputs: Values) -> Values:
         """What plain PyTorch computes at the inputs' own dtypes."""
-        return self._run(self.eager, "eager()", case, inputs)
+        return self.run(self.eager, "eager()", case, inputs)
 
-    def _run(self, function: Callable[..., Any], what: str, case: Case, inputs: Values) -> Values:
+    def run(self, function: Callable[..., Any], what: str, case: Case, inputs: Values) -> Values:
+        """Call one of the problem's own functions; its results by the names of the outputs."""
         try:
             with torch.no_grad():
                 result = function(**inputs)
@@ -178,7 +179,9 @@ def _import(problem: Problem, file: str) -> ModuleType:
     return module
 
 
-def _map(values: Values, function: Callable[[torch.Tensor], torch.Tensor]) -> Values:
+def each(values: Values, function: Callable[[torch.Tensor], torch.Tensor]) -> Values:
+    """`function` on every tensor; scalars stay as they are."""
+
     def one(value: Any) -> Any:
         if isinstance(value, list):
             return [function(t) for t in value]

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from grader.judge.loan import POISON
-from grader.problem.spec import Tolerance
+from grader.problem import Problem
+from grader.problem.spec import Argument, Case, Tolerance
 from grader.report import Mismatch
 
 LEAST_SLICE = 32
@@ -34,6 +35,12 @@ class Finding:
     worst_slice_rel_l2: float = 0.0
     budget_used: float = 0.0
     mismatch: Mismatch | None = None
+
+
+def tolerance_of(problem: Problem, argument: Argument, case: Case) -> Tolerance:
+    """The bounds for an output in one case; an integer output must be exact."""
+    exact = Tolerance(atol=0, rtol=0, rel_l2=1e-300, budget=1)
+    return problem.spec.tolerances.get(problem.dtype(argument, case), exact)
 
 
 def check(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from grader.judge.cases import ProblemCode, Values, seed_for
-from grader.judge.check import Finding, check, worst
+from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, calibrate, lend
 from grader.judge.environment import describe
 from grader.judge.loan import Loan
@@ -20,7 +20,7 @@ from grader.judge.session import Session
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
 from grader.problem.prototype import dimensions
-from grader.problem.spec import Argument, Case, Tolerance
+from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 from grader.sandbox.base import SandboxError
 from grader.submission import Submission
@@ -172,9 +172,10 @@ class Grading:
     ) -> None:
         """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on."""
         if finding.failure is not None:
+            at_done = snapshot.clone()
             time.sleep(GRACE_S)
             later = loan.collect()
-            if not torch.equal(later, snapshot) and look(later).failure is None:
+            if not torch.equal(later, at_done) and look(later).failure is None:
                 raise SubmissionFault(
                     Fault(
                         Verdict.REJECTED,
@@ -201,18 +202,12 @@ class Grading:
                     outputs[argument.name],
                     truth[argument.name],
                     eager[argument.name] if eager is not None else None,
-                    self.tolerance(argument, case),
+                    tolerance_of(self.problem, argument, case),
                     initial[argument.name] if argument.role == "inout" else None,
                 )
                 for argument in self.code.written
             ]
         )
-
-    def tolerance(self, argument: Argument, case: Case) -> Tolerance:
-        """The bounds for an output's dtype; integer outputs must be exact."""
-        dtype = self.problem.dtype(argument, case)
-        exact = Tolerance(atol=0, rtol=0, rel_l2=1e-300, budget=1)
-        return self.problem.spec.tolerances.get(dtype, exact)
 
     def _symbol(self, case: Case) -> str:
         """The function of a `.cu` file for this case's dtype."""

@@ -37,6 +37,8 @@ class Loan:
             self.scalars.append({})
             self.fill(index, values)
         self.arena = new_arena(device, self.layout.nbytes)
+        writable_bytes = self.layout.nbytes - self.layout.writable_at
+        self._snapshot = torch.empty(writable_bytes, dtype=torch.uint8, device=device)
         self._gaps = self._gap_positions()
 
     def fill(self, index: int, values: Values) -> None:
@@ -58,10 +60,13 @@ class Loan:
         self._wait()
 
     def collect(self) -> torch.Tensor:
-        """A private copy of everything a call may write; returns when it is complete."""
-        snapshot = self.arena.buffer[self.layout.writable_at :].clone()
+        """A private copy of everything a call may write; returns when it is complete.
+
+        The same buffer every time, since allocating one would cost more than the copy.
+        """
+        self._snapshot.copy_(self.arena.buffer[self.layout.writable_at :])
         self._wait()
-        return snapshot
+        return self._snapshot
 
     def inputs(self, index: int) -> Values:
         """The `in`, `inout` and scalar arguments of a set, as views of the image."""

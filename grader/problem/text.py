@@ -63,10 +63,7 @@ def _refuse_deep_or_aliased(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            line = event.start_mark.line + 1
-            raise ProblemError(
-                f"line {line}: aliases (*{event.anchor}) are not taken; write it out"
-            )
+            raise ProblemError(f"alias *{event.anchor} is not taken; write it out")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

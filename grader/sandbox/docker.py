@@ -28,6 +28,7 @@ from types import FrameType
 import docker
 import requests
 from docker.types import LogConfig, Mount, Ulimit
+from docker.utils import kwargs_from_env
 
 from grader.sandbox import images
 from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
@@ -104,7 +105,7 @@ class DockerRunner(Runner):
         self._final: Ending | None = None
         self._lock = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="grade-"))
-        self._id: str | None = None
+        self._id = ""
         _live.add(self)
         try:
             listener = _listen(self._folder)
@@ -151,7 +152,7 @@ class DockerRunner(Runner):
 
     def _watch(self, output: Iterator[bytes]) -> None:
         """In a thread of its own: read what is printed, then wait for the end."""
-        api = client(version=self._api.api_version, timeout_s=None)
+        api = client(version=self._api.api_version)
         try:
             for chunk in output:
                 if self._output.add(chunk):
@@ -231,9 +232,9 @@ class DockerRunner(Runner):
 _SOCKET = images.WIRE / "judge.sock"
 
 
-def client(version: str = "auto", timeout_s: int | None = _ENGINE_TIMEOUT_S) -> docker.APIClient:
+def client(version: str = "auto", timeout_s: int = _ENGINE_TIMEOUT_S) -> docker.APIClient:
     """A connection to the engine. Raises `SandboxError` for an engine on another machine."""
-    where = docker.utils.kwargs_from_env()
+    where = kwargs_from_env()
     url = where.get("base_url", "unix://")
     if not url.startswith(("unix://", "http+unix://")):
         raise SandboxError(

@@ -48,9 +48,7 @@ def host_paths() -> list[Path]:
         if not any(hop.is_relative_to(p) for p in wanted):
             wanted.append(hop.parent)
     wanted = [p for p in wanted if p != Path("/")]
-    return sorted(
-        p for p in set(wanted) if not any(p != q and p.is_relative_to(q) for q in wanted)
-    )
+    return sorted(p for p in set(wanted) if not any(p != q and p.is_relative_to(q) for q in wanted))
 
 
 def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, str]:
@@ -135,7 +133,9 @@ def _package_folder() -> Path:
 @cache
 def _site_folders() -> list[Path]:
     """Where `PACKAGES` lie when the interpreter would not look there by itself under ``-s``."""
-    own = {Path(p) for p in (*site.getsitepackages(), *sys.path) if Path(p).is_relative_to(sys.prefix)}
+    own = {
+        Path(p) for p in (*site.getsitepackages(), *sys.path) if Path(p).is_relative_to(sys.prefix)
+    }
     own |= {Path(p) for p in sys.path if Path(p).is_relative_to(sys.base_prefix)}
     folders: list[Path] = []
     for package in PACKAGES:

@@ -39,9 +39,7 @@ PYTHON_LABEL = "grade.python"
 
 _PACKAGE_PARENT = PurePosixPath("/opt/grade-package")
 _DRIVER = PurePosixPath("/opt/grade-driver")
-_DRIVER_LIBRARY = re.compile(
-    r"^(libcuda|libnvidia-(ml|ptxjitcompiler|nvvm\w*|gpucomp))\.so\.\d+$"
-)
+_DRIVER_LIBRARY = re.compile(r"^(libcuda|libnvidia-(ml|ptxjitcompiler|nvvm\w*|gpucomp))\.so\.\d+$")
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ def _skeleton() -> bytes:
         "tmp": 0o1777,
     }
     files = {
-        "etc/passwd": f"root:x:0:0:root:/:/sbin/nologin\nrunner:x:{USER_ID}:{USER_ID}::{SCRATCH}:\n",
+        "etc/passwd": f"root:x:0:0::/:\nrunner:x:{USER_ID}:{USER_ID}::{SCRATCH}:\n",
         "etc/group": f"root:x:0:\nrunner:x:{USER_ID}:\n",
         "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     }

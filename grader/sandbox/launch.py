@@ -20,7 +20,9 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import time
 from contextlib import suppress
 from typing import Any, Literal, NoReturn, TypedDict
 
@@ -55,6 +57,8 @@ class Config(TypedDict):
     """By name without the ``RLIMIT_``."""
     cgroups: list[str]
     """``cgroup.procs`` files to enter."""
+    filter: str
+    """System call filter as a hexadecimal BPF program; empty for none."""
     wire: int
     control: int
 
@@ -64,9 +68,9 @@ class Config(TypedDict):
 _libc = ctypes.CDLL(None, use_errno=True)
 _MS_BIND_REC, _MS_PRIVATE_REC = 0x1000 | 0x4000, 0x40000 | 0x4000
 _MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
-_NAMESPACES = 0x00020000 | 0x08000000 | 0x04000000 | 0x20000000 | 0x40000000 | 0x02000000
-"""Mount, IPC, UTS, PID, network, cgroup."""
-_NEW_USER = 0x10000000
+_NEW_PID, _NEW_USER = 0x20000000, 0x10000000
+_NEW_OTHERS = 0x00020000 | 0x08000000 | 0x04000000 | 0x40000000 | 0x02000000
+"""Mount, IPC, UTS, network, cgroup."""
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 22, 24
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
@@ -121,13 +125,15 @@ def main(config: Config) -> int:
     try:
         child = _start(config)
     except OSError as error:
+        _remove_folder(config)
         control.sendall(str(error).encode())
         return FAILED
     control.sendall(b"ok")
     os.close(config["wire"])
     code = _supervise(child, control)
-    while config["isolation"] != "namespaces" and _sweep(config):
-        pass
+    if config["isolation"] != "namespaces":
+        _sweep(config)
+    _remove_folder(config)
     if code < 0:
         _die_of(-code)
     return code
@@ -161,7 +167,8 @@ def _start(config: Config) -> int:
 def _unshare(uid: int) -> None:
     own_uid, own_gid = os.geteuid(), os.getegid()
     user = _NEW_USER if own_uid != 0 else 0
-    _checked("unshare", _libc.unshare(_NAMESPACES | user))
+    # Our children get the PID namespace; we keep our own, and our view of the file system.
+    _checked("unshare", _libc.unshare(_NEW_PID | user))
     if user:
         for name, text in (
             ("setgroups", "deny"),
@@ -186,25 +193,32 @@ def _supervise(child: int, control: socket.socket) -> int:
     return code if pidfd in ready else 0
 
 
-def _sweep(config: Config) -> bool:
-    """Kill what the runner left behind; whether there was something."""
-    if config["isolation"] == "user":
-        killer = os.fork()
-        if killer == 0:
-            os.setresgid(config["uid"], config["uid"], config["uid"])
-            os.setresuid(config["uid"], config["uid"], config["uid"])
-            with suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # every process of that user, forks in flight included
-            os._exit(0)
-        os.waitpid(killer, 0)
-    for pid in _descendants(os.getpid()):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    try:  # orphans are handed to us, their subreaper
-        while True:
-            os.waitpid(-1, 0)
-    except ChildProcessError:
-        return config["isolation"] == "user" and _user_runs(config["uid"])
+def _sweep(config: Config) -> None:
+    """Kill what the runner left behind, until nothing is."""
+    while True:
+        if config["isolation"] == "user":
+            _kill_all_of(config["uid"])
+        for pid in descendants(os.getpid()):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:  # orphans are handed to us, their subreaper
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            if config["isolation"] != "user" or not _user_runs(config["uid"]):
+                return
+        time.sleep(0.005)
+
+
+def _kill_all_of(uid: int) -> None:
+    """Every process of that user at one stroke, forks in flight included."""
+    killer = os.fork()
+    if killer == 0:
+        os.setresuid(uid, uid, uid)
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(killer, 0)
 
 
 def _user_runs(uid: int) -> bool:
@@ -217,7 +231,8 @@ def _user_runs(uid: int) -> bool:
     return False
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Processes below `root`, parents before their children."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         with suppress(OSError):
@@ -229,6 +244,13 @@ def _descendants(root: int) -> list[int]:
         found += [pid for pid, parent in parents.items() if parent == ancestor and pid not in seen]
         seen.update(found)
     return found[1:]
+
+
+def _remove_folder(config: Config) -> None:
+    if config["isolation"] == "namespaces":  # everything in it went with the namespace
+        os.rmdir(config["folder"])
+    else:
+        subprocess.run(["rm", "-rf", "--", config["folder"]], check=False)
 
 
 def _die_of(number: int) -> None:
@@ -267,6 +289,7 @@ def _become_runner(config: Config, status: int) -> NoReturn:
 def _build_root(config: Config) -> None:
     """A root of our own: read-only views of the host, a small /dev and /etc, sized writable space."""
     root = config["folder"]
+    _checked("unshare", _libc.unshare(_NEW_OTHERS))
     _mount("none", "/", None, _MS_PRIVATE_REC)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=0755,size=1m,nr_inodes=2000")
     for path in config["binds"]:
@@ -357,75 +380,14 @@ def _drop(config: Config) -> None:
             os.setgroups([])
             os.setresgid(config["uid"], config["uid"], config["uid"])
             os.setresuid(config["uid"], config["uid"], config["uid"])
-    _syscall("capset", struct.pack("=IiI", 0x20080522, 0, 0)[:8], bytes(24))
+    _syscall("capset", struct.pack("=Ii", 0x20080522, 0), bytes(24))
     # A change of user clears it, so it comes after; the supervisor has one thread, as it needs.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _filter_syscalls(network=config["isolation"] == "namespaces")
-
-
-# --- the system call filter -----------------------------------------------------------------------
-
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_DENIED = {
-    # mount, umount2, pivot_root, chroot, unshare, setns, ptrace, process_vm_readv and _writev, bpf,
-    # perf_event_open, add_key, request_key, keyctl, userfaultfd, open_by_handle_at, kcmp, acct,
-    # swapon, reboot, kexec_load, init_module, finit_module, delete_module
-    "x86_64": [165, 166, 155, 161, 272, 308, 101, 310, 311, 321, 298, 248, 249, 250, 323, 304, 312]
-    + [163, 167, 169, 246, 175, 313, 176],
-    "aarch64": [40, 39, 41, 51, 97, 268, 117, 270, 271, 280, 241, 217, 218, 219, 282, 265, 272]
-    + [89, 224, 142, 104, 105, 273, 106],
-}
-_DENIED_ANYWHERE = [425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442]
-"""io_uring (its sockets would pass by this filter), the new mount calls, pidfd_getfd."""
-_CLONE = {"x86_64": 56, "aarch64": 220}
-_SOCKET = {"x86_64": 41, "aarch64": 198}
-_CLONE3 = 435
-
-
-def _filter_syscalls(network: bool) -> None:
-    """Take away what no kernel needs: new namespaces, mounts, tracing, odd socket families.
-
-    `network`: whether Internet sockets may be made, for where their namespace leads nowhere. VM
-    sockets have no namespace, so they are refused either way.
-    """
-    machine = platform.machine()
-    if machine not in _ARCHITECTURES:
-        return
-    deny, no_family, no_call = (
-        0x50000 | 1,
-        0x50000 | 97,
-        0x50000 | 38,
-    )  # EPERM, EAFNOSUPPORT, ENOSYS
-    load, equal, greater, test, answer = 0x20, 0x15, 0x35, 0x45, 0x06
-    program: list[tuple[int, int, int, int]] = [
-        (load, 0, 0, 4),
-        (equal, 1, 0, _ARCHITECTURES[machine]),
-        (answer, 0, 0, deny),
-        (load, 0, 0, 0),
-        (greater, 0, 1, 0x40000000),  # the x32 numbers of x86_64
-        (answer, 0, 0, deny),
-        (equal, 0, 1, _CLONE3),  # its flags lie in memory, unseen; libraries then use clone
-        (answer, 0, 0, no_call),
-    ]
-    for number in _DENIED[machine] + _DENIED_ANYWHERE:
-        program += [(equal, 0, 1, number), (answer, 0, 0, deny)]
-    program += [
-        (equal, 0, 3, _CLONE[machine]),
-        (load, 0, 0, 16),
-        (test, 0, 1, _NAMESPACES | _NEW_USER),
-        (answer, 0, 0, deny),
-        (load, 0, 0, 0),
-    ]
-    families = [socket.AF_UNIX, socket.AF_NETLINK]
-    families += [socket.AF_INET, socket.AF_INET6] if network else []
-    program += [(equal, 0, len(families) + 2, _SOCKET[machine]), (load, 0, 0, 16)]
-    for position, family in enumerate(families):
-        program.append((equal, len(families) - position, 0, int(family)))
-    program += [(answer, 0, 0, no_family), (answer, 0, 0, 0x7FFF0000)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
-    header = struct.pack("@HP", len(program), ctypes.addressof(code))
-    _prctl(_PR_SET_SECCOMP, 2, ctypes.create_string_buffer(header))
+    if config["filter"]:
+        program = ctypes.create_string_buffer(bytes.fromhex(config["filter"]))
+        header = struct.pack("@HP", len(config["filter"]) // 16, ctypes.addressof(program))
+        _prctl(_PR_SET_SECCOMP, 2, ctypes.create_string_buffer(header))
 
 
 if __name__ == "__main__":

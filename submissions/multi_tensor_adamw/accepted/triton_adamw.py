@@ -122,8 +122,10 @@ def multi_tensor_adamw(
     params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, step
 ):
     device = params[0].device
-    # The interpreter pays per program, not per element.
-    chunk = 1 << 18 if device.type == "cpu" else CHUNK
+    chunk = CHUNK
+    if device.type == "cpu":  # the interpreter pays per program as well as per element
+        mean_length = sum(param.numel() for param in params) // len(params)
+        chunk = min(max(triton.next_power_of_2(mean_length), 1024), 1 << 18)
     if device not in _tables:
         _tables[device] = Tables(device)
     lists = (params, grads, exp_avgs, exp_avg_sqs)

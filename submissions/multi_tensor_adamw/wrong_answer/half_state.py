@@ -1,0 +1,13 @@
+"""AdamW that rounds its moments to bf16 between steps: too coarse for fp32 state."""
+
+
+def multi_tensor_adamw(
+    params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, step
+):
+    for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
+        m.lerp_(g, 1 - beta1)
+        v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        root = v.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
+        p.mul_(1 - lr * weight_decay).addcdiv_(m, root, value=-lr / (1 - beta1**step))
+        m.copy_(m.bfloat16())
+        v.copy_(v.bfloat16())
