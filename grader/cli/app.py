@@ -90,6 +90,9 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         print("grade: interrupted", file=sys.stderr)
         return 130
+    except SystemExit as stop:
+        # Where the reader of its help went away, click exits with 1, which means a verdict here.
+        return 0 if stop.code == 1 else int(stop.code or 0)
     except BrokenPipeError:
         from grader.cli.terminal import drop_stdout
 

@@ -11,6 +11,7 @@ from grader.cli.machine import cuda_missing
 
 if TYPE_CHECKING:
     from grader.board import Board
+    from grader.judge.verify import VerifyResult
     from grader.report import Report
     from grader.sandbox.base import Sandbox
 
@@ -21,7 +22,7 @@ def _grade(*args: Any, **options: Any) -> Report:
     return grade(*args, **options)
 
 
-def _verify(*args: Any, **options: Any) -> Any:
+def _verify(*args: Any, **options: Any) -> VerifyResult:
     from grader.judge.verify import verify
 
     return verify(*args, **options)
@@ -58,7 +59,7 @@ class Desk:
 
     grade: Callable[..., Report] = _grade
     """`grader.judge.grade`."""
-    verify: Callable[..., Any] = _verify
+    verify: Callable[..., VerifyResult] = _verify
     """`grader.judge.verify.verify`."""
     sandbox: Callable[[str], Sandbox] = _sandbox
     """``docker`` or ``process`` → the sandbox."""

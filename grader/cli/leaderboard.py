@@ -62,7 +62,7 @@ def _table(title: str, entries: list[Entry]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from grader.cli.render import interval, micros, roofline_share
+    from grader.cli.render import interval, micros, roofline_share, speedup
     from grader.cli.terminal import safe
 
     table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD)
@@ -84,7 +84,7 @@ def _table(title: str, entries: list[Entry]) -> Table:
             f"{entry.rank}",
             safe(entry.user, 40, "bold" if entry.rank == 1 else ""),
             score,
-            *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+            *("–" if ratio is None else speedup(ratio) for ratio in ratios),
             roofline_share(entry.sol, bar=True),
             entry.language,
             entry.created_at[:10],

@@ -17,6 +17,7 @@ LABELS = {
     "load": "load the submission",
     "test": "tests",
     "benchmark": "benchmarks",
+    "verify": "mutants",
 }
 
 
@@ -28,9 +29,9 @@ class Step(Protocol):
     @property
     def case(self) -> str: ...
     @property
-    def total(self) -> int: ...
+    def index(self) -> int: ...
     @property
-    def status(self) -> str | None: ...
+    def total(self) -> int: ...
 
 
 class Watcher:
@@ -41,25 +42,22 @@ class Watcher:
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, step: Step) -> None:
-        """Show one step. A step with a status ends its case."""
+        """Show one step. A new stage ends the one before."""
         if self._bars is None:
             return
         task = self._tasks.get(step.stage)
         if task is None:
             self._finish_others()
-            task = self._bars.add_task(
-                LABELS.get(step.stage, step.stage), total=max(step.total, 1), now=""
-            )
-            self._tasks[step.stage] = task
-        now = safe(step.case, 40).plain
-        self._bars.update(task, total=max(step.total, 1), now=now)
-        if step.status is not None:
-            self._bars.advance(task)
+            label = LABELS.get(step.stage, step.stage)
+            task = self._tasks[step.stage] = self._bars.add_task(label, total=None, now="")
+        if step.total:
+            now = f"{step.index + 1} of {step.total}  {safe(step.case, 40)}"
+            self._bars.update(task, total=step.total, completed=step.index, now=now)
 
     def _finish_others(self) -> None:
         assert self._bars is not None
         for task in self._bars.tasks:
-            self._bars.update(task.id, completed=task.total, now="")
+            self._bars.update(task.id, total=1, completed=1, now="")
 
 
 @contextmanager
@@ -67,11 +65,9 @@ def watching(show: bool) -> Iterator[Watcher]:
     """A watcher for one grading; it draws on stderr, and only on a terminal."""
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         SpinnerColumn,
         TextColumn,
-        TimeElapsedColumn,
     )
 
     console = err()
@@ -82,8 +78,6 @@ def watching(show: bool) -> Iterator[Watcher]:
         SpinnerColumn(finished_text="[green]✔"),
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
         TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as bars:

@@ -103,11 +103,11 @@ def _why_unranked(report: Report) -> str:
     return "this was practice"
 
 
-def _speedups(speedup: dict[str, float]) -> Iterator[tuple[str, str]]:
-    for position, (name, ratio) in enumerate(speedup.items()):
+def _speedups(ratios: dict[str, float]) -> Iterator[tuple[str, str]]:
+    for position, (name, ratio) in enumerate(ratios.items()):
         style = "green" if ratio >= 1 else "yellow"
         yield ("" if position == 0 else ", ", "")
-        yield (f"{ratio:.2f}×", style)
+        yield (f"{speedup(ratio)}×", style)
         yield (f" {name}", "")
 
 
@@ -234,7 +234,12 @@ def _ratio(case: CaseResult, baseline: str) -> Text:
     if baseline_us is None or not case.time_us:
         return Text("–", style="dim")
     ratio = baseline_us / case.time_us
-    return Text(f"{ratio:.2f}", style="green" if ratio >= 1 else "yellow")
+    return Text(speedup(ratio), style="green" if ratio >= 1 else "yellow")
+
+
+def speedup(ratio: float) -> str:
+    """Three digits, or two where the ratio is small: 12.3, 1.25, 0.0042."""
+    return f"{ratio:#.3g}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def _rate(value: float | None) -> Text:

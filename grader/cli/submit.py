@@ -79,6 +79,7 @@ def submit(
     PROBLEM is a folder or the name of one of `grade problems`. FILE is one .py or .cu file.
     Exit status: 0 accepted, 1 any other verdict, 2 the call was wrong, 3 our fault.
     """
+    from grader.board import BoardError
     from grader.report import Verdict
 
     if server is not None:
@@ -92,6 +93,10 @@ def submit(
             raise click.UsageError(report.reason)
         if report.verdict is not Verdict.JUDGE_ERROR:
             report = board.record(report, name, job.submission.source)
+    except BoardError as error:
+        # The verdict stands, and the user shall see it; that it was not recorded is our fault.
+        tell(_with_note(report, f"not recorded: {error}"), as_json)
+        return 3
     finally:
         board.close()
     return tell(report, as_json)
@@ -180,6 +185,10 @@ def tell(report: Report, as_json: bool) -> int:
         console = out()
         console.print(render(report, console.width))
     return exit_status(report)
+
+
+def _with_note(report: Report, note: str) -> Report:
+    return report.model_copy(update={"notes": [*report.notes, note]})
 
 
 def exit_status(report: Report) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from grader.cli.corpus import Example
+    from grader.judge.verify import VerifyResult, VerifyRow
     from grader.problem import Problem
+    from grader.sandbox.base import Device
 
 
 @dataclass(frozen=True)
@@ -59,40 +62,37 @@ def verify(desk: Desk, problem: str, device: str, sandbox_name: str) -> int:
     return 0 if ok else 1
 
 
-def _prove(desk: Desk, problem: Problem, device: str) -> Any:
+def _prove(desk: Desk, problem: Problem, device: Device) -> VerifyResult:
     from grader.cli.progress import watching
 
     with watching(show=True) as watcher:
         return desk.verify(problem, device, watcher)
 
 
-def _print_proof(console: Console, proof: Any) -> None:
+def _print_proof(console: Console, proof: VerifyResult) -> None:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
-    table = Table("", "implementation", "must", "cases", "where not", box=box.SIMPLE_HEAD)
-    for name, rows in _by_implementation(proof.rows).items():
-        wrong = [row for row in rows if not row.ok]
-        table.add_row(
-            _mark(not wrong),
-            name,
-            f"{rows[0].expected}",
-            f"{len(rows) - len(wrong)} of {len(rows)}",
-            Text("\n".join(f"{r.case}: {r.outcome}. {r.detail}" for r in wrong), "red"),
-        )
+    table = Table("", "implementation", "must", "did", "where not", box=box.SIMPLE_HEAD)
+    for name, rows in _by_name(proof.rows).items():
+        wrong = [f"{row.case}: {row.outcome}. {row.detail}" for row in rows if not row.ok]
+        if rows[0].expected == "fail" and not any(row.outcome == "failed" for row in rows):
+            wrong.append("never caught")
+        did = Counter(row.outcome for row in rows)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in did.items())
+        table.add_row(_mark(not wrong), name, rows[0].expected, counts, "\n".join(wrong))
     console.print(table)
 
 
-def _by_implementation(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    grouped: dict[str, list[Any]] = {}
+def _by_name(rows: Iterable[VerifyRow]) -> dict[str, list[VerifyRow]]:
+    grouped: dict[str, list[VerifyRow]] = {}
     for row in rows:
         grouped.setdefault(row.name, []).append(row)
     return grouped
 
 
 def _grade_examples(
-    desk: Desk, problem: Problem, device: str, sandbox_name: str
+    desk: Desk, problem: Problem, device: Device, sandbox_name: str
 ) -> Iterator[Graded]:
     from grader.cli.corpus import examples
     from grader.cli.submit import Job, run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import dataclass
 
@@ -12,13 +11,12 @@ from grader.judge.cases import Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import (
     PLANS,
-    Plan,
     Sample,
     Timing,
+    calls_per_round,
     capture,
     measure,
     run_round,
-    time_trusted,
 )
 from grader.judge.environment import gpu_state, measure_ceilings
 from grader.judge.grading import Grading
@@ -27,12 +25,6 @@ from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 
-PROBE_SETS = 2
-COLD_L2 = 3
-"""All sets of a round together are at least this many times the L2 cache."""
-MEMORY_SHARE = 0.12
-"""Share of the free device memory that one round's sets may take; the judge holds about four times
-as much: block, image, snapshot, and what the check needs."""
 SPOT_ALLOWANCE = 2.0
 """Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
 FLOOR_SHARE = 0.95
@@ -117,76 +109,29 @@ class Bench:
 def benchmark(grading: Grading, case: Case) -> CaseResult:
     """Measure one benchmark case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
     plan = PLANS[grading.device]
-    calls, cold_us = plan.least_calls, None
-    if grading.device == "cuda":
-        first_us, cold_us = _probe(grading, case)
-        calls = _calls(grading, case, plan, first_us)
-    bench = Bench(grading, case, _loan(grading, case, calls))
+    template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
+    calls = calls_per_round(grading.problem, case, template, grading.device)
+    bench = Bench(grading, case, Loan(grading.problem, case, template, calls, grading.device))
     try:
         grading.lend(bench.loan)
         bench.round(-1)  # warm-up: compiles what is left to compile, fills caches of plans
+        cold_us = _cold_us(bench)
         bench.graph = _try_graph(bench)
         timing = measure(bench.round, plan, bench.calls, bench.graph, grading.device == "cuda")
         grading.expect_device_memory(bench.loan, f"benchmark '{case.name}'")
-        baselines = _baselines(bench)
     finally:
         bench.loan.close()
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
-    return _result(grading, case, timing, baselines, cold_us)
+    return _result(grading, case, timing, cold_us)
 
 
-def _probe(grading: Grading, case: Case) -> tuple[float, float]:
-    """A rough time per call and the latency of a single cold call, both by the outside clock."""
-    bench = Bench(grading, case, _loan(grading, case, PROBE_SETS))
-    try:
-        grading.lend(bench.loan)
-        bench.round(-1)
-        times = [bench.round(i).external_us for i in range(3)]
-        cold = [bench.round(3 + i, [i % PROBE_SETS]).external_us for i in range(3)]
-    finally:
-        bench.loan.close()
-    return min(times), sorted(cold)[1]
-
-
-def _calls(grading: Grading, case: Case, plan: Plan, call_us: float) -> int:
-    """How many sets a round has: long enough for the outside clock, enough to keep L2 cold."""
-    set_bytes = _set_bytes(grading, case)
-    l2_bytes = torch.cuda.get_device_properties().L2_cache_size
-    long_enough = math.ceil(plan.round_us / max(call_us, 0.5))
-    cold_enough = math.ceil(COLD_L2 * l2_bytes / set_bytes) + 1
-    room = int(torch.cuda.mem_get_info()[0] * MEMORY_SHARE) // set_bytes
-    return max(plan.least_calls, min(max(long_enough, cold_enough), plan.most_calls, room))
-
-
-def _set_bytes(grading: Grading, case: Case) -> int:
-    tensors = 0
-    inputs = grading.code.inputs(case, 0)
-    for argument in grading.problem.spec.args:
-        if argument.kind == "scalar":
-            continue
-        if argument.role == "out":
-            shape = grading.problem.shape(argument, case)
-            dtype = grading.problem.dtype(argument, case)
-            tensors += math.prod(shape) * _item_bytes(dtype)
-        else:
-            value = inputs[argument.name]
-            for tensor in value if isinstance(value, list) else [value]:
-                tensors += tensor.numel() * tensor.element_size()
-    return max(tensors, 1)
-
-
-def _item_bytes(dtype: str) -> int:
-    from grader.arena.layout import ITEM_BYTES
-
-    return ITEM_BYTES[dtype]
-
-
-def _loan(grading: Grading, case: Case, calls: int) -> Loan:
-    name = case.name
-    seeds = [seed_for(grading.master, "benchmark", name, calls, "lend", i) for i in range(calls)]
-    sets = [grading.code.inputs(case, seed) for seed in seeds]
-    return Loan(grading.problem, case, sets, grading.device)
+def _cold_us(bench: Bench) -> float | None:
+    """Latency of a single call by the outside clock, launch included; the median of three."""
+    if bench.grading.device == "cpu":
+        return None
+    times = [bench.round(-10 - i, [i % bench.calls]).external_us for i in range(3)]
+    return sorted(times)[1]
 
 
 def _try_graph(bench: Bench) -> bool:
@@ -210,21 +155,7 @@ def _try_graph(bench: Bench) -> bool:
     return True
 
 
-def _baselines(bench: Bench) -> dict[str, float]:
-    """Our own PyTorch code on the same sets, in the same minute."""
-    code, times = bench.grading.code, {}
-    for name, function in code.baselines.items():
-        sets = [bench.loan.inputs(i) for i in range(bench.calls)]
-        with torch.no_grad():
-            times[name] = time_trusted(
-                lambda i, f=function, s=sets: f(**s[i]), bench.calls, bench.grading.device
-            )
-    return times
-
-
-def _result(
-    grading: Grading, case: Case, timing: Timing, baselines: dict[str, float], cold_us: float | None
-) -> CaseResult:
+def _result(grading: Grading, case: Case, timing: Timing, cold_us: float | None) -> CaseResult:
     nbytes, flops = grading.problem.bytes(case), grading.problem.flops(case)
     share = None
     if grading.device == "cuda":
@@ -250,7 +181,7 @@ def _result(
         calls_per_round=timing.calls_per_round,
         converged=timing.converged,
         graph=timing.graph,
-        baseline_us=baselines,
+        baseline_us=grading.baselines_us.get(case.name, {}),
         gb_per_s=nbytes / timing.time_us / 1e3,
         tflop_per_s=flops / timing.time_us / 1e6,
         sol=share,

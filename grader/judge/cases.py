@@ -109,6 +109,7 @@ class ProblemCode:
         self, case: Case, argument: Argument, value: Any, inputs: Values, what: str
     ) -> None:
         expected: Any
+        got: Any
         if argument.kind == "tensors":
             expected = [tuple(t.shape) for t in inputs[argument.name]]
             got = (

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from grader.judge.loan import POISON
+from grader.judge.loan import bits, poison_of
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
 from grader.report import Mismatch
@@ -59,8 +59,8 @@ def check(
     """
     if isinstance(out, list):
         offsets = _offsets(out)
-        flat = [_join(value) for value in (out, truth, eager, initial)]
-        return _check(name, *flat, tolerance, offsets)
+        out, truth, eager, initial = map(_join, (out, truth, eager, initial))
+        return _check(name, out, truth, eager, initial, tolerance, offsets)
     return _check(name, out, truth, eager, initial, tolerance, None)
 
 
@@ -161,9 +161,7 @@ def _check_exact(
 
 def _unwritten(out: torch.Tensor) -> torch.Tensor | None:
     """Where the poison still stands, bit by bit; None where it nowhere does."""
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]
-    poison = int.from_bytes(bytes([POISON]) * out.element_size(), "little", signed=True)
-    mask = out.contiguous().view(integer) == poison
+    mask = bits(out.contiguous()) == poison_of(out)
     return mask if bool(mask.any()) else None
 
 

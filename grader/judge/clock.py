@@ -8,6 +8,7 @@ are a claim; the time that counts is the larger of the claim and what the outsid
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -17,9 +18,13 @@ import torch
 
 from grader import stats
 from grader.arena import Layout
-from grader.judge.loan import Loan, new_arena
+from grader.judge.cases import Values
+from grader.judge.environment import measure_ceilings
+from grader.judge.loan import Loan, new_arena, set_bytes
 from grader.judge.session import Session
 from grader.judge.verdict import Fault
+from grader.problem import Problem
+from grader.problem.spec import Case
 from grader.report import Rule, Verdict
 from grader.wire import Flag, sealed_memory
 
@@ -28,10 +33,19 @@ RELATIVE_DOUBT = 0.02
 """Share of the outside time that the outside clock may be wrong by."""
 ROUND_DOUBT_US = 100.0
 """Microseconds per round that it may be wrong by besides: scheduling, context switches."""
+COLD_L2 = 3
+"""All sets of a round together are at least this many times the L2 cache."""
+MEMORY_SHARE = 0.12
+"""Share of the device memory that one round's sets may take; the judge holds about four times as
+much: block, image, snapshot, and what the check needs."""
 FORGED_SHARE = 0.9
 """A claim below this share of what the outside clock allows is a forgery, not noise."""
 FORGED_LEAST_US = 3.0
 """Differences per call below this are within the doubt of any clock outside."""
+
+
+LEAST_US = 1e-3
+"""The clock's own resolution: a forged claim of zero is still a positive number."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,25 @@ def _empty_rounds_us(session: Session, device: str, nbytes: int) -> float:
     return stats.median(times)
 
 
+def calls_per_round(problem: Problem, case: Case, template: Values, device: str) -> int:
+    """How many sets a round has: long enough for the outside clock, enough to keep L2 cold.
+
+    Length is reckoned at the roofline's floor, which no submission can influence: a slower kernel
+    only makes its rounds longer.
+    """
+    plan = PLANS[device]
+    if device == "cpu":
+        return plan.least_calls
+    nbytes, flops = problem.bytes(case), problem.flops(case)
+    floor_us = measure_ceilings().floor_us(nbytes, flops, problem.spec.cost.unit)
+    each_bytes = set_bytes(problem, case, template)
+    l2_bytes = torch.cuda.get_device_properties().L2_cache_size
+    long_enough = math.ceil(plan.round_us / max(floor_us, 0.5))
+    cold_enough = math.ceil(COLD_L2 * l2_bytes / each_bytes) + 1
+    room = int(torch.cuda.get_device_properties().total_memory * MEMORY_SHARE) // each_bytes
+    return max(plan.least_calls, min(max(long_enough, cold_enough), plan.most_calls, room))
+
+
 def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> None:
     """Hand a block and its layout to the runner; `case` is what a `.cu` entry is told besides."""
     text = layout.to_json()
@@ -175,7 +208,7 @@ def measure(
     if allowed > claim and ranked:
         low, high = allowed, max(high, external)
     return Timing(
-        time_us=max(claim, allowed) if ranked else claim,
+        time_us=max(claim, allowed, LEAST_US) if ranked else max(claim, LEAST_US),
         ci_us=(low, high),
         external_us=external,
         rounds=len(samples),
@@ -194,49 +227,6 @@ def _forged(claim_us: float, allowed_us: float) -> Fault | None:
         f"it claims {claim_us:.1f} µs a call; the clock outside saw at least {allowed_us:.1f} µs",
         Rule.TIME_CLAIM,
     )
-
-
-def time_trusted(call: Callable[[int], object], calls: int, device: str) -> float:
-    """Median microseconds per call of our own PyTorch code over `calls` sets, warm, cold L2.
-
-    `call(i)` runs on set i. On a GPU a round is one graph replay where it can be captured.
-    """
-    for index in range(min(calls, 3)):
-        call(index)
-    _synchronise(device)
-
-    def body() -> None:
-        for index in range(calls):
-            call(index)
-
-    replay = _captured(body) if device == "cuda" else None
-    times = [_trusted_round_us(replay or body, device) for _ in range(5)]
-    return stats.median(times) / calls
-
-
-def _captured(body: Callable[[], None]) -> Callable[[], None] | None:
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            body()
-    except RuntimeError:  # baselines that synchronise run eagerly
-        torch.cuda.synchronize()
-        return None
-    return graph.replay
-
-
-def _trusted_round_us(body: Callable[[], None], device: str) -> float:
-    if device == "cpu":
-        start_ns = time.perf_counter_ns()
-        body()
-        return (time.perf_counter_ns() - start_ns) / 1e3
-    start = torch.cuda.Event(enable_timing=True)
-    end = torch.cuda.Event(enable_timing=True)
-    start.record()
-    body()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3
 
 
 def _synchronise(device: str) -> None:

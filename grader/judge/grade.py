@@ -79,6 +79,9 @@ def _run(
             grading = Grading(problem, session, device, master, record)
             grading.meet(greeting)
             record.stages_s["sandbox_start"] = time.monotonic() - start
+            if benchmarks and not (submission.language == "cuda" and device == "cpu"):
+                with record.stage("baseline"):
+                    grading.time_baselines()
             progress(Progress("load"))
             with record.stage("load"):
                 grading.load(submission)

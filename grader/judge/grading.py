@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from grader.judge.baseline import time_baselines
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, calibrate, lend
-from grader.judge.environment import describe
+from grader.judge.environment import describe, measure_ceilings
 from grader.judge.loan import Loan
 from grader.judge.record import Device, Record
 from grader.judge.session import Session
@@ -43,6 +44,8 @@ class Grading:
         self.record = record
         self.code = ProblemCode(problem, device)
         self.overhead = Overhead(0.0, 0.0)
+        self.baselines_us: dict[str, dict[str, float]] = {}
+        """By benchmark case and baseline, microseconds per call."""
         self._idle_device_bytes = 0
 
     def meet(self, greeting: int) -> None:
@@ -50,7 +53,10 @@ class Grading:
 
         Until now the runner is ours alone: what fails here is a `SandboxError`.
         """
-        self.code.check_deterministic(self.problem.cases("test", self.device)[0])
+        for case in self.problem.cases("test", self.device)[:1]:
+            self.code.check_deterministic(case)
+        if self.device == "cuda":
+            measure_ceilings()
         self.record.environment |= describe(self.device)
         try:
             reply = self.session.take(greeting, 120, "starting up")
@@ -66,6 +72,11 @@ class Grading:
                 "toolkit, or use an image that has it"
             )
         self._idle_device_bytes = self._device_bytes()
+
+    def time_baselines(self) -> None:
+        """Time the problem's own PyTorch code, while nothing of the submission's runs."""
+        for case in self.problem.cases("benchmark", self.device):
+            self.baselines_us[case.name] = time_baselines(self.code, case)
 
     def load(self, submission: Submission) -> None:
         """Have the runner compile or import the source."""
@@ -102,7 +113,7 @@ class Grading:
     def test(self, case: Case) -> CaseResult:
         """One test case: each of its calls with fresh inputs, every output through every gate."""
         initial = self._test_inputs(case, 0)
-        loan = Loan(self.problem, case, [initial], self.device)
+        loan = Loan(self.problem, case, initial, 1, self.device)
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it

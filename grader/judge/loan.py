@@ -17,25 +17,30 @@ from grader.judge.cases import Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case
 
-POISON = 0xFF
-"""Every byte of an output before a call. As a float of any width it is a NaN whose payload no
-arithmetic produces (hardware's own NaN is 0x7FFF… or 0xFFC0…)."""
+POISON = {1: 0xA5, 2: 0xFFE5, 4: 0xFFE5A5A5, 8: 0xFFFDE5A5A5A5A5A5}
+"""Bits of every element of an output before a call, by its size in bytes. As a float of that size
+it is a quiet NaN whose payload no arithmetic makes: hardware's own NaN is 0x7FFF… or 0xFFC0…, and
+vector compare masks, seen in PyTorch's softmax, are all ones."""
 GUARD = 0xA5
 
 
 class Loan:
-    """An arena with `len(sets)` argument sets of one case. Close it when the case is over."""
+    """An arena with `count` argument sets of one case, each shaped as `template` (a set's inputs).
 
-    def __init__(self, problem: Problem, case: Case, sets: list[Values], device: str) -> None:
+    Close it when the case is over.
+    """
+
+    def __init__(
+        self, problem: Problem, case: Case, template: Values, count: int, device: str
+    ) -> None:
         self.problem = problem
         self.case = case
         self.device = device
-        self.layout: Layout = arrange([self._wanted(values) for values in sets])
+        self.layout: Layout = arrange([_wanted(problem, case, template)] * count)
         self.image = torch.full((self.layout.nbytes,), GUARD, dtype=torch.uint8, device=device)
-        self.scalars: list[Values] = []
-        for index, values in enumerate(sets):
-            self.scalars.append({})
-            self.fill(index, values)
+        self.scalars: list[Values] = [{} for _ in range(count)]
+        for index in range(count):
+            self.fill(index, template)
         self.arena = new_arena(device, self.layout.nbytes)
         writable_bytes = self.layout.nbytes - self.layout.writable_at
         self._snapshot = torch.empty(writable_bytes, dtype=torch.uint8, device=device)
@@ -47,7 +52,8 @@ class Loan:
             if argument.kind == "scalar":
                 self.scalars[index][argument.name] = values[argument.name]
             elif argument.role == "out":
-                _poison(self.image, place)
+                assert isinstance(place, Slot)
+                poison(view(self.image, place))
             elif isinstance(place, list):
                 torch._foreach_copy_([view(self.image, s) for s in place], values[argument.name])
             else:
@@ -113,21 +119,6 @@ class Loan:
                         return f"the input '{argument.name}' of set {index} was written"
         return "memory beside an input was written"
 
-    def _wanted(self, values: Values) -> list[tuple[bool, Any]]:
-        return [(a.role != "in", self._shape_of(a, values)) for a in self.problem.spec.args]
-
-    def _shape_of(self, argument: Argument, values: Values) -> Any:
-        if argument.kind == "scalar":
-            return values[argument.name]
-        if argument.role == "out":
-            shape = self.problem.shape(argument, self.case)
-            dtype = self.problem.dtype(argument, self.case)
-            return Slot(0, dtype, shape, _contiguous(shape))
-        value = values[argument.name]
-        if isinstance(value, list):
-            return [slot_of(tensor) for tensor in value]
-        return slot_of(value)
-
     def _gap_positions(self) -> torch.Tensor:
         """Positions in a snapshot of the guard bytes behind every writable tensor."""
         ends = [
@@ -147,6 +138,11 @@ class Loan:
             torch.cuda.synchronize()
 
 
+def set_bytes(problem: Problem, case: Case, template: Values) -> int:
+    """Bytes that one argument set takes in a block."""
+    return arrange([_wanted(problem, case, template)]).nbytes
+
+
 def new_arena(device: str, nbytes: int) -> Any:
     """A block to lend, in the device's memory."""
     if device == "cuda":
@@ -156,9 +152,35 @@ def new_arena(device: str, nbytes: int) -> Any:
     return HostArena.create(nbytes)
 
 
-def _poison(image: torch.Tensor, place: Any) -> None:
-    assert isinstance(place, Slot)
-    image[place.offset : place.offset + place.nbytes] = POISON
+def _wanted(problem: Problem, case: Case, values: Values) -> list[tuple[bool, Any]]:
+    return [(a.role != "in", _slots(problem, case, a, values)) for a in problem.spec.args]
+
+
+def _slots(problem: Problem, case: Case, argument: Argument, values: Values) -> Any:
+    if argument.kind == "scalar":
+        return values[argument.name]
+    if argument.role == "out":
+        shape = problem.shape(argument, case)
+        return Slot(0, problem.dtype(argument, case), shape, _contiguous(shape))
+    value = values[argument.name]
+    return [slot_of(tensor) for tensor in value] if isinstance(value, list) else slot_of(value)
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill a contiguous tensor with `POISON`."""
+    bits(tensor).fill_(poison_of(tensor))
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's elements as signed integers of the same size."""
+    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(sizes[tensor.element_size()])
+
+
+def poison_of(tensor: torch.Tensor) -> int:
+    """`POISON` for this tensor's elements, as the signed integer that `bits` shows."""
+    size = tensor.element_size()
+    return int.from_bytes(POISON[size].to_bytes(size, "little"), "little", signed=True)
 
 
 def _views(buffer: torch.Tensor, place: Any, base: int = 0) -> Any:

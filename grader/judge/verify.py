@@ -15,7 +15,7 @@ import torch
 
 from grader.judge.cases import ProblemCode, Values, each, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
-from grader.judge.loan import POISON
+from grader.judge.loan import poison
 from grader.judge.record import Device, Progress, Watcher
 from grader.problem import Problem
 from grader.problem.spec import Case, Tolerance
@@ -266,8 +266,9 @@ def _nothing_done(piece: Piece) -> torch.Tensor:
 def _unwritten(piece: Piece) -> torch.Tensor:
     if piece.initial is not None:
         raise NotApplicableError
-    flat = torch.full((piece.value.numel() * piece.value.element_size(),), POISON).byte()
-    return flat.to(piece.value.device).view(piece.value.dtype).view(piece.value.shape)
+    left = torch.empty_like(piece.value, memory_format=torch.contiguous_format)
+    poison(left)
+    return left
 
 
 def _permuted(piece: Piece) -> torch.Tensor:

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -45,6 +45,7 @@ MARK, OWNER, FOLDER = "grade.runner", "grade.owner", "grade.folder"
 _ENDS_BY_ITSELF_S = 1.0
 """How long a runner that has dropped the wire may take to end before it is killed."""
 _ENGINE_TIMEOUT_S = 60
+_ENGINE_FAULTS = (docker.errors.DockerException, requests.RequestException)
 _live: set[DockerRunner] = set()
 
 
@@ -156,10 +157,11 @@ class DockerRunner(Runner):
         try:
             for chunk in output:
                 if self._output.add(chunk):
-                    self._kill(api)
+                    # Aside, since the engine ends a container only while its output is read.
+                    threading.Thread(target=self._kill, daemon=True).start()
             api.wait(self._id, timeout=None)
             self._state = api.inspect_container(self._id)["State"]
-        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        except (*_ENGINE_FAULTS, OSError) as error:
             self._output.add(f"[the engine was lost: {error}]\n".encode())
         finally:
             api.close()
@@ -186,10 +188,10 @@ class DockerRunner(Runner):
         stopped = not self._ended.is_set()
         if self._id:
             if stopped:
-                self._kill(self._api)
+                self._kill()
                 self._ended.wait(10)
             ending = self._ending(stopped, hung_up)
-            with suppress(docker.errors.DockerException, requests.RequestException):
+            with suppress(*_ENGINE_FAULTS):
                 self._api.remove_container(self._id, force=True, v=True)
         else:
             ending = Ending(stopped=True)
@@ -200,9 +202,10 @@ class DockerRunner(Runner):
         _live.discard(self)
         return ending
 
-    def _kill(self, api: docker.APIClient) -> None:
+    def _kill(self) -> None:
         # It may have ended by itself already; what did end it is read from its state.
-        with suppress(docker.errors.DockerException, requests.RequestException):
+        # A connection of its own: this may run beside any other call.
+        with suppress(*_ENGINE_FAULTS), closing(client(version=self._api.api_version)) as api:
             api.kill(self._id)
 
     def _hung_up(self) -> bool:
@@ -353,7 +356,7 @@ def _engine_errors() -> Iterator[None]:
         yield
     except docker.errors.APIError as error:
         raise SandboxError(f"the Docker engine refused: {error.explanation or error}") from error
-    except (docker.errors.DockerException, requests.RequestException) as error:
+    except _ENGINE_FAULTS as error:
         raise SandboxError(_engine_advice(str(error))) from error
 
 

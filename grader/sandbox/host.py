@@ -118,11 +118,11 @@ def cuda_home() -> Path | None:
     if nvcc := shutil.which("nvcc"):
         candidates.append(str(Path(nvcc).resolve().parent.parent))
     candidates.append("/usr/local/cuda")
-    for candidate in filter(None, candidates):
-        # The header tells a toolkit from a wrapper script in some other bin directory.
-        if (Path(candidate) / "bin/nvcc").is_file() and (Path(candidate) / "include").is_dir():
-            if Path(candidate) != Path("/usr/local"):
-                return Path(candidate).resolve()
+    for candidate in map(Path, filter(None, candidates)):
+        # The header tells a toolkit from a bin directory that holds a wrapper script.
+        headers = (candidate / "include/cuda.h", candidate / "include/cuda_runtime.h")
+        if (candidate / "bin/nvcc").is_file() and any(h.is_file() for h in headers):
+            return candidate.resolve()
     return None
 
 

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 import docker
 from docker.types import Mount
@@ -145,7 +146,7 @@ def dockerfile() -> Path:
 
 def _run_build(
     api: docker.APIClient,
-    context: object,
+    context: IO[bytes],
     base: str,
     tag: str,
     progress: Callable[[str], None],

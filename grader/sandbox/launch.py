@@ -114,7 +114,7 @@ def _syscall(name: str, *arguments: Any) -> None:
     _checked(name, _libc.syscall(numbers[name], *arguments))
 
 
-# --- the supervisor --------------------------------------------------------------------------------
+# --- the supervisor ------------------------------------------------------------------------------
 
 
 def main(config: Config) -> int:
@@ -126,9 +126,9 @@ def main(config: Config) -> int:
         child = _start(config)
     except OSError as error:
         _remove_folder(config)
-        control.sendall(str(error).encode())
+        _tell(control, str(error))
         return FAILED
-    control.sendall(b"ok")
+    _tell(control, "ok")
     os.close(config["wire"])
     code = _supervise(child, control)
     if config["isolation"] != "namespaces":
@@ -139,8 +139,16 @@ def main(config: Config) -> int:
     return code
 
 
+def _tell(control: socket.socket, word: str) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # the judge is gone: we shall see it
+        control.sendall(word.encode())
+
+
 def _start(config: Config) -> int:
     """Fork the runner into its jail; raises OSError with the child's own words when it fails."""
+    if config["isolation"] == "user" and (os.geteuid() != 0 or config["uid"] == 0):
+        # Its processes are ended by user: that must be one that nobody else is.
+        raise PermissionError("only root can give a runner a user of its own")
     for procs in config["cgroups"]:
         with open(procs, "w") as file:
             file.write("0")
@@ -277,17 +285,18 @@ def _become_runner(config: Config, status: int) -> NoReturn:
             if not os.access(path, os.R_OK):
                 raise PermissionError(f"user {config['uid']} can't read {path}")
         os.chdir(config["environment"]["GRADE_SCRATCH"])
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # our interpreter ignores it
         os.dup2(config["wire"], WIRE_FD, inheritable=True)
         if config["wire"] == WIRE_FD:
             os.set_inheritable(WIRE_FD, True)
         os.execve(config["command"][0], config["command"], config["environment"])
-    except BaseException as error:  # whatever it is, it must reach the judge, not two processes
+    except BaseException as error:  # noqa: BLE001 - a fork must not return; the judge is told
         os.write(status, f"{type(error).__name__}: {error}"[:2000].encode())
     os._exit(FAILED)
 
 
 def _build_root(config: Config) -> None:
-    """A root of our own: read-only views of the host, a small /dev and /etc, sized writable space."""
+    """A root of our own: the host read-only, a small /dev and /etc, sized writable space."""
     root = config["folder"]
     _checked("unshare", _libc.unshare(_NEW_OTHERS))
     _mount("none", "/", None, _MS_PRIVATE_REC)

@@ -7,9 +7,11 @@ says which it was:
 - ``namespaces, own user`` (root): its own root directory, processes, network, users.
 - ``namespaces`` (anyone, where the kernel lets users make them): the same, but to the host it is
   still the user who started it.
-- ``own user`` (root where namespaces are refused): sees the host's files that everyone may read,
-  and its processes. Files it writes are bounded one by one, not together.
-- ``same user``: can read what you can read, and end what you can end. For your own code only.
+- ``own user`` (root where namespaces are refused): sees the host's processes and the files that
+  everyone may read, and reaches its local sockets. Files it writes are bounded one by one, not
+  together, and those in shared directories such as ``/tmp`` stay.
+- ``same user``: as before, and it can read and change what you can, and end what you can end: your
+  files, your processes, the judge. It may even outlive us, by ending the launcher.
 
 Without a namespace there is no Internet socket either; the system call filter refuses it. Memory is
 counted by a control group where one can be made (root). Elsewhere private memory and the writable
@@ -53,8 +55,9 @@ LOOK_S = 0.05
 SPARE_BYTES = 1 << 30
 """Address space beyond the memory limit before an allocation fails: libraries and thread stacks."""
 
-_FIRST_UID, _UIDS = 61_000, 4_000
-"""Users that no system gives to anyone; each runner has one of them to itself."""
+_FIRST_UID, _UIDS = 60_706, 478
+"""Users that no distribution gives to anyone (systemd's "Users, Groups, UIDs and GIDs" lists them
+as unused); each runner has one of them to itself."""
 _NAMESPACE_UID = 65_532
 
 
@@ -88,7 +91,7 @@ class ProcessSandbox(Sandbox):
         return f"{self.name} ({words[self._candidates[0]]})"
 
     def start(self, limits: RunnerLimits, device: Device) -> Runner:
-        """Start a runner. Raises `SandboxError` when the interpreter can't be executed in any jail."""
+        """Start a runner. Raises `SandboxError` when none can be executed in any jail."""
         return self._start(self._command, limits, device)
 
     def _start(self, command: list[str], limits: RunnerLimits, device: Device) -> ProcessRunner:
@@ -128,6 +131,7 @@ class ProcessRunner(Runner):
         try:
             self._launch(command, device)
         except BaseException:
+            # Closing the control socket ends what was started of it.
             self._clean_up()
             raise
 

@@ -16,9 +16,10 @@ def generate(
     """`a` fp16 [m, k], `b_packed` uint8 [k, n // 2], `scales` fp16 [k // 128, n].
 
     Scales are such that outputs have a size of about 1. `values` names the distribution:
-    ``normal``, ``one_hot`` (a row of `a` picks a row of weights), ``extreme`` (codes 0 and 15
-    only), ``cancelling`` (neighbours in a sum nearly cancel), ``uneven`` (scales differ between
-    groups by up to 64 times), ``zero_groups`` (some scales are zero).
+    ``normal``; ``positive`` (no term of a sum is negative); ``one_hot`` (a row of `a` picks a row
+    of weights); ``extreme`` (codes 0 and 15 only); ``cancelling`` (neighbours in a sum nearly
+    cancel); ``uneven`` (scales differ between groups by up to 64 times); ``zero_groups`` (some
+    scales are zero).
     """
     device = generator.device
     a = torch.randn(m, k, generator=generator, device=device)
@@ -26,7 +27,10 @@ def generate(
     scales = torch.rand(k // GROUP, n, generator=generator, device=device) + 0.5
     scales /= CODE_STD * k**0.5
 
-    if values == "one_hot":
+    if values == "positive":
+        a = a.abs()
+        codes |= 8
+    elif values == "one_hot":
         picked = torch.randint(k, (m, 1), generator=generator, device=device)
         a = torch.zeros_like(a).scatter_(1, picked, 1.0)
         scales *= k**0.5

@@ -7,6 +7,8 @@ from torch import Tensor
 
 WEIGHTS = (0, 1, 2, 5, 20, 100, 700, 3000)
 """How the sizes of mixed tensors relate; tensors of weight 0 have one element."""
+GRAD_SIZE = {"normal": 1.0, "some_zero": 1.0, "zero": 0.0, "tiny": 1e-6}
+STATE_SIZE = {"warm": 1.0, "zero": 0.0, "tiny": 1e-6}
 
 
 def generate(
@@ -20,6 +22,7 @@ def generate(
     grads: str,
     step: int,
     lr: float = 1e-3,
+    beta1: float = 0.9,
     beta2: float = 0.95,
     weight_decay: float = 0.1,
 ) -> dict[str, list[Tensor] | float | int]:
@@ -32,11 +35,11 @@ def generate(
     # Other gradients at every call, even when two calls are seeded alike.
     generator.manual_seed(generator.initial_seed() + call)
     lengths = _mixed(count, total) if sizes == "mixed" else _equal(count, total)
-    grad = _normal(generator, lengths, {"normal": 1.0, "some_zero": 1.0, "zero": 0.0, "tiny": 1e-6}[grads])
+    grad = _normal(generator, lengths, GRAD_SIZE[grads])
     if grads == "some_zero":
         for tensor in grad[::2]:
             tensor.zero_()
-    size = {"warm": 1.0, "zero": 0.0, "tiny": 1e-6}[state]
+    size = STATE_SIZE[state]
     return {
         # As small as weights are: then rounding hides little of a change of about lr.
         "params": _normal(generator, lengths, 0.05),
@@ -44,7 +47,7 @@ def generate(
         "exp_avgs": _normal(generator, lengths, 0.1 * size),
         "exp_avg_sqs": _uniform(generator, lengths, 0.25 * size**2, size**2),
         "lr": lr,
-        "beta1": 0.9,
+        "beta1": beta1,
         "beta2": beta2,
         "eps": 1e-8,
         "weight_decay": weight_decay,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from grader.board import Board, BoardError
 from grader.report import Report, Verdict
 from tests.cli.conftest import Shell
 
@@ -84,6 +85,19 @@ def test_a_judge_that_raises_is_a_judge_error(shell: Shell, problem: Path, kerne
     status, report = shell.json("submit", problem, kernel)
     assert (status, report["verdict"], report["id"]) == (3, "judge_error", None)
     assert report["reason"].startswith("RuntimeError: the tape\\x1b[2J ran out")
+
+
+def test_a_board_that_fails_late_does_not_hide_the_verdict(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    class FullDisk(Board):
+        def record(self, report: Report, user: str, source: bytes) -> Report:
+            raise BoardError("the disk is full")
+
+    shell.change(board=lambda _: FullDisk.open("sqlite://"))
+    status, report = shell.json("submit", problem, kernel)
+    assert (status, report["verdict"], report["id"]) == (3, "accepted", None)
+    assert report["notes"] == ["not recorded: the disk is full"]
 
 
 def test_no_verdict_possible(shell: Shell, problem: Path, kernel: Path) -> None:

@@ -5,8 +5,11 @@ Tiles of keys that every query of the tile sees go first, without a mask; the ed
 
 import math
 
+import torch
 import triton
 import triton.language as tl
+
+DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
@@ -28,6 +31,7 @@ def _walk(
     end,
     DIM: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    OPERAND: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     dims = tl.arange(0, DIM)
@@ -42,7 +46,7 @@ def _walk(
         else:
             k_tile = tl.load(k_at)
             v_tile = tl.load(v_at)
-        scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
+        scores = tl.dot(q_tile, tl.trans(k_tile.to(OPERAND))) * scale
         if MASKED:
             seen = (keys[None, :] <= last_key[:, None]) & (keys[None, :] < k_len)
             scores = tl.where(seen, scores, float("-inf"))
@@ -54,7 +58,7 @@ def _walk(
         # The weights are summed as rounded, so that rounding them does not shift the mean.
         chances = tl.exp2(scores - base[:, None]).to(v_tile.dtype)
         weight = weight * fade + tl.sum(chances.to(tl.float32), axis=1)
-        total = tl.dot(chances, v_tile, total * fade[:, None])
+        total = tl.dot(chances.to(OPERAND), v_tile.to(OPERAND), total * fade[:, None])
         highest = above
     return total, weight, highest
 
@@ -86,6 +90,7 @@ def _attention(
     DIM: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    OPERAND: tl.constexpr,
 ):
     # The last queries see the most keys: the longest work starts first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -100,6 +105,7 @@ def _attention(
     dims = tl.arange(0, DIM)
     row_inside = rows[:, None] < q_len
     q_tile = tl.load(q + rows[:, None] * q_row + dims[None, :] * q_dim, mask=row_inside, other=0.0)
+    q_tile = q_tile.to(OPERAND)
 
     if CAUSAL:
         last_key = rows + k_len - q_len
@@ -116,11 +122,11 @@ def _attention(
     highest = tl.full((BLOCK_Q,), float("-inf"), dtype=tl.float32)
     total, weight, highest = _walk(
         total, weight, highest, q_tile, k, v, k_row, k_dim, v_row, v_dim, last_key, k_len, scale,
-        0, edge, DIM, BLOCK_K, False,
+        0, edge, DIM, BLOCK_K, OPERAND, False,
     )  # fmt: skip
     total, weight, highest = _walk(
         total, weight, highest, q_tile, k, v, k_row, k_dim, v_row, v_dim, last_key, k_len, scale,
-        edge, seen_by_any, DIM, BLOCK_K, True,
+        edge, seen_by_any, DIM, BLOCK_K, OPERAND, True,
     )  # fmt: skip
 
     # A query that saw no key has weight 0 and total 0.
@@ -134,6 +140,9 @@ def flash_attention(q, k, v, out, causal, scale):
     kv_heads, k_len = k.shape[1], k.shape[2]
     block_q = min(max(triton.next_power_of_2(q_len), 16), 128)
     block_k = 128 if dim <= 64 else 64
+    operand = DTYPES[q.dtype]
+    if q.device.type == "cpu":  # Triton's interpreter multiplies the bits of bf16 as integers
+        operand = tl.float32
     _attention[(triton.cdiv(q_len, block_q), batch * heads)](
         q,
         k,
@@ -151,6 +160,7 @@ def flash_attention(q, k, v, out, causal, scale):
         DIM=dim,
         BLOCK_Q=block_q,
         BLOCK_K=block_k,
+        OPERAND=operand,
         num_warps=8 if block_q == 128 else 4,
         num_stages=3,
     )

@@ -264,13 +264,13 @@ void launch(void (*kernel)(Problem), Problem p, int rows, int cols, int threads,
 }  // namespace
 
 extern "C" void int4_matmul(const __half* a, const uint8_t* b_packed, const __half* scales,
-                            __half* out, int64_t M, int64_t K, int64_t N, cudaStream_t stream) {
-  const Problem p = {a, b_packed, scales, out, M, N, K, 0, false};
+                            __half* out, int64_t m, int64_t k, int64_t n, cudaStream_t stream) {
+  const Problem p = {a, b_packed, scales, out, m, n, k, 0, false};
   const int vector_threads = 32 * kVectorWarps;
-  if (M == 1) return launch(few_rows<1>, p, 1, 256, vector_threads, true, stream);
-  if (M == 2) return launch(few_rows<2>, p, 2, 256, vector_threads, true, stream);
-  if (M <= 4) return launch(few_rows<4>, p, 4, 256, vector_threads, true, stream);
-  if (M <= 16) return launch(many_rows<16, 128, 1, 4>, p, 16, 128, 128, true, stream);
-  if (M <= 64) return launch(many_rows<64, 128, 2, 4>, p, 64, 128, 256, true, stream);
+  if (m == 1) return launch(few_rows<1>, p, 1, 256, vector_threads, true, stream);
+  if (m == 2) return launch(few_rows<2>, p, 2, 256, vector_threads, true, stream);
+  if (m <= 4) return launch(few_rows<4>, p, 4, 256, vector_threads, true, stream);
+  if (m <= 16) return launch(many_rows<16, 128, 1, 4>, p, 16, 128, 128, true, stream);
+  if (m <= 64) return launch(many_rows<64, 128, 2, 4>, p, 64, 128, 256, true, stream);
   launch(many_rows<128, 128, 2, 4>, p, 128, 128, 256, false, stream);
 }

@@ -1,0 +1,75 @@
+"""Our own PyTorch code on the same cases, timed before any submission is loaded.
+
+Once a submission runs, it could slow the machine down while a baseline is timed; so it does not
+run yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from grader import stats
+from grader.judge.cases import ProblemCode, seed_for
+from grader.judge.clock import calls_per_round
+from grader.problem.spec import Case
+
+ROUNDS = 5
+MOST_CALLS = 64
+SEED = 20_262
+
+
+def time_baselines(code: ProblemCode, case: Case) -> dict[str, float]:
+    """Microseconds per call of each baseline of the problem on a benchmark case, cold L2."""
+    template = code.inputs(case, SEED)
+    calls = min(MOST_CALLS, calls_per_round(code.problem, case, template, code.device))
+    sets = [code.inputs(case, seed_for(SEED, i)) for i in range(calls)]
+    times = {}
+    for name, function in code.baselines.items():
+        with torch.no_grad():
+            calls_on = [partial(function, **values) for values in sets]
+            times[name] = _time(calls_on, code.device)
+    return times
+
+
+def _time(calls: Sequence[Callable[[], object]], device: str) -> float:
+    """Median microseconds per call, each on its own set; on a GPU by graph replay if possible."""
+    for call in calls[:3]:
+        call()
+
+    def body() -> None:
+        for call in calls:
+            call()
+
+    replay = _captured(body) if device == "cuda" else None
+    times = [_round_us(replay or body, device) for _ in range(ROUNDS)]
+    return stats.median(times) / len(calls)
+
+
+def _captured(body: Callable[[], None]) -> Callable[[], None] | None:
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            body()
+    except RuntimeError:  # baselines that synchronise run eagerly
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
+
+
+def _round_us(body: Callable[[], None], device: str) -> float:
+    if device == "cpu":
+        start_ns = time.perf_counter_ns()
+        body()
+        return (time.perf_counter_ns() - start_ns) / 1e3
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
+    body()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3

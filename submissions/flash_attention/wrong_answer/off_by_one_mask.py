@@ -1,0 +1,13 @@
+"""Attention whose causal mask lets each query see one key too many."""
+
+import torch
+
+
+def flash_attention(q, k, v, out, causal, scale):
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, dim=1).float(), v.repeat_interleave(group, dim=1).float()
+    scores = q.float() @ k.transpose(-1, -2) * scale
+    if causal:
+        hidden = torch.ones_like(scores, dtype=torch.bool).triu(k.shape[2] - q.shape[2] + 2)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    out.copy_(scores.softmax(dim=-1).nan_to_num(0.0) @ v)

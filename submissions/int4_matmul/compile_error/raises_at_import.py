@@ -1,0 +1,9 @@
+"""Raises while it is imported: it looks for a table that is not there."""
+
+from pathlib import Path
+
+TABLE = Path("tuned_tiles.json").read_text()
+
+
+def int4_matmul(a, b_packed, scales, out):
+    raise AssertionError("never reached")

@@ -1,0 +1,76 @@
+"""Layout: tensors keep apart, inputs before outputs, and views see their own memory."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grader.arena import Layout, Slot, arrange, view
+from grader.arena.layout import ALIGNMENT, GUARD_BYTES, ITEM_BYTES, Value, slot_of
+
+
+def contiguous(dtype: str, shape: tuple[int, ...]) -> Slot:
+    strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    return Slot(0, dtype, shape, strides)
+
+
+shapes = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
+slots = st.builds(contiguous, st.sampled_from(sorted(ITEM_BYTES)), shapes)
+values = slots | st.lists(slots, min_size=1, max_size=4) | st.integers(-5, 5) | st.booleans()
+sets = st.lists(st.lists(st.tuples(st.booleans(), values), min_size=1, max_size=5), max_size=4)
+
+
+def flat(layout: Layout) -> list[Slot]:
+    found: list[Slot] = []
+    for arguments in layout.sets:
+        for value in arguments:
+            found += value if isinstance(value, list) else [value] if isinstance(value, Slot) else []
+    return found
+
+
+@given(sets)
+@settings(max_examples=60)
+def test_tensors_are_aligned_and_apart(wanted: list[list[tuple[bool, Value]]]) -> None:
+    layout = arrange(wanted)
+    end = 0
+    for slot in sorted(flat(layout), key=lambda s: s.offset):
+        assert slot.offset % ALIGNMENT == 0
+        assert slot.offset >= end + GUARD_BYTES
+        end = slot.offset + slot.nbytes
+    assert layout.nbytes >= end + (GUARD_BYTES if end else 0)
+
+
+@given(sets)
+@settings(max_examples=60)
+def test_everything_writable_lies_above_everything_else(
+    wanted: list[list[tuple[bool, Value]]],
+) -> None:
+    layout = arrange(wanted)
+    for arguments, placed in zip(wanted, layout.sets, strict=True):
+        for (writable, _), value in zip(arguments, placed, strict=True):
+            for slot in value if isinstance(value, list) else [value]:
+                if isinstance(slot, Slot):
+                    assert (slot.offset >= layout.writable_at) == writable
+
+
+@given(sets)
+@settings(max_examples=30)
+def test_the_runner_reads_the_same_layout(wanted: list[list[tuple[bool, Value]]]) -> None:
+    layout = arrange(wanted)
+    assert Layout.from_json(layout.to_json()) == layout
+
+
+def test_a_view_keeps_strides_and_shares_memory() -> None:
+    tensor = torch.arange(24, dtype=torch.float32).reshape(4, 6).t()
+    layout = arrange([[(False, slot_of(tensor))]])
+    buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
+    slot = layout.sets[0][0]
+    assert isinstance(slot, Slot)
+    there = view(buffer, slot)
+    there.copy_(tensor)
+    assert there.stride() == tensor.stride()
+    assert torch.equal(view(buffer, slot), tensor)
+    assert int((buffer != 0).sum()) > 0

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grader.cli.app import COMMANDS
+from grader.judge.verify import VerifyResult, VerifyRow
+from grader.report import Report
+from tests.cli.conftest import Shell
+
+
+def grade(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "grader.cli", *args], capture_output=True, text=True, check=False
+    )
+
+
+# The program -------------------------------------------------------------------------------------
+
+
+def test_help_is_quick_and_complete() -> None:
+    before = os.times()
+    done = grade("--help")
+    after = os.times()
+    spent_s = sum(after[2:4]) - sum(before[2:4])
+    assert done.returncode == 0
+    assert spent_s < 0.3, "CPU time of help, which imports nothing it does not need"
+    for command, (_, summary) in COMMANDS.items():
+        assert f"{command} " in done.stdout
+        assert summary in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_without_torch(command: str) -> None:
+    code = (
+        "import sys; from grader.cli import main; "
+        f"status = main([{command!r}, '--help']); "
+        "sys.exit(status or int(bool({'torch', 'triton', 'numpy'} & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: grade {command}")
+
+
+def test_unknown_command(shell: Shell) -> None:
+    assert shell("sumbit") == (2, "", "grade: no such command 'sumbit'; did you mean 'submit'?\n")
+
+
+def test_no_command_shows_help(shell: Shell) -> None:
+    status, _, err = shell()
+    assert status == 2
+    assert "Commands:" in err
+
+
+def test_an_unforeseen_fault_is_one_line_and_a_hint(
+    shell: Shell, problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: str | None) -> None:
+        raise ZeroDivisionError("of an abacus")
+
+    shell.change(board=broken)
+    status, _, err = shell("leaderboard", problem)
+    assert status == 3
+    assert err.startswith("grade: internal error, ZeroDivisionError: of an abacus\n")
+    assert "GRADE_DEBUG=1" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("GRADE_DEBUG", "1")
+    assert "Traceback" in shell("leaderboard", problem)[2]
+
+
+@pytest.mark.parametrize("command", [["problems"], ["--help"], ["show", "softmax"]])
+def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "grader.cli", *command],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_without_unicode_is_no_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "grader.cli", "problems"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# Problems ----------------------------------------------------------------------------------------
+
+
+def test_problems_lists_good_ones_and_says_what_is_wrong_with_others(
+    shell: Shell, problem: Path
+) -> None:
+    broken = problem.parent / "broken"
+    broken.mkdir()
+    (broken / "problem.yaml").write_text("format: 1\n")
+    status, out, err = shell("problems")
+    assert status == 0
+    assert "Write twice x." in out
+    assert "problems/broken/" in err
+
+
+def test_show(shell: Shell, problem: Path) -> None:
+    status, out, _ = shell("show", "double")
+    assert status == 0
+    for shown in (
+        "Doubling",
+        "[n]",
+        "n=4097 dtype=fp32",
+        'extern "C" void doubled_fp16(',
+        "64 MiB",
+    ):
+        assert shown in out
+
+
+# The board ---------------------------------------------------------------------------------------
+
+
+def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
+    for user, score_us in (("ada", 50.0), ("[red]bob", 50.4), ("cy", 60.0)):
+        interval = (score_us - 0.5, score_us + 0.5)
+        shell.judge.changes = {"score_us": score_us, "score_ci_us": interval}
+        shell("submit", problem, kernel, "--user", user)
+    status, shown = shell.json("leaderboard", "double")
+    assert status == 0
+    (board,) = shown["leaderboards"]
+    assert board["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert [(e["rank"], e["user"]) for e in board["entries"]] == [
+        (1, "ada"),
+        (1, "[red]bob"),
+        (3, "cy"),
+    ]
+    _, out, _ = shell("leaderboard", "double", "--gpu", "h100")
+    assert "[red]bob" in out
+    assert "90%" in out
+    _, out, _ = shell("leaderboard", "double", "--gpu", "H200")
+    assert "No ranked result" in out
+
+
+def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> None:
+    shell.judge.changes = {"seed": 99, "device": "cpu", "gpu": None, "ranked": False}
+    shell("submit", problem, kernel)
+    shell.judge.changes = {"device": "cpu", "gpu": None, "ranked": False}
+    status, out, _ = shell("replay", 1)
+    assert status == 0
+    assert "the replay agrees" in out
+    assert shell.judge.asked[-1]["seed"] == 99
+    assert shell.judge.asked[-1]["device"] == "cpu"
+    shell.judge.changes |= {"verdict": "wrong_answer"}
+    status, out, _ = shell("replay", 1)
+    assert status == 1
+    assert "does NOT agree" in out
+
+
+def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path: Path) -> None:
+    _, out, _ = shell("practice", problem, kernel, "--json")
+    report = tmp_path / "report.json"
+    report.write_text(out)
+    assert shell("replay", report, "--file", kernel)[0] == 0
+    for args, message in (
+        ((report,), "--file"),
+        ((tmp_path / "absent.json", "--file", kernel), "no file to read"),
+        ((kernel, "--file", kernel), "not a report"),
+        ((report, "--file", problem / "inputs.py"), "sha256 differs"),
+        (("12",), "no result 12"),
+    ):
+        status, _, err = shell("replay", *args)
+        assert status == 2
+        assert message in err
+    (problem / "statement.md").write_text("# Changed\n")
+    status, _, err = shell("replay", report, "--file", kernel)
+    assert status == 2
+    assert "is version" in err
+
+
+# verify ------------------------------------------------------------------------------------------
+
+
+def corpus(problem: Path) -> None:
+    root = problem.parent.parent / "submissions" / "double"
+    for path, text in {
+        "accepted/good.py": "",
+        "accepted/good.cu": "",
+        "wrong_answer/on_a_gpu.py": "# grade: device=cuda\n",
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def test_verify(shell: Shell, problem: Path) -> None:
+    corpus(problem)
+    rows = [
+        VerifyRow("zeros", "one", "fail", "failed", "off"),
+        VerifyRow("zeros", "odd", "fail", "same as reference"),
+        VerifyRow("eager", "one", "pass", "passed"),
+    ]
+    shell.change(verify=lambda *_: VerifyResult(rows))
+    status, out, _ = shell("verify", "double", "--device", "cpu")
+    assert status == 0
+    assert "1 failed, 1 same as reference" in out
+    assert "1 as expected, 0 not as expected, 2 not run" in out
+    assert "double holds on cpu" in out
+    rows.append(VerifyRow("eager", "odd", "pass", "failed", "too strict"))
+    status, out, _ = shell("verify", "double", "--device", "cpu")
+    assert status == 1
+    assert "odd: failed. too strict" in out
+
+
+def test_verify_notices_a_wrong_verdict(shell: Shell, problem: Path) -> None:
+    corpus(problem)
+    shell.change(verify=lambda *_: VerifyResult([VerifyRow("eager", "one", "pass", "passed")]))
+    status, out, _ = shell("verify", "double", "--device", "cuda")
+    assert status == 1
+    assert "2 as expected, 1 not as expected, 0 not run" in out
+
+
+def test_verify_notices_a_mutant_that_is_never_caught(shell: Shell, problem: Path) -> None:
+    rows = [VerifyRow("zeros", "one", "fail", "same as reference")]
+    shell.change(verify=lambda *_: VerifyResult(rows))
+    status, out, _ = shell("verify", "double")
+    assert status == 1
+    assert "never caught" in out
+
+
+# doctor ------------------------------------------------------------------------------------------
+
+
+def test_doctor(shell: Shell, make_report: Callable[..., Report]) -> None:
+    status, shown = shell.json("doctor")
+    assert (status, shown["can_grade"]) == (0, True)
+    findings = {finding["name"]: finding for finding in shown["findings"]}
+    assert findings["Docker"]["state"] == "ok"
+    assert findings["torch"]["state"] in ("ok", "warn")
+    shell.change(docker_missing=lambda: "no engine answers")
+    _, out, _ = shell("doctor")
+    assert "no engine answers" in out
+    assert "process sandbox, for your own code" in out
+
+
+def test_doctor_prints_only_json(shell: Shell) -> None:
+    _, out, err = shell("doctor", "--json")
+    assert json.loads(out)["findings"]
+    assert err == ""

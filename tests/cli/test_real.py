@@ -1,0 +1,82 @@
+"""The command line through the real judge and the process sandbox, as a shell sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOFTMAX = ROOT / "submissions" / "softmax"
+SLEEPER = "import time\n\n\ndef softmax(x, out):\n    time.sleep(600)\n"
+
+
+def start(tmp_path: Path, *args: object) -> subprocess.Popen[str]:
+    environment = os.environ | {"GRADE_DB": f"sqlite:///{tmp_path}/board.sqlite3"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "grader.cli", *map(str, args)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_submit_leaderboard_replay(tmp_path: Path) -> None:
+    cpu = ("--device", "cpu", "--sandbox", "process")
+    kernel = SOFTMAX / "accepted" / "triton_softmax.py"
+    status, out, err = finish(start(tmp_path, "submit", "softmax", kernel, *cpu, "--json"))
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    assert (report["verdict"], report["ranked"], report["id"]) == ("accepted", False, 1)
+    assert report["stages_s"].keys() >= {"sandbox_start", "load", "test", "benchmark", "total"}
+    status, out, _ = finish(start(tmp_path, "replay", 1, "--sandbox", "process"))
+    assert status == 0
+    assert "the replay agrees" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_outlives_an_interrupted_grading(tmp_path: Path, number: signal.Signals) -> None:
+    kernel = tmp_path / "sleeper.py"
+    kernel.write_text(SLEEPER)
+    process = start(
+        tmp_path, "submit", "softmax", kernel, "--device", "cpu", "--sandbox", "process"
+    )
+    runners = _wait_for_runners(process)
+    process.send_signal(number)
+    status, out, err = finish(process)
+    assert (status, out) == (128 + number, "")
+    assert "Traceback" not in err
+    assert not [runner for runner in runners if _is_alive(runner)]
+
+
+def _wait_for_runners(process: subprocess.Popen[str]) -> list[int]:
+    """The children of a grading once one has been there for a while, in which it loads torch."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if children:
+            time.sleep(2)
+            return [int(child) for child in children]
+        time.sleep(0.05)
+    pytest.fail("no runner was started")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,173 @@
+"""Each gate of the check lets honest rounding through and stops what `allclose` would not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grader.judge.check import Finding, check
+from grader.judge.loan import poison
+from grader.problem.spec import Tolerance
+
+LOOSE = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-2, budget=4)
+"""What this field takes for granted; the other gates must hold where this one does not."""
+
+
+def softmax_case(
+    rows: int = 64, columns: int = 4096, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    x = (0.7 * torch.randn(rows, columns, generator=generator)).to(dtype)
+    return torch.softmax(x.double(), -1), torch.softmax(x, -1)
+
+
+def look(out: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor | None) -> Finding:
+    return check("out", out, truth, eager, LOOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_truth_rounded_passes(dtype: torch.dtype) -> None:
+    truth, eager = softmax_case(dtype=dtype)
+    assert look(truth.to(dtype), truth, eager).failure is None
+    assert look(eager, truth, eager).failure is None
+
+
+def test_zeros_pass_allclose_and_fail_here() -> None:
+    truth, eager = softmax_case()
+    zeros = torch.zeros_like(eager)
+    assert torch.allclose(zeros.double(), truth, atol=1e-2)
+    assert look(zeros, truth, eager).failure is not None
+
+
+def test_a_constant_passes_allclose_and_fails_here() -> None:
+    truth, eager = softmax_case()
+    constant = torch.full_like(eager, 1 / truth.shape[1])
+    assert torch.allclose(constant.double(), truth, atol=1e-2)
+    assert look(constant, truth, eager).failure is not None
+
+
+def test_one_dropped_column_of_many_is_seen_by_its_slice() -> None:
+    truth, eager = softmax_case(columns=32_768)
+    out = eager.clone()
+    out[:, 77] = 0
+    finding = look(out, truth, None)
+    assert finding.failure is not None and "column 77" in finding.failure
+
+
+def test_one_dropped_row_is_seen_by_its_slice() -> None:
+    truth, eager = softmax_case(rows=40_000, columns=64)
+    out = eager.clone()
+    out[39_999] = out[39_998]
+    finding = check("out", out, truth, None, Tolerance(atol=1, rtol=1, rel_l2=1e-2))
+    assert finding.failure is not None and "row 39999" in finding.failure
+
+
+def test_a_spoilt_tile_is_seen_although_its_rows_and_columns_are_long() -> None:
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.randn(2048, 2048, generator=generator).double()
+    out = truth.float()
+    out[64:128, 128:192] *= 1.05
+    bounds = Tolerance(atol=1, rtol=1, rel_l2=3e-2)
+    finding = check("out", out, truth, None, bounds)
+    assert finding.failure is not None and "tile" in finding.failure
+
+
+def test_half_precision_breaks_the_error_budget_of_float32() -> None:
+    truth, eager = softmax_case()
+    out = truth.half().float()
+    finding = look(out, truth, eager)
+    assert finding.failure is not None and "budget" in finding.failure
+
+
+def test_the_budget_of_an_exact_yardstick_still_allows_an_ulp() -> None:
+    truth = torch.linspace(0.5, 1, 1000).double()
+    exact = truth.float()
+    out = torch.nextafter(exact, torch.tensor(2.0))
+    assert check("out", out, exact.double(), exact, LOOSE).failure is None
+
+
+def test_unwritten_elements_are_counted() -> None:
+    truth, eager = softmax_case(4, 100)
+    out = eager.clone()
+    left = torch.empty(3, 7)
+    poison(left)
+    out[1:, 3:10] = left
+    finding = look(out, truth, eager)
+    assert finding.failure is not None and "21 of 400" in finding.failure
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_poison_is_a_nan_and_no_nan_that_arithmetic_makes(dtype: torch.dtype) -> None:
+    left = torch.empty(64, dtype=dtype)
+    poison(left)
+    assert bool(torch.isnan(left).all())
+    made = [
+        torch.full((64,), float("nan")).to(dtype),
+        torch.full((64,), float("inf")).sub(float("inf")).to(dtype),
+        torch.zeros(64).div(0).to(dtype),
+        torch.softmax(torch.full((4, 64), float("-inf")).to(dtype), -1)[0],
+    ]
+    truth = torch.full((64,), float("nan")).double()
+    for nan in made:
+        assert check("out", nan, truth, None, LOOSE).failure is None
+    unwritten = check("out", left, truth, None, LOOSE).failure
+    assert unwritten is not None and "never written" in unwritten
+
+
+def test_nan_and_infinity_must_sit_where_the_reference_has_them() -> None:
+    truth = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")]).double()
+    assert look(truth.float(), truth, None).failure is None
+    for index, value in [(0, float("nan")), (1, 1.0), (2, -float("inf")), (3, 5.0)]:
+        out = truth.float()
+        out[index] = value
+        finding = look(out, truth, None)
+        assert finding.failure is not None
+        assert finding.mismatch is not None and finding.mismatch.index == [index]
+
+
+def test_what_overflows_the_dtype_is_infinity_there() -> None:
+    truth = torch.tensor([1e5, 1.0]).double()
+    assert look(truth.half(), truth, None).failure is None
+
+
+def test_state_is_judged_by_its_change() -> None:
+    generator = torch.Generator().manual_seed(2)
+    before = torch.randn(4096, generator=generator)
+    truth = before.double() - 1e-3 * torch.sign(before).double()
+    bounds = Tolerance(atol=1e-6, rtol=1e-3, rel_l2=1e-3)
+    assert torch.allclose(before.double(), truth, atol=1e-2)
+    assert check("p", truth.float(), truth, None, bounds, before).failure is None
+    assert check("p", before.clone(), truth, None, bounds, before).failure is not None
+
+
+def test_a_list_names_the_tensor_and_index_that_is_wrong() -> None:
+    truth = [torch.ones(5).double(), torch.ones(3).double(), torch.ones(70).double()]
+    out = [t.float() for t in truth]
+    out[1][2] = 3.0
+    finding = check("params", out, truth, None, LOOSE)
+    assert finding.mismatch is not None
+    assert (finding.mismatch.argument, finding.mismatch.index) == ("params[1]", [2])
+
+
+def test_integers_must_be_exact() -> None:
+    truth = torch.arange(10)
+    assert check("out", truth.clone(), truth, None, LOOSE).failure is None
+    out = truth.clone()
+    out[9] = 0
+    assert check("out", out, truth, None, LOOSE).failure is not None
+
+
+def test_the_histogram_counts_every_element() -> None:
+    truth, eager = softmax_case(8, 500)
+    out = eager.clone()
+    out[0, 0] = 9.0
+    mismatch = look(out, truth, eager).mismatch
+    assert mismatch is not None
+    assert sum(count for _, count in mismatch.histogram) == 4000
+
+
+def test_reference_of_all_zeros_is_no_division_by_zero() -> None:
+    truth = torch.zeros(64, 64).double()
+    assert check("out", torch.zeros(64, 64), truth, torch.zeros(64, 64), LOOSE).failure is None
+    finding = check("out", torch.full((64, 64), 1e-3), truth, torch.zeros(64, 64), LOOSE)
+    assert finding.failure is not None

@@ -1,0 +1,191 @@
+"""The judge's side of the wire against runners that misbehave: always a fault, never a hang."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from grader.judge.session import Session
+from grader.judge.verdict import Fault, SubmissionFault
+from grader.report import Verdict
+from grader.sandbox.base import Ending, Runner
+from grader.wire import Reply, Status, receive_request, send_reply
+
+Script = Callable[[socket.socket], None]
+
+
+class ScriptedRunner(Runner):
+    """A runner whose every move is a function of the test's."""
+
+    def __init__(self, script: Script, ending: Ending | None = None) -> None:
+        self.channel, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ending = ending
+        self.stopped = False
+        threading.Thread(target=script, args=(self.far,), daemon=True).start()
+
+    def poll(self) -> Ending | None:
+        return self.ending
+
+    def log(self) -> bytes:
+        return b""
+
+    def stop(self) -> Ending:
+        self.stopped = True
+        return Ending(stopped=True)
+
+
+@pytest.fixture
+def fault_of() -> Iterator[Callable[..., Fault]]:
+    runners: list[ScriptedRunner] = []
+
+    def run(
+        script: Script, ending: Ending | None = None, loading: bool = False, limit_s: float = 0.3
+    ) -> Fault:
+        runners.append(ScriptedRunner(script, ending))
+        session = Session(runners[-1], total_s=5)
+        session.loading = loading
+        with pytest.raises(SubmissionFault) as caught:
+            session.ask("call", {"set": 0}, limit_s, "the call")
+            session.ask("call", {"set": 0}, limit_s, "the next call")
+        return caught.value.fault
+
+    yield run
+    for runner in runners:
+        runner.channel.close()
+        runner.far.close()
+
+
+def answer(sock: socket.socket, **changes: object) -> None:
+    request, _ = receive_request(sock)
+    fields: dict[str, object] = {"sequence": request["sequence"], "status": Status.OK} | changes
+    send_reply(sock, Reply(**fields))  # type: ignore[arg-type]
+
+
+def test_an_honest_reply_is_taken() -> None:
+    runner = ScriptedRunner(lambda s: answer(s, claim_ns=12))
+    assert Session(runner, 5).ask("call", {}, 1, "the call").claim_ns == 12
+
+
+def test_silence_is_a_time_limit(fault_of: Callable[..., Fault]) -> None:
+    start = time.monotonic()
+    fault = fault_of(lambda s: None)
+    assert fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
+    assert "0.3 s" in fault.reason
+    assert time.monotonic() - start < 2
+
+
+def test_the_whole_grading_has_its_own_limit() -> None:
+    session = Session(ScriptedRunner(lambda s: None), total_s=0.2)
+    with pytest.raises(SubmissionFault) as caught:
+        session.ask("call", {}, 60, "the call")
+    assert caught.value.fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
+    assert "whole grading" in caught.value.fault.reason
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"nonsense", bytes(5000), b"", Reply(1, Status.OK).pack() + b"x"],
+    ids=["text", "oversize", "empty", "trailing"],
+)
+def test_what_is_no_reply_is_abuse(fault_of: Callable[..., Fault], frame: bytes) -> None:
+    def script(sock: socket.socket) -> None:
+        receive_request(sock)
+        sock.send(frame)
+        time.sleep(1)
+
+    # An empty message reads as a closed wire, whose runner is given time to end.
+    fault = fault_of(script, Ending(exit_code=0) if frame == b"" else None)
+    assert fault.verdict is Verdict.RUNTIME_ERROR
+
+
+def test_a_reply_to_another_request_is_abuse(fault_of: Callable[..., Fault]) -> None:
+    fault = fault_of(lambda s: answer(s, sequence=12345))
+    assert fault.verdict is Verdict.RUNTIME_ERROR
+    assert "not made" in fault.reason
+
+
+def test_a_second_reply_is_abuse(fault_of: Callable[..., Fault]) -> None:
+    def script(sock: socket.socket) -> None:
+        request, _ = receive_request(sock)
+        for _ in range(2):
+            send_reply(sock, Reply(request["sequence"], Status.OK))
+
+    fault = fault_of(script)
+    assert fault.verdict is Verdict.RUNTIME_ERROR
+
+
+def test_a_reply_before_the_request_is_abuse() -> None:
+    runner = ScriptedRunner(lambda s: send_reply(s, Reply(1, Status.OK)))
+    session = Session(runner, 5)
+    time.sleep(0.05)
+    with pytest.raises(SubmissionFault) as caught:
+        session.ask("call", {}, 1, "the call")
+    assert "nobody asked for" in caught.value.fault.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        (Status.COMPILE_ERROR, Verdict.COMPILE_ERROR),
+        (Status.RUNTIME_ERROR, Verdict.RUNTIME_ERROR),
+        (Status.OUT_OF_MEMORY, Verdict.MEMORY_LIMIT_EXCEEDED),
+    ],
+)
+def test_a_confession_is_believed(
+    fault_of: Callable[..., Fault], status: Status, verdict: Verdict
+) -> None:
+    fault = fault_of(lambda s: answer(s, status=status, text="because\x1b[31m\nof this"))
+    assert fault.verdict is verdict
+    assert fault.reason == "because\\x1b[31m of this"
+
+
+@pytest.mark.parametrize(
+    ("ending", "verdict", "words"),
+    [
+        (Ending(exit_code=0), Verdict.RUNTIME_ERROR, "exited with status 0"),
+        (Ending(signal=11), Verdict.RUNTIME_ERROR, "SIGSEGV"),
+        (Ending(signal=9, out_of_memory=True), Verdict.MEMORY_LIMIT_EXCEEDED, "memory"),
+        (Ending(signal=9, output_exceeded=True), Verdict.OUTPUT_LIMIT_EXCEEDED, "printed"),
+    ],
+)
+def test_an_end_is_told_from_outside(
+    fault_of: Callable[..., Fault], ending: Ending, verdict: Verdict, words: str
+) -> None:
+    fault = fault_of(lambda s: s.close(), ending)
+    assert fault.verdict is verdict
+    assert words in fault.reason
+
+
+def test_an_exit_while_loading_is_a_compile_error(fault_of: Callable[..., Fault]) -> None:
+    fault = fault_of(lambda s: s.close(), Ending(exit_code=3), loading=True)
+    assert fault.verdict is Verdict.COMPILE_ERROR
+
+
+def test_an_end_is_seen_although_a_child_keeps_the_wire_open(
+    fault_of: Callable[..., Fault],
+) -> None:
+    fault = fault_of(lambda s: None, Ending(signal=9), limit_s=30)
+    assert fault.verdict is Verdict.RUNTIME_ERROR
+
+
+def test_a_sandbox_limit_outweighs_what_the_runner_says(fault_of: Callable[..., Fault]) -> None:
+    fault = fault_of(
+        lambda s: answer(s, status=Status.RUNTIME_ERROR, text="Broken pipe"),
+        Ending(signal=9, output_exceeded=True),
+    )
+    assert fault.verdict is Verdict.OUTPUT_LIMIT_EXCEEDED
+
+
+def test_no_descriptor_is_left_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    runner = ScriptedRunner(answer)
+    session = Session(runner, 5)
+    session.ask("call", {}, 1, "the call")
+    runner.channel.close()
+    runner.far.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,73 @@
+"""The one function that decides: its precedence, as a property."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.judge.verdict import PRECEDENCE, Fault, decide
+from grader.report import Rule, Verdict
+
+
+def fault(verdict: Verdict, reason: str = "because") -> Fault:
+    return Fault(verdict, reason, Rule.TIME_CLAIM if verdict is Verdict.REJECTED else None)
+
+
+faults = st.lists(st.builds(fault, st.sampled_from(PRECEDENCE), st.text(max_size=5)), max_size=8)
+
+
+@given(faults)
+def test_the_gravest_fault_decides_and_nothing_else_does(seen: list[Fault]) -> None:
+    decided = decide(seen)
+    if not seen:
+        assert decided is None
+        return
+    assert decided in seen
+    assert decided is not None
+    ranks = [PRECEDENCE.index(f.verdict) for f in seen]
+    assert PRECEDENCE.index(decided.verdict) == min(ranks)
+    first = next(f for f in seen if f.verdict is decided.verdict)
+    assert decided is first
+
+
+@given(faults, st.randoms(use_true_random=False))
+def test_order_of_faults_does_not_change_the_verdict(seen: list[Fault], random) -> None:  # type: ignore[no-untyped-def]
+    shuffled = list(seen)
+    random.shuffle(shuffled)
+    a, b = decide(seen), decide(shuffled)
+    assert (a and a.verdict) == (b and b.verdict)
+
+
+@given(faults, faults)
+def test_more_faults_never_make_a_milder_verdict(seen: list[Fault], more: list[Fault]) -> None:
+    before, after = decide(seen), decide(seen + more)
+    if before is not None:
+        assert after is not None
+        assert PRECEDENCE.index(after.verdict) <= PRECEDENCE.index(before.verdict)
+
+
+def test_every_verdict_but_accepted_has_its_place() -> None:
+    assert set(PRECEDENCE) == set(Verdict) - {Verdict.ACCEPTED}
+
+
+def test_the_written_precedence() -> None:
+    order = [fault(v) for v in PRECEDENCE]
+    for graver, milder in itertools.combinations(order, 2):
+        assert decide([milder, graver]) is graver
+
+
+def test_wrong_outputs_beat_a_broken_rule() -> None:
+    decided = decide([fault(Verdict.REJECTED), fault(Verdict.WRONG_ANSWER)])
+    assert decided is not None and decided.verdict is Verdict.WRONG_ANSWER
+
+
+def test_a_rule_goes_with_rejected_and_only_with_it() -> None:
+    with pytest.raises(ValueError):
+        Fault(Verdict.REJECTED, "no rule named")
+    with pytest.raises(ValueError):
+        Fault(Verdict.WRONG_ANSWER, "wrong", Rule.TIME_CLAIM)
+    with pytest.raises(ValueError):
+        Fault(Verdict.ACCEPTED, "no fault")

@@ -1,0 +1,688 @@
+"""The process sandbox against code that means harm: every test here runs the harm for real."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.sandbox import Ending, Runner, RunnerLimits, SandboxError
+from grader.sandbox.process import Isolation, ProcessRunner, ProcessSandbox
+from grader.wire import sealed_memory, send_request
+
+LIMITS = RunnerLimits(memory_bytes=512 << 20, scratch_bytes=32 << 20, output_bytes=4 << 20, pids=64)
+ROOT = Path(__file__).resolve().parents[2]
+
+# Like the real runner: a parent that only reaps, and a child that is the submission's.
+PRELUDE = """
+import contextlib, ctypes, errno, mmap, os, signal, socket, sys, time
+os.environ.get("GRADE_JIT") or sys.exit("no environment")
+_child = os.fork()
+while _child:
+    _pid, _status = os.wait()
+    if _pid == _child:
+        _code = os.waitstatus_to_exitcode(_status)
+        os._exit(_code if _code >= 0 else 128 - _code)
+def tries(what, action, *arguments):
+    try:
+        print(what, "->", action(*arguments), flush=True)
+    except BaseException as error:
+        name = errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
+        print(what, "refused", name, flush=True)
+"""
+
+
+def _works(isolation: Isolation) -> str | None:
+    """Why this isolation can't be had here, in words; None when it can."""
+    try:
+        ProcessSandbox(isolation=isolation).describe()
+    except SandboxError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(params=["namespaces", "none"])
+def isolation(request: pytest.FixtureRequest) -> Isolation:
+    """Each isolation that this interpreter can be run in here."""
+    if reason := _works(request.param):
+        pytest.skip(f"not run: {reason}")
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def namespaces() -> Isolation:
+    if reason := _works("namespaces"):
+        pytest.skip(f"not run: {reason}")
+    return "namespaces"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test may leave a directory, a control group or a zombie child behind."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield
+    deadline = time.monotonic() + 3
+    while _traces(folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert _traces(folder) == set()
+
+
+def _traces(folder: Path) -> set[str]:
+    groups = set(_groups(os.getpid()))
+    folders = {str(p) for p in folder.iterdir()}
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return groups | folders | set(children)
+
+
+def _groups(owner: int) -> list[str]:
+    folders = [folder for folder, _, _ in os.walk("/sys/fs/cgroup")]
+    return [folder for folder in folders if Path(folder).name.startswith(f"grade-{owner}-")]
+
+
+def start(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> ProcessRunner:
+    program = PRELUDE + textwrap.dedent(code)
+    return ProcessRunner([sys.executable, "-s", "-c", program], limits, "cpu", isolation)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def ended(runner: Runner, seconds: float = 15) -> Ending:
+    wait_for(runner.poll, seconds)
+    ending = runner.poll()
+    assert ending is not None
+    return ending
+
+
+def run(
+    code: str, isolation: Isolation, limits: RunnerLimits = LIMITS, seconds: float = 15
+) -> tuple[Ending, str]:
+    """Run to its end; how it ended and what it printed."""
+    with start(code, isolation, limits) as runner:
+        ending = ended(runner, seconds)
+        runner.stop()
+        return ending, runner.log().decode()
+
+
+def processes_with(mark: str) -> list[int]:
+    """Processes of this host that carry `mark` in their command line, zombies not counted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+# --- the plain path ------------------------------------------------------------------------------
+
+
+def test_the_real_runner_answers_and_ends_when_told(isolation: Isolation) -> None:
+    source = b"def entry(x, out):\n    pass\nprint('imported')\n"
+    fd = sealed_memory("source", source)
+    request = {"kind": "load", "sequence": 5, "source_bytes": len(source), "language": "python"}
+    try:
+        with ProcessSandbox(isolation=isolation).start(LIMITS, "cpu") as runner:
+            extra = {"entry": "entry", "roles": ["in", "out"]}
+            send_request(runner.channel, request | extra, (fd,))
+            wait_for(lambda: b"imported" in runner.log())
+            assert runner.poll() is None
+            assert runner.stop() == Ending(signal=9, stopped=True)
+            assert runner.stop() == runner.poll() == Ending(signal=9, stopped=True)
+    finally:
+        os.close(fd)
+
+
+def test_exit_status_and_signal_come_through(isolation: Isolation) -> None:
+    assert run("os._exit(7)", isolation)[0] == Ending(exit_code=7)
+    assert run("sys.exit(0)", isolation)[0] == Ending(exit_code=0)
+    assert run("os.kill(os.getpid(), 11)", isolation)[0] == Ending(signal=11)
+    assert run("os.kill(os.getpid(), 9)", isolation)[0] == Ending(signal=9)
+
+
+def test_wire_carries_messages_and_descriptors(isolation: Isolation) -> None:
+    code = """
+    sock = socket.socket(fileno=3)
+    text, fds, _, _ = socket.recv_fds(sock, 100, 4)
+    sock.send(text + os.pread(fds[0], 100, 0))
+    """
+    fd = sealed_memory("lent", b"of memory")
+    with start(code, isolation) as runner:
+        socket.send_fds(runner.channel, [b"a block "], [fd])
+        runner.channel.settimeout(10)
+        assert runner.channel.recv(100) == b"a block of memory"
+    os.close(fd)
+
+
+def test_describe_says_what_holds(isolation: Isolation) -> None:
+    words = ProcessSandbox(isolation=isolation).describe()
+    expected = {"namespaces": "process (namespaces", "none": "process (same user)"}
+    assert words.startswith(expected[isolation])
+
+
+def test_environment_is_clean(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADE_TEST_SECRET", "hunter2")
+    _, log = run("print(dict(os.environ)); print(os.listdir('/proc/self/fd'))", isolation)
+    assert "hunter2" not in log
+    # stdio, the wire, and the directory being listed
+    assert "'0', '1', '2', '3', '4']" in log
+
+
+def test_compilers_may_execute_from_jit_only(namespaces: Isolation) -> None:
+    code = """
+    import shutil, subprocess
+    for place in (os.environ["GRADE_JIT"], os.environ["GRADE_SCRATCH"], "/tmp", "/dev/shm"):
+        shutil.copy("/bin/true", place + "/program")
+        tries(place, subprocess.call, [place + "/program"])
+    """
+    _, log = run(code, namespaces)
+    assert log.splitlines() == [
+        "/jit -> 0",
+        "/scratch refused EACCES",
+        "/tmp refused EACCES",
+        "/dev/shm refused EACCES",
+    ]
+
+
+# --- outliving the run ---------------------------------------------------------------------------
+
+SURVIVOR = """
+import os, signal, sys, time
+def detach():
+    if os.fork(): os._exit(0)
+    os.setsid()
+    if os.fork(): os._exit(0)
+    for number in range(1, 32):
+        if number not in (9, 17, 19):
+            signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    detach()
+    os.closerange(0, 100)
+    os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(100)", MARK])
+"""
+
+
+@pytest.mark.parametrize("own_end", [False, True])
+def test_detached_child_does_not_survive(isolation: Isolation, own_end: bool) -> None:
+    mark = f"survivor-{os.urandom(6).hex()}"
+    code = f"MARK = {mark!r}" + SURVIVOR
+    code += "time.sleep(0.5)" if own_end else "print('ready', flush=True); time.sleep(100)"
+    with start(code, isolation) as runner:
+        wait_for(lambda: processes_with(mark) or runner.poll())
+        if own_end:
+            ended(runner)
+        runner.stop()
+    wait_for(lambda: not processes_with(mark), 2)
+
+
+def test_runner_that_ignores_sigterm_is_killed(isolation: Isolation) -> None:
+    code = """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready", flush=True)
+    time.sleep(100)
+    """
+    with start(code, isolation) as runner:
+        wait_for(lambda: b"ready" in runner.log())
+        before = time.monotonic()
+        assert runner.stop().stopped
+        assert time.monotonic() - before < 2
+
+
+def test_runner_dies_with_its_judge(isolation: Isolation) -> None:
+    mark = f"orphan-{os.urandom(6).hex()}"
+    judge = f"""
+    import sys, time
+    from grader.sandbox.base import RunnerLimits
+    from grader.sandbox.process import ProcessRunner
+    command = [sys.executable, "-c", "import time; time.sleep(100)", {mark!r}]
+    limits = RunnerLimits(1 << 30, 1 << 20, 1 << 20, 64)
+    runner = ProcessRunner(command, limits, "cpu", {isolation!r})
+    time.sleep(100)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(judge)], cwd=ROOT)
+    wait_for(lambda: len(processes_with(mark)) == 3)  # the judge, the launcher and the runner
+    process.kill()
+    process.wait()
+    wait_for(lambda: not processes_with(mark), 5)
+    with start("pass", isolation):  # the next judge removes what is left of this one
+        assert _groups(process.pid) == []
+
+
+def test_file_left_behind_is_gone(isolation: Isolation) -> None:
+    code = """
+    for name in ("GRADE_SCRATCH", "GRADE_JIT"):
+        path = os.environ[name] + "/left-behind"
+        open(path, "w").write("x")
+        os.chmod(os.environ[name], 0)
+        print(path)
+    """
+    ending, log = run(code, isolation)
+    assert ending == Ending(exit_code=0)
+    assert not any(Path(path).exists() for path in log.splitlines())
+
+
+# --- using too much ------------------------------------------------------------------------------
+
+
+def test_fork_bomb_is_contained(namespaces: Isolation) -> None:
+    code = """
+    count = 0
+    try:
+        while True:
+            if os.fork() == 0:
+                while True:
+                    try: os.fork()
+                    except OSError: time.sleep(1)
+            count += 1
+    except OSError as error:
+        print("stopped at", errno.errorcode[error.errno], count, flush=True)
+        time.sleep(100)
+    """
+    with start(code, namespaces) as runner:
+        wait_for(lambda: b"stopped at EAGAIN" in runner.log())
+        assert int(runner.log().split()[-1]) < LIMITS.pids
+        before = time.monotonic()
+        assert runner.stop().stopped
+        assert time.monotonic() - before < 3
+
+
+def test_fork_bomb_of_the_same_user_is_swept() -> None:
+    mark = f"bomb-{os.urandom(6).hex()}"
+    code = f"""
+    mark = {mark!r}
+    for _ in range(8):
+        if os.fork() == 0:
+            os.setsid()
+            while True:
+                if os.fork(): os._exit(0)
+                time.sleep(0.001)
+    print("ready", flush=True)
+    time.sleep(100)
+    """
+    with start(code, "none") as runner:
+        wait_for(lambda: b"ready" in runner.log())
+        runner.stop()
+    wait_for(lambda: not processes_with(mark), 3)
+
+
+def test_output_without_end_is_cut(isolation: Isolation) -> None:
+    code = """
+    print("the first line", flush=True)
+    while True: os.write(2, b"x" * 8000)
+    """
+    with start(code, isolation) as runner:
+        assert ended(runner) == Ending(signal=9, output_exceeded=True)
+        assert runner.stop().output_exceeded
+        assert runner.log().startswith(b"the first line\n")
+        assert len(runner.log()) < 140_000
+
+
+MEMORY = {
+    "private": "hoard = []\nwhile True: hoard.append(bytearray(b'x' * (8 << 20)))",
+    "by a child": "os.fork()\nhoard = []\nwhile True: hoard.append(bytearray(b'x' * (8 << 20)))",
+}
+SHARED_MEMORY = {
+    "mapped": """
+    hoard = []
+    while True:
+        hoard.append(mmap.mmap(-1, 8 << 20))
+        hoard[-1].write(b"x" * (8 << 20))
+    """,
+    "memfd": """
+    while True:
+        fd = os.memfd_create("hoard")
+        for _ in range(4): os.write(fd, b"x" * (4 << 20))
+    """,
+}
+
+
+@pytest.mark.parametrize("how", MEMORY)
+def test_memory_without_end_is_ended(isolation: Isolation, how: str) -> None:
+    ending, _ = run(textwrap.dedent(MEMORY[how]), isolation)
+    assert ending == Ending(signal=9, out_of_memory=True)
+
+
+@pytest.mark.parametrize("how", SHARED_MEMORY)
+def test_shared_memory_without_end_is_ended(namespaces: Isolation, how: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("not run: only a control group counts shared memory, and making one needs root")
+    ending, _ = run(SHARED_MEMORY[how], namespaces)
+    assert ending == Ending(signal=9, out_of_memory=True)
+
+
+def test_lent_memory_is_not_counted(isolation: Isolation) -> None:
+    code = """
+    fd = socket.recv_fds(socket.socket(fileno=3), 1, 1)[1][0]
+    view = mmap.mmap(fd, 1 << 30)
+    for page in range(0, 1 << 30, 4096): view[page] = 1
+    print("all touched", flush=True)
+    time.sleep(0.2)
+    """
+    fd = os.memfd_create("arena")
+    os.ftruncate(fd, 1 << 30)
+    import mmap
+
+    with mmap.mmap(fd, 1 << 30) as arena:  # as the judge does: it fills what it lends
+        for _ in range(1 << 6):
+            arena.write(bytes(1 << 24))
+        with start(code, isolation) as runner:
+            socket.send_fds(runner.channel, [b"x"], [fd])
+            assert ended(runner) == Ending(exit_code=0)
+            assert b"all touched" in runner.log()
+    os.close(fd)
+
+
+def test_full_scratch_is_an_error_of_the_submission(namespaces: Isolation) -> None:
+    code = """
+    def fill(folder):
+        for number in range(100):
+            with open(f"{folder}/{number}", "wb") as file:
+                file.write(bytes(1 << 20))
+    for folder in (os.environ["GRADE_SCRATCH"], os.environ["GRADE_JIT"], "/tmp", "/dev/shm"):
+        tries(folder, fill, folder)
+    """
+    ending, log = run(code, namespaces)
+    assert ending == Ending(exit_code=0)
+    assert log.count("ENOSPC") == 4
+
+
+def test_files_count_as_memory(namespaces: Isolation) -> None:
+    code = """
+    with open(os.environ["GRADE_SCRATCH"] + "/big", "wb") as file:
+        while True: file.write(bytes(1 << 20))
+    """
+    ending, _ = run(code, namespaces, replace(LIMITS, scratch_bytes=4 << 30))
+    assert ending.out_of_memory
+
+
+def test_one_file_is_bounded_without_namespaces() -> None:
+    code = "tries('write', os.posix_fallocate, os.open('big', 66), 0, 64 << 20)"
+    _, log = run(code, "none")
+    assert "refused EFBIG" in log
+
+
+# --- reaching out --------------------------------------------------------------------------------
+
+
+def test_host_files_and_processes_are_out_of_sight(namespaces: Isolation, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    paths = [secret, ROOT / "tests", ROOT / "pyproject.toml", ROOT / ".git", Path.home() / ".ssh"]
+    paths += [Path("/etc/shadow"), Path("/var"), Path("/run"), Path("/sys/fs/cgroup")]
+    paths += [Path("/var/run/docker.sock"), Path("/dev/shm/x"), Path("/proc/1/root/home")]
+    code = f"""
+    for path in {[str(p) for p in paths]!r}:
+        tries(path, os.stat, path)
+    print("processes", sorted(int(p) for p in os.listdir("/proc") if p.isdecimal()))
+    print("home", os.listdir("/root") if os.path.isdir("/root") and os.access("/root", 4) else [])
+    print("user", os.getresuid(), os.getgroups())
+    print([line for line in open("/proc/self/status") if line.startswith(("Cap", "NoNew", "Sec"))])
+    """
+    _, log = run(code, namespaces)
+    assert "->" not in log
+    assert "processes [1, 2]" in log
+    assert f"({os.geteuid()}," not in log.split("user")[1]
+    assert log.count("0000000000000000") == 5
+    assert "NoNewPrivs:\\t1" in log
+    assert "Seccomp:\\t2" in log
+
+
+def test_nothing_is_writable_but_its_own_space(namespaces: Isolation) -> None:
+    code = """
+    for folder, names, _ in os.walk("/"):
+        if folder in ("/proc", "/sys"): names.clear()
+        if os.access(folder, os.W_OK): print(folder); names.clear()
+    tries("root", open, "/x", "w"); tries("usr", open, "/usr/x", "w")
+    """
+    _, log = run(code, namespaces, seconds=60)
+    assert sorted(log.splitlines()) == sorted(
+        ["/tmp", "/scratch", "/jit", "/dev/shm", "root refused EROFS", "usr refused EROFS"]
+    )
+
+
+def test_host_network_is_out_of_reach(isolation: Isolation) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"""
+        def connect(family, kind, *where):
+            with socket.socket(family, kind) as sock:
+                sock.settimeout(2)
+                sock.connect(*where)
+                return "connected"
+        inet, stream = socket.AF_INET, socket.SOCK_STREAM
+        tries("loopback", connect, inet, stream, ("127.0.0.1", {port}))
+        tries("world", connect, inet, socket.SOCK_DGRAM, ("192.0.2.1", 9))
+        tries("six", connect, socket.AF_INET6, stream, ("::1", {port}))
+        tries("vm", socket.socket, socket.AF_VSOCK, stream)
+        tries("raw", socket.socket, inet, socket.SOCK_RAW, 1)
+        tries("packet", socket.socket, socket.AF_PACKET, socket.SOCK_RAW)
+        """
+        _, log = run(code, isolation)
+    assert log.count("refused") == 6, log
+
+
+def test_system_calls_that_break_out_are_refused(isolation: Isolation) -> None:
+    code = """
+    libc = ctypes.CDLL(None, use_errno=True)
+    def call(name, *arguments):
+        if getattr(libc, name)(*arguments) == -1:
+            code = ctypes.get_errno()
+            raise OSError(code, "no")
+        return "done"
+    tries("unshare user", call, "unshare", 0x10000000)
+    tries("unshare mount", call, "unshare", 0x20000)
+    tries("mount", call, "mount", b"none", b"/tmp", b"tmpfs", 0, b"")
+    tries("ptrace parent", call, "ptrace", 16, os.getppid(), 0, 0)
+    tries("chroot", os.chroot, "/")
+    tries("become root", os.setuid, 0)
+    tries("bpf", call, "syscall", 321, 0, 0, 0)
+    tries("io_uring", call, "syscall", 425, 8, 0)
+    tries("clone3", call, "syscall", 435, 0, 0)
+    tries("priority", os.nice, -5)
+    """
+    _, log = run(code, isolation)
+    if isolation == "none" and os.geteuid() == 0:
+        log = log.replace("become root -> None", "become root refused, as it already is")
+    assert log.count("refused") == 10, log
+
+
+def test_kill_of_everyone_reaches_only_itself(namespaces: Isolation) -> None:
+    code = f"""
+    tries("judge", os.kill, {os.getpid()}, 0)
+    tries("everyone", os.kill, -1, signal.SIGKILL)
+    print("still here", flush=True)
+    """
+    ending, log = run(code, namespaces)
+    assert ending == Ending(exit_code=0)
+    assert log.splitlines() == ["judge refused ESRCH", "everyone refused ESRCH", "still here"]
+
+
+def test_judge_is_not_dumpable_while_a_runner_lives(isolation: Isolation) -> None:
+    get_dumpable = 3
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(get_dumpable, 0, 0, 0, 0) == 1
+    with start("time.sleep(100)", isolation), start("time.sleep(100)", isolation) as second:
+        second.stop()
+        second.stop()
+        assert libc.prctl(get_dumpable, 0, 0, 0, 0) == 0
+    assert libc.prctl(get_dumpable, 0, 0, 0, 0) == 1
+
+
+def test_two_runners_are_two_users(namespaces: Isolation) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("not run: only root can give each runner a user of its own")
+    code = "print(os.getuid(), flush=True); time.sleep(100)"
+    with start(code, namespaces) as one, start(code, namespaces) as other:
+        wait_for(lambda: one.log() and other.log())
+        assert one.log() != other.log()
+        assert int(one.log()) >= 60_706
+
+
+# --- odd ends ------------------------------------------------------------------------------------
+
+
+def test_closing_everything_does_not_hang_us(isolation: Isolation) -> None:
+    code = """
+    print("before", flush=True)
+    os.closerange(0, 4096)
+    time.sleep(100)
+    """
+    with start(code, isolation) as runner:
+        runner.channel.settimeout(1)
+        wait_for(lambda: b"before" in runner.log())
+        before = time.monotonic()
+        assert runner.stop().stopped
+        assert time.monotonic() - before < 2
+
+
+def test_stop_from_many_threads_at_once(isolation: Isolation) -> None:
+    with start("time.sleep(100)", isolation) as runner:
+        endings: list[Ending] = []
+        threads = [threading.Thread(target=lambda: endings.append(runner.stop())) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert endings == [Ending(signal=9, stopped=True)] * 8
+
+
+def test_launcher_killed_takes_the_runner_along(namespaces: Isolation) -> None:
+    mark = f"headless-{os.urandom(6).hex()}"
+    command = [sys.executable, "-c", "import time; time.sleep(100)", mark]
+    with ProcessRunner(command, LIMITS, "cpu", namespaces) as runner:
+        os.kill(runner._process.pid, signal.SIGKILL)
+        wait_for(lambda: not processes_with(mark), 5)
+        assert ended(runner) == Ending(signal=9)
+
+
+def test_command_that_cannot_be_executed_is_our_fault(isolation: Isolation) -> None:
+    with pytest.raises(SandboxError, match=r"No such file.*no-such-program"):
+        ProcessRunner(["/no-such-program"], LIMITS, "cpu", isolation)
+
+
+def test_runner_that_dies_at_once_says_why(isolation: Isolation) -> None:
+    with ProcessSandbox("grader.no_such_module", isolation).start(LIMITS, "cpu") as runner:
+        assert ended(runner) == Ending(exit_code=1)
+        wait_for(lambda: b"No module named grader.no_such_module" in runner.log())
+
+
+def test_only_root_may_give_a_user(tmp_path: Path) -> None:
+    """Else the sweep by user would end every process of the person who grades."""
+    python = shutil.which("python3", path="/usr/bin")
+    if os.geteuid() != 0 or python is None:
+        pytest.skip("not run: needs root, and a Python in /usr/bin that any user can run")
+    report = _as_other(python, 1000, "user")
+    assert "only root can give a runner a user of its own" in report["error"]
+
+
+@pytest.mark.parametrize(
+    ("uid", "isolation", "words"),
+    [(0, "user", "process (own user)"), (1000, "namespaces", "process (namespaces)")],
+)
+def test_the_other_isolations(uid: int, isolation: str, words: str) -> None:
+    """Under an interpreter that every user can reach, and from a user who is not root."""
+    python = shutil.which("python3", path="/usr/bin")
+    if os.geteuid() != 0 or python is None:
+        pytest.skip("not run: needs root, and a Python in /usr/bin that any user can run")
+    report = _as_other(python, uid, isolation)
+    if "unshare" in report.get("error", ""):
+        pytest.skip(f"not run: {report['error']}")
+    assert report["words"] == words
+    assert report["out_of_memory"] is True
+    assert report["stopped"] is True
+    assert report["left"] == []
+    assert "judge refused" in report["log"]
+
+
+def _as_other(python: str, uid: int, isolation: str) -> dict[str, Any]:
+    """Be a judge of another user, or with another interpreter, and report as JSON."""
+    mark = f"other-{os.urandom(6).hex()}"
+    survive = f"MARK = {mark!r}{SURVIVOR}tries('judge', os.kill, JUDGE, 0)\ntime.sleep(100)"
+    judge = f"""
+import json, os, sys, time
+from pathlib import Path
+from grader.sandbox.base import RunnerLimits, SandboxError
+from grader.sandbox.process import ProcessRunner, ProcessSandbox
+limits = RunnerLimits({256 << 20}, {8 << 20}, {1 << 20}, 64)
+def start(code):
+    command = [sys.executable, "-s", "-c", {PRELUDE!r} + code]
+    return ProcessRunner(command, limits, "cpu", {isolation!r})
+def marked():
+    found = [p for p in Path("/proc").glob("[0-9]*/cmdline") if int(p.parts[2]) != os.getpid()]
+    return [str(p) for p in found if {mark.encode()!r} in read(p)]
+def read(path):
+    try: return path.read_bytes()
+    except OSError: return b""
+try:
+    words = ProcessSandbox(isolation={isolation!r}).describe()
+except SandboxError as error:
+    print(json.dumps({{"error": str(error)}}))
+    sys.exit()
+with start({MEMORY["private"]!r}) as runner:
+    while runner.poll() is None: time.sleep(0.01)
+    out_of_memory = runner.poll().out_of_memory
+with start(f"JUDGE = {{os.getpid()}}\\n" + {survive!r}) as runner:
+    time.sleep(1)
+    stopped = runner.stop().stopped
+    log = runner.log().decode()
+print(json.dumps(dict(words=words, out_of_memory=out_of_memory, stopped=stopped, log=log,
+                      left=marked())))
+"""
+    done = subprocess.run(
+        [python, "-c", judge],
+        cwd=ROOT,
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert isinstance(result, dict)
+    return result
+
+
+def test_starting_costs_little(isolation: Isolation) -> None:
+    def plain() -> float:
+        before = time.monotonic()
+        subprocess.run([sys.executable, "-s", "-c", "print()"], check=True, capture_output=True)
+        return time.monotonic() - before
+
+    def jailed() -> float:
+        before = time.monotonic()
+        with ProcessRunner(
+            [sys.executable, "-s", "-c", "print(1)"], LIMITS, "cpu", isolation
+        ) as runner:
+            wait_for(lambda: b"1" in runner.log())
+            return time.monotonic() - before
+
+    overhead_s = min(jailed() for _ in range(5)) - min(plain() for _ in range(5))
+    assert overhead_s < 0.15

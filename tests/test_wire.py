@@ -1,0 +1,154 @@
+"""The wire: what an honest runner sends arrives, and nothing else does harm."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.wire import (
+    REQUEST_BYTES,
+    TEXT_BYTES,
+    Reply,
+    Status,
+    WireClosed,
+    WireError,
+    WireTimeout,
+    receive_reply,
+    receive_request,
+    sealed_memory,
+    send_reply,
+    send_request,
+)
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    judge, runner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with judge, runner:
+        yield judge, runner
+
+
+def test_a_request_arrives_with_its_descriptor(pair: Pair) -> None:
+    judge, runner = pair
+    fd = sealed_memory("source", b"import torch")
+    send_request(judge, {"kind": "load", "sequence": 1}, (fd,))
+    os.close(fd)
+    request, fds = receive_request(runner)
+    assert request == {"kind": "load", "sequence": 1}
+    assert os.pread(fds[0], 100, 0) == b"import torch"
+    os.close(fds[0])
+
+
+def test_a_lent_source_cannot_be_changed(pair: Pair) -> None:
+    fd = sealed_memory("source", b"honest")
+    with pytest.raises(OSError):
+        os.pwrite(fd, b"x", 0)
+    with pytest.raises(OSError):
+        os.ftruncate(fd, 0)
+    os.close(fd)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(Status),
+    st.integers(0, 2**64 - 1),
+    st.text(max_size=200),
+)
+def test_replies_survive_the_trip(sequence: int, status: Status, claim_ns: int, text: str) -> None:
+    reply = Reply(sequence, status, 3, claim_ns, 7, text)
+    again = Reply.unpack(reply.pack())
+    assert (again.sequence, again.status, again.claim_ns) == (sequence, status, claim_ns)
+    assert again.text == text.encode("utf-8", "replace").decode()
+
+
+@given(st.binary(max_size=6000))
+def test_any_bytes_are_a_reply_or_a_wire_error(frame: bytes) -> None:
+    try:
+        Reply.unpack(frame)
+    except WireError:
+        pass
+
+
+def test_long_text_is_cut_where_it_is_packed() -> None:
+    frame = Reply(1, Status.RUNTIME_ERROR, text="x" * 100_000).pack()
+    assert len(Reply.unpack(frame).text) == TEXT_BYTES
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"x",
+        b"GRD1" + bytes(200),
+        Reply(1, Status.OK, text="abc").pack() + b"more",
+        Reply(1, Status.OK, text="abc").pack()[:-1],
+        Reply(1, Status.OK).pack().replace(b"GRD1", b"GRD2"),
+        bytes(TEXT_BYTES * 3),
+    ],
+)
+def test_a_frame_that_is_no_reply_is_refused(pair: Pair, frame: bytes) -> None:
+    judge, runner = pair
+    runner.send(frame)
+    with pytest.raises(WireError):
+        receive_reply(judge, 1)
+
+
+def test_descriptors_sent_with_a_reply_are_dropped(pair: Pair) -> None:
+    judge, runner = pair
+    before = len(os.listdir("/proc/self/fd"))
+    rights = array.array("i", [runner.fileno()] * 50)
+    runner.sendmsg([Reply(1, Status.OK).pack()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    assert receive_reply(judge, 1).sequence == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_silence_times_out_and_a_closed_wire_says_so(pair: Pair) -> None:
+    judge, runner = pair
+    with pytest.raises(WireTimeout):
+        receive_reply(judge, 0.01)
+    runner.close()
+    with pytest.raises(WireClosed):
+        receive_reply(judge, 1)
+    with pytest.raises(WireClosed):
+        send_request(judge, {"kind": "call"})
+
+
+def test_an_empty_message_counts_as_closed(pair: Pair) -> None:
+    judge, runner = pair
+    runner.send(b"")
+    with pytest.raises(WireError):
+        receive_reply(judge, 1)
+
+
+def test_a_runner_that_never_reads_does_not_hold_the_judge(pair: Pair) -> None:
+    judge, _ = pair
+    with pytest.raises(WireError):
+        for _ in range(10_000):
+            send_request(judge, {"kind": "call", "order": [0] * 1000})
+
+
+def test_bulk_does_not_go_into_a_request(pair: Pair) -> None:
+    judge, _ = pair
+    with pytest.raises(ValueError):
+        send_request(judge, {"text": "x" * REQUEST_BYTES})
+
+
+def test_the_runner_learns_that_the_judge_is_gone(pair: Pair) -> None:
+    judge, runner = pair
+    judge.close()
+    with pytest.raises(WireClosed):
+        receive_request(runner)
+
+
+def test_sent_replies_are_received_in_order(pair: Pair) -> None:
+    judge, runner = pair
+    for sequence in range(3):
+        send_reply(runner, Reply(sequence, Status.OK))
+    assert [receive_reply(judge, 1).sequence for _ in range(3)] == [0, 1, 2]
