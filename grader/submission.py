@@ -59,13 +59,16 @@ def _read_regular(path: Path, max_bytes: int) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SubmissionError(f"{path}: cannot be read ({reason})") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise SubmissionError(f"{path}: is a folder; hand in one file")
         if not stat.S_ISREG(mode):
             raise SubmissionError(f"{path}: is not a regular file")
-        source = file.read(max_bytes + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            source = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
     if len(source) > max_bytes:
         raise SubmissionError(f"{path}: larger than the limit of {max_bytes:,} bytes")
     return source

@@ -3,7 +3,7 @@
 #
 #   sandbox/make-base.sh TAG [MORE PACKAGES, comma-separated]
 #
-# Needs root, mmdebstrap (installed when missing) and an engine; takes about a minute.
+# Needs root, mmdebstrap (installed when missing) and an engine; takes one or two minutes.
 set -euo pipefail
 
 tag="${1:?usage: $0 TAG [PACKAGES]}"
@@ -15,10 +15,7 @@ if ! command -v mmdebstrap >/dev/null; then
 fi
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-# The host's own sources and keys: they are known to work here.
-mmdebstrap --quiet --variant=minbase --include="$packages" \
-  --aptopt='APT::Install-Recommends "false"' bookworm "$work/base.tar" \
-  ${GRADE_MIRROR:+"$GRADE_MIRROR"}
+mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$work/base.tar"
 socket="${DOCKER_HOST:-unix:///var/run/docker.sock}"
 curl --fail --silent --show-error --unix-socket "${socket#unix://}" \
   --header "Content-Type: application/x-tar" --upload-file "$work/base.tar" --request POST \

@@ -15,7 +15,7 @@ numbers = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=60)
 
 
 def test_interval_of_known_sizes_uses_the_tabled_ranks() -> None:
-    # Ranks of the 95 % interval of a median: n=6 → (1,6), n=9 → (2,8), n=15 → (4,12), n=20 → (6,15).
+    # Ranks of the 95 % interval of a median, as statistics tables give them.
     for n, low, high in [(6, 1, 6), (9, 2, 8), (15, 4, 12), (20, 6, 15)]:
         assert median_interval(range(1, n + 1)) == (low, high)
 
@@ -52,7 +52,8 @@ def test_overlap_counts_touching_ends() -> None:
 
 def test_product_interval_of_one_is_itself() -> None:
     low, high = product_interval([(2.0, 8.0)])
-    assert math.isclose(low, 2.0) and math.isclose(high, 8.0)
+    assert math.isclose(low, 2.0)
+    assert math.isclose(high, 8.0)
 
 
 def test_product_interval_narrows_with_independent_factors() -> None:

@@ -21,30 +21,21 @@ GUARD_BYTES = 512
 """At least this much lies between two tensors."""
 MAX_LAYOUT_BYTES = 64 << 20
 
-ITEM_BYTES = {
-    "fp64": 8,
-    "fp32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
+_ELEMENTS: dict[str, tuple[str, int]] = {
+    "fp64": ("float64", 8),
+    "fp32": ("float32", 4),
+    "fp16": ("float16", 2),
+    "bf16": ("bfloat16", 2),
+    "int64": ("int64", 8),
+    "int32": ("int32", 4),
+    "int16": ("int16", 2),
+    "int8": ("int8", 1),
+    "uint8": ("uint8", 1),
+    "bool": ("bool", 1),
 }
-_TORCH_NAMES = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "int64": "int64",
-    "int32": "int32",
-    "int16": "int16",
-    "int8": "int8",
-    "uint8": "uint8",
-    "bool": "bool",
-}
+"""Our name of an element type → its name in torch, and its size in bytes."""
+
+ITEM_BYTES = {dtype: size for dtype, (_, size) in _ELEMENTS.items()}
 
 
 @dataclass(frozen=True)
@@ -127,14 +118,14 @@ def view(buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
     """The tensor of `slot` in `buffer` (uint8, one dimension), sharing its memory."""
     import torch
 
-    dtype = getattr(torch, _TORCH_NAMES[slot.dtype])
+    dtype = getattr(torch, _ELEMENTS[slot.dtype][0])
     flat = buffer[slot.offset : slot.offset + slot.nbytes].view(dtype)
     return flat.as_strided(slot.shape, slot.strides)
 
 
 def slot_of(tensor: torch.Tensor) -> Slot:
     """A slot (at offset 0) with the dtype, shape and strides of `tensor`."""
-    names = {f"torch.{name}": dtype for dtype, name in _TORCH_NAMES.items()}
+    names = {f"torch.{name}": dtype for dtype, (name, _) in _ELEMENTS.items()}
     return Slot(0, names[str(tensor.dtype)], tuple(tensor.shape), tuple(tensor.stride()))
 
 

@@ -1,6 +1,7 @@
 """The board: graded results, kept for good, and who is ahead."""
 
 from grader.board.ranking import Entry, ranks
-from grader.board.store import Board, BoardError, Stored, default_url
+from grader.board.schema import BoardError
+from grader.board.store import Board, Stored, default_url
 
 __all__ = ["Board", "BoardError", "Entry", "Stored", "default_url", "ranks"]

@@ -23,7 +23,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def render(report: Report, width: int) -> Group:
-    """The whole report: headline, cases, what went wrong, stages, the submission's own output.
+    """The whole report: cases, what went wrong, stages, the submission's own output, the verdict.
 
     width: columns of the terminal; rates and bars of benchmarks go where it is narrow.
     """
@@ -31,8 +31,6 @@ def render(report: Report, width: int) -> Group:
 
 
 def _parts(report: Report, width: int) -> Iterator[RenderableType]:
-    yield _headline(report)
-    yield Text()
     tests = [case for case in report.cases if case.kind == "test"]
     benchmarks = [case for case in report.cases if case.kind == "benchmark"]
     if tests:
@@ -50,6 +48,8 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
         yield _stages(report.stages_s)
     if report.log.strip():
         yield _log(report.log)
+    # Last, since the end is what a terminal shows without scrolling.
+    yield _headline(report)
 
 
 # The headline ------------------------------------------------------------------------------------

@@ -169,7 +169,8 @@ def _import(problem: Problem, file: str) -> ModuleType:
     path = problem.folder / file
     name = f"_grade_problem_{problem.name}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

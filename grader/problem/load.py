@@ -90,10 +90,13 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         link = " (symbolic links are not followed)" if path.is_symlink() else ""
         raise ProblemError(f"{path}: cannot be read: {error.strerror}{link}") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ProblemError(f"{path}: is not a regular file")
-        content = file.read(FILE_BYTES + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > FILE_BYTES:
         raise ProblemError(f"{path}: larger than the limit of {FILE_BYTES:,} bytes")
     return content

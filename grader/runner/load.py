@@ -39,7 +39,8 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
     path.write_bytes(source)
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location("submission", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["submission"] = module
     try:

@@ -108,7 +108,7 @@ class Server:
                 for index in request["order"]:
                     self.entry.call(self.prepared[index])
             self.graph = graph
-        except Exception:  # whatever it was, rounds run eagerly then: never a fault
+        except Exception:  # noqa: BLE001 - whatever it was, rounds run eagerly: never a fault
             torch.cuda.synchronize()
         return {"flags": Flag.GRAPH if self.graph is not None else 0}
 
@@ -174,7 +174,7 @@ def serve(sock: socket.socket) -> None:
         try:
             answer = handlers[request["kind"]](request, fds)
             reply = Reply(sequence, Status.OK, **answer)
-        except BaseException as error:  # SystemExit from a submission included
+        except BaseException as error:  # noqa: BLE001 - a submission may raise SystemExit too
             reply = _failure(sequence, error)
         finally:
             for fd in fds:

@@ -17,7 +17,7 @@ Device = Literal["cpu", "cuda"]
 
 
 class SandboxError(Exception):
-    """The sandbox could not be started or ended: ours, never the submission's. Text is for a person."""
+    """The sandbox could not be started or ended: ours, never the submission's. For a person."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Runner(ABC):
 
     @abstractmethod
     def stop(self) -> Ending:
-        """Kill the whole tree, wait for it, remove every trace. May be called again; never raises."""
+        """Kill the whole tree, wait for it, remove every trace. May be repeated; never raises."""
 
     def __enter__(self) -> Self:
         return self

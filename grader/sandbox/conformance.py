@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from grader.sandbox import docker
+from grader.sandbox import docker, sweep
 from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.engine import engine
 from grader.sandbox.host import device_nodes
 from grader.wire import Status, WireError, WireTimeout, receive_reply, send_request
 
@@ -260,7 +261,8 @@ def _owner_killed(bench: Bench) -> list[str]:
         if bench.kind == "docker":
             if not remains:
                 return ["the owner's container was not seen"]
-            docker.sweep(docker.client())
+            with engine() as api:
+                sweep.sweep(api)
         holes = [] if _is_closed(ours) else ["a process of the runner lives on"]
         return holes + [f"left {what}" for what in sorted(remains) if _is_there(what)]
     finally:
@@ -301,17 +303,20 @@ def _remains(bench: Bench, owner_pid: int) -> set[str]:
     if bench.kind != "docker":
         return set()
     found = set()
-    for container in docker.client().containers(all=True, filters={"label": docker.MARK}):
+    with engine() as api:
+        containers = api.containers(all=True, filters={"label": sweep.MARK})
+    for container in containers:
         labels = container["Labels"]
-        if labels[docker.OWNER].split("/")[2] == str(owner_pid):
-            found |= {container["Id"], labels[docker.FOLDER]}
+        if labels[sweep.OWNER].split("/")[2] == str(owner_pid):
+            found |= {container["Id"], labels[sweep.FOLDER]}
     return found
 
 
 def _is_there(what: str) -> bool:
     if what.startswith("/"):
         return Path(what).exists()
-    return bool(docker.client().containers(all=True, filters={"id": what}))
+    with engine() as api:
+        return bool(api.containers(all=True, filters={"id": what}))
 
 
 def _addresses() -> list[str]:

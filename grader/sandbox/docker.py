@@ -20,32 +20,31 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from socket import SocketIO
 from types import FrameType
 
 import docker
-import requests
 from docker.types import LogConfig, Mount, Ulimit
-from docker.utils import kwargs_from_env
+from docker.utils.socket import frames_iter
 
 from grader.sandbox import images
 from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.engine import FAULTS, client, engine, engine_errors
 from grader.sandbox.host import device_nodes
 from grader.sandbox.output import Output
+from grader.sandbox.sweep import FOLDER, MARK, OWNER, owner_of, sweep
 
 START_DEADLINE_S = 60.0
 """How long a runner may take to connect, on a busy machine with a cold disk."""
 
 SHM_BYTES = 64 << 20
-MARK, OWNER, FOLDER = "grade.runner", "grade.owner", "grade.folder"
-"""Labels: that a container is ours, which process owns it, and the directory of its socket."""
-
 _ENDS_BY_ITSELF_S = 1.0
 """How long a runner that has dropped the wire may take to end before it is killed."""
-_ENGINE_TIMEOUT_S = 60
-_ENGINE_FAULTS = (docker.errors.DockerException, requests.RequestException)
+_KILLED_S = 10.0
+"""How long the engine may take to tell that a killed container has ended."""
+
 _live: set[DockerRunner] = set()
 
 
@@ -66,8 +65,8 @@ class DockerSandbox(Sandbox):
     def available() -> str | None:
         """None when the engine answers, else why not and what to do, for a person."""
         try:
-            with _engine_errors():
-                client(timeout_s=5).ping()
+            with engine(timeout_s=5) as api:
+                api.ping()
         except SandboxError as error:
             return str(error)
         return None
@@ -76,16 +75,16 @@ class DockerSandbox(Sandbox):
         return f"docker ({self._image or 'host image'})"
 
     def start(self, limits: RunnerLimits, device: Device) -> Runner:
-        with _engine_errors():
-            api = client()
+        with engine() as api:
             sweep(api)
             if self._image:
                 image = images.own_image(api, self._image, device)
             else:
                 image = images.host_image(api, device)
-            _stop_live_on_exit()
-            command = [image.python, "-s", "-m", self._module, "--connect", str(_SOCKET)]
-            return DockerRunner(api, image, command, limits, device)
+        _stop_live_on_exit()
+        command = [image.python, "-s", "-m", self._module, "--connect", str(_SOCKET)]
+        with engine_errors():
+            return DockerRunner(image, command, limits, device)
 
 
 class DockerRunner(Runner):
@@ -93,13 +92,12 @@ class DockerRunner(Runner):
 
     def __init__(
         self,
-        api: docker.APIClient,
         image: images.Image,
         command: list[str],
         limits: RunnerLimits,
         device: Device,
     ) -> None:
-        self._api = api
+        self._api = client()
         self._output = Output(limits.output_bytes)
         self._ended = threading.Event()
         self._state: dict[str, object] = {}
@@ -107,6 +105,7 @@ class DockerRunner(Runner):
         self._lock = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="grade-"))
         self._id = ""
+        self._started = False
         _live.add(self)
         try:
             listener = _listen(self._folder)
@@ -129,14 +128,16 @@ class DockerRunner(Runner):
             user=f"{images.USER_ID}:{images.USER_ID}",
             working_dir=str(images.SCRATCH),
             environment=image.environment,
-            labels={MARK: "1", OWNER: _owner(os.getpid()), FOLDER: str(self._folder)},
+            labels={MARK: "1", OWNER: owner_of(os.getpid()), FOLDER: str(self._folder)},
             host_config=_host_config(self._api, image, limits, device, self._folder),
         )
         self._id = created["Id"]
         # Attached before the start, so that not one byte is missed.
-        output = self._api.attach(self._id, stream=True)
+        wanted = {"stdout": 1, "stderr": 1, "stream": 1}
+        output = self._api.attach_socket(self._id, params=wanted)
         threading.Thread(target=self._watch, args=(output,), daemon=True).start()
         self._api.start(self._id)
+        self._started = True
 
     def _accept(self, listener: socket.socket) -> socket.socket:
         deadline = time.monotonic() + START_DEADLINE_S
@@ -151,19 +152,21 @@ class DockerRunner(Runner):
             " is the engine on this machine, and the machine not overloaded?"
         )
 
-    def _watch(self, output: Iterator[bytes]) -> None:
+    def _watch(self, output: SocketIO) -> None:
         """In a thread of its own: read what is printed, then wait for the end."""
         api = client(version=self._api.api_version)
         try:
-            for chunk in output:
+            for _, chunk in frames_iter(output, tty=False):
                 if self._output.add(chunk):
                     # Aside, since the engine ends a container only while its output is read.
                     threading.Thread(target=self._kill, daemon=True).start()
             api.wait(self._id, timeout=None)
             self._state = api.inspect_container(self._id)["State"]
-        except (*_ENGINE_FAULTS, OSError) as error:
+        except (*FAULTS, OSError) as error:
             self._output.add(f"[the engine was lost: {error}]\n".encode())
         finally:
+            output._response.close()  # type: ignore[attr-defined]  # docker-py's hold on it
+            output.close()
             api.close()
             self._ended.set()
 
@@ -186,15 +189,13 @@ class DockerRunner(Runner):
         if hung_up:
             self._ended.wait(_ENDS_BY_ITSELF_S)
         stopped = not self._ended.is_set()
+        if stopped and self._started:
+            self._kill()
+            self._ended.wait(_KILLED_S)
+        ending = self._ending(stopped, hung_up)
         if self._id:
-            if stopped:
-                self._kill()
-                self._ended.wait(10)
-            ending = self._ending(stopped, hung_up)
-            with suppress(*_ENGINE_FAULTS):
+            with suppress(*FAULTS):
                 self._api.remove_container(self._id, force=True, v=True)
-        else:
-            ending = Ending(stopped=True)
         if hasattr(self, "channel"):
             self.channel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -205,7 +206,7 @@ class DockerRunner(Runner):
     def _kill(self) -> None:
         # It may have ended by itself already; what did end it is read from its state.
         # A connection of its own: this may run beside any other call.
-        with suppress(*_ENGINE_FAULTS), closing(client(version=self._api.api_version)) as api:
+        with suppress(*FAULTS), closing(client(version=self._api.api_version)) as api:
             api.kill(self._id)
 
     def _hung_up(self) -> bool:
@@ -233,38 +234,6 @@ class DockerRunner(Runner):
 
 
 _SOCKET = images.WIRE / "judge.sock"
-
-
-def client(version: str = "auto", timeout_s: int = _ENGINE_TIMEOUT_S) -> docker.APIClient:
-    """A connection to the engine. Raises `SandboxError` for an engine on another machine."""
-    where = kwargs_from_env()
-    url = where.get("base_url", "unix://")
-    if not url.startswith(("unix://", "http+unix://")):
-        raise SandboxError(
-            f"DOCKER_HOST={os.environ['DOCKER_HOST']} is not on this machine: judge and runner"
-            " share memory, so point it at a local engine, unix:///path/to/docker.sock"
-        )
-    return docker.APIClient(version=version, timeout=timeout_s, **where)
-
-
-def sweep(api: docker.APIClient) -> list[str]:
-    """Remove containers whose owner is gone; return their names.
-
-    Only owners that this process could see are judged: those of its own PID namespace, and those
-    of an earlier boot.
-    """
-    removed = []
-    for container in api.containers(all=True, filters={"label": f"{MARK}=1"}):
-        labels = container["Labels"]
-        if not _is_gone(labels.get(OWNER, "")):
-            continue
-        with suppress(docker.errors.NotFound):
-            api.remove_container(container["Id"], force=True, v=True)
-        folder = Path(labels.get(FOLDER, ""))
-        if folder.name.startswith("grade-"):
-            shutil.rmtree(folder, ignore_errors=True)
-        removed.append(container["Names"][0].lstrip("/"))
-    return removed
 
 
 def _host_config(
@@ -325,54 +294,6 @@ def _listen(folder: Path) -> socket.socket:
     (wire / _SOCKET.name).chmod(0o666)
     listener.listen(1)
     return listener
-
-
-def _owner(pid: int) -> str:
-    """This process for all time: boot, PID namespace, process id, start time in clock ticks."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    # The name in brackets may hold spaces; the start time is the 20th field behind it.
-    started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return f"{boot}/{namespace}/{pid}/{started}"
-
-
-def _is_gone(owner: str) -> bool:
-    boot, namespace, pid, _ = [*owner.split("/"), "", "", "", ""][:4]
-    own_boot, own_namespace, *_ = _owner(os.getpid()).split("/")
-    if boot != own_boot:
-        return True
-    if namespace != own_namespace:
-        return False
-    try:
-        return _owner(int(pid)) != owner
-    except (OSError, ValueError):
-        return True
-
-
-@contextmanager
-def _engine_errors() -> Iterator[None]:
-    """Turn what the engine's client raises into a `SandboxError` that says what to do."""
-    try:
-        yield
-    except docker.errors.APIError as error:
-        raise SandboxError(f"the Docker engine refused: {error.explanation or error}") from error
-    except _ENGINE_FAULTS as error:
-        raise SandboxError(_engine_advice(str(error))) from error
-
-
-def _engine_advice(text: str) -> str:
-    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if "Permission" in text:
-        return (
-            f"no permission to use the Docker engine at {where}:"
-            " add yourself to the group `docker` and log in again, or run as root"
-        )
-    if "No such file" in text or "FileNotFound" in text or "refused" in text:
-        return (
-            f"no Docker engine answers at {where}: start one (scripts/start-docker.sh),"
-            " set DOCKER_HOST, or use --sandbox process for your own code"
-        )
-    return f"the Docker engine at {where} failed: {text}"
 
 
 def _stop_live_on_exit() -> None:

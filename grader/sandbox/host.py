@@ -61,6 +61,7 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
     path = [str(p) for p in programs]
     path += ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
     imports = [_package_folder().parent, *_site_folders()]
+    imports = [folder for folder in imports if folder not in _own_site_folders()]
     cores = str(len(os.sched_getaffinity(0)))
     environment = {
         "PATH": os.pathsep.join(dict.fromkeys(path)),
@@ -133,18 +134,20 @@ def _package_folder() -> Path:
 @cache
 def _site_folders() -> list[Path]:
     """Where `PACKAGES` lie when the interpreter would not look there by itself under ``-s``."""
-    own = {
-        Path(p) for p in (*site.getsitepackages(), *sys.path) if Path(p).is_relative_to(sys.prefix)
-    }
-    own |= {Path(p) for p in sys.path if Path(p).is_relative_to(sys.base_prefix)}
     folders: list[Path] = []
     for package in PACKAGES:
         spec = find_spec(package)
         for folder in spec.submodule_search_locations or () if spec else ():
             parent = Path(folder).parent
-            if parent not in own and parent not in folders:
+            if parent not in _own_site_folders() and parent not in folders:
                 folders.append(parent)
     return folders
+
+
+@cache
+def _own_site_folders() -> set[Path]:
+    """Where the interpreter looks by itself: named again, they would hide its own library."""
+    return {Path(folder) for folder in site.getsitepackages()}
 
 
 @cache

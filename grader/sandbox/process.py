@@ -1,6 +1,7 @@
 """The sandbox for machines with no Docker: a process tree of this host, held as well as it can be.
 
-`grader.sandbox.launch` builds the jail; this module starts it, watches it from outside and ends it.
+`grader.sandbox.launch` runs it in a jail; this module starts that, watches it from outside and ends
+it.
 How much it isolates depends on what this user may do, the best that works is taken, and `describe`
 says which it was:
 
@@ -21,7 +22,6 @@ space are looked at 20 times a second, and shared memory escapes the count.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import secrets
 import select
@@ -39,12 +39,12 @@ from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, S
 from grader.sandbox.cgroup import ControlGroup
 from grader.sandbox.filter import system_call_filter
 from grader.sandbox.host import device_nodes, host_paths, runner_environment
-from grader.sandbox.launch import WIRE_FD, Config, descendants
+from grader.sandbox.jail import WIRE_FD, Config
+from grader.sandbox.launch import descendants, launcher_command
 from grader.sandbox.output import Output
 
 Isolation = Literal["namespaces", "user", "none"]
 
-LAUNCHER = Path(__file__).with_name("launch.py")
 START_S = 20.0
 END_S = 15.0
 """How long a killed tree may take to die: a driver may have to tear down a busy GPU first."""
@@ -141,7 +141,7 @@ class ProcessRunner(Runner):
         with wire, control:
             config = self._config(command, device, wire.fileno(), control.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(config)],
+                launcher_command(config),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -27,7 +27,9 @@ def flat(layout: Layout) -> list[Slot]:
     found: list[Slot] = []
     for arguments in layout.sets:
         for value in arguments:
-            found += value if isinstance(value, list) else [value] if isinstance(value, Slot) else []
+            found += (
+                value if isinstance(value, list) else [value] if isinstance(value, Slot) else []
+            )
     return found
 
 

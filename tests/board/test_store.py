@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from grader.board import Board, BoardError, default_url
+from grader.board.schema import explained
 from grader.report import Report
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -196,6 +198,20 @@ def test_a_url_that_leads_nowhere(url: str) -> None:
 def test_a_missing_driver_is_named() -> None:
     with pytest.raises(BoardError, match="package"):
         Board.open("postgresql+psycopg://user:secret@localhost/x")
+
+
+@pytest.mark.parametrize(
+    ("cause", "advice"),
+    [
+        ("database is locked", "try again"),
+        ("attempt to write a readonly database", "--db"),
+        ("database or disk is full", "make room"),
+        ("unable to open database file", "folder exists"),
+    ],
+)
+def test_a_failing_database_says_what_to_do(cause: str, advice: str) -> None:
+    with pytest.raises(BoardError, match=f"{cause}.*{advice}"), explained(make_url("sqlite://")):
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError(cause))
 
 
 def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_one_dropped_column_of_many_is_seen_by_its_slice() -> None:
     out = eager.clone()
     out[:, 77] = 0
     finding = look(out, truth, None)
-    assert finding.failure is not None and "column 77" in finding.failure
+    assert finding.failure is not None
+    assert "column 77" in finding.failure
 
 
 def test_one_dropped_row_is_seen_by_its_slice() -> None:
@@ -59,7 +60,8 @@ def test_one_dropped_row_is_seen_by_its_slice() -> None:
     out = eager.clone()
     out[39_999] = out[39_998]
     finding = check("out", out, truth, None, Tolerance(atol=1, rtol=1, rel_l2=1e-2))
-    assert finding.failure is not None and "row 39999" in finding.failure
+    assert finding.failure is not None
+    assert "row 39999" in finding.failure
 
 
 def test_a_spoilt_tile_is_seen_although_its_rows_and_columns_are_long() -> None:
@@ -69,14 +71,16 @@ def test_a_spoilt_tile_is_seen_although_its_rows_and_columns_are_long() -> None:
     out[64:128, 128:192] *= 1.05
     bounds = Tolerance(atol=1, rtol=1, rel_l2=3e-2)
     finding = check("out", out, truth, None, bounds)
-    assert finding.failure is not None and "tile" in finding.failure
+    assert finding.failure is not None
+    assert "tile" in finding.failure
 
 
 def test_half_precision_breaks_the_error_budget_of_float32() -> None:
     truth, eager = softmax_case()
     out = truth.half().float()
     finding = look(out, truth, eager)
-    assert finding.failure is not None and "budget" in finding.failure
+    assert finding.failure is not None
+    assert "budget" in finding.failure
 
 
 def test_the_budget_of_an_exact_yardstick_still_allows_an_ulp() -> None:
@@ -93,7 +97,8 @@ def test_unwritten_elements_are_counted() -> None:
     poison(left)
     out[1:, 3:10] = left
     finding = look(out, truth, eager)
-    assert finding.failure is not None and "21 of 400" in finding.failure
+    assert finding.failure is not None
+    assert "21 of 400" in finding.failure
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -111,7 +116,8 @@ def test_poison_is_a_nan_and_no_nan_that_arithmetic_makes(dtype: torch.dtype) ->
     for nan in made:
         assert check("out", nan, truth, None, LOOSE).failure is None
     unwritten = check("out", left, truth, None, LOOSE).failure
-    assert unwritten is not None and "never written" in unwritten
+    assert unwritten is not None
+    assert "never written" in unwritten
 
 
 def test_nan_and_infinity_must_sit_where_the_reference_has_them() -> None:
@@ -122,7 +128,8 @@ def test_nan_and_infinity_must_sit_where_the_reference_has_them() -> None:
         out[index] = value
         finding = look(out, truth, None)
         assert finding.failure is not None
-        assert finding.mismatch is not None and finding.mismatch.index == [index]
+        assert finding.mismatch is not None
+        assert finding.mismatch.index == [index]
 
 
 def test_what_overflows_the_dtype_is_infinity_there() -> None:

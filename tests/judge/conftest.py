@@ -1,0 +1,97 @@
+"""A tiny problem on disk, and a way to grade a text against it through the real path."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grader.judge import grade
+from grader.problem import Problem
+from grader.report import Report
+from grader.sandbox.process import ProcessSandbox
+from grader.submission import Submission
+
+SPEC = """
+format: 1
+title: Scale
+summary: Twice the input, and a running sum.
+entry: scale
+args:
+  - {name: x, role: in, dtype: dtype, shape: [n]}
+  - {name: total, role: inout, dtype: fp32, shape: [n]}
+  - {name: factor, kind: scalar, dtype: fp64}
+  - {name: out, role: out, dtype: dtype, shape: [n]}
+cuda_dtypes: [fp32, fp16]
+tolerances:
+  fp32: {atol: 1.0e-7, rtol: 1.0e-5, rel_l2: 1.0e-6}
+  fp16: {atol: 1.0e-4, rtol: 1.0e-2, rel_l2: 1.0e-2}
+cost: {bytes: "3 * n * itemsize", flops: "2 * n"}
+limits: {load_s: 20, call_s: 3, total_s: 60, source_bytes: 10000}
+tests:
+  - {name: one, params: {n: 1, dtype: fp32}}
+  - {name: many, params: {n: 1000, dtype: fp32}}
+  - {name: steps, params: {n: 65, dtype: fp16}, calls: 3}
+  - {name: heavy, params: {n: 100000000, dtype: fp32}, device: cuda}
+benchmarks:
+  - {name: small, params: {n: 4096, dtype: fp32}}
+"""
+
+INPUTS = """
+import torch
+
+TYPES = {"fp32": torch.float32, "fp16": torch.float16}
+
+def generate(generator, call, n, dtype):
+    device = generator.device
+    x = torch.randn(n, generator=generator, device=device).to(TYPES[dtype])
+    total = torch.randn(n, generator=generator, device=device)
+    return {"x": x, "total": total, "factor": 2.0 + call}
+"""
+
+REFERENCE = """
+def reference(x, total, factor):
+    return total + x, x * factor
+"""
+
+HONEST = """
+def scale(x, total, factor, out):
+    total += x
+    out.copy_(x * factor)
+"""
+
+WriteProblem = Callable[..., Problem]
+Judge = Callable[..., Report]
+
+
+@pytest.fixture
+def write_problem(tmp_path: Path) -> WriteProblem:
+    """Writes the tiny problem, with files replaced, and loads it."""
+
+    def write(spec: str = SPEC, inputs: str = INPUTS, reference: str = REFERENCE) -> Problem:
+        folder = tmp_path / "scale"
+        folder.mkdir(exist_ok=True)
+        files = {"problem.yaml": spec, "inputs.py": inputs, "reference.py": reference}
+        for name, text in (files | {"statement.md": "Scale it."}).items():
+            (folder / name).write_text(text)
+        return Problem.load(folder)
+
+    return write
+
+
+@pytest.fixture
+def judge(write_problem: WriteProblem) -> Judge:
+    """Grades a source text against the tiny problem in the process sandbox."""
+
+    def run(source: str, suffix: str = ".py", benchmarks: bool = False, **changes: str) -> Report:
+        problem = write_problem(**changes)
+        path = problem.folder.parent / f"kernel{suffix}"
+        path.write_text(textwrap.dedent(source))
+        submission = Submission.read(path, problem.spec.limits.source_bytes)
+        return grade(
+            problem, submission, sandbox=ProcessSandbox(), device="cpu", benchmarks=benchmarks
+        )
+
+    return run

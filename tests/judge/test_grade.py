@@ -1,0 +1,244 @@
+"""A grading from end to end: real runner, real sandbox, tiny problem."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from grader.judge import Progress, grade
+from grader.problem import ProblemError
+from grader.report import Rule, Verdict
+from grader.sandbox.process import ProcessSandbox
+from grader.submission import Submission
+from tests.judge.conftest import HONEST, INPUTS, REFERENCE, Judge, WriteProblem
+
+
+def test_an_honest_kernel_is_accepted_with_all_its_cases(judge: Judge) -> None:
+    report = judge(HONEST, benchmarks=True)
+    assert report.verdict is Verdict.ACCEPTED
+    assert [(c.name, c.status) for c in report.cases] == [
+        ("one", "passed"),
+        ("many", "passed"),
+        ("steps", "passed"),
+        ("small", "passed"),
+    ]
+    small = report.cases[-1]
+    assert small.time_us is not None
+    assert small.time_us > 0
+    assert small.baseline_us["eager"] > 0
+    assert set(report.stages_s) >= {"sandbox_start", "load", "test", "benchmark", "total"}
+
+
+def test_a_cpu_result_is_never_ranked_nor_scored(judge: Judge) -> None:
+    report = judge(HONEST, benchmarks=True)
+    assert not report.ranked
+    assert report.score_us is None
+    assert any("need a GPU" in note for note in report.notes)
+
+
+def test_outputs_may_be_returned_and_the_report_says_so(judge: Judge) -> None:
+    report = judge("def scale(x, total, factor):\n    total += x\n    return x * factor\n")
+    assert report.verdict is Verdict.ACCEPTED
+    assert any("returns its outputs" in note for note in report.notes)
+
+
+def test_state_is_carried_over_the_calls_of_a_case(judge: Judge) -> None:
+    report = judge("""
+        calls = 0
+        def scale(x, total, factor, out):
+            global calls
+            calls += 1
+            if factor < 4:  # right on the first two calls of a case, not on the third
+                total += x
+            out.copy_(x * factor)
+    """)
+    assert report.verdict is Verdict.WRONG_ANSWER
+    assert [c.status for c in report.cases] == ["passed", "passed", "wrong_answer"]
+    assert "total" in report.reason
+
+
+def test_a_wrong_answer_shows_where(judge: Judge) -> None:
+    report = judge("""
+        def scale(x, total, factor, out):
+            total += x
+            out.copy_(x * factor)
+            out[-1] = 7
+    """)
+    assert report.verdict is Verdict.WRONG_ANSWER
+    mismatch = report.cases[1].mismatch
+    assert mismatch is not None
+    assert (mismatch.argument, mismatch.index, mismatch.got) == ("out", [999], 7.0)
+
+
+def test_what_is_not_written_is_seen(judge: Judge) -> None:
+    report = judge("def scale(x, total, factor, out):\n    total += x\n")
+    assert report.verdict is Verdict.WRONG_ANSWER
+    assert "never written" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "words"),
+    [
+        ("def scale(", Verdict.COMPILE_ERROR, "SyntaxError"),
+        ("", Verdict.COMPILE_ERROR, "no function named 'scale'"),
+        ("def scale(x): pass", Verdict.COMPILE_ERROR, "does not take"),
+        ("class scale: pass", Verdict.COMPILE_ERROR, "class"),
+        ("async def scale(x, total, factor, out): pass", Verdict.COMPILE_ERROR, "async"),
+        ("import no_such_package", Verdict.COMPILE_ERROR, "no_such_package"),
+        ("import sys; sys.exit(0)", Verdict.COMPILE_ERROR, "SystemExit"),
+        ("import os; os._exit(0)", Verdict.COMPILE_ERROR, "exited with status 0"),
+        ("\0", Verdict.COMPILE_ERROR, ""),
+        (HONEST.replace("total +=", "1 / 0; total +="), Verdict.RUNTIME_ERROR, "ZeroDivision"),
+        (HONEST.replace("total +=", "exit(3); total +="), Verdict.RUNTIME_ERROR, "SystemExit"),
+        (
+            "import os, signal\n"
+            + HONEST.replace("total +=", "os.kill(os.getpid(), 11); total +="),
+            Verdict.RUNTIME_ERROR,
+            "",
+        ),
+        (
+            "import time\n" + HONEST.replace("total +=", "time.sleep(60); total +="),
+            Verdict.TIME_LIMIT_EXCEEDED,
+            "longer than 3 s",
+        ),
+    ],
+)
+def test_each_fault_has_its_verdict(judge: Judge, body: str, verdict: Verdict, words: str) -> None:
+    report = judge(body)
+    assert (report.verdict, words in report.reason) == (verdict, True), report.reason
+
+
+def test_writing_an_input_is_a_broken_rule(judge: Judge) -> None:
+    report = judge(HONEST + "    x.zero_()\n")
+    assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.MEMORY_TAMPERED)
+    assert "'x'" in report.reason
+
+
+def test_writing_beside_an_output_is_a_broken_rule(judge: Judge) -> None:
+    report = judge(HONEST + "    out.as_strided((out.numel() + 8,), (1,))[-1] = 5\n")
+    assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.MEMORY_TAMPERED)
+
+
+def test_work_after_done_is_a_broken_rule(judge: Judge) -> None:
+    report = judge("""
+        import threading, time
+        def late(x, total, factor, out):
+            time.sleep(0.1)
+            total += x
+            out.copy_(x * factor)
+        def scale(*arguments):
+            threading.Thread(target=late, args=arguments).start()
+    """)
+    assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.WORK_OUTSIDE_CALL)
+
+
+def test_an_accepted_kernel_may_not_leave_a_message_behind(judge: Judge) -> None:
+    report = judge("""
+        import gc, socket
+        def scale(x, total, factor, out):
+            total += x
+            out.copy_(x * factor)
+            for thing in gc.get_objects():
+                if isinstance(thing, socket.socket):
+                    thing.send(b"accepted")
+    """)
+    assert report.verdict is Verdict.RUNTIME_ERROR
+    assert "wire" in report.reason
+
+
+def test_the_log_is_shown_escaped_and_cut(judge: Judge) -> None:
+    report = judge("print('\\x1b]0;gotcha\\x07' + 'x' * 100_000)\n" + HONEST)
+    assert report.verdict is Verdict.ACCEPTED
+    assert "\x1b" not in report.log
+    assert len(report.log) <= 16 * 1024
+
+
+def test_the_same_seed_repeats_the_same_errors(write_problem: WriteProblem, tmp_path: Path) -> None:
+    problem = write_problem()
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    submission = Submission.read(path, 10_000)
+
+    def errors(seed: int | None) -> list[float | None]:
+        report = grade(
+            problem,
+            submission,
+            sandbox=ProcessSandbox(),
+            device="cpu",
+            seed=seed,
+            benchmarks=False,
+        )
+        return [c.max_abs_err for c in report.cases] + [float(report.seed)]
+
+    first = errors(None)
+    assert errors(int(first[-1] or 0)) == first
+    assert errors(None) != first
+
+
+def test_progress_names_each_stage_and_case(write_problem: WriteProblem, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    submission = Submission.read(path, 10_000)
+    grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu", progress=seen.append)
+    assert [p.stage for p in seen if not p.case] == ["sandbox_start", "load"]
+    ended = [(p.stage, p.case, p.status) for p in seen if p.status]
+    assert ended[0] == ("test", "one", "passed")
+    assert ended[-1] == ("benchmark", "small", "passed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"reference": "def reference(x, total, factor): raise RuntimeError('oh')"}, "oh"),
+        ({"reference": REFERENCE.replace("total + x, ", "")}, "returned 1 values"),
+        ({"reference": "import nowhere"}, "nowhere"),
+        ({"reference": "x = 1"}, "no function named 'reference'"),
+        ({"inputs": INPUTS.replace(", generator=generator", "")}, "not deterministic"),
+        ({"inputs": INPUTS.replace('"factor"', '"faktor"')}, "no 'factor'"),
+        ({"inputs": INPUTS.replace("randn(n,", "randn(n + 1,")}, "not (1,)"),
+        ({"inputs": INPUTS.replace(".to(TYPES[dtype])", ".double()")}, "fp32"),
+        ({"inputs": "def generate(generator, call, n, dtype): return 5"}, "not a dict"),
+    ],
+)
+def test_a_broken_problem_is_the_authors_fault(
+    judge: Judge, changes: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ProblemError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        judge(HONEST, **changes)
+
+
+@pytest.mark.nvcc
+def test_a_cuda_file_is_compiled_and_not_run_without_a_gpu(judge: Judge) -> None:
+    source = """
+        #include <cuda_fp16.h>
+        #include <cstdint>
+        extern "C" void scale(const float* x, float* total, double factor, float* out, int64_t n,
+                              cudaStream_t stream) {}
+        extern "C" void scale_fp16(const __half* x, float* total, double factor, __half* out,
+                                   int64_t n, cudaStream_t stream) {}
+    """
+    report = judge(source, suffix=".cu")
+    assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
+    missing = judge(source.replace("scale_fp16", "other"), suffix=".cu")
+    assert missing.verdict is Verdict.COMPILE_ERROR
+    assert 'extern "C" void scale_fp16(const __half* x, float* total' in missing.reason
+    broken = judge("int main( {", suffix=".cu")
+    assert broken.verdict is Verdict.COMPILE_ERROR
+    assert "nvcc" in broken.reason
+
+
+def test_nothing_is_left_behind(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    before = len(os.listdir("/proc/self/fd"))
+    judge(HONEST)
+    judge("import os; os._exit(1)")
+    assert not list(room.iterdir())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -1,0 +1,295 @@
+"""A problem folder loads, or is refused with one line that names file, place and remedy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grader.problem import Problem, ProblemError
+from grader.problem.load import FILE_BYTES
+from tests.problem.conftest import MakeFolder
+
+
+def test_a_valid_folder(make_folder: MakeFolder) -> None:
+    problem = Problem.load(make_folder())
+    assert problem.name == "scale"
+    assert problem.statement == "# Scale\n"
+    assert [case.name for case in problem.cases("test", "cpu")] == ["tiny", "wide"]
+    assert problem.cases("benchmark", "cpu") == []
+    (large,) = problem.cases("benchmark", "cuda")
+    x = problem.spec.args[0]
+    assert problem.shape(x, large) == (4096, 4096)
+    assert problem.dtype(x, large) == "fp32"
+    assert problem.bytes(large) == 2 * 4096 * 4096 * 4
+    assert problem.flops(large) == 4096 * 4096
+    assert problem.spec.tolerances["fp32"].atol == 1e-6  # written without a dot
+
+
+def test_the_digest_covers_all_four_files(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    digests = {Problem.load(folder).digest}
+    for file in ("problem.yaml", "reference.py", "inputs.py", "statement.md"):
+        path = folder / file
+        path.write_text(path.read_text() + "\n")
+        digests.add(Problem.load(folder).digest)
+    assert len(digests) == 5
+    (folder / "notes.txt").write_text("not part of the problem")
+    assert Problem.load(folder).digest in digests
+
+
+ROW = "{name: tiny, params: {rows: 1, cols: 3, dtype: fp32}}"
+X = "{name: x, role: in, dtype: dtype, shape: [rows, cols]}"
+OUT = "{name: out, role: out, dtype: dtype, shape: [rows, cols]}"
+
+BAD = [
+    # keys and types
+    (ROW, "{name: tiny, parms: {}}", "tests[0].parms: unknown key; did you mean 'params'?"),
+    ("atol:", "atoll:", "tolerances.fp32.atoll: unknown key; did you mean 'atol'?"),
+    ("entry:", "enty:", "enty: unknown key; did you mean 'entry'?"),
+    ("bytes:", "weight:", "cost.weight: unknown key; known keys: bytes, flops, unit"),
+    ("entry: scale\n", "", "entry: missing"),
+    ("format: 1", "format: 2", "format: input should be 1, got 2"),
+    ("format: 1", 'format: "1"', "format: input should be 1, got '1'"),
+    ("role: in,", "role: inn,", "args[0].role: input should be 'in', 'out' or 'inout', got 'inn'"),
+    (
+        "title: Scale",
+        "title: [Scale]",
+        "title: input should be a valid string, got ['Scale']",
+    ),
+    (
+        ROW,
+        '{name: tiny, calls: "3", params: {rows: 1, cols: 3, dtype: fp32}}',
+        "tests[0].calls: input should be a valid integer, got '3'",
+    ),
+    (
+        "name: tiny",
+        "name: Tiny-1",
+        "tests[0].name: string should match pattern '^[a-z][a-z0-9_]{0,63}$', got 'Tiny-1'",
+    ),
+    # YAML
+    ("title: Scale", "title: Scale\ntitle: Other", "title: given twice"),
+    ("rows: 1,", "rows: 1, rows: 2,", "tests[0].params.rows: given twice"),
+    ("atol: 1e-6", "atol: .nan", "tolerances.fp32.atol: nan is not a finite number"),
+    ("atol: 1e-6", "atol: -.inf", "tolerances.fp32.atol: -inf is not a finite number"),
+    ("atol: 1e-6", "atol: 1e999", "tolerances.fp32.atol: inf is not a finite number"),
+    ("rows: 1,", f"rows: {2**63},", f"tests[0].params.rows: {2**63} does not fit in 64 bits"),
+    ("rows: 1,", "1: 1,", "tests[0].params: key 1 is not text; put it in quotes"),
+    (
+        "title: Scale",
+        "title: 2026-01-01",
+        "title: a YAML date is not taken; put it in quotes",
+    ),
+    ("title: Scale", "title: &a Scale\nx: *a", "alias *a is not taken; write it out"),
+    ("title: Scale", "title: " + "[" * 13 + "]" * 13, "nested more than 12 deep"),
+    ("title: Scale", "title: [", None),
+    ("title: Scale", "title: !!python/object:os.system x", None),
+    # arguments
+    ("name: out", "name: x", "args[1].name: 'x' is used twice"),
+    ("name: x", "name: float", "args[0].name: 'float' is a word of C++ or Python"),
+    ("name: x", "name: lambda", "args[0].name: 'lambda' is a word of C++ or Python"),
+    ("entry: scale", "entry: return", "entry: 'return' is a word of C++ or Python"),
+    (
+        "role: out",
+        "role: in",
+        "args: no argument is out or inout; a call must leave something behind",
+    ),
+    (
+        X,
+        "{name: x, dtype: fp32}",
+        "args[0].shape: missing; a tensor has a formula for each dimension",
+    ),
+    (
+        X,
+        "{name: x, kind: scalar, dtype: fp64, shape: [rows]}",
+        "args[0].shape: a scalar has no shape; remove it",
+    ),
+    (
+        X,
+        "{name: x, kind: tensors, dtype: fp32, shape: [rows]}",
+        "args[0].shape: a list of tensors has no shape; remove it",
+    ),
+    (
+        X,
+        "{name: x, kind: scalar, dtype: fp32}",
+        "args[0].dtype: a scalar is one of int64, fp64, bool, not 'fp32'",
+    ),
+    (
+        OUT,
+        "{name: out, role: out, kind: scalar, dtype: fp64}",
+        "args[1].role: a scalar is always in",
+    ),
+    (
+        OUT,
+        "{name: out, role: out, kind: tensors, dtype: fp32}",
+        "args[1].role: a list of tensors is in or inout; out is not supported",
+    ),
+    (
+        OUT,
+        "{name: out, role: out, dtype: dtype, shape: [rows, cols], contiguous: false}",
+        "args[1].contiguous: only an in tensor may have other strides",
+    ),
+    # dtypes
+    (
+        "dtype: dtype",
+        "dtype: fp33",
+        "args[0].dtype: 'fp33' is neither a dtype nor a parameter of case 'tiny'; "
+        "did you mean 'fp32'?",
+    ),
+    (
+        "cols: 3, dtype: fp32",
+        "cols: 3, dtype: float32",
+        "args[0].dtype: parameter 'dtype' of case 'tiny' is 'float32', which is no dtype",
+    ),
+    (
+        "cols: 3, dtype: fp32",
+        "cols: 3, dtype: fp16",
+        "tolerances: none for fp16, the dtype of 'out' in case 'tiny'",
+    ),
+    ("  fp32: {atol", "  fp23: {atol", "tolerances.fp23: no such dtype; did you mean 'fp32'?"),
+    (
+        "cuda_dtypes: [fp32]\n",
+        "",
+        "cuda_dtypes: missing; the dtype of arguments is the parameter 'dtype', "
+        "so say which dtypes a .cu file needs a symbol for",
+    ),
+    ("[fp32]", "[fp32, fp32]", "cuda_dtypes[1]: 'fp32' is given twice"),
+    ("[fp32]", "[f32]", "cuda_dtypes[0]: no such dtype; did you mean 'fp32'?"),
+    # formulas
+    ("shape: [rows, cols]", "shape: [rows +, cols]", "args[0].shape[0]: formula 'rows +' does"),
+    (
+        "shape: [rows, cols]",
+        "shape: [row, cols]",
+        "args[0].shape: 'row' needs 'row', which case 'tiny' has not; did you mean 'rows'?",
+    ),
+    (
+        "shape: [rows, cols]",
+        "shape: [rows / 2, cols]",
+        "args[0].shape: 'rows / 2' is 0.5 in case 'tiny'; "
+        "a size is a whole number from 1 on (divide with //)",
+    ),
+    (
+        "shape: [rows, cols]",
+        "shape: [rows - 1, cols]",
+        "args[0].shape: 'rows - 1' is 0 in case 'tiny'; "
+        "a size is a whole number from 1 on (divide with //)",
+    ),
+    (
+        "shape: [rows, cols]",
+        "shape: [rows * 2 ** 41, cols]",
+        f"args[0].shape: ({2**41}, 3) in case 'tiny' is too large",
+    ),
+    (
+        "flops: rows * cols",
+        "flops: rows * cola",
+        "cost.flops: 'rows * cola' needs 'cola', which case 'tiny' has not; did you mean 'cols'?",
+    ),
+    ("flops: rows * cols", "flops: 2 ** 999", "cost.flops: exponents are whole numbers from 0"),
+    (
+        "flops: rows * cols",
+        "flops: 0 - rows",
+        "cost.flops: '0 - rows' is -1 in case 'tiny'; a cost is never < 0",
+    ),
+    ("flops: rows * cols", "flops: dtype", "cost.flops: 'dtype' is 'fp32', not a number"),
+    # cases
+    ("name: wide", "name: tiny", "tests[1].name: 'tiny' is already tests[0].name"),
+    ("name: large", "name: tiny", "benchmarks[0].name: 'tiny' is already tests[0].name"),
+    ("rows: 1,", "rows: [1],", "tests[0].params.rows: must be a number, true or false, or a word"),
+    ("rows: 1,", "rows: 1, call: 2,", "tests[0].params.call: the name 'call' is reserved;"),
+    (
+        "rows: 1,",
+        "rows: 1, a-b: 2,",
+        "tests[0].params.a-b: a parameter is named in letters, digits and underscores",
+    ),
+    (
+        "name: wide,",
+        "name: wide, calls: 3,",
+        "tests[1].calls: 3 calls need an inout argument",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD, ids=range(len(BAD)))
+def test_a_bad_spec_is_refused(
+    make_folder: MakeFolder, old: str, new: str, message: str | None
+) -> None:
+    folder = make_folder(old, new)
+    with pytest.raises(ProblemError) as caught:
+        Problem.load(folder)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(f"{folder / 'problem.yaml'}: {message or ''}")
+
+
+@pytest.mark.parametrize("content", [b"", b"# nothing\n", b"- a list\n", b"\xff\xfe\x00", b"\x00"])
+def test_a_spec_that_is_no_spec(make_folder: MakeFolder, content: bytes) -> None:
+    folder = make_folder()
+    (folder / "problem.yaml").write_bytes(content)
+    with pytest.raises(ProblemError, match=r"problem\.yaml: "):
+        Problem.load(folder)
+
+
+def test_a_dimension_needs_a_name_that_c_takes(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    path = folder / "problem.yaml"
+    path.write_text(path.read_text().replace("rows", "stream"))
+    with pytest.raises(ProblemError, match="a dimension cannot have this name"):
+        Problem.load(folder)
+
+
+def test_folders_that_are_none(tmp_path: Path, make_folder: MakeFolder) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder, message in [
+        (tmp_path / "nowhere", "no such problem folder"),
+        (file, "is not a folder"),
+    ]:
+        with pytest.raises(ProblemError, match=message):
+            Problem.load(folder)
+    odd = make_folder().rename(tmp_path / "My Problem")
+    with pytest.raises(ProblemError, match="named in lower case"):
+        Problem.load(odd)
+
+
+@pytest.mark.parametrize("file", ["problem.yaml", "reference.py", "inputs.py", "statement.md"])
+def test_each_file_must_be_a_small_regular_file(make_folder: MakeFolder, file: str) -> None:
+    folder = make_folder()
+    path = folder / file
+    content = path.read_bytes()
+
+    path.write_bytes(b"#" * (FILE_BYTES + 1))
+    with pytest.raises(ProblemError, match=f"{file}: larger than the limit"):
+        Problem.load(folder)
+
+    path.unlink()
+    with pytest.raises(ProblemError, match=f"{file}: missing; a problem consists of"):
+        Problem.load(folder)
+
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.write_bytes(content)
+    path.symlink_to(elsewhere)
+    with pytest.raises(ProblemError, match="symbolic links are not followed"):
+        Problem.load(folder)
+
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ProblemError, match=f"{file}: is not a regular file"):
+        Problem.load(folder)
+
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ProblemError, match=f"{file}: "):
+        Problem.load(folder)
+
+
+def test_loading_imports_no_torch(make_folder: MakeFolder) -> None:
+    script = (
+        "import sys; from pathlib import Path; from grader.problem import Problem;"
+        "import grader.submission; Problem.load(Path(sys.argv[1]));"
+        "sys.exit(bool({'torch', 'numpy', 'triton'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", script, str(make_folder())], check=False)
+    assert run.returncode == 0
