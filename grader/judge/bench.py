@@ -118,7 +118,7 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
         cold_us = _cold_us(bench)
         bench.graph = _try_graph(bench)
         timing = measure(bench.round, plan, bench.calls, bench.graph, grading.device == "cuda")
-        grading.expect_device_memory(bench.loan, f"benchmark '{case.name}'")
+        grading.expect_device_memory(bench.loan)
     finally:
         bench.loan.close()
     if timing.fault is not None:

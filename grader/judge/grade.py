@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
+import traceback
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from grader.judge.record import Device, Progress, Record, Watcher
 from grader.judge.session import Session
 from grader.judge.verdict import Fault, SubmissionFault, decide
-from grader.problem import Problem
+from grader.problem import Problem, ProblemError
 from grader.problem.spec import Case
 from grader.report import (
     LOG_BYTES,
@@ -21,8 +23,11 @@ from grader.report import (
     geometric_mean,
     one_line,
 )
-from grader.sandbox.base import RunnerLimits, Sandbox
+from grader.sandbox.base import RunnerLimits, Sandbox, SandboxError
 from grader.submission import Submission
+
+if TYPE_CHECKING:
+    from grader.judge.grading import Grading
 
 
 def grade(
@@ -48,6 +53,11 @@ def grade(
             _run(problem, submission, sandbox, device, master, benchmarks, progress, record)
         except SubmissionFault as stop:
             record.faults.append(stop.fault)
+        except (ProblemError, SandboxError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug of ours is never the submission's fault
+            record.faults.append(Fault(Verdict.JUDGE_ERROR, f"{type(error).__name__}: {error}"))
+            record.notes.append(traceback.format_exc(limit=-5))
     return _report(problem, submission, sandbox, device, master, benchmarks, record)
 
 
@@ -73,30 +83,42 @@ def _run(
             session = Session(runner, limits.total_s)
             greeting = greet(session, submission, device)
             # The runner imports torch now; so do we, at the same time.
-            from grader.judge.bench import benchmark
             from grader.judge.grading import Grading
 
             grading = Grading(problem, session, device, master, record)
             grading.meet(greeting)
             record.stages_s["sandbox_start"] = time.monotonic() - start
-            if benchmarks and not (submission.language == "cuda" and device == "cpu"):
-                with record.stage("baseline"):
-                    grading.time_baselines()
-            progress(Progress("load"))
-            with record.stage("load"):
-                grading.load(submission)
-            if submission.language == "cuda" and device == "cpu":
-                record.loaded_only = True
-                return
-            tests = problem.cases("test", device)
-            _cases(grading.test, tests, "test", progress, record)
-            if benchmarks and not record.faults:
-                cases = problem.cases("benchmark", device)
-                _cases(lambda c: benchmark(grading, c), cases, "benchmark", progress, record)
-            session.expect_silence()
+            _examine(grading, submission, benchmarks, progress)
         finally:
             runner.stop()
             record.log = runner.log()
+
+
+def _examine(grading: Grading, submission: Submission, benchmarks: bool, progress: Watcher) -> None:
+    """Everything after the runner is ready: baselines, load, tests, benchmarks."""
+    from grader.judge.bench import benchmark
+
+    record, problem, device = grading.record, grading.problem, grading.device
+    only_compile = submission.language == "cuda" and device == "cpu"
+    if benchmarks and not only_compile:
+        with record.stage("baseline"):
+            grading.time_baselines()
+    progress(Progress("load"))
+    with record.stage("load"):
+        grading.load(submission)
+    if only_compile:
+        record.loaded_only = True
+        return
+    try:
+        _cases(grading.test, problem.cases("test", device), "test", progress, record)
+        if benchmarks and not record.faults:
+            cases = problem.cases("benchmark", device)
+            _cases(partial(benchmark, grading), cases, "benchmark", progress, record)
+    except RuntimeError as error:  # a driver or an allocator that has no memory left for us
+        if (fault := grading.hoarding()) is None:
+            raise
+        raise SubmissionFault(fault) from error
+    grading.session.expect_silence()
 
 
 def greet(session: Session, submission: Submission, device: Device) -> int:

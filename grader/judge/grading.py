@@ -132,7 +132,7 @@ class Grading:
                 if findings[-1].failure is not None:
                     break
                 carried = self._state(loan.outputs(0, snapshot))
-            self.expect_device_memory(loan, f"test '{case.name}'")
+            self.expect_device_memory(loan)
         finally:
             loan.close()
         return _tested(case, worst(findings))
@@ -236,13 +236,21 @@ class Grading:
         free, total = torch.cuda.mem_get_info()
         return total - free - torch.cuda.memory_reserved()
 
-    def expect_device_memory(self, loan: Loan, what: str) -> None:
+    def expect_device_memory(self, loan: Loan) -> None:
         """Raise `SubmissionFault` if more device memory is in use than the submission may have."""
+        if (fault := self.hoarding(loan.layout.nbytes)) is not None:
+            raise SubmissionFault(fault)
+
+    def hoarding(self, lent_bytes: int = 0) -> Fault | None:
+        """The fault of holding more device memory than allowed, beyond what is lent; or None."""
         limit = self.problem.spec.limits.device_memory_bytes
-        used = self._device_bytes() - loan.layout.nbytes - self._idle_device_bytes
-        if used > limit:
-            reason = f"{what} left {used >> 20} MiB of device memory in use, above {limit >> 20}"
-            raise SubmissionFault(Fault(Verdict.MEMORY_LIMIT_EXCEEDED, reason))
+        used = self._device_bytes() - lent_bytes - self._idle_device_bytes
+        if used <= limit:
+            return None
+        reason = (
+            f"the submission holds {used >> 20} MiB of device memory; {limit >> 20} are allowed"
+        )
+        return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, reason)
 
 
 def _nvcc_flags(device: str) -> list[str]:

@@ -23,11 +23,6 @@ from grader.wire import (
 
 _SLICE_S = 0.1
 _ENDING_S = 5.0
-_CONFESSIONS = {
-    Status.COMPILE_ERROR: Verdict.COMPILE_ERROR,
-    Status.RUNTIME_ERROR: Verdict.RUNTIME_ERROR,
-    Status.OUT_OF_MEMORY: Verdict.MEMORY_LIMIT_EXCEEDED,
-}
 
 
 class Session:
@@ -78,7 +73,9 @@ class Session:
         if reply.sequence != sequence:
             raise self._abuse("a reply to a request that was not made")
         if reply.status is not Status.OK:
-            raise self._fault(_CONFESSIONS[reply.status], one_line(reply.text) or f"{what} failed")
+            raise self._fault(
+                self._confessed(reply.status), one_line(reply.text) or f"{what} failed"
+            )
         return reply
 
     def expect_silence(self) -> None:
@@ -108,6 +105,13 @@ class Session:
                     raise self._ended(what) from None
                 if time.monotonic() >= deadline:
                     raise self._late(deadline == step_deadline, limit_s, what) from None
+
+    def _confessed(self, status: Status) -> Verdict:
+        if status is Status.OUT_OF_MEMORY:
+            return Verdict.MEMORY_LIMIT_EXCEEDED
+        if status is Status.COMPILE_ERROR and self.loading:
+            return Verdict.COMPILE_ERROR
+        return Verdict.RUNTIME_ERROR
 
     def _late(self, step: bool, limit_s: float, what: str) -> SubmissionFault:
         if step:

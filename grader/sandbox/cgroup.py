@@ -11,6 +11,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+CACHE_BYTES = 1 << 30
+"""Room beyond the limit for what the kernel may take back, such as pages of libraries. Without it
+a runner near its limit would crawl, reading them again and again, instead of being ended."""
+
 _PREFIX = "grade-"
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -22,13 +26,16 @@ class ControlGroup:
         self._memory, self._pids = memory, pids
         unified = memory == pids
         self.procs = [folder / "cgroup.procs" for folder in dict.fromkeys((memory, pids))]
+        self._memory_bytes = memory_bytes
+        self._stat = memory / "memory.stat"
+        self._own = ("anon", "shmem") if unified else ("rss", "shmem", "swap")
         self._events = memory / ("memory.events" if unified else "memory.oom_control")
         (memory / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(
-            str(memory_bytes)
+            str(memory_bytes + CACHE_BYTES)
         )
         swap = memory / ("memory.swap.max" if unified else "memory.memsw.limit_in_bytes")
         with suppress(OSError):  # absent where the kernel counts no swap
-            swap.write_text("0" if unified else str(memory_bytes))
+            swap.write_text("0" if unified else str(memory_bytes + CACHE_BYTES))
         (pids / "pids.max").write_text(str(count))
 
     @classmethod
@@ -51,18 +58,25 @@ class ControlGroup:
         return None
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel has killed a process of the group for its memory."""
-        with suppress(OSError):
-            for line in self._events.read_text().splitlines():
-                key, _, value = line.partition(" ")
-                if key == "oom_kill":
-                    return int(value) > 0
-        return False
+        """Whether it uses more than its limit, or the kernel has killed one of it for that."""
+        killed = _numbers(self._events).get("oom_kill", 0)
+        stat = _numbers(self._stat)
+        return killed > 0 or sum(stat.get(key, 0) for key in self._own) > self._memory_bytes
 
     def remove(self) -> None:
         """Remove the group, whose processes are dead. Never raises."""
         for folder in dict.fromkeys((self._memory, self._pids)):
             _remove(folder, patience_s=1.0)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """A file of lines ``key number``; empty when the group is gone."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split() for line in lines)
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _places() -> list[tuple[Path, Path]]:

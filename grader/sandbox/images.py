@@ -129,7 +129,11 @@ def build(
             for file in files:
                 tar.add(file, f"wheels/{file.name}")
         context.seek(0)
-        _run_build(api, context, base, tag, progress)
+        try:
+            _run_build(api, context, base, tag, progress)
+        finally:
+            # The stage that wheels were installed from is as large as the image itself.
+            api.prune_images({"dangling": True, "label": "grade.stage=install"})
     return tag
 
 

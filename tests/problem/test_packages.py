@@ -250,3 +250,33 @@ def test_attention_layouts_differ_in_strides_only() -> None:
     assert plain["q"].is_contiguous()
     assert not strided["q"].is_contiguous()
     assert strided["q"].transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.parametrize("name", ["int4_matmul", "multi_tensor_adamw", "flash_attention"])
+def test_the_example_in_the_statement_is_right(name: str, tmp_path: Path) -> None:
+    problem, module = Problem.load(PROBLEMS / name), load(name, "reference")
+    path = tmp_path / "example.py"
+    path.write_text(problem.statement.split("```python\n")[1].split("```")[0])
+    spec = importlib.util.spec_from_file_location(f"{name}_example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for case in problem.cases("test", "cpu"):
+        values = generate(name, case, seed=21)
+        truth = module.reference(**upcast_all(values))
+        truths = truth if isinstance(truth, tuple) else (truth,)
+        for argument in problem.spec.args:
+            if argument.role == "out":
+                dtype = DTYPES[problem.dtype(argument, case)]
+                values[argument.name] = torch.full(
+                    problem.shape(argument, case), torch.nan, dtype=dtype
+                )
+        getattr(example, problem.spec.entry)(*(values[a.name] for a in problem.spec.args))
+        written = [argument for argument in problem.spec.args if argument.role != "in"]
+        for argument, expected in zip(written, truths, strict=True):
+            tolerance = problem.spec.tolerances[problem.dtype(argument, case)]
+            for got, wanted in zip(tensors(values[argument.name]), tensors(expected), strict=True):
+                torch.testing.assert_close(
+                    got.double(), wanted, atol=tolerance.atol, rtol=tolerance.rtol
+                )

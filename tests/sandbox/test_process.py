@@ -686,3 +686,27 @@ def test_starting_costs_little(isolation: Isolation) -> None:
 
     overhead_s = min(jailed() for _ in range(5)) - min(plain() for _ in range(5))
     assert overhead_s < 0.15
+
+
+def test_an_installation_below_tmp_is_shown(namespaces: Isolation, tmp_path: Path) -> None:
+    """The runner's own /tmp must not hide a checkout of ours that lies in the host's."""
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT / "grader", copy / "grader")
+    judge = f"""
+    from grader.sandbox.base import RunnerLimits
+    from grader.sandbox.process import ProcessSandbox
+    sandbox = ProcessSandbox("grader.wire", {namespaces!r})
+    with sandbox.start(RunnerLimits(1 << 30, 1 << 20, 1 << 20, 64), "cpu") as runner:
+        while runner.poll() is None: pass
+        print(runner.poll().exit_code)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(judge)],
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")

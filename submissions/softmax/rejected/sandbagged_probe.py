@@ -1,0 +1,37 @@
+# grade: rule=time_claim
+# grade: device=cuda
+"""Plays slow while the judge works out how long a round must be, then claims a third.
+
+Were the number of calls per round taken from what it saw, rounds would become so short that the
+doubt of the outside clock hid the lie.
+"""
+
+import dataclasses
+import time
+
+import torch
+from grader.runner import serve
+
+receive_request, send_reply = serve.receive_request, serve.send_reply
+sets = 0
+
+
+def watching(sock):
+    global sets
+    request, fds = receive_request(sock)
+    if request["kind"] == "round":
+        sets = len(request["order"])
+    return request, fds
+
+
+serve.receive_request = watching
+serve.send_reply = lambda sock, reply: send_reply(
+    sock, dataclasses.replace(reply, claim_ns=reply.claim_ns // 3)
+)
+
+
+def softmax(x, out):
+    if sets <= 2:
+        torch.cuda.synchronize()
+        time.sleep(0.02)
+    torch.softmax(x, dim=-1, out=out)

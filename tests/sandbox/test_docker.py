@@ -1,0 +1,342 @@
+"""The Docker sandbox through the real engine: what it holds, and how its runners end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from docker.types import Mount
+
+from grader.cli.sandbox import sandbox as command
+from grader.sandbox import conformance, docker, images, sweep
+from grader.sandbox.base import Ending, RunnerLimits, SandboxError
+from grader.sandbox.conformance import CHECKS, LIMITS, Bench
+from grader.sandbox.engine import engine
+from grader.wire import WireClosed, receive_reply, send_request
+
+pytestmark = pytest.mark.docker
+
+BASE = "grade-base:bookworm"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench("docker", "cpu") as bench:
+        yield bench
+
+
+def probing(limits: RunnerLimits = LIMITS) -> docker.DockerRunner:
+    runner = docker.DockerSandbox(module="grader.sandbox.probe").start(limits, "cpu")
+    assert isinstance(runner, docker.DockerRunner)
+    return runner
+
+
+def containers() -> set[str]:
+    """Ids of containers that this very process has started."""
+    with engine() as api:
+        listed = api.containers(all=True, filters={"label": sweep.MARK})
+    mine = sweep.owner_of(os.getpid())
+    return {found["Id"] for found in listed if found["Labels"][sweep.OWNER] == mine}
+
+
+@pytest.mark.parametrize(("topic", "promise", "check"), CHECKS, ids=[c[1] for c in CHECKS])
+def test_conformance(
+    bench: Bench, topic: str, promise: str, check: Callable[[Bench], list[str]]
+) -> None:
+    assert check(bench) == []
+
+
+def unlimited(config: dict[str, Any]) -> None:
+    config["Ulimits"] = []
+
+
+def host_root(config: dict[str, Any]) -> None:
+    config["Mounts"].append(Mount("/host", "/", type="bind", read_only=True))
+    config["Mounts"].append(Mount("/etc/shadow", "/etc/hostname", type="bind", read_only=True))
+
+
+def executable_scratch(config: dict[str, Any]) -> None:
+    config["Tmpfs"]["/scratch"] = config["Tmpfs"]["/scratch"].replace("noexec", "exec")
+
+
+def larger_scratch(config: dict[str, Any]) -> None:
+    size = f"size={LIMITS.scratch_bytes}"
+    config["Tmpfs"]["/scratch"] = config["Tmpfs"]["/scratch"].replace(size, "size=128m")
+    unlimited(config)
+
+
+def a_device(config: dict[str, Any]) -> None:
+    wanted = {"PathOnHost": "/dev/null", "PathInContainer": "/dev/kvm"}
+    config["Devices"] = [{**wanted, "CgroupPermissions": "rw"}]
+
+
+WEAKENED: list[tuple[str, str, dict[str, Any] | Callable[[dict[str, Any]], None]]] = [
+    ("no way to the host", "network", {"NetworkMode": "host"}),
+    ("writes go to scratch", "files", {"ReadonlyRootfs": False}),
+    ("scratch is noexec", "files", executable_scratch),
+    ("the host's files", "files", host_root),
+    ("a full disk", "files", larger_scratch),
+    ("not root, no capabilities", "users", {"CapDrop": [], "CapAdd": ["SYS_ADMIN"]}),
+    ("no new privileges", "users", {"SecurityOpt": []}),
+    ("a seccomp filter", "kernel", {"SecurityOpt": ["seccomp=unconfined"]}),
+    ("mount, unshare", "kernel", {"SecurityOpt": ["seccomp=unconfined"]}),
+    ("PID, network, IPC", "kernel", {"PidMode": "host"}),
+    ("PID, network, IPC", "kernel", {"IpcMode": "host"}),
+    ("only the devices", "kernel", a_device),
+    ("core dumps", "limits", unlimited),
+    ("processes: a fork bomb", "limits", {"PidsLimit": 1000}),
+]
+"""Which promise is broken, its topic, and what of the container's configuration is changed."""
+
+
+@pytest.mark.parametrize(
+    ("promise", "topic", "change"), WEAKENED, ids=[f"{w[0]}-{i}" for i, w in enumerate(WEAKENED)]
+)
+def test_a_weakened_container_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+    promise: str,
+    topic: str,
+    change: dict[str, Any] | Callable[[dict[str, Any]], None],
+) -> None:
+    strong = docker._host_config
+
+    def weak(*arguments: Any) -> dict[str, Any]:
+        config: dict[str, Any] = strong(*arguments)
+        if callable(change):
+            change(config)
+        else:
+            config.update(change)
+        return config
+
+    monkeypatch.setattr(docker, "_host_config", weak)
+    with Bench("docker", "cpu") as bench:
+        findings = {f.promise: f for f in conformance.run(bench, [topic])}
+    found = next(f for name, f in findings.items() if name.startswith(promise))
+    assert not found.held
+    assert "could not be made" not in str(found.holes)
+    assert "broke" not in str(found.holes)
+
+
+def test_start_connects_and_stop_leaves_nothing() -> None:
+    runner = probing()
+    assert containers()
+    assert runner.poll() is None
+    ending = runner.stop()
+    assert ending == Ending(signal=9, stopped=True)
+    assert runner.stop() is ending
+    assert runner.poll() is ending
+    assert not containers()
+    assert runner.channel.fileno() == -1
+
+
+def test_an_exception_in_the_judge_removes_the_container() -> None:
+    with pytest.raises(RuntimeError, match="judge"), probing():
+        raise RuntimeError("the judge stumbled")
+    assert not containers()
+
+
+def test_a_natural_end_is_not_taken_for_a_stop() -> None:
+    runner = probing()
+    send_request(runner.channel, {"probe": "leave", "sequence": 1, "status": 3})
+    with pytest.raises(WireClosed):
+        receive_reply(runner.channel, 20)
+    assert runner.stop() == Ending(exit_code=3)
+
+
+def test_out_of_memory_is_known_however_soon_it_is_stopped() -> None:
+    with probing() as runner:
+        send_request(runner.channel, {"probe": "allocate", "sequence": 1})
+        with pytest.raises(WireClosed):
+            receive_reply(runner.channel, 30)
+        assert runner.stop().out_of_memory
+
+
+def test_the_log_is_kept_in_order_of_arrival() -> None:
+    with probing() as runner:
+        send_request(runner.channel, {"probe": "no such probe", "sequence": 1})
+        assert "KeyError" in receive_reply(runner.channel, 10).text
+        assert runner.log() == b""
+
+
+def test_a_runner_that_cannot_start_says_why() -> None:
+    with pytest.raises(SandboxError, match="No module named grader.no_such_runner"):
+        docker.DockerSandbox(module="grader.no_such_runner").start(LIMITS, "cpu")
+    assert not containers()
+
+
+def test_a_container_that_cannot_start_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    started = time.monotonic()
+    with pytest.raises(SandboxError, match="/no/such/python"):
+        docker.DockerSandbox().start(LIMITS, "cpu")
+    assert time.monotonic() - started < 5
+    assert not containers()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
+    code = (
+        "import time\n"
+        "from grader.sandbox import conformance, docker\n"
+        "runner = docker.DockerSandbox(module='grader.sandbox.probe')"
+        ".start(conformance.LIMITS, 'cpu')\n"
+        "print(runner._id, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as judge:
+        assert judge.stdout is not None
+        container = judge.stdout.readline().strip()
+        assert container
+        judge.send_signal(number)
+        judge.wait(20)
+    with engine() as api:
+        assert not api.containers(all=True, filters={"id": container})
+
+
+def test_sweep_leaves_the_living_alone() -> None:
+    with probing() as runner, engine() as api:
+        assert not any(runner._id.startswith(name) for name in sweep.sweep(api))
+        assert runner._id in containers()
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [
+        (lambda own: own, False),
+        (lambda own: own.rpartition("/")[0] + "/1", True),  # the process id was used again
+        (lambda own: "another-boot" + own[own.index("/") :], True),
+        (lambda own: own.replace(own.split("/")[1], "1"), False),  # not for us to see
+        (lambda own: "", True),
+    ],
+)
+def test_whose_owner_is_gone(change: Callable[[str], str], gone: bool) -> None:
+    assert sweep._is_gone(change(sweep.owner_of(os.getpid()))) is gone
+
+
+def test_no_engine_is_one_line_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    assert "start-docker.sh" in str(docker.DockerSandbox.available())
+    with pytest.raises(SandboxError, match="no Docker engine answers"):
+        docker.DockerSandbox().start(LIMITS, "cpu")
+
+
+def test_a_remote_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
+    assert "not on this machine" in str(docker.DockerSandbox.available())
+
+
+def test_an_image_that_is_missing_or_not_ours() -> None:
+    with pytest.raises(SandboxError, match="grade sandbox build"):
+        docker.DockerSandbox("no-such-image:1").start(LIMITS, "cpu")
+    with engine() as api:
+        host = images.host_image(api, "cpu").tag
+    with pytest.raises(SandboxError, match="lacks the label"):
+        docker.DockerSandbox(host).start(LIMITS, "cpu")
+
+
+def test_the_host_image_is_small_and_always_the_same() -> None:
+    with engine() as api:
+        tag = images.host_image(api, "cpu").tag
+        assert images.host_image(api, "cpu").tag == tag
+        assert api.inspect_image(tag)["Size"] < 10_000
+
+
+def test_check_prints_what_held() -> None:
+    done = CliRunner().invoke(command, ["check"], standalone_mode=False)
+    assert done.return_value == 0, done.output
+    assert f"{len(CHECKS)} of {len(CHECKS)} promises held" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["build"], "give --from-host, or --base IMAGE and --wheels DIR"),
+        (["build", "--from-host", "--tag", "x"], "--from-host takes no"),
+        (["build", "--base", "x", "--wheels", "."], "no wheels in ."),
+        (["check", "--sandbox", "process", "--image", "x"], "--image needs --sandbox docker"),
+    ],
+)
+def test_a_wrong_call_is_told(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code != 0
+    assert message in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_self_contained_image_is_built_with_no_network_and_holds(
+    base_image: str, tmp_path: Path
+) -> None:
+    wheel(tmp_path)
+    arguments = ["build", "--base", base_image, "--wheels", str(tmp_path)]
+    done = CliRunner().invoke(command, [*arguments, "--tag", "grade-test:latest"])
+    assert done.exit_code == 0, done.output
+    try:
+        with Bench("docker", "cpu", "grade-test:latest") as bench:
+            assert [f for f in conformance.run(bench) if not f.held] == []
+        with engine() as api:
+            made = images.own_image(api, "grade-test:latest", "cpu")
+            prove = [made.python, "-c", "import grade_probe_wheel as w; print(w.WORD)"]
+            container = api.create_container(made.tag, prove)["Id"]
+            try:
+                api.start(container)
+                assert api.wait(container)["StatusCode"] == 0
+                assert api.logs(container) == b"installed\n"
+            finally:
+                api.remove_container(container, force=True)
+    finally:
+        with engine() as api:
+            api.remove_image("grade-test:latest", force=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_build_that_fails_names_the_step(base_image: str, tmp_path: Path) -> None:
+    (tmp_path / "broken-1.0-py3-none-any.whl").write_bytes(b"no zip file")
+    with pytest.raises(SandboxError, match="pip install"), engine() as api:
+        images.build(api, base_image, tmp_path, "grade-test-broken:latest")
+    with pytest.raises(SandboxError, match="no base image"), engine() as api:
+        images.build(api, "no-such-base:1", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def base_image() -> str:
+    """A base from Debian's packages, made once per engine."""
+    with engine() as api:
+        if api.images(BASE):
+            return BASE
+    made = subprocess.run(
+        [ROOT / "sandbox" / "make-base.sh", BASE], capture_output=True, text=True, check=False
+    )
+    if made.returncode != 0:
+        reason = f"no base image: sandbox/make-base.sh failed: {made.stderr.strip()[-200:]}"
+        if os.environ.get("GRADE_REQUIRE_DOCKER") == "1":
+            pytest.fail(reason)
+        pytest.skip(f"not run, needs a base image: {reason}")
+    return BASE
+
+
+def wheel(folder: Path) -> None:
+    """Write a wheel with one module, the smallest that pip installs."""
+    name, info = "grade_probe_wheel", "grade_probe_wheel-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", "WORD = 'installed'\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n")
