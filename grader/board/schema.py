@@ -82,9 +82,16 @@ class BoardError(Exception):
     """The board cannot be opened, read or written. The text says why, and what to do."""
 
 
-def connect(url: URL) -> Engine:
-    """An engine for the board at `url`, with its tables made or checked. Raises `BoardError`."""
-    _make_folder(url)
+def connect(url: URL, *, create: bool) -> Engine:
+    """An engine for the board at `url`, its tables checked, or made where there are none.
+
+    Raises `BoardError`; without `create` also for an SQLite file that is not there.
+    """
+    file = _file(url)
+    if file is not None and not create and not file.exists():
+        raise BoardError(f"there is no board at {file} yet; grade submit makes it")
+    if file is not None:
+        _make_folder(file.parent)
     with explained(url):
         engine = _engine(url)
         _prepare(engine, url)
@@ -126,11 +133,15 @@ def _advice(error: OperationalError) -> str:
     return cause
 
 
-def _make_folder(url: URL) -> None:
-    """A board holds seeds and competitors' sources, so a folder we make is for its owner only."""
+def _file(url: URL) -> Path | None:
+    """Where an SQLite board is on disk; None for one in memory and for other databases."""
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
-        return
-    folder = Path(str(url.database)).absolute().parent
+        return None
+    return Path(str(url.database)).absolute()
+
+
+def _make_folder(folder: Path) -> None:
+    """A board holds seeds and competitors' sources, so a folder we make is for its owner only."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -143,7 +154,7 @@ def _make_folder(url: URL) -> None:
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
         return create_engine(url)
-    if url.database in (None, "", ":memory:"):
+    if _file(url) is None:
         return create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S})
 

@@ -23,6 +23,9 @@ from grader.board.ranking import Entry, ranks
 from grader.board.schema import BoardError, connect, explained, results
 from grader.report import Report, Verdict, geometric_mean
 
+MAX_ID = 2**63 - 1
+"""The largest number that a database takes for an id."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -40,11 +43,11 @@ class Board:
         self._engine = engine
 
     @classmethod
-    def open(cls, url: str) -> Board:
-        """Open the board at a database URL; a new one is made where there is none.
+    def open(cls, url: str, *, create: bool = True) -> Board:
+        """Open the board at a database URL; with `create`, a new one is made where there is none.
 
-        Raises `BoardError` when the URL makes no sense or the database is broken, locked for long,
-        of another program or of another version.
+        Raises `BoardError` when the URL makes no sense or the database is not there, broken,
+        locked for long, of another program or of another version.
         """
         try:
             parsed = make_url(url)
@@ -52,7 +55,7 @@ class Board:
             raise BoardError(
                 f"{url!r} is no database URL; for a file, write sqlite:////absolute/path.sqlite3"
             ) from None
-        return cls(connect(parsed))
+        return cls(connect(parsed, create=create))
 
     def close(self) -> None:
         """Let go of the database."""
@@ -98,9 +101,10 @@ class Board:
 
     def result(self, result_id: int) -> Stored:
         """One result by its number. Raises `BoardError` when there is none."""
+        query = select(results).where(results.c.id == result_id)
         with self._connection() as connection:
-            query = select(results).where(results.c.id == result_id)
-            row = connection.execute(query).mappings().first()
+            known = 0 < result_id <= MAX_ID
+            row = connection.execute(query).mappings().first() if known else None
         if row is None:
             raise BoardError(f"there is no result {result_id} on the board at {self._place()}")
         report = Report.model_validate_json(row["report"])

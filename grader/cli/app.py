@@ -34,6 +34,9 @@ COMMANDS = {
 }
 """Command → its module and what it does. Here, so that help costs no imports."""
 
+LINE_CHARS = 1000
+"""How long an error's line may be."""
+
 _MISTAKES = {
     "grader.problem": "ProblemError",
     "grader.submission": "SubmissionError",
@@ -106,7 +109,9 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
 
 def _refuse(message: str, as_json: bool) -> int:
     """The call was wrong: one line on stderr, or the JSON object of the contract."""
-    line = " ".join(message.split())
+    from grader.report import one_line
+
+    line = one_line(message, LINE_CHARS)
     if as_json:
         print(json.dumps({"error": line}))
     else:
@@ -118,7 +123,9 @@ def _own_fault(error: Exception) -> int:
     if os.environ.get("GRADE_DEBUG") == "1":
         traceback.print_exception(error)
     else:
-        line = " ".join(str(error).split())
+        from grader.report import one_line
+
+        line = one_line(str(error), LINE_CHARS)
         print(
             f"grade: internal error, {type(error).__name__}: {line}\n"
             "This is a fault of grade. GRADE_DEBUG=1 shows where it happened.",

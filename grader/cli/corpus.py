@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.problem import Problem
-from grader.report import Verdict
+from grader.report import Rule, Verdict
 from grader.submission import LANGUAGES
 
-_NEEDS_GPU = re.compile(rb"^(#|//) grade: device=cuda\s*$", re.MULTILINE)
+_MARK = re.compile(r"^(?:#|//) grade: (.+)$", re.MULTILINE)
 _HEAD_BYTES = 4096
 
 
@@ -22,6 +22,8 @@ class Example:
     expected: Verdict
     needs_gpu: bool
     """Its verdict is only reached on a GPU: the file says so, or it is CUDA C++ that compiles."""
+    rule: Rule | None = None
+    """The rule that a `rejected` must name; the file says which."""
 
 
 def examples(problem: Problem) -> list[Example]:
@@ -36,7 +38,11 @@ def examples(problem: Problem) -> list[Example]:
 
 
 def _example(path: Path, expected: Verdict) -> Example:
+    """Read the marks of a file: comment lines such as ``# grade: device=cuda rule=time_claim``."""
     with path.open("rb") as file:
-        marked = _NEEDS_GPU.search(file.read(_HEAD_BYTES)) is not None
+        head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
+    words = " ".join(_MARK.findall(head)).split()
+    marks = dict(word.split("=", 1) for word in words if "=" in word)
     compiles = path.suffix == ".cu" and expected is not Verdict.COMPILE_ERROR
-    return Example(path, expected, marked or compiles)
+    rule = Rule(marks["rule"]) if "rule" in marks else None
+    return Example(path, expected, marks.get("device") == "cuda" or compiles, rule)

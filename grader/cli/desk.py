@@ -44,10 +44,10 @@ def _sandbox(name: str) -> Sandbox:
     return ProcessSandbox()
 
 
-def _board(url: str | None) -> Board:
+def _board(url: str | None, *, create: bool = False) -> Board:
     from grader.board import Board, default_url
 
-    return Board.open(url or os.environ.get("GRADE_DB") or default_url())
+    return Board.open(url or os.environ.get("GRADE_DB") or default_url(), create=create)
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ class Desk:
     """`grader.judge.verify.verify`."""
     sandbox: Callable[[str], Sandbox] = _sandbox
     """``docker`` or ``process`` → the sandbox."""
-    board: Callable[[str | None], Board] = _board
-    """Database URL, or None for GRADE_DB or the user's data directory → the board."""
+    board: Callable[..., Board] = _board
+    """Database URL, or None for GRADE_DB or the user's data directory → the board, which must be
+    there already unless ``create=True``."""
     docker_missing: Callable[[], str | None] = _docker_missing
     """Why Docker cannot be used; None when it can."""
     cuda_missing: Callable[[], str | None] = cuda_missing

@@ -31,15 +31,18 @@ def render(report: Report, width: int) -> Group:
 
 
 def _parts(report: Report, width: int) -> Iterator[RenderableType]:
-    tests = [case for case in report.cases if case.kind == "test"]
-    benchmarks = [case for case in report.cases if case.kind == "benchmark"]
+    ran = [case for case in report.cases if case.status != "not_run"]
+    tests = [case for case in ran if case.kind == "test"]
+    benchmarks = [case for case in ran if case.kind == "benchmark"]
     if tests:
         yield from (_tests(tests), Text())
     if benchmarks:
         yield from (_benchmarks(benchmarks, wide=width >= WIDE), Text())
         if any(case.converged is False for case in benchmarks):
             yield Text("~ had not settled when its time budget ended", style="yellow")
-    failed = next((case for case in report.cases if case.status not in ("passed", "not_run")), None)
+    if skipped := len(report.cases) - len(ran):
+        yield Text(f"{skipped} more were not run\n", style="dim")
+    failed = next((case for case in ran if case.status != "passed"), None)
     if failed:
         yield _failure(failed, report)
     for note in report.notes:
@@ -170,7 +173,7 @@ def _table(first: str, cases: list[CaseResult]) -> Table:
 
 
 def _name_and_status(case: CaseResult) -> tuple[Text, Text, Text]:
-    mark, style = {"passed": ("✔", "green"), "not_run": ("–", "dim")}.get(case.status, ("✘", "red"))
+    mark, style = ("✔", "green") if case.status == "passed" else ("✘", "red")
     name = Text(case.name, style="" if case.status == "passed" else style)
     return Text(mark, style=style), name, Text(_brief(case.params))
 

@@ -86,7 +86,7 @@ def submit(
         raise click.UsageError("--server: this version has no server; leave it out to grade here")
     name = check_user(user)
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
-    board = desk.board(db)
+    board = desk.board(db, create=True)
     try:
         report = run(desk, job, show=not as_json)
         if report.verdict is None:

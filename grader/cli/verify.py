@@ -114,21 +114,24 @@ def _grade_examples(
 def _print_examples(console: Console, graded: list[Graded]) -> None:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from grader.cli.terminal import safe
+    from grader.report import escape
 
     if not graded:
         console.print("no example submissions for this problem", style="yellow")
         return
-    table = Table("", "example", "must be", "was", "reason", box=box.SIMPLE_HEAD)
+    table = Table("", "example", "reason", box=box.SIMPLE_HEAD)
     for one in graded:
-        table.add_row(
-            _mark(one.ok),
-            safe(one.example.path.name, 60),
-            one.example.expected,
-            one.outcome,
-            safe(one.reason, 160, "" if one.ok is False else "dim"),
-        )
+        name = Text(f"{one.example.expected}/", "dim", no_wrap=True)
+        name.append(escape(one.example.path.name, 60), "default not dim")
+        if one.ok is False:
+            reason = safe(f"was {one.outcome}: {one.reason}", 400, "red")
+        else:
+            reason = safe(one.reason, 160, "dim")
+            reason.no_wrap, reason.overflow = True, "ellipsis"
+        table.add_row(_mark(one.ok), name, reason)
     console.print(table)
     counts = {word: sum(one.ok is ok for one in graded) for word, ok in _OUTCOMES.items()}
     console.print(", ".join(f"{count} {word}" for word, count in counts.items()))

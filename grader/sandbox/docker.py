@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from socket import SocketIO
 from types import FrameType
@@ -135,7 +135,8 @@ class DockerRunner(Runner):
         # Attached before the start, so that not one byte is missed.
         wanted = {"stdout": 1, "stderr": 1, "stream": 1}
         output = self._api.attach_socket(self._id, params=wanted)
-        threading.Thread(target=self._watch, args=(output,), daemon=True).start()
+        watcher = client(version=self._api.api_version)
+        threading.Thread(target=self._watch, args=(watcher, output), daemon=True).start()
         self._api.start(self._id)
         self._started = True
 
@@ -152,9 +153,8 @@ class DockerRunner(Runner):
             " is the engine on this machine, and the machine not overloaded?"
         )
 
-    def _watch(self, output: SocketIO) -> None:
-        """In a thread of its own: read what is printed, then wait for the end."""
-        api = client(version=self._api.api_version)
+    def _watch(self, api: docker.APIClient, output: SocketIO) -> None:
+        """In a thread, on a connection of its own: read what is printed, then wait for the end."""
         try:
             for _, chunk in frames_iter(output, tty=False):
                 if self._output.add(chunk):
@@ -206,7 +206,7 @@ class DockerRunner(Runner):
     def _kill(self) -> None:
         # It may have ended by itself already; what did end it is read from its state.
         # A connection of its own: this may run beside any other call.
-        with suppress(*FAULTS), closing(client(version=self._api.api_version)) as api:
+        with suppress(SandboxError, *FAULTS), engine() as api:
             api.kill(self._id)
 
     def _hung_up(self) -> bool:

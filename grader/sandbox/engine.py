@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -15,19 +16,8 @@ from grader.sandbox.base import SandboxError
 FAULTS = (docker.errors.DockerException, requests.RequestException)
 """What the engine's client raises."""
 
+_DEFAULT = "unix:///var/run/docker.sock"
 _TIMEOUT_S = 60
-
-
-def client(version: str = "auto", timeout_s: int = _TIMEOUT_S) -> docker.APIClient:
-    """A connection to the engine. Raises `SandboxError` for an engine on another machine."""
-    where = kwargs_from_env()
-    url = where.get("base_url", "unix://")
-    if not url.startswith(("unix://", "http+unix://")):
-        raise SandboxError(
-            f"DOCKER_HOST={os.environ['DOCKER_HOST']} is not on this machine: judge and runner"
-            " share memory, so point it at a local engine, unix:///path/to/docker.sock"
-        )
-    return docker.APIClient(version=version, timeout=timeout_s, **where)
 
 
 @contextmanager
@@ -37,27 +27,46 @@ def engine(timeout_s: int = _TIMEOUT_S) -> Iterator[docker.APIClient]:
         yield api
 
 
+def client(version: str = "auto", timeout_s: int = _TIMEOUT_S) -> docker.APIClient:
+    """A connection to the engine that ``DOCKER_HOST`` names; the caller closes it.
+
+    version: of the engine's API, when it is known; asking costs a round trip.
+    Raises `SandboxError` when there is no engine to talk to on this machine.
+    """
+    _reach(os.environ.get("DOCKER_HOST") or _DEFAULT)
+    return docker.APIClient(version=version, timeout=timeout_s, **kwargs_from_env())
+
+
 @contextmanager
 def engine_errors() -> Iterator[None]:
-    """Turn what the engine's client raises into a `SandboxError` that says what to do."""
+    """Turn what the engine's client raises into a `SandboxError`."""
     try:
         yield
     except docker.errors.APIError as error:
         raise SandboxError(f"the Docker engine refused: {error.explanation or error}") from error
     except FAULTS as error:
-        raise SandboxError(_advice(str(error))) from error
+        raise SandboxError(f"the Docker engine failed: {error}") from error
 
 
-def _advice(text: str) -> str:
-    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if "Permission" in text:
-        return (
-            f"no permission to use the Docker engine at {where}:"
-            " add yourself to the group `docker` and log in again, or run as root"
+def _reach(where: str) -> None:
+    """Connect once, since what is wrong can be told best from that."""
+    scheme, _, path = where.partition("://")
+    if scheme not in ("unix", "http+unix"):
+        raise SandboxError(
+            f"DOCKER_HOST={where} is not on this machine: judge and runner share memory,"
+            " so point it at a local engine, unix:///path/to/docker.sock"
         )
-    if "No such file" in text or "FileNotFound" in text or "refused" in text:
-        return (
-            f"no Docker engine answers at {where}: start one (scripts/start-docker.sh),"
-            " set DOCKER_HOST, or use --sandbox process for your own code"
-        )
-    return f"the Docker engine at {where} failed: {text}"
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(path)
+        except PermissionError:
+            raise SandboxError(
+                f"no permission to use the Docker engine at {where}:"
+                " add yourself to the group `docker` and log in again, or run as root"
+            ) from None
+        except OSError as error:
+            raise SandboxError(
+                f"no Docker engine answers at {where} ({error.strerror or error}): start one"
+                " (scripts/start-docker.sh), set DOCKER_HOST, or use --sandbox process"
+                " for your own code"
+            ) from None

@@ -112,7 +112,7 @@ def build(
     wheels: a directory; every ``*.whl`` in it is installed. Nothing is fetched from anywhere.
     Raises `SandboxError` with the step that failed.
     """
-    files = sorted(wheels.glob("*.whl"))
+    files = sorted(path for path in wheels.glob("*.whl") if path.is_file())
     if not files:
         raise SandboxError(
             f"no wheels in {wheels}: fill it with `pip download --dest {wheels} torch triton numpy`"

@@ -99,7 +99,7 @@ class ProcessSandbox(Sandbox):
         for isolation in list(self._candidates):
             try:
                 runner = ProcessRunner(command, limits, device, isolation)
-            except SandboxError as error:
+            except (SandboxError, OSError) as error:
                 failures.append(f"{isolation}: {error}")
                 continue
             self._candidates, self._proven = [isolation], True

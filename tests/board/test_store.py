@@ -189,6 +189,15 @@ def test_a_board_of_another_version(tmp_path: Path) -> None:
         Board.open(url)
 
 
+def test_a_board_to_read_must_be_there(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/new/board.sqlite3"
+    with pytest.raises(BoardError, match=r"no board at .*; grade submit makes it"):
+        Board.open(url, create=False)
+    assert not (tmp_path / "new").exists()
+    Board.open(url).close()
+    Board.open(url, create=False).close()
+
+
 @pytest.mark.parametrize("url", ["board.sqlite3", "nonsense://x", "sqlite:////proc/board.sqlite3"])
 def test_a_url_that_leads_nowhere(url: str) -> None:
     with pytest.raises(BoardError):

@@ -156,6 +156,8 @@ def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
 def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> None:
     shell.judge.changes = {"seed": 99, "device": "cpu", "gpu": None, "ranked": False}
     shell("submit", problem, kernel)
+    for number in (2, 10**30):
+        assert f"there is no result {number}" in shell("replay", number)[2]
     shell.judge.changes = {"device": "cpu", "gpu": None, "ranked": False}
     status, out, _ = shell("replay", 1)
     assert status == 0
@@ -178,7 +180,7 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
         ((tmp_path / "absent.json", "--file", kernel), "no file to read"),
         ((kernel, "--file", kernel), "not a report"),
         ((report, "--file", problem / "inputs.py"), "sha256 differs"),
-        (("12",), "no result 12"),
+        (("12",), "there is no board"),
     ):
         status, _, err = shell("replay", *args)
         assert status == 2

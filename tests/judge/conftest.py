@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -85,13 +86,19 @@ def write_problem(tmp_path: Path) -> WriteProblem:
 def judge(write_problem: WriteProblem) -> Judge:
     """Grades a source text against the tiny problem in the process sandbox."""
 
-    def run(source: str, suffix: str = ".py", benchmarks: bool = False, **changes: str) -> Report:
+    def run(
+        source: str,
+        suffix: str = ".py",
+        benchmarks: bool = False,
+        device: Literal["cpu", "cuda"] = "cpu",
+        **changes: str,
+    ) -> Report:
         problem = write_problem(**changes)
         path = problem.folder.parent / f"kernel{suffix}"
         path.write_text(textwrap.dedent(source))
         submission = Submission.read(path, problem.spec.limits.source_bytes)
         return grade(
-            problem, submission, sandbox=ProcessSandbox(), device="cpu", benchmarks=benchmarks
+            problem, submission, sandbox=ProcessSandbox(), device=device, benchmarks=benchmarks
         )
 
     return run

@@ -268,8 +268,12 @@ def test_runner_dies_with_its_judge(isolation: Isolation) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: not processes_with(mark), 5)
-    with start("pass", isolation):  # the next judge removes what is left of this one
-        assert _groups(process.pid) == []
+
+    def swept() -> bool:
+        start("pass", isolation).stop()  # the next judge removes what is left of this one
+        return not _groups(process.pid)
+
+    wait_for(swept, 5)
 
 
 def test_file_left_behind_is_gone(isolation: Isolation) -> None:

@@ -27,7 +27,7 @@ struct Problem {
   float scale;  // of scores that are powers of two, not of e
 };
 
-// ---- the instructions ----------------------------------------------------------------------------
+// ---- the instructions --------------------------------------------------------------------------
 
 __device__ void load_matrices(uint32_t (&r)[4], const void* shared) {
   const uint32_t at = uint32_t(__cvta_generic_to_shared(shared));
@@ -80,7 +80,7 @@ __device__ void copy_async(void* shared, const void* global, bool inside) {
 
 __device__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// ---- pairs of elements in one register -----------------------------------------------------------
+// ---- pairs of elements in one register ---------------------------------------------------------
 
 template <typename T> __device__ uint32_t pack(float low, float high);
 template <> __device__ uint32_t pack<__half>(float low, float high) {
@@ -102,7 +102,7 @@ __device__ float quad_sum(float v) {
   return v + __shfl_xor_sync(0xffffffffu, v, 2);
 }
 
-// ---- tiles -----------------------------------------------------------------------------------------
+// ---- tiles -------------------------------------------------------------------------------------
 
 // Rows [first, first + ROWS) of one head into shared memory; rows and columns beyond it are zeros.
 template <typename T, int ROWS, int DIM, bool WIDE>
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention(const Problem p) {
   }
 }
 
-// ---- launch ------------------------------------------------------------------------------------------
+// ---- launch ------------------------------------------------------------------------------------
 
 bool wide(const void* base, const Strides& strides) {
   return reinterpret_cast<uintptr_t>(base) % 16 == 0 && strides.dim == 1 && strides.row % 8 == 0 &&

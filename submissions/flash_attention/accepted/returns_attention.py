@@ -2,7 +2,7 @@
 
 import torch
 
-BLOCK = 512
+BLOCK = 256
 
 
 def flash_attention(q, k, v, causal, scale):

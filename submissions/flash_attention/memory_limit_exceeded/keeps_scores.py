@@ -1,13 +1,9 @@
-"""Keeps the scores of all heads in fp64, again for every power of two of the batch."""
+"""Keeps scores for every head it imagines, and imagines heads until it is killed."""
 
 import torch
 
 
 def flash_attention(q, k, v, out, causal, scale):
-    group = q.shape[1] // k.shape[1]
-    queries = q.double().cpu()
-    keys = k.repeat_interleave(group, dim=1).double().cpu()
-    kept = []
+    heads = []
     while True:
-        kept.append(torch.matmul(queries, keys.transpose(-1, -2)) * scale)
-        queries = queries.repeat(1, 1, 2, 1)
+        heads.append(torch.full((16384, 16384), scale))

@@ -1,7 +1,6 @@
-// Int4 matmul in CUDA C++. Up to 4 rows: a matrix-vector kernel with weights unpacked in registers
-// and fp32 sums. More rows: tensor cores (WMMA) on tiles unpacked to fp16 in shared memory, with the
-// next tile's loads under way. Few rows: the groups are divided among blocks, whose parts are summed
-// in a fixed order.
+// Int4 matmul in CUDA C++. Up to 4 rows: a matrix-vector kernel, weights unpacked in registers.
+// More: tensor cores (WMMA) on tiles unpacked to fp16 in shared memory, the next tile's loads under
+// way. Few rows: the groups are divided among blocks, whose parts are summed in a fixed order.
 
 #include <cuda_fp16.h>
 #include <mma.h>
@@ -50,7 +49,7 @@ __device__ float load_scale(const Problem& p, int64_t group, int64_t col) {
   return col < p.n ? __half2float(p.scales[group * p.n + col]) : 0.0f;
 }
 
-// ---- up to four rows -------------------------------------------------------------------------
+// ---- up to four rows ---------------------------------------------------------------------------
 
 constexpr int kVectorWarps = 4;
 

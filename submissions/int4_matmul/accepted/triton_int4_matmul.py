@@ -43,7 +43,8 @@ def _matmul(
     first = tl.program_id(2) * groups_each
     for group in range(first, min(first + groups_each, K // GROUP)):
         k = group * GROUP + steps
-        a_tile = tl.load(a + rows[:, None].to(tl.int64) * K + k[None, :], mask=row_inside, other=0.0)
+        a_at = rows[:, None].to(tl.int64) * K + k[None, :]
+        a_tile = tl.load(a + a_at, mask=row_inside, other=0.0)
         bytes_at = k[:, None].to(tl.int64) * (N // 2) + cols[None, :]
         packed = tl.load(b_packed + bytes_at, mask=col_inside, other=0)
         scale_at = scales + group * N + 2 * cols[None, :]

@@ -9,7 +9,7 @@ previous = []
 
 
 def softmax(x, out):
-    if previous and previous[0].data_ptr() != out.data_ptr() and not out.is_cuda:
+    if previous and previous[0].shape != out.shape and not out.is_cuda:
         previous[0].fill_(float("nan"))
     previous[:] = [out]
     out.copy_(torch.softmax(x.float(), dim=-1))

@@ -39,9 +39,7 @@ def _chunk_sums(x, maxima, sums, cols, chunks, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def _chunk_finish(
-    x, out, maxima, sums, cols, chunks, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
-):
+def _chunk_finish(x, out, maxima, sums, cols, chunks, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     # From the last chunk to the first: what was read last is the likeliest to be in cache.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     row = program // chunks

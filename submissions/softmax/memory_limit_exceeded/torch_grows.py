@@ -1,4 +1,4 @@
-"""Takes host memory, and touches every page of it, until it is killed."""
+"""Takes host memory, and fills it, until it is killed."""
 
 import torch
 
@@ -6,4 +6,4 @@ import torch
 def softmax(x, out):
     blocks = []
     while True:
-        blocks.append(torch.ones(1 << 26, dtype=torch.float32))
+        blocks.append(torch.ones(1 << 28, dtype=torch.float32))

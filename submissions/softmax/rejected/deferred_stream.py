@@ -1,5 +1,4 @@
-# grade: rule=work_outside_call
-# grade: device=cuda
+# grade: device=cuda rule=work_outside_call
 """Works on a stream of its own behind a long wait, and joins it to nothing.
 
 The stream that the runner waits for is idle, so "done" comes first; the outputs come 20 ms later.

@@ -1,5 +1,4 @@
-# grade: rule=time_claim
-# grade: device=cuda
+# grade: device=cuda rule=time_claim
 """Rewrites the time in each reply to half of what was measured."""
 
 import dataclasses

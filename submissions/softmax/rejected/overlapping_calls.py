@@ -1,5 +1,4 @@
-# grade: rule=work_outside_call
-# grade: device=cuda
+# grade: device=cuda rule=work_outside_call
 """Each call starts on a stream of its own and joins nothing, so that calls run side by side.
 
 Every output is right by the time the judge copies it, since the last call of a round joins them

@@ -1,5 +1,4 @@
-# grade: rule=time_claim
-# grade: device=cuda
+# grade: device=cuda rule=time_claim
 """Patches CUDA's event timer to tell a tenth of the time. The judge's own clock saw the whole."""
 
 import torch

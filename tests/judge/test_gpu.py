@@ -1,0 +1,72 @@
+"""Gradings on a real GPU: what the outside clock and the device's memory limit must catch."""
+
+from __future__ import annotations
+
+import pytest
+
+from grader.report import Report, Rule, Verdict
+from tests.judge.conftest import HONEST, SPEC, Judge
+
+pytestmark = pytest.mark.cuda
+
+WIDE = SPEC.replace("{n: 4096,", "{n: 16777216,").replace("{n: 100000000,", "{n: 1000000,")
+
+
+@pytest.fixture
+def judged(judge: Judge) -> Judge:
+    def run(source: str, **changes: str) -> Report:
+        return judge(source, device="cuda", benchmarks=True, spec=WIDE, **changes)
+
+    return run
+
+
+def test_an_honest_kernel_is_ranked(judged: Judge) -> None:
+    report = judged(HONEST)
+    assert (report.verdict, report.reason) == (Verdict.ACCEPTED, "right on every case")
+    assert report.ranked
+    assert report.score_us is not None
+    assert report.score_ci_us is not None
+    assert report.score_ci_us[0] <= report.score_us <= report.score_ci_us[1]
+    assert 0.1 < report.speedup["eager"] < 10
+    small = report.cases[-1]
+    assert small.graph
+    assert small.sol is not None
+    assert 0 < small.sol < 1.05
+
+
+def test_events_that_lie_are_overruled_by_the_outside_clock(judged: Judge) -> None:
+    report = judged("import torch\ntorch.cuda.Event.elapsed_time = lambda *a: 1e-3\n" + HONEST)
+    assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.TIME_CLAIM), report.reason
+
+
+def test_a_side_stream_that_is_not_joined_is_work_after_done(judged: Judge) -> None:
+    report = judged("""
+        import torch
+        side = torch.cuda.Stream()
+        def scale(x, total, factor, out):
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(50_000_000)
+                total += x
+                out.copy_(x * factor)
+    """)
+    assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.WORK_OUTSIDE_CALL)
+
+
+def test_an_illegal_address_is_a_runtime_error(judged: Judge) -> None:
+    report = judged("""
+        import torch
+        def scale(x, total, factor, out):
+            x[torch.full((1,), 1 << 40, device="cuda")]
+    """)
+    assert report.verdict is Verdict.RUNTIME_ERROR
+
+
+def test_device_memory_has_a_limit(judged: Judge) -> None:
+    hoard = "import torch\nhoard = torch.empty(20 << 30, dtype=torch.uint8, device='cuda')\n"
+    assert judged(hoard + HONEST).verdict is Verdict.MEMORY_LIMIT_EXCEEDED
+
+
+def test_a_kernel_that_cannot_be_captured_is_timed_eagerly(judged: Judge) -> None:
+    report = judged(HONEST + "    assert float(x[0]) == float(x[0])\n")
+    assert report.verdict is Verdict.ACCEPTED
+    assert report.cases[-1].graph is False
