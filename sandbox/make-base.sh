@@ -3,15 +3,19 @@
 #
 #   sandbox/make-base.sh TAG [MORE PACKAGES, comma-separated]
 #
-# Needs root, mmdebstrap (installed when missing) and an engine; takes one or two minutes.
+# Needs root, mmdebstrap and curl (installed when missing) and an engine; takes one or two minutes.
 set -euo pipefail
 
 tag="${1:?usage: $0 TAG [PACKAGES]}"
 packages="python3,python3-venv,python3-dev,gcc,g++,libc6-dev${2:+,$2}"
-if ! command -v mmdebstrap >/dev/null; then
+missing=()
+for tool in mmdebstrap curl; do
+  command -v "$tool" >/dev/null || missing+=("$tool")
+done
+if [ ${#missing[@]} -gt 0 ]; then
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q >/dev/null
-  apt-get install -y -q --no-install-recommends mmdebstrap >/dev/null
+  apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
 fi
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

@@ -17,8 +17,8 @@ from grader.judge.cases import ProblemCode, seed_for
 from grader.judge.clock import calls_per_round
 from grader.problem.spec import Case
 
-ROUNDS = 5
-MOST_CALLS = 64
+ROUNDS = 3
+MOST_CALLS = 24
 SEED = 20_262
 
 

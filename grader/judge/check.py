@@ -7,6 +7,7 @@ All arithmetic is in float64 on the judge's device, on private copies.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +31,11 @@ class Finding:
 
     failure: str | None = None
     """Which gate failed, in words; None when all held."""
-    max_abs_err: float = 0.0
-    rel_l2: float = 0.0
-    worst_slice_rel_l2: float = 0.0
-    budget_used: float = 0.0
+    max_abs_err: float | None = None
+    rel_l2: float | None = None
+    worst_slice_rel_l2: float | None = None
+    budget_used: float | None = None
+    """Errors are None where there was nothing to subtract: unwritten, NaN or infinite outputs."""
     mismatch: Mismatch | None = None
 
 
@@ -69,12 +71,16 @@ def worst(findings: list[Finding]) -> Finding:
     failed = next((f for f in findings if f.failure is not None), None)
     return Finding(
         failure=failed.failure if failed else None,
-        max_abs_err=max(f.max_abs_err for f in findings),
-        rel_l2=max(f.rel_l2 for f in findings),
-        worst_slice_rel_l2=max(f.worst_slice_rel_l2 for f in findings),
-        budget_used=max(f.budget_used for f in findings),
+        max_abs_err=_largest(f.max_abs_err for f in findings),
+        rel_l2=_largest(f.rel_l2 for f in findings),
+        worst_slice_rel_l2=_largest(f.worst_slice_rel_l2 for f in findings),
+        budget_used=_largest(f.budget_used for f in findings),
         mismatch=failed.mismatch if failed else None,
     )
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _check(
@@ -114,7 +120,7 @@ def _check(
     over = error > tolerance.atol + tolerance.rtol * change.abs()
     rel_l2 = _ratio(error, change)
     slice_rel_l2, slice_name = _worst_slice(error, change)
-    budget = 0.0
+    budget = None
     if eager is not None:
         eager_error = torch.where(finite, (eager.double() - exact).abs(), zero)
         budget = _budget_used(error, eager_error, exact, out.dtype, tolerance.budget)
@@ -133,7 +139,7 @@ def _check(
             f"relative L2 error of '{name}' in {slice_name} is {slice_rel_l2:.2e}, "
             f"above {tolerance.rel_l2:.0e}"
         )
-    elif budget > 1:
+    elif budget is not None and budget > 1:
         failure = (
             f"error of '{name}' is {budget:.2g} times its budget "
             f"({tolerance.budget:g} times what PyTorch makes at {_short(out.dtype)})"
@@ -150,7 +156,7 @@ def _check_exact(
 ) -> Finding:
     wrong = out != truth.to(out.dtype)
     if not bool(wrong.any()):
-        return Finding()
+        return Finding(None, 0.0, 0.0, 0.0)
     return Finding(
         f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are wrong",
         max_abs_err=float((out.double() - truth.double()).abs().max()),
@@ -242,11 +248,13 @@ def _budget_used(
     multiple: float,
 ) -> float:
     """The larger of RMS and maximum error over what is allowed: `multiple` times PyTorch's own
-    error, plus one unit in the last place of the output and its smallest normal number."""
+    error, plus one unit in the last place of the output and the smallest number that hardware
+    does not flush to zero: the smallest normal one, but of float16 the smallest subnormal."""
     if error.numel() == 0:
         return 0.0
     info = torch.finfo(dtype)
-    ulp = exact.abs() * info.eps + info.tiny
+    least = info.tiny * info.eps if dtype == torch.float16 else info.tiny
+    ulp = exact.abs() * info.eps + least
     allowed_rms = multiple * _rms(eager_error) + _rms(ulp)
     allowed_max = multiple * float(eager_error.max()) + float(ulp.max())
     return max(_rms(error) / allowed_rms, float(error.max()) / allowed_max)

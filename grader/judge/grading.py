@@ -123,15 +123,15 @@ class Grading:
             for call in range(case.calls):
                 inputs = self._test_inputs(case, call) | carried
                 loan.fill(0, inputs)
-                snapshot = self._call(loan, inputs)
+                self._call(loan, inputs)
                 truth = self.code.truth(case, inputs | self._state(truth))
                 eager = self.code.plain(case, inputs | self._state(eager))
                 look = partial(self._look, loan, truth, eager, initial)
-                findings.append(look(snapshot))
-                self.judge(loan, snapshot, findings[-1], look)
+                findings.append(look())
+                self.judge(loan, findings[-1], look)
                 if findings[-1].failure is not None:
                     break
-                carried = self._state(loan.outputs(0, snapshot))
+                carried = self._state(loan.outputs(0))
             self.expect_device_memory(loan)
         finally:
             loan.close()
@@ -140,8 +140,8 @@ class Grading:
     def _test_inputs(self, case: Case, call: int) -> Values:
         return self.code.inputs(case, seed_for(self.master, "test", case.name, call), call)
 
-    def _call(self, loan: Loan, inputs: Values) -> torch.Tensor:
-        """Have the entry called once on the loan's only set; the snapshot of what it wrote."""
+    def _call(self, loan: Loan, inputs: Values) -> None:
+        """Have the entry called once on the loan's only set, and take the snapshot."""
         loan.publish()
         scalars = {
             str(i): inputs[a.name]
@@ -151,12 +151,10 @@ class Grading:
         limit_s = self.problem.spec.limits.call_s
         what = f"the call on test '{loan.case.name}'"
         self.session.ask("call", {"set": 0, "scalars": scalars}, limit_s, what)
-        return loan.collect()
+        loan.collect()
 
-    def _look(
-        self, loan: Loan, truth: Values, eager: Values, initial: Values, snapshot: torch.Tensor
-    ) -> Finding:
-        return self.compare(loan.case, loan.outputs(0, snapshot), truth, eager, initial)
+    def _look(self, loan: Loan, truth: Values, eager: Values, initial: Values) -> Finding:
+        return self.compare(loan.case, loan.outputs(0), truth, eager, initial)
 
     def _state(self, values: Values) -> Values:
         """The `inout` arguments among `values`."""
@@ -174,19 +172,14 @@ class Grading:
             {"dims": dims, "symbol": self._symbol(case)},
         )
 
-    def judge(
-        self,
-        loan: Loan,
-        snapshot: torch.Tensor,
-        finding: Finding,
-        look: Callable[[torch.Tensor], Finding],
-    ) -> None:
-        """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on."""
+    def judge(self, loan: Loan, finding: Finding, look: Callable[[], Finding]) -> None:
+        """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on.
+
+        `look` checks the loan's snapshot anew, after it was taken again.
+        """
         if finding.failure is not None:
-            at_done = snapshot.clone()
             time.sleep(GRACE_S)
-            later = loan.collect()
-            if not torch.equal(later, at_done) and look(later).failure is None:
+            if loan.collect_again() and look().failure is None:
                 raise SubmissionFault(
                     Fault(
                         Verdict.REJECTED,
@@ -197,7 +190,7 @@ class Grading:
             reason = f"case '{loan.case.name}': {finding.failure}"
             self.record.faults.append(Fault(Verdict.WRONG_ANSWER, reason))
             return
-        tampered = loan.tampered(snapshot)
+        tampered = loan.tampered()
         if tampered is not None:
             reason = f"case '{loan.case.name}': {tampered}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))

@@ -6,11 +6,12 @@ the image and the snapshot, which no runner can reach.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from grader.arena import Layout, Slot, arrange, view
+from grader.arena import Layout, Slot, Value, arrange, view
 from grader.arena.host import HostArena
 from grader.arena.layout import GUARD_BYTES, slot_of
 from grader.judge.cases import Values
@@ -38,67 +39,67 @@ class Loan:
         self.device = device
         self.layout: Layout = arrange([_wanted(problem, case, template)] * count)
         self.image = torch.full((self.layout.nbytes,), GUARD, dtype=torch.uint8, device=device)
-        self.scalars: list[Values] = [{} for _ in range(count)]
-        for index in range(count):
-            self.fill(index, template)
         self.arena = new_arena(device, self.layout.nbytes)
         writable_bytes = self.layout.nbytes - self.layout.writable_at
         self._snapshot = torch.empty(writable_bytes, dtype=torch.uint8, device=device)
+        # Views are made once: a list of a thousand tensors costs more to view than to copy.
+        self._image_views = [self._views(index, self.image, 0) for index in range(count)]
+        self._snapshot_views = [
+            self._views(index, self._snapshot, self.layout.writable_at, only_written=True)
+            for index in range(count)
+        ]
         self._gaps = self._gap_positions()
+        for index in range(count):
+            self.fill(index, template)
 
     def fill(self, index: int, values: Values) -> None:
         """Write the inputs of one set, and poison its outputs, in the image."""
-        for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True):
+        views = self._image_views[index]
+        for argument in self.problem.spec.args:
             if argument.kind == "scalar":
-                self.scalars[index][argument.name] = values[argument.name]
+                views[argument.name] = values[argument.name]
             elif argument.role == "out":
-                assert isinstance(place, Slot)
-                poison(view(self.image, place))
-            elif isinstance(place, list):
-                torch._foreach_copy_([view(self.image, s) for s in place], values[argument.name])
+                poison(views[argument.name])
+            elif argument.kind == "tensors":
+                torch._foreach_copy_(views[argument.name], values[argument.name])
             else:
-                assert isinstance(place, Slot)
-                view(self.image, place).copy_(values[argument.name])
+                views[argument.name].copy_(values[argument.name])
 
     def publish(self) -> None:
         """Copy the whole image into the arena, and wait until it is there."""
         self.arena.buffer.copy_(self.image)
-        self._wait()
+        self.settle()
 
-    def collect(self) -> torch.Tensor:
-        """A private copy of everything a call may write; returns when it is complete.
+    def collect(self) -> None:
+        """Take the snapshot: a private copy of everything a call may write. Waits for it.
 
-        The same buffer every time, since allocating one would cost more than the copy.
+        It goes to the same buffer every time; allocating one would cost more than the copy.
         """
         self._snapshot.copy_(self.arena.buffer[self.layout.writable_at :])
-        self._wait()
-        return self._snapshot
+        self.settle()
+
+    def collect_again(self) -> bool:
+        """Take another snapshot; whether anything has changed since the last."""
+        before = self._snapshot.clone()
+        self.collect()
+        return not torch.equal(before, self._snapshot)
 
     def inputs(self, index: int) -> Values:
         """The `in`, `inout` and scalar arguments of a set, as views of the image."""
-        values: Values = {}
-        for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True):
-            if argument.kind == "scalar":
-                values[argument.name] = self.scalars[index][argument.name]
-            elif argument.role != "out":
-                values[argument.name] = _views(self.image, place)
-        return values
+        names = [a.name for a in self.problem.spec.args if a.role != "out"]
+        return {name: self._image_views[index][name] for name in names}
 
-    def outputs(self, index: int, snapshot: torch.Tensor) -> Values:
-        """The `out` and `inout` arguments of a set, as views of a snapshot."""
-        return {
-            argument.name: _views(snapshot, place, self.layout.writable_at)
-            for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True)
-            if argument.role != "in" and argument.kind != "scalar"
-        }
+    def outputs(self, index: int) -> Values:
+        """The `out` and `inout` arguments of a set, as views of the last snapshot."""
+        return self._snapshot_views[index]
 
-    def tampered(self, snapshot: torch.Tensor) -> str | None:
+    def tampered(self) -> str | None:
         """What was written that is no output, in words; None when nothing was."""
         head = self.layout.writable_at
         now, before = self.arena.buffer[:head].clone(), self.image[:head]
         if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
             return self._which(now)
-        if not bool((snapshot[self._gaps] == GUARD).all()):
+        if not bool((self._snapshot[self._gaps] == GUARD).all()):
             return "memory beside an output was written"
         return None
 
@@ -111,13 +112,24 @@ class Loan:
             for argument, place in zip(self.problem.spec.args, values, strict=True):
                 if argument.role != "in" or argument.kind == "scalar":
                     continue
-                slots = place if isinstance(place, list) else [place]
-                for slot in slots:
-                    assert isinstance(slot, Slot)
+                for slot in _slots_of(place):
                     part = slice(slot.offset, slot.offset + slot.nbytes)
                     if not torch.equal(now[part], self.image[part]):
                         return f"the input '{argument.name}' of set {index} was written"
         return "memory beside an input was written"
+
+    def _views(
+        self, index: int, buffer: torch.Tensor, base: int, only_written: bool = False
+    ) -> Values:
+        """Tensors of one set over a buffer that starts at offset `base` of the block."""
+        views: Values = {}
+        for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True):
+            if argument.kind == "scalar" or (only_written and argument.role == "in"):
+                continue
+            slots = [replace(s, offset=s.offset - base) for s in _slots_of(place)]
+            tensors = [view(buffer, slot) for slot in slots]
+            views[argument.name] = tensors if isinstance(place, list) else tensors[0]
+        return views
 
     def _gap_positions(self) -> torch.Tensor:
         """Positions in a snapshot of the guard bytes behind every writable tensor."""
@@ -126,14 +138,14 @@ class Loan:
             for values in self.layout.sets
             for argument, place in zip(self.problem.spec.args, values, strict=True)
             if argument.role != "in" and argument.kind != "scalar"
-            for slot in (place if isinstance(place, list) else [place])
-            if isinstance(slot, Slot)
+            for slot in _slots_of(place)
         ]
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
         offsets = torch.arange(GUARD_BYTES, device=self.device)
         return (starts[:, None] + offsets[None, :]).reshape(-1)
 
-    def _wait(self) -> None:
+    def settle(self) -> None:
+        """Wait until everything asked of the device so far is done."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
@@ -183,15 +195,10 @@ def poison_of(tensor: torch.Tensor) -> int:
     return int.from_bytes(POISON[size].to_bytes(size, "little"), "little", signed=True)
 
 
-def _views(buffer: torch.Tensor, place: Any, base: int = 0) -> Any:
+def _slots_of(place: Value) -> list[Slot]:
     if isinstance(place, list):
-        return [_view(buffer, slot, base) for slot in place]
-    return _view(buffer, place, base)
-
-
-def _view(buffer: torch.Tensor, slot: Slot, base: int) -> torch.Tensor:
-    moved = Slot(slot.offset - base, slot.dtype, slot.shape, slot.strides)
-    return view(buffer, moved)
+        return place
+    return [place] if isinstance(place, Slot) else []
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -232,7 +232,7 @@ def _pieces(scene: Scene, name: str) -> list[Piece]:
 
 
 def _figures(finding: Finding) -> str:
-    return f"rel L2 {finding.rel_l2:.1e}, budget {finding.budget_used:.2g}"
+    return f"rel L2 {finding.rel_l2 or 0:.1e}, budget {finding.budget_used or 0:.2g}"
 
 
 def _list(value: Any) -> list[Any]:

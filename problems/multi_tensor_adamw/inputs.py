@@ -72,11 +72,11 @@ def _mixed(count: int, total: int) -> list[int]:
 
 def _normal(generator: torch.Generator, lengths: list[int], size: float) -> list[Tensor]:
     flat = torch.randn(sum(lengths), generator=generator, device=generator.device)
-    return [piece.clone() for piece in flat.mul_(size).split(lengths)]
+    return list(flat.mul_(size).split(lengths))
 
 
 def _uniform(
     generator: torch.Generator, lengths: list[int], low: float, high: float
 ) -> list[Tensor]:
     flat = torch.rand(sum(lengths), generator=generator, device=generator.device)
-    return [piece.clone() for piece in flat.mul_(high - low).add_(low).split(lengths)]
+    return list(flat.mul_(high - low).add_(low).split(lengths))

@@ -27,7 +27,7 @@ args:
   - {name: out, role: out, dtype: dtype, shape: [n]}
 cuda_dtypes: [fp32, fp16]
 tolerances:
-  fp32: {atol: 1.0e-7, rtol: 1.0e-5, rel_l2: 1.0e-6}
+  fp32: {atol: 1.0e-6, rtol: 1.0e-5, rel_l2: 1.0e-6}
   fp16: {atol: 1.0e-4, rtol: 1.0e-2, rel_l2: 1.0e-2}
 cost: {bytes: "3 * n * itemsize", flops: "2 * n"}
 limits: {load_s: 20, call_s: 3, total_s: 60, source_bytes: 10000}

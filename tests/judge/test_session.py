@@ -137,17 +137,19 @@ def test_a_reply_before_the_request_is_abuse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "verdict"),
+    ("status", "loading", "verdict"),
     [
-        (Status.COMPILE_ERROR, Verdict.COMPILE_ERROR),
-        (Status.RUNTIME_ERROR, Verdict.RUNTIME_ERROR),
-        (Status.OUT_OF_MEMORY, Verdict.MEMORY_LIMIT_EXCEEDED),
+        (Status.COMPILE_ERROR, True, Verdict.COMPILE_ERROR),
+        (Status.COMPILE_ERROR, False, Verdict.RUNTIME_ERROR),
+        (Status.RUNTIME_ERROR, False, Verdict.RUNTIME_ERROR),
+        (Status.OUT_OF_MEMORY, False, Verdict.MEMORY_LIMIT_EXCEEDED),
     ],
 )
 def test_a_confession_is_believed(
-    fault_of: Callable[..., Fault], status: Status, verdict: Verdict
+    fault_of: Callable[..., Fault], status: Status, loading: bool, verdict: Verdict
 ) -> None:
-    fault = fault_of(lambda s: answer(s, status=status, text="because\x1b[31m\nof this"))
+    text = "because\x1b[31m\nof this"
+    fault = fault_of(lambda s: answer(s, status=status, text=text), loading=loading)
     assert fault.verdict is verdict
     assert fault.reason == "because\\x1b[31m of this"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from grader.sandbox import conformance, docker, images, sweep
 from grader.sandbox.base import Ending, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, Bench
 from grader.sandbox.engine import engine
+from grader.sandbox.output import END_BYTES
 from grader.wire import WireClosed, receive_reply, send_request
 
 pytestmark = pytest.mark.docker
@@ -162,11 +164,15 @@ def test_out_of_memory_is_known_however_soon_it_is_stopped() -> None:
         assert runner.stop().out_of_memory
 
 
-def test_the_log_is_kept_in_order_of_arrival() -> None:
-    with probing() as runner:
-        send_request(runner.channel, {"probe": "no such probe", "sequence": 1})
-        assert "KeyError" in receive_reply(runner.channel, 10).text
-        assert runner.log() == b""
+def test_what_is_printed_is_kept_at_both_ends() -> None:
+    with probing(dataclasses.replace(LIMITS, output_bytes=200_000)) as runner:
+        send_request(runner.channel, {"probe": "flood", "sequence": 1})
+        with pytest.raises(WireClosed):
+            receive_reply(runner.channel, 20)
+        assert runner.stop() == Ending(signal=9, output_exceeded=True)
+    assert runner.log().startswith(b"flood flood ")
+    assert b" bytes left out]" in runner.log()
+    assert len(runner.log()) < 2 * END_BYTES + 100
 
 
 def test_a_runner_that_cannot_start_says_why() -> None:
@@ -273,7 +279,7 @@ def test_check_prints_what_held() -> None:
     [
         (["build"], "give --from-host, or --base IMAGE and --wheels DIR"),
         (["build", "--from-host", "--tag", "x"], "--from-host takes no"),
-        (["build", "--base", "x", "--wheels", str(ROOT / "docs")], "no wheels in "),
+        (["build", "--base", "x", "--wheels", str(ROOT / "sandbox")], "no wheels in "),
         (["check", "--sandbox", "process", "--image", "x"], "--image needs --sandbox docker"),
     ],
 )
