@@ -1,6 +1,6 @@
 """Grade every file of `submissions/` and compare each verdict with the folder it lies in.
 
-    python scripts/grade_corpus.py [--device cuda] [--sandbox docker|process] [--only TEXT]... [--out FILE]
+    python -m scripts.grade_corpus [--device cuda] [--sandbox docker] [--only TEXT]... [--out FILE]
 
 Prints a Markdown table with a summary. Exit status 0 when every file that could run here got its
 verdict, 1 when one did not.
@@ -22,18 +22,19 @@ import click
 from grader.cli.corpus import Example, examples
 from grader.judge import grade
 from grader.problem import Problem
-from grader.report import Report, one_line
+from grader.report import Report, Verdict, one_line
 from grader.sandbox.base import Sandbox
 from grader.submission import Submission
 
 Device = Literal["cpu", "cuda"]
 
 ROOT = Path(__file__).resolve().parent.parent
-SHORT = {
-    "cpu": {"load_s": 20, "call_s": 3, "total_s": 60, "memory_bytes": 3 << 30},
-    "cuda": {"load_s": 120, "call_s": 15, "total_s": 300},
+LIMITS: dict[Device, dict[str, float]] = {
+    "cpu": {"load_s": 30, "call_s": 20, "total_s": 120, "memory_bytes": 2 << 30},
+    "cuda": {"load_s": 120, "call_s": 20, "total_s": 300},
 }
-"""Limits that a file which runs into one reaches soon, and an honest one never."""
+SHORT_CALL_S: dict[Device, float] = {"cpu": 3, "cuda": 10}
+"""Limit of a call for the files that are there to run into it."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +102,19 @@ def problems() -> list[Problem]:
     return [Problem.load(path.parent) for path in sorted(ROOT.glob("problems/*/problem.yaml"))]
 
 
-def hasty(problem: Problem, device: Device) -> Problem:
-    """The same problem with `SHORT` limits."""
-    limits = problem.spec.limits.model_copy(update=SHORT[device])
+def hasty(problem: Problem, example: Example, device: Device) -> Problem:
+    """The same problem with limits that a file which runs into one reaches soon."""
+    changes = dict(LIMITS[device])
+    if example.expected is Verdict.TIME_LIMIT_EXCEEDED:
+        changes["call_s"] = SHORT_CALL_S[device]
+    limits = problem.spec.limits.model_copy(update=changes)
     return dataclasses.replace(problem, spec=problem.spec.model_copy(update={"limits": limits}))
 
 
 def grade_example(problem: Problem, example: Example, sandbox: Sandbox, device: Device) -> Report:
-    """Grade one file through the real path, with `SHORT` limits."""
+    """Grade one file through the real path."""
     submission = Submission.read(example.path, problem.spec.limits.source_bytes)
-    return grade(hasty(problem, device), submission, sandbox=sandbox, device=device)
+    return grade(hasty(problem, example, device), submission, sandbox=sandbox, device=device)
 
 
 def grade_all(sandbox: Sandbox, device: Device, only: tuple[str, ...]) -> Iterator[Graded]:

@@ -142,8 +142,10 @@ class DockerRunner(Runner):
 
     def _accept(self, listener: socket.socket) -> socket.socket:
         deadline = time.monotonic() + START_DEADLINE_S
+        poller = select.poll()
+        poller.register(listener, select.POLLIN)
         while time.monotonic() < deadline:
-            if select.select([listener], [], [], 0.05)[0]:
+            if poller.poll(50):
                 return listener.accept()[0]
             if self._ended.is_set():
                 why = self._output.last_line() or f"exit status {self._state.get('ExitCode')}"

@@ -24,7 +24,8 @@ def sweep(api: docker.APIClient) -> list[str]:
         labels = container["Labels"]
         if not _is_gone(labels.get(OWNER, "")):
             continue
-        with suppress(docker.errors.NotFound):
+        # Another judge may be sweeping the same one.
+        with suppress(docker.errors.APIError):
             api.remove_container(container["Id"], force=True, v=True)
         folder = Path(labels.get(FOLDER, ""))
         if folder.name.startswith("grade-"):

@@ -1,0 +1,152 @@
+"""Every file of `submissions/` gets the verdict that its folder names, through the real path."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from grader.cli.corpus import Example, examples
+from grader.cli.machine import cuda_missing
+from grader.problem import Problem
+from grader.report import Report, Verdict
+from grader.sandbox.base import Sandbox
+from scripts.grade_corpus import Device, grade_example, make_sandbox, problems
+
+pytestmark = pytest.mark.slow
+
+COUNTS = {
+    ("flash_attention", "accepted"): 4,
+    ("flash_attention", "compile_error"): 1,
+    ("flash_attention", "memory_limit_exceeded"): 1,
+    ("flash_attention", "output_limit_exceeded"): 1,
+    ("flash_attention", "rejected"): 5,
+    ("flash_attention", "runtime_error"): 1,
+    ("flash_attention", "time_limit_exceeded"): 1,
+    ("flash_attention", "wrong_answer"): 6,
+    ("int4_matmul", "accepted"): 4,
+    ("int4_matmul", "compile_error"): 1,
+    ("int4_matmul", "memory_limit_exceeded"): 1,
+    ("int4_matmul", "output_limit_exceeded"): 1,
+    ("int4_matmul", "rejected"): 5,
+    ("int4_matmul", "runtime_error"): 1,
+    ("int4_matmul", "time_limit_exceeded"): 1,
+    ("int4_matmul", "wrong_answer"): 6,
+    ("multi_tensor_adamw", "accepted"): 3,
+    ("multi_tensor_adamw", "compile_error"): 1,
+    ("multi_tensor_adamw", "memory_limit_exceeded"): 1,
+    ("multi_tensor_adamw", "output_limit_exceeded"): 1,
+    ("multi_tensor_adamw", "rejected"): 5,
+    ("multi_tensor_adamw", "runtime_error"): 1,
+    ("multi_tensor_adamw", "time_limit_exceeded"): 1,
+    ("multi_tensor_adamw", "wrong_answer"): 6,
+    ("softmax", "accepted"): 20,
+    ("softmax", "compile_error"): 9,
+    ("softmax", "memory_limit_exceeded"): 5,
+    ("softmax", "output_limit_exceeded"): 3,
+    ("softmax", "rejected"): 12,
+    ("softmax", "runtime_error"): 16,
+    ("softmax", "time_limit_exceeded"): 5,
+    ("softmax", "wrong_answer"): 15,
+}
+"""How many files each folder holds: a file that is lost, or not looked at, is noticed."""
+
+DEVICE: Device = "cpu" if cuda_missing() else "cuda"
+PROBLEMS = {problem.name: problem for problem in problems()}
+CORPUS = [(problem, example) for problem in PROBLEMS.values() for example in examples(problem)]
+
+
+def _parameter(problem: Problem, example: Example) -> object:
+    name = f"{problem.name}/{example.expected}/{example.path.name}"
+    marks = [pytest.mark.cuda] if example.needs_gpu else []
+    marks += [pytest.mark.nvcc] if example.path.suffix == ".cu" else []
+    return pytest.param(problem, example, id=name, marks=marks)
+
+
+def _file(name: str) -> tuple[Problem, Example]:
+    problem, verdict, file = name.split("/")
+    wanted = PROBLEMS[problem], verdict, file
+    return next((p, e) for p, e in CORPUS if (p, e.expected, e.path.name) == wanted)
+
+
+@cache
+def _sandbox(name: str) -> Sandbox:
+    return make_sandbox(name)
+
+
+def _graded(problem: Problem, example: Example, sandbox: str = "process") -> Report:
+    return grade_example(problem, example, _sandbox(sandbox), DEVICE)
+
+
+def test_exact_count() -> None:
+    counts = Counter((problem.name, example.expected.value) for problem, example in CORPUS)
+    assert dict(counts) == COUNTS
+
+
+def test_every_file_is_in_the_folder_of_a_verdict() -> None:
+    for problem in PROBLEMS.values():
+        folder = problem.folder.parent.parent / "submissions" / problem.name
+        files = {
+            path for path in folder.rglob("*") if path.is_file() and "pycache" not in str(path)
+        }
+        assert files == {example.path for example in examples(problem)}
+
+
+def test_a_rule_is_named_exactly_by_the_rejected() -> None:
+    for _, example in CORPUS:
+        assert (example.rule is not None) == (example.expected is Verdict.REJECTED), example.path
+
+
+@pytest.mark.parametrize(("problem", "example"), [_parameter(*pair) for pair in CORPUS])
+def test_verdict(problem: Problem, example: Example) -> None:
+    report = _graded(problem, example)
+    assert (report.verdict, report.rule) == (example.expected, example.rule), report.reason
+    assert report.reason.isprintable()
+    assert all(c.isprintable() or c in "\n\t" for c in report.log)
+    assert (report.score_us is None) == (report.verdict != "accepted" or DEVICE == "cpu")
+
+
+SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+
+
+@pytest.mark.parametrize("name", SANDBOXES)
+def test_nothing_secret_is_found(name: str) -> None:
+    _need_walls(name)
+    log = _graded(*_file("softmax/accepted/hostile_reads_secrets.py"), name).log
+    assert "GRADE_SCRATCH" in log
+    assert "FOUND" not in log
+
+
+@pytest.mark.parametrize("name", SANDBOXES)
+def test_no_escape_succeeds(name: str) -> None:
+    _need_walls(name)
+    log = _graded(*_file("softmax/accepted/hostile_tries_to_escape.py"), name).log
+    assert "loopback refused" in log
+    assert "GOT" not in log
+
+
+def _need_walls(name: str) -> None:
+    described = _sandbox(name).describe()
+    if name == "process" and "namespaces" not in described:
+        pytest.skip(f"not run, needs namespaces: the sandbox here is {described}")
+
+
+DOCKER_TOO = [
+    "softmax/accepted/hostile_outlives_its_run.py",
+    "softmax/accepted/triton_softmax.py",
+    "softmax/memory_limit_exceeded/hostile_memory_files.py",
+    "softmax/output_limit_exceeded/child_prints.py",
+    "softmax/rejected/early_done.py",
+    "softmax/runtime_error/fills_scratch.py",
+    "softmax/runtime_error/hostile_child_takes_over.py",
+    "softmax/time_limit_exceeded/hostile_fork_bomb.py",
+]
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("name", DOCKER_TOO)
+def test_verdict_in_docker(name: str) -> None:
+    problem, example = _file(name)
+    report = _graded(problem, example, "docker")
+    assert (report.verdict, report.rule) == (example.expected, example.rule), report.reason
