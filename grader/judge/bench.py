@@ -52,7 +52,8 @@ class Bench:
         for i in chosen:
             loan.fill(i, self.inputs(index, i))
         limit_s = grading.problem.spec.limits.call_s * len(chosen)
-        sample = run_round(grading.session, loan, chosen, grading.overhead, self.graph, limit_s)
+        cost_us = grading.overheads[self.case.name].cost_us
+        sample = run_round(grading.session, loan, chosen, cost_us, self.graph, limit_s)
         thorough = secrets.choice(chosen) if secrets.randbelow(THOROUGH_ONE_IN) == 0 else None
 
         def look() -> Finding:
@@ -113,8 +114,9 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
         grading.lend(bench.loan)
         bench.round(-1)  # warm-up: compiles what is left to compile, fills caches of plans
         cold_us = _cold_us(bench)
-        bench.graph = _try_graph(bench)
-        timing = measure(bench.round, plan, bench.calls, bench.graph, grading.device == "cuda")
+        bench.graph = try_graph(bench)
+        doubt_us = grading.overheads[case.name].doubt_us if grading.device == "cuda" else None
+        timing = measure(bench.round, plan, bench.calls, bench.graph, doubt_us)
         grading.expect_device_memory(bench.loan)
     finally:
         bench.loan.close()
@@ -131,7 +133,7 @@ def _cold_us(bench: Bench) -> float | None:
     return sorted(times)[1]
 
 
-def _try_graph(bench: Bench) -> bool:
+def try_graph(bench: Bench) -> bool:
     """Capture one round, and keep the graph only if a replay on fresh inputs is right."""
     if bench.grading.device == "cpu":
         return False

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 
 from grader import stats
-from grader.arena import Layout
+from grader.arena import Layout, arrange
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
-from grader.judge.loan import Loan, new_arena, set_bytes
+from grader.judge.loan import Loan, new_arena, set_bytes, wanted
 from grader.judge.session import Session
 from grader.judge.verdict import Fault
 from grader.problem import Problem
@@ -29,14 +29,17 @@ from grader.report import Rule, Verdict
 from grader.wire import Flag, sealed_memory
 
 CALIBRATION_ROUNDS = 7
+SHORTEST_SPIN_US, LONGEST_SPIN_US = 500.0, 20_000.0
+CYCLES_PER_US = 1800
+"""GPU clock cycles in a microsecond, about; only the length of a calibration depends on it."""
 RELATIVE_DOUBT = 0.02
 """Share of the outside time that the outside clock may be wrong by."""
-ROUND_DOUBT_US = 100.0
-"""Microseconds per round that it may be wrong by besides: scheduling, context switches."""
+ROUND_DOUBT_US = 200.0
+"""Microseconds per round that it may be wrong by besides what calibration has seen."""
 COLD_L2 = 3
 """All sets of a round together are at least this many times the L2 cache."""
-MEMORY_SHARE = 0.12
-"""Share of the device memory that one round's sets may take; the judge holds about four times as
+MEMORY_SHARE = 0.16
+"""Share of the device memory that one round's sets may take; the judge holds about three times as
 much: block, image, snapshot, and what the check needs."""
 FORGED_SHARE = 0.9
 """A claim below this share of what the outside clock allows is a forgery, not noise."""
@@ -71,16 +74,12 @@ PLANS = {
 
 @dataclass(frozen=True)
 class Overhead:
-    """What an empty round costs by the outside clock, measured before the submission is loaded."""
+    """What a round of one case costs the outside clock besides its calls."""
 
-    constant_us: float
-    us_per_byte: float
-    """Per byte published or collected."""
-
-    def of(self, layout: Layout) -> float:
-        """Microseconds that a round over `layout` costs without any call."""
-        moved = layout.nbytes + (layout.nbytes - layout.writable_at)
-        return self.constant_us + self.us_per_byte * moved
+    cost_us: float = 0.0
+    """Publishing, the wire, the GPU's change of context, collecting: the median of some rounds."""
+    doubt_us: float = 0.0
+    """How far a round's cost was seen above that median, and a margin."""
 
 
 @dataclass(frozen=True)
@@ -105,32 +104,40 @@ class Timing:
     fault: Fault | None
 
 
-def calibrate(session: Session, device: str) -> Overhead:
-    """Measure empty rounds over a small and a large block, with no submission loaded yet."""
-    small, large = (1 << 20, 1 << 32) if device == "cuda" else (1 << 16, 1 << 22)
-    points = [(nbytes, _empty_rounds_us(session, device, nbytes)) for nbytes in (small, large)]
-    (bytes_a, us_a), (bytes_b, us_b) = points
-    slope = max(0.0, (us_b - us_a) / (1.5 * (bytes_b - bytes_a)))
-    return Overhead(max(0.0, us_a - slope * 1.5 * bytes_a), slope)
+def calibrate(session: Session, problem: Problem, case: Case, template: Values) -> Overhead:
+    """Measure rounds over a block as the case will have it, with no submission loaded yet.
 
-
-def _empty_rounds_us(session: Session, device: str, nbytes: int) -> float:
-    arena = new_arena(device, nbytes)
-    layout = Layout(nbytes, nbytes // 2, [])
-    image = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-    snapshot = torch.empty(nbytes - layout.writable_at, dtype=torch.uint8, device=device)
+    The runner, still ours alone, keeps the GPU busy for about as long as the calls will take, and
+    its own events tell how long: what the outside clock saw beyond that is the round's cost.
+    """
+    calls = calls_per_round(problem, case, template, "cuda")
+    sizes = arrange([wanted(problem, case, template)] * calls)
+    layout = Layout(sizes.nbytes, sizes.writable_at, [])
+    arena = new_arena("cuda", layout.nbytes)
+    image, snapshot = torch.empty_like(arena.buffer), torch.empty_like(arena.buffer)
     lend(session, arena.fd, layout, {"dims": [], "symbol": ""})
-    times = []
-    for _ in range(CALIBRATION_ROUNDS):
+    spin_us = min(max(calls * floor_us(problem, case), SHORTEST_SPIN_US), LONGEST_SPIN_US)
+    costs_us = []
+    for number in range(CALIBRATION_ROUNDS + 1):
+        torch.cuda.synchronize()
         start_ns = time.perf_counter_ns()
         arena.buffer.copy_(image)
-        _synchronise(device)
-        session.ask("round", {"order": [], "graph": False}, 10, "an empty round")
-        snapshot.copy_(arena.buffer[layout.writable_at :])
-        _synchronise(device)
-        times.append((time.perf_counter_ns() - start_ns) / 1e3)
+        torch.cuda.synchronize()
+        request = {"cycles": int(spin_us * CYCLES_PER_US)}
+        reply = session.ask("spin", request, 10, "a round of calibration")
+        snapshot[layout.writable_at :].copy_(arena.buffer[layout.writable_at :])
+        torch.cuda.synchronize()
+        if number:  # the first one warms up
+            costs_us.append((time.perf_counter_ns() - start_ns - reply.claim_ns) / 1e3)
     arena.close()
-    return stats.median(times)
+    cost_us = stats.median(costs_us)
+    return Overhead(cost_us, max(costs_us) - cost_us + ROUND_DOUBT_US)
+
+
+def floor_us(problem: Problem, case: Case) -> float:
+    """The least time of one call on this GPU, microseconds, at its measured ceilings."""
+    nbytes, flops = problem.bytes(case), problem.flops(case)
+    return measure_ceilings().floor_us(nbytes, flops, problem.spec.cost.unit)
 
 
 def calls_per_round(problem: Problem, case: Case, template: Values, device: str) -> int:
@@ -142,11 +149,9 @@ def calls_per_round(problem: Problem, case: Case, template: Values, device: str)
     plan = PLANS[device]
     if device == "cpu":
         return plan.least_calls
-    nbytes, flops = problem.bytes(case), problem.flops(case)
-    floor_us = measure_ceilings().floor_us(nbytes, flops, problem.spec.cost.unit)
     each_bytes = set_bytes(problem, case, template)
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
-    long_enough = math.ceil(plan.round_us / max(floor_us, 0.5))
+    long_enough = math.ceil(plan.round_us / max(floor_us(problem, case), 0.5))
     cold_enough = math.ceil(COLD_L2 * l2_bytes / each_bytes) + 1
     room = int(torch.cuda.get_device_properties().total_memory * MEMORY_SHARE) // each_bytes
     return max(plan.least_calls, min(max(long_enough, cold_enough), plan.most_calls, room))
@@ -164,7 +169,7 @@ def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> 
 
 
 def run_round(
-    session: Session, loan: Loan, order: list[int], overhead: Overhead, graph: bool, limit_s: float
+    session: Session, loan: Loan, order: list[int], cost_us: float, graph: bool, limit_s: float
 ) -> Sample:
     """One bracketed round; leaves the snapshot of all outputs in the loan."""
     loan.settle()  # what filled the image is not the round's
@@ -175,7 +180,7 @@ def run_round(
     loan.collect()
     total_us = (time.perf_counter_ns() - start_ns) / 1e3
     calls = len(order)
-    external_us = max(0.0, total_us - overhead.of(loan.layout)) / calls
+    external_us = max(0.0, total_us - cost_us) / calls
     return Sample(reply.claim_ns / 1e3 / calls, external_us)
 
 
@@ -186,11 +191,16 @@ def capture(session: Session, order: list[int], limit_s: float) -> bool:
 
 
 def measure(
-    one_round: Callable[[int], Sample], plan: Plan, calls: int, graph: bool, ranked: bool
+    one_round: Callable[[int], Sample],
+    plan: Plan,
+    calls: int,
+    graph: bool,
+    doubt_us: float | None,
 ) -> Timing:
     """Rounds until the median claim is known well enough, and the verdict of the outside clock.
 
-    `one_round(i)` runs round i, checks every output of it, and gives its sample.
+    `one_round(i)` runs round i, checks every output of it, and gives its sample. `doubt_us` is the
+    outside clock's doubt per round; None where times are not ranked, and claims are taken as such.
     """
     samples: list[Sample] = []
     end = time.monotonic() + plan.budget_s
@@ -204,19 +214,18 @@ def measure(
     external = stats.median([s.external_us for s in samples])
     claim = stats.median(claims)
     low, high = stats.median_interval(claims)
-    allowed = external * (1 - RELATIVE_DOUBT) - ROUND_DOUBT_US / calls
-    fault = _forged(claim, allowed) if ranked else None
-    if allowed > claim and ranked:
+    allowed = 0.0 if doubt_us is None else external * (1 - RELATIVE_DOUBT) - doubt_us / calls
+    if allowed > claim:
         low, high = allowed, max(high, external)
     return Timing(
-        time_us=max(claim, allowed, LEAST_US) if ranked else max(claim, LEAST_US),
+        time_us=max(claim, allowed, LEAST_US),
         ci_us=(low, high),
         external_us=external,
         rounds=len(samples),
         calls_per_round=calls,
         converged=stats.is_narrow(claims, plan.relative, plan.least_rounds),
         graph=graph,
-        fault=fault,
+        fault=_forged(claim, allowed),
     )
 
 

@@ -102,7 +102,7 @@ def _examine(grading: Grading, submission: Submission, benchmarks: bool, progres
     only_compile = submission.language == "cuda" and device == "cpu"
     if benchmarks and not only_compile:
         with record.stage("baseline"):
-            grading.time_baselines()
+            grading.prepare()
     progress(Progress("load"))
     with record.stage("load"):
         grading.load(submission)

@@ -43,16 +43,14 @@ class Grading:
         self.master = master
         self.record = record
         self.code = ProblemCode(problem, device)
-        self.overhead = Overhead(0.0, 0.0)
+        self.overheads: dict[str, Overhead] = {}
+        """By benchmark case, what a round costs the outside clock besides its calls."""
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
         self._idle_device_bytes = 0
 
     def meet(self, greeting: int) -> None:
-        """Take the runner's greeting and calibrate the outside clock, before anything is loaded.
-
-        Until now the runner is ours alone: what fails here is a `SandboxError`.
-        """
+        """Take the runner's greeting. It is ours alone yet: what fails here is a `SandboxError`."""
         for case in self.problem.cases("test", self.device)[:1]:
             self.code.check_deterministic(case)
         if self.device == "cuda":
@@ -60,7 +58,6 @@ class Grading:
         self.record.environment |= describe(self.device)
         try:
             reply = self.session.take(greeting, 120, "starting up")
-            self.overhead = calibrate(self.session, self.device)
         except SubmissionFault as stop:
             log = self.session.runner.log().decode("utf-8", "replace").strip().splitlines()
             detail = f": {log[-1]}" if log else ""
@@ -73,10 +70,20 @@ class Grading:
             )
         self._idle_device_bytes = self._device_bytes()
 
-    def time_baselines(self) -> None:
-        """Time the problem's own PyTorch code, while nothing of the submission's runs."""
+    def prepare(self) -> None:
+        """Time the problem's own PyTorch code and calibrate the outside clock.
+
+        Nothing of the submission's runs yet that could slow the one or mislead the other.
+        """
+        # On a GPU the processor has nothing better to do than to wait.
+        self.session.eager = self.device == "cuda"
         for case in self.problem.cases("benchmark", self.device):
             self.baselines_us[case.name] = time_baselines(self.code, case)
+            self.overheads[case.name] = Overhead()
+            if self.device == "cuda":
+                template = self.code.inputs(case, seed_for(0, case.name))
+                overhead = calibrate(self.session, self.problem, case, template)
+                self.overheads[case.name] = overhead
 
     def load(self, submission: Submission) -> None:
         """Have the runner compile or import the source."""

@@ -37,7 +37,7 @@ class Loan:
         self.problem = problem
         self.case = case
         self.device = device
-        self.layout: Layout = arrange([_wanted(problem, case, template)] * count)
+        self.layout: Layout = arrange([wanted(problem, case, template)] * count)
         self.image = torch.full((self.layout.nbytes,), GUARD, dtype=torch.uint8, device=device)
         self.arena = new_arena(device, self.layout.nbytes)
         writable_bytes = self.layout.nbytes - self.layout.writable_at
@@ -152,7 +152,7 @@ class Loan:
 
 def set_bytes(problem: Problem, case: Case, template: Values) -> int:
     """Bytes that one argument set takes in a block."""
-    return arrange([_wanted(problem, case, template)]).nbytes
+    return arrange([wanted(problem, case, template)]).nbytes
 
 
 def new_arena(device: str, nbytes: int) -> Any:
@@ -164,7 +164,8 @@ def new_arena(device: str, nbytes: int) -> Any:
     return HostArena.create(nbytes)
 
 
-def _wanted(problem: Problem, case: Case, values: Values) -> list[tuple[bool, Any]]:
+def wanted(problem: Problem, case: Case, values: Values) -> list[tuple[bool, Any]]:
+    """One argument set as `grader.arena.arrange` takes it."""
     return [(a.role != "in", _slots(problem, case, a, values)) for a in problem.spec.args]
 
 

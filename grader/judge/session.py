@@ -32,6 +32,8 @@ class Session:
         self.runner = runner
         self._deadline = time.monotonic() + total_s
         self._total_s = total_s
+        self.eager = False
+        """Whether to wait for replies without sleeping, since a clock is running."""
         self.loading = False
         """While true, an exit is a `compile_error`: the file did not become an entry."""
 
@@ -98,7 +100,9 @@ class Session:
             deadline = min(step_deadline, self._deadline)
             try:
                 return receive_reply(
-                    self.runner.channel, max(0.0, min(_SLICE_S, deadline - time.monotonic()))
+                    self.runner.channel,
+                    max(0.0, min(_SLICE_S, deadline - time.monotonic())),
+                    self.eager,
                 )
             except WireTimeout:
                 if self.runner.poll() is not None:

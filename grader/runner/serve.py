@@ -120,6 +120,18 @@ class Server:
             claim_ns = self._timed(replay or (lambda: self._run(order)))
         return {"claim_ns": claim_ns, "calls": len(order)}
 
+    def spin(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """A round that only keeps the device busy: how the judge calibrates its own clock."""
+        cycles = request["cycles"]
+        with self._on_stream():
+            return {"claim_ns": self._timed(lambda: self._spin(cycles))}
+
+    def _spin(self, cycles: int) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda._sleep(cycles)
+
     def _run(self, order: list[int]) -> None:
         assert self.entry is not None or not order
         for index in order:
@@ -164,6 +176,7 @@ def serve(sock: socket.socket) -> None:
         "call": server.call,
         "capture": server.capture,
         "round": server.round,
+        "spin": server.spin,
     }
     while True:
         try:
