@@ -63,11 +63,9 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
             lies = sorted((s.external_us - s.claim_us) * calls for s in samples)
             cost = grading.overheads[case.name]
             allowed = cost.doubt_us + RELATIVE_DOUBT * claim * calls
-            print(
-                f"| {case.name} | {calls} | {claim:.2f} | {cost.cost_us:.0f} | {lies[0]:.0f} … {lies[rounds // 2]:.0f} "
-                f"… {lies[-1]:.0f} | {allowed:.0f} |",
-                flush=True,
-            )
+            residual = f"{lies[0]:.0f} … {lies[rounds // 2]:.0f} … {lies[-1]:.0f}"
+            cells = [case.name, calls, f"{claim:.2f}", f"{cost.cost_us:.0f}", residual]
+            print("|", *(f"{cell} |" for cell in cells), f"{allowed:.0f} |", flush=True)
 
 
 @click.command()

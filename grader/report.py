@@ -54,7 +54,8 @@ class Rule(StrEnum):
     WORK_OUTSIDE_CALL = "work_outside_call"
     """Work before "go" or after "done": surviving threads, streams, processes."""
     CARRIED_ANSWER = "carried_answer"
-    """An answer carried from one call's inputs to another call."""
+    """An answer carried from one call's inputs to another call. Since every call has inputs of its
+    own, such an answer is nearly always wrong, and `wrong_answer` beats this."""
     MEMORY_TAMPERED = "memory_tampered"
     """An input, or lent memory that is no output, was written."""
     BELOW_FLOOR = "below_floor"

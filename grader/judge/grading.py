@@ -29,6 +29,8 @@ from grader.wire import Flag, sealed_memory
 
 GRACE_S = 0.3
 """How long after a wrong "done" the outputs are looked at again, to tell late work from wrong."""
+GRACE_CASES = 3
+"""So many wrong cases get that second look; a submission that is late once is late always."""
 
 
 class Grading:
@@ -185,8 +187,7 @@ class Grading:
         `look` checks the loan's snapshot anew, after it was taken again.
         """
         if finding.failure is not None:
-            time.sleep(GRACE_S)
-            if loan.collect_again() and look().failure is None:
+            if len(self.record.faults) < GRACE_CASES and self._was_late(loan, look):
                 raise SubmissionFault(
                     Fault(
                         Verdict.REJECTED,
@@ -201,6 +202,11 @@ class Grading:
         if tampered is not None:
             reason = f"case '{loan.case.name}': {tampered}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
+
+    def _was_late(self, loan: Loan, look: Callable[[], Finding]) -> bool:
+        """Whether outputs that were wrong at "done" are right a moment later."""
+        time.sleep(GRACE_S)
+        return loan.collect_again() and look().failure is None
 
     def compare(
         self, case: Case, outputs: Values, truth: Values, eager: Values | None, initial: Values

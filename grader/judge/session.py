@@ -113,9 +113,7 @@ class Session:
     def _confessed(self, status: Status) -> Verdict:
         if status is Status.OUT_OF_MEMORY:
             return Verdict.MEMORY_LIMIT_EXCEEDED
-        if status is Status.COMPILE_ERROR and self.loading:
-            return Verdict.COMPILE_ERROR
-        return Verdict.RUNTIME_ERROR
+        return Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
 
     def _late(self, step: bool, limit_s: float, what: str) -> SubmissionFault:
         if step:

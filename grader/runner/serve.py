@@ -16,7 +16,7 @@ from typing import Any
 
 from grader.arena import Layout, Slot, view
 from grader.runner.load import Entry, LoadError, load_cuda, load_python
-from grader.wire import Flag, Reply, Status, WireClosed, receive_request, send_reply
+from grader.wire import TEXT_BYTES, Flag, Reply, Status, WireClosed, receive_request, send_reply
 
 
 class Server:
@@ -209,7 +209,8 @@ def _failure(sequence: int, error: BaseException) -> Reply:
     else:
         status, text = Status.RUNTIME_ERROR, _summary(error)
     if not isinstance(error, LoadError) or error.__cause__ is not None:
-        traceback.print_exception(error)
+        shown = "".join(traceback.format_tb(error.__traceback__))
+        print(shown[-TEXT_BYTES:], _summary(error)[:TEXT_BYTES], sep="", file=sys.stderr)
     return Reply(sequence, status, text=text)
 
 

@@ -141,6 +141,7 @@ def test_a_reply_before_the_request_is_abuse() -> None:
     [
         (Status.COMPILE_ERROR, True, Verdict.COMPILE_ERROR),
         (Status.COMPILE_ERROR, False, Verdict.RUNTIME_ERROR),
+        (Status.RUNTIME_ERROR, True, Verdict.COMPILE_ERROR),
         (Status.RUNTIME_ERROR, False, Verdict.RUNTIME_ERROR),
         (Status.OUT_OF_MEMORY, False, Verdict.MEMORY_LIMIT_EXCEEDED),
     ],
