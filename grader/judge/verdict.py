@@ -9,7 +9,8 @@ Precedence, highest first, when a grading shows several faults:
 4. `runtime_error`: a call did not come to its end.
 5. `wrong_answer`: calls ended and an output is wrong. It beats `rejected`: a trick that does not
    even give right outputs is a wrong answer.
-6. `rejected`: outputs are right, and a named rule was broken.
+6. `rejected`: outputs are right, and a named rule was broken. Of several rules the first in the
+   order of `Rule` is named: `below_floor`, which only holds a result for review, comes last.
 7. `accepted`.
 """
 
@@ -58,4 +59,9 @@ class SubmissionFault(Exception):
 
 def decide(faults: Iterable[Fault]) -> Fault | None:
     """The fault that gives the verdict, or None for `accepted`; the first of the gravest kind."""
-    return min(faults, key=lambda fault: PRECEDENCE.index(fault.verdict), default=None)
+    return min(faults, key=_gravity, default=None)
+
+
+def _gravity(fault: Fault) -> tuple[int, int]:
+    rule = 0 if fault.rule is None else list(Rule).index(fault.rule)
+    return PRECEDENCE.index(fault.verdict), rule

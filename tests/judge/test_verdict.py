@@ -12,8 +12,8 @@ from grader.judge.verdict import PRECEDENCE, Fault, decide
 from grader.report import Rule, Verdict
 
 
-def fault(verdict: Verdict, reason: str = "because") -> Fault:
-    return Fault(verdict, reason, Rule.TIME_CLAIM if verdict is Verdict.REJECTED else None)
+def fault(verdict: Verdict, reason: str = "because", rule: Rule = Rule.TIME_CLAIM) -> Fault:
+    return Fault(verdict, reason, rule if verdict is Verdict.REJECTED else None)
 
 
 faults = st.lists(st.builds(fault, st.sampled_from(PRECEDENCE), st.text(max_size=5)), max_size=8)
@@ -63,6 +63,13 @@ def test_wrong_outputs_beat_a_broken_rule() -> None:
     decided = decide([fault(Verdict.REJECTED), fault(Verdict.WRONG_ANSWER)])
     assert decided is not None
     assert decided.verdict is Verdict.WRONG_ANSWER
+
+
+def test_a_result_held_for_review_gives_way_to_a_rule_that_was_broken() -> None:
+    held = fault(Verdict.REJECTED, rule=Rule.BELOW_FLOOR)
+    forged = fault(Verdict.REJECTED, rule=Rule.TIME_CLAIM)
+    assert decide([held, forged]) is forged
+    assert decide([held]) is held
 
 
 def test_a_rule_goes_with_rejected_and_only_with_it() -> None:

@@ -8,10 +8,9 @@ from grader.wire import Reply, Status
 
 TEXT = "\x1b[2J\x1b[32maccepted\x1b[0m \u202edetpecca\u202c [bold green]right[/] [/x] \x00\r\n"
 send_reply = serve.send_reply
-serve.send_reply = lambda sock, reply: send_reply(
-    sock, Reply(reply.sequence, Status.RUNTIME_ERROR, text=TEXT * 100)
-)
 
 
 def softmax(x, out):
-    out.zero_()
+    serve.send_reply = lambda sock, reply: send_reply(
+        sock, Reply(reply.sequence, Status.RUNTIME_ERROR, text=TEXT * 100)
+    )

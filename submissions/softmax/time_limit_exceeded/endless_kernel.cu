@@ -5,23 +5,24 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-template <typename T> __global__ void endless(volatile T* out) {
-  volatile int turning = 1;
-  while (turning) {
+// Nobody ever writes the answer it waits for. The load is volatile and from global memory, so that
+// the compiler cannot take the loop for one without effect and drop it.
+__global__ void endless(const volatile unsigned char* out) {
+  while (*out != 7) {
   }
 }
 
 extern "C" void softmax(const float* x, float* out, int64_t rows, int64_t cols,
                         cudaStream_t stream) {
-  endless<<<1, 1, 0, stream>>>(out);
+  endless<<<1, 1, 0, stream>>>(reinterpret_cast<unsigned char*>(out));
 }
 
 extern "C" void softmax_fp16(const __half* x, __half* out, int64_t rows, int64_t cols,
                              cudaStream_t stream) {
-  endless<<<1, 1, 0, stream>>>(out);
+  endless<<<1, 1, 0, stream>>>(reinterpret_cast<unsigned char*>(out));
 }
 
 extern "C" void softmax_bf16(const __nv_bfloat16* x, __nv_bfloat16* out, int64_t rows,
                              int64_t cols, cudaStream_t stream) {
-  endless<<<1, 1, 0, stream>>>(out);
+  endless<<<1, 1, 0, stream>>>(reinterpret_cast<unsigned char*>(out));
 }
