@@ -160,6 +160,8 @@ def new_arena(device: str, nbytes: int) -> Any:
     if device == "cuda":
         from grader.arena.cuda import CudaArena
 
+        # The block does not come from PyTorch's allocator, which would keep what it does not use.
+        torch.cuda.empty_cache()
         return CudaArena.create(nbytes)
     return HostArena.create(nbytes)
 
