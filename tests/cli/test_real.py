@@ -19,8 +19,10 @@ SLEEPER = "import time\n\n\ndef softmax(x, out):\n    time.sleep(600)\n"
 
 def start(tmp_path: Path, *args: object) -> subprocess.Popen[str]:
     environment = os.environ | {"GRADE_DB": f"sqlite:///{tmp_path}/board.sqlite3"}
+    # Tests started in a shell's background inherit an interrupt that is ignored.
+    listening = ["env", "--default-signal=INT"]
     return subprocess.Popen(
-        [sys.executable, "-m", "grader.cli", *map(str, args)],
+        [*listening, sys.executable, "-m", "grader.cli", *map(str, args)],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
