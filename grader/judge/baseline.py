@@ -23,12 +23,16 @@ SEED = 20_262
 
 
 def time_baselines(code: ProblemCode, case: Case) -> dict[str, float]:
-    """Microseconds per call of each baseline of the problem on a benchmark case, cold L2."""
+    """Microseconds per call of each baseline of the problem on a benchmark case, cold L2.
+
+    Raises `ProblemError` when one fails, or gives something else than the outputs.
+    """
     template = code.inputs(case, SEED)
     calls = min(MOST_CALLS, calls_per_round(code.problem, case, template, code.device))
     sets = [code.inputs(case, seed_for(SEED, i)) for i in range(calls)]
     times = {}
     for name, function in code.baselines.items():
+        code.run(function, f"{name}()", case, sets[0])
         with torch.no_grad():
             calls_on = [partial(function, **values) for values in sets]
             times[name] = _time(calls_on, code.device)

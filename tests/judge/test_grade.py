@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -207,8 +208,11 @@ def test_progress_names_each_stage_and_case(write_problem: WriteProblem, tmp_pat
 def test_a_broken_problem_is_the_authors_fault(
     judge: Judge, changes: dict[str, str], words: str
 ) -> None:
-    with pytest.raises(ProblemError, match=words.replace("(", r"\(").replace(")", r"\)")):
+    words = re.escape(words)
+    with pytest.raises(ProblemError, match=words):
         judge(HONEST, **changes)
+    with pytest.raises(ProblemError, match=words):
+        judge(HONEST, benchmarks=True, **changes)
 
 
 @pytest.mark.nvcc

@@ -200,8 +200,9 @@ def test_a_container_that_cannot_start_is_removed(monkeypatch: pytest.MonkeyPatc
 def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
     code = (
         "import signal, time\n"
-        # Tests started in a shell's background inherit an interrupt that is ignored.
+        # Tests started in a shell's background inherit signals that are ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "from grader.sandbox import conformance, docker\n"
         "runner = docker.DockerSandbox(module='grader.sandbox.probe')"
         ".start(conformance.LIMITS, 'cpu')\n"
