@@ -13,10 +13,11 @@ from grader.judge.clock import (
     Timing,
     calls_per_round,
     capture,
+    floor_us,
     measure,
     run_round,
 )
-from grader.judge.environment import gpu_state, measure_ceilings
+from grader.judge.environment import gpu_state
 from grader.judge.grading import Grading
 from grader.judge.loan import Loan
 from grader.judge.verdict import Fault, SubmissionFault
@@ -161,8 +162,7 @@ def _result(grading: Grading, case: Case, timing: Timing, cold_us: float | None)
     nbytes, flops = grading.problem.bytes(case), grading.problem.flops(case)
     share = None
     if grading.device == "cuda":
-        unit = grading.problem.spec.cost.unit
-        share = measure_ceilings().floor_us(nbytes, flops, unit) / timing.time_us
+        share = floor_us(grading.problem, case) / timing.time_us
         if share > 1 / FLOOR_SHARE:
             reason = (
                 f"benchmark '{case.name}': {timing.time_us:.1f} µs is {share:.2f} times the "

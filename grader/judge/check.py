@@ -7,7 +7,7 @@ All arithmetic is in float64 on the judge's device, on private copies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,54 +190,65 @@ def _ratio(error: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float, str | None]:
-    """Largest relative L2 error of any row, column or tile of the 2-D view, and its name."""
-    columns = error.shape[-1] if error.dim() else 1
-    if error.dim() <= 1:
-        columns = TILE * TILE  # one long vector: its rows are its pieces of this many elements
-        error, reference = _pad_rows(error, columns), _pad_rows(reference, columns)
-    error2 = error.reshape(-1, columns).square()
-    reference2 = reference.reshape(-1, columns).square()
+    """Largest relative L2 error of any row, column or tile of the 2-D view, and its name.
+
+    A vector is seen as rows of TILE² elements. Slices at an edge that have fewer than LEAST_SLICE
+    elements are left out, as small tensors are.
+    """
+    count = error.numel()
+    columns = error.shape[-1] if error.dim() > 1 else TILE * TILE
+    error2 = _as_rows(error, columns).square()
+    reference2 = _as_rows(reference, columns).square()
     rows = error2.shape[0]
-    found: tuple[float, str | None] = (0.0, None)
-    if columns >= LEAST_SLICE and rows > 1:
-        found = max(found, _worst_of(error2.sum(1), reference2.sum(1), "row {}"), key=_first)
-    if rows >= LEAST_SLICE and columns > 1:
-        found = max(found, _worst_of(error2.sum(0), reference2.sum(0), "column {}"), key=_first)
-    if rows * columns > TILE * TILE and min(rows, columns) > 1:
-        tiles_error, across = _tiles(error2)
-        tiles_reference, _ = _tiles(reference2)
-        value, name = _worst_of(tiles_error, tiles_reference, "{}")
-        if name is not None and value > found[0]:
-            down, right = divmod(int(name), across)
-            label = f"rows {down * TILE}+, columns {right * TILE}+ (tile of {TILE}×{TILE})"
-            found = value, label
-    return found
+    found: list[tuple[float, str]] = []
+    if rows > 1:
+        full = torch.full((rows,), columns)
+        full[-1] = count - (rows - 1) * columns
+        found += _worst_of(error2.sum(1), reference2.sum(1), full, "row {}".format)
+    if columns > 1 and error.dim() > 1:
+        tall = torch.full((columns,), rows)
+        found += _worst_of(error2.sum(0), reference2.sum(0), tall, "column {}".format)
+    if min(rows, columns) > 1 and error.dim() > 1:
+        across = -(-columns // TILE)
+        sizes = _edges(rows)[:, None] * _edges(columns)[None, :]
 
+        def tile(index: int) -> str:
+            down, right = divmod(index, across)
+            return f"the {TILE}×{TILE} tile at row {down * TILE}, column {right * TILE}"
 
-def _first(pair: tuple[float, str | None]) -> float:
-    return pair[0]
+        found += _worst_of(_tiles(error2), _tiles(reference2), sizes.reshape(-1), tile)
+    return max(found, default=(0.0, None))
 
 
 def _worst_of(
-    error2: torch.Tensor, reference2: torch.Tensor, label: str
-) -> tuple[float, str | None]:
+    error2: torch.Tensor, reference2: torch.Tensor, counts: torch.Tensor, name: Callable[[int], str]
+) -> list[tuple[float, str]]:
+    """The worst of the slices that have elements enough; empty when none has."""
+    enough = (counts >= LEAST_SLICE).to(error2.device)
+    if not bool(enough.any()):
+        return []
     typical = reference2.mean() * TYPICAL_SHARE**2
     ratio = (error2 / torch.maximum(reference2, typical)).sqrt().nan_to_num(nan=0.0)
-    index = int(ratio.argmax())
-    return float(ratio[index]), label.format(index)
+    index = int(torch.where(enough, ratio, -1.0).argmax())
+    return [(float(ratio[index]), name(index))]
 
 
-def _pad_rows(vector: torch.Tensor, columns: int) -> torch.Tensor:
-    flat = vector.reshape(-1)
-    return torch.nn.functional.pad(flat, (0, -flat.numel() % columns))
+def _as_rows(values: torch.Tensor, columns: int) -> torch.Tensor:
+    flat = values.reshape(-1)
+    return torch.nn.functional.pad(flat, (0, -flat.numel() % columns)).view(-1, columns)
 
 
-def _tiles(squares: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Sums over TILE×TILE tiles, flattened row-major, and the number of tiles across."""
+def _edges(size: int) -> torch.Tensor:
+    """Lengths of the pieces of TILE that `size` is cut into."""
+    starts = torch.arange(0, size, TILE)
+    return torch.clamp(size - starts, max=TILE)
+
+
+def _tiles(squares: torch.Tensor) -> torch.Tensor:
+    """Sums over TILE×TILE tiles, flattened row-major."""
     rows, columns = squares.shape
     padded = torch.nn.functional.pad(squares, (0, -columns % TILE, 0, -rows % TILE))
-    across = padded.shape[1] // TILE
-    return padded.view(-1, TILE, across, TILE).sum((1, 3)).reshape(-1), across
+    return padded.view(-1, TILE, padded.shape[1] // TILE, TILE).sum((1, 3)).reshape(-1)
 
 
 def _budget_used(

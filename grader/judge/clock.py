@@ -36,7 +36,7 @@ RELATIVE_DOUBT = 0.005
 """Share of the outside time that the outside clock may be wrong by."""
 ROUND_DOUBT_US = 450.0
 """Microseconds per round that it may be wrong by besides the spread that calibration has seen.
-Honest rounds on an H100 lay -200 to 530 above their claims, at any length: docs/measurements.md."""
+Honest rounds on an H100 lay -200 to 600 above their claims, at any length: docs/measurements.md."""
 COLD_L2 = 3
 """All sets of a round together are at least this many times the L2 cache."""
 MEMORY_SHARE = 0.16
@@ -46,8 +46,6 @@ FORGED_SHARE = 0.9
 """A claim below this share of what the outside clock allows is a forgery, not noise."""
 FORGED_LEAST_US = 3.0
 """Differences per call below this are within the doubt of any clock outside."""
-
-
 LEAST_US = 1e-3
 """The clock's own resolution: a forged claim of zero is still a positive number."""
 

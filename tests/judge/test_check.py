@@ -75,6 +75,17 @@ def test_a_spoilt_tile_is_seen_although_its_rows_and_columns_are_long() -> None:
     assert "tile" in finding.failure
 
 
+@pytest.mark.parametrize("shape", [(4099,), (65, 65), (129, 64), (3, 4100)])
+def test_a_ragged_edge_of_few_elements_is_no_slice(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.randn(shape, generator=generator).double()
+    out = truth.float()
+    bounds = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-3)
+    truth.reshape(-1)[-1] = 0.1  # one element in the corner, well within the elementwise bound
+    out.reshape(-1)[-1] = 0.102
+    assert check("out", out, truth, None, bounds).failure is None
+
+
 def test_half_precision_breaks_the_error_budget_of_float32() -> None:
     truth, eager = softmax_case()
     out = truth.half().float()
