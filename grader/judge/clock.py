@@ -112,26 +112,41 @@ def calibrate(session: Session, problem: Problem, case: Case, template: Values) 
     calls = calls_per_round(problem, case, template, "cuda")
     sizes = arrange([wanted(problem, case, template)] * calls)
     layout = Layout(sizes.nbytes, sizes.writable_at, [])
-    arena = new_arena("cuda", layout.nbytes)
-    image, snapshot = torch.empty_like(arena.buffer), torch.empty_like(arena.buffer)
-    lend(session, arena.fd, layout, {"dims": [], "symbol": ""})
     spin_us = min(max(calls * floor_us(problem, case), SHORTEST_SPIN_US), LONGEST_SPIN_US)
-    costs_us = []
-    for number in range(CALIBRATION_ROUNDS + 1):
-        torch.cuda.synchronize()
-        start_ns = time.perf_counter_ns()
-        arena.buffer.copy_(image)
-        torch.cuda.synchronize()
-        request = {"cycles": int(spin_us * CYCLES_PER_US)}
-        reply = session.ask("spin", request, 10, "a round of calibration")
-        snapshot[layout.writable_at :].copy_(arena.buffer[layout.writable_at :])
-        torch.cuda.synchronize()
-        if number:  # the first one warms up
-            costs_us.append((time.perf_counter_ns() - start_ns - reply.claim_ns) / 1e3)
-    arena.close()
+    arena = new_arena("cuda", layout.nbytes)
+    try:
+        lend(session, arena.fd, layout, {"dims": [], "symbol": ""})
+        image, snapshot = torch.empty_like(arena.buffer), torch.empty_like(arena.buffer)
+        rounds = CALIBRATION_ROUNDS + 1
+        costs_us = [
+            _spin_cost_us(session, arena.buffer, image, snapshot, layout.writable_at, spin_us)
+            for _ in range(rounds)
+        ][1:]  # the first one warms up
+    finally:
+        arena.close()
     cost_us = stats.median(costs_us)
     spread_us = sorted(costs_us)[-2] - cost_us  # the largest of them may be a hiccup
     return Overhead(cost_us, spread_us + ROUND_DOUBT_US)
+
+
+def _spin_cost_us(
+    session: Session,
+    block: torch.Tensor,
+    image: torch.Tensor,
+    snapshot: torch.Tensor,
+    writable_at: int,
+    spin_us: float,
+) -> float:
+    """What one round that only spins costs the outside clock beyond the spinning, microseconds."""
+    torch.cuda.synchronize()
+    start_ns = time.perf_counter_ns()
+    block.copy_(image)
+    torch.cuda.synchronize()
+    request = {"cycles": int(spin_us * CYCLES_PER_US)}
+    reply = session.ask("spin", request, 10, "a round of calibration")
+    snapshot[writable_at:].copy_(block[writable_at:])
+    torch.cuda.synchronize()
+    return (time.perf_counter_ns() - start_ns - reply.claim_ns) / 1e3
 
 
 def floor_us(problem: Problem, case: Case) -> float:

@@ -58,7 +58,7 @@ def grade(
         except Exception as error:  # noqa: BLE001 - a bug of ours is never the submission's fault
             record.faults.append(Fault(Verdict.JUDGE_ERROR, f"{type(error).__name__}: {error}"))
             record.notes.append(traceback.format_exc(limit=-5))
-    return _report(problem, submission, sandbox, device, master, benchmarks, record)
+    return _report(problem, submission, sandbox, device, master, record)
 
 
 def _run(
@@ -170,7 +170,6 @@ def _report(
     sandbox: Sandbox,
     device: Device,
     master: int,
-    benchmarks: bool,
     record: Record,
 ) -> Report:
     fault = decide(record.faults)
@@ -178,14 +177,10 @@ def _report(
     reason = "right on every case" if fault is None else fault.reason
     if fault is None and record.loaded_only:
         verdict, reason = None, "compiled, not run: no GPU"
-    left_out = [
-        _not_run(case, kind)
-        for kind in ("test", "benchmark")
-        for case in (problem.spec.tests if kind == "test" else problem.spec.benchmarks)
-        if case.device == "cuda" and device == "cpu"
-    ]
+    every = [*problem.spec.tests, *problem.spec.benchmarks]
+    left_out = sum(case.device == "cuda" and device == "cpu" for case in every)
     if left_out and verdict is not None:
-        record.notes.append(f"{len(left_out)} cases need a GPU and were not run here")
+        record.notes.append(f"{left_out} cases need a GPU and were not run here")
     report = Report(
         problem=problem.name,
         problem_digest=problem.digest,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -58,12 +59,8 @@ class Grading:
         if self.device == "cuda":
             measure_ceilings()
         self.record.environment |= describe(self.device)
-        try:
+        with self._ours_alone():
             reply = self.session.take(greeting, 120, "starting up")
-        except SubmissionFault as stop:
-            log = self.session.runner.log().decode("utf-8", "replace").strip().splitlines()
-            detail = f": {log[-1]}" if log else ""
-            raise SandboxError(f"the runner failed at start: {stop.fault.reason}{detail}") from None
         self.record.environment["runner"] = reply.text
         if "nvcc=none" in reply.text:
             raise SandboxError(
@@ -84,8 +81,19 @@ class Grading:
             self.overheads[case.name] = Overhead()
             if self.device == "cuda":
                 template = self.code.inputs(case, seed_for(0, case.name))
-                overhead = calibrate(self.session, self.problem, case, template)
+                with self._ours_alone():
+                    overhead = calibrate(self.session, self.problem, case, template)
                 self.overheads[case.name] = overhead
+
+    @contextlib.contextmanager
+    def _ours_alone(self) -> Iterator[None]:
+        """Until the load, what fails in the runner is a `SandboxError`, not the submission's."""
+        try:
+            yield
+        except SubmissionFault as stop:
+            log = self.session.runner.log().decode("utf-8", "replace").strip().splitlines()
+            detail = f": {log[-1]}" if log else ""
+            raise SandboxError(f"the runner failed at start: {stop.fault.reason}{detail}") from None
 
     def load(self, submission: Submission) -> None:
         """Have the runner compile or import the source."""

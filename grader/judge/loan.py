@@ -39,7 +39,6 @@ class Loan:
         self.device = device
         self.layout: Layout = arrange([wanted(problem, case, template)] * count)
         self.image = torch.full((self.layout.nbytes,), GUARD, dtype=torch.uint8, device=device)
-        self.arena = new_arena(device, self.layout.nbytes)
         writable_bytes = self.layout.nbytes - self.layout.writable_at
         self._snapshot = torch.empty(writable_bytes, dtype=torch.uint8, device=device)
         # Views are made once: a list of a thousand tensors costs more to view than to copy.
@@ -51,6 +50,8 @@ class Loan:
         self._gaps = self._gap_positions()
         for index in range(count):
             self.fill(index, template)
+        # Last, so that a loan for which memory is short leaves no block behind.
+        self.arena = new_arena(device, self.layout.nbytes)
 
     def fill(self, index: int, values: Values) -> None:
         """Write the inputs of one set, and poison its outputs, in the image."""

@@ -12,6 +12,7 @@ import pytest
 from grader.judge import Progress, grade
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
+from grader.sandbox.base import SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 from tests.judge.conftest import HONEST, INPUTS, REFERENCE, Judge, WriteProblem
@@ -213,6 +214,17 @@ def test_a_broken_problem_is_the_authors_fault(
         judge(HONEST, **changes)
     with pytest.raises(ProblemError, match=words):
         judge(HONEST, benchmarks=True, **changes)
+
+
+def test_what_fails_before_the_load_is_not_the_submissions(
+    write_problem: WriteProblem, tmp_path: Path
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    submission = Submission.read(path, 10_000)
+    broken = ProcessSandbox(module="json.tool")  # starts, and ends at once
+    with pytest.raises(SandboxError, match="failed at start"):
+        grade(write_problem(), submission, sandbox=broken, device="cpu")
 
 
 @pytest.mark.nvcc
