@@ -14,12 +14,11 @@ from pathlib import Path
 
 import click
 
-from grader.judge.bench import Bench, try_graph
+from grader.judge.bench import opened
 from grader.judge.cases import seed_for
-from grader.judge.clock import RELATIVE_DOUBT, calls_per_round
+from grader.judge.clock import RELATIVE_DOUBT, Bracket, idle_rounds, overhead_of
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
-from grader.judge.loan import Loan
 from grader.judge.record import Record
 from grader.judge.session import Session
 from grader.problem import Problem
@@ -29,8 +28,8 @@ from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 
 HEAD = """\
-| case | calls | claim µs | cost per round µs | residual per round µs | allowed µs |
-|---|---|---|---|---|---|"""
+| case | calls | idle publish | idle rest | claim | publish | rest | lies above | allowed |
+|---|---|---|---|---|---|---|---|---|"""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -47,25 +46,44 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
         greeting = greet(session, submission, "cuda")
         grading = Grading(problem, session, "cuda", 1, Record())
         grading.meet(greeting)
-        grading.prepare()
-        grading.load(submission)
-        print(f"\n{path}, residual per round: least … median … most\n{HEAD}")
+        idle = {}
         for case in problem.cases("benchmark", "cuda"):
             template = grading.code.inputs(case, seed_for(1, case.name))
-            calls = calls_per_round(problem, case, template, "cuda")
-            bench = Bench(grading, case, Loan(problem, case, template, calls, "cuda"))
-            grading.lend(bench.loan)
-            bench.round(-1)
-            bench.graph = try_graph(bench)
-            samples = [bench.round(i) for i in range(rounds)]
-            bench.loan.close()
-            claim = sorted(s.claim_us for s in samples)[rounds // 2]
-            lies = sorted((s.external_us - s.claim_us) * calls for s in samples)
-            cost = grading.overheads[case.name]
-            allowed = cost.doubt_us + RELATIVE_DOUBT * claim * calls
-            residual = f"{lies[0]:.0f} … {lies[rounds // 2]:.0f} … {lies[-1]:.0f}"
-            cells = [case.name, calls, f"{claim:.2f}", f"{cost.cost_us:.0f}", residual]
-            print("|", *(f"{cell} |" for cell in cells), f"{allowed:.0f} |", flush=True)
+            idle[case.name] = idle_rounds(session, problem, case, template, rounds)
+            grading.overheads[case.name] = overhead_of(idle[case.name])
+        grading.load(submission)
+        print(f"\n{path}\n{HEAD}")
+        for case in problem.cases("benchmark", "cuda"):
+            with opened(grading, case) as bench:
+                brackets = [bench.bracket(i) for i in range(rounds)]
+            _row(case.name, idle[case.name], brackets)
+
+
+def _row(name: str, idle: list[Bracket], brackets: list[Bracket]) -> None:
+    calls = brackets[0].calls
+    overhead = overhead_of(idle)
+    claim = _spread([b.claim_us / calls for b in brackets], 2)
+    lies = [(overhead.external_us(b) * calls - b.claim_us) for b in brackets]
+    allowed = overhead.doubt_us + RELATIVE_DOUBT * brackets[0].claim_us
+    cells = [
+        name,
+        str(calls),
+        _spread([b.publish_us for b in idle]),
+        _spread([b.rest_us for b in idle]),
+        claim,
+        _spread([b.publish_us for b in brackets]),
+        _spread([b.rest_us for b in brackets]),
+        _spread(lies),
+        f"{allowed:.0f}",
+    ]
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _spread(values: list[float], digits: int = 0) -> str:
+    """Least, quarter, median, three quarters, most."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return " … ".join(f"{ordered[last * k // 4]:.{digits}f}" for k in range(5))
 
 
 @click.command()

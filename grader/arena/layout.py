@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Layout:
 
     def to_json(self) -> bytes:
         """As the runner reads it."""
-        sets = [[_pack(value) for value in values] for values in self.sets]
+        sets = [[pack(value) for value in values] for values in self.sets]
         return json.dumps(
             {"nbytes": self.nbytes, "writable_at": self.writable_at, "sets": sets},
             separators=(",", ":"),
@@ -78,7 +78,7 @@ class Layout:
     def from_json(cls, text: bytes) -> Layout:
         """Runner's side: the layout that `to_json` wrote."""
         data = json.loads(text)
-        sets = [[_unpack(value) for value in values] for values in data["sets"]]
+        sets = [[unpack(value) for value in values] for values in data["sets"]]
         return cls(data["nbytes"], data["writable_at"], sets)
 
 
@@ -123,6 +123,14 @@ def view(buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
     return flat.as_strided(slot.shape, slot.strides)
 
 
+def tensor_like(slot: Slot, device: str) -> torch.Tensor:
+    """A tensor of zeros with the dtype, shape and strides of a slot, in memory of its own."""
+    import torch
+
+    buffer = torch.zeros(slot.nbytes, dtype=torch.uint8, device=device)
+    return view(buffer, replace(slot, offset=0))
+
+
 def slot_of(tensor: torch.Tensor) -> Slot:
     """A slot (at offset 0) with the dtype, shape and strides of `tensor`."""
     names = {f"torch.{name}": dtype for dtype, (name, _) in _ELEMENTS.items()}
@@ -135,7 +143,8 @@ def _place(slot: Slot, cursor: int) -> tuple[Slot, int]:
     return Slot(cursor, slot.dtype, slot.shape, slot.strides), end
 
 
-def _pack(value: Value) -> Any:
+def pack(value: Value) -> Any:
+    """A value as JSON takes it."""
     if isinstance(value, Slot):
         return {"t": [value.offset, value.dtype, value.shape, value.strides]}
     if isinstance(value, list):
@@ -143,7 +152,8 @@ def _pack(value: Value) -> Any:
     return {"s": value}
 
 
-def _unpack(data: Any) -> Value:
+def unpack(data: Any) -> Value:
+    """What `pack` made of a value."""
     if "t" in data:
         return _slot(data["t"])
     if "l" in data:

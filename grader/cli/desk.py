@@ -11,7 +11,9 @@ from grader.cli.machine import cuda_missing
 
 if TYPE_CHECKING:
     from grader.board import Board
+    from grader.judge.findings import Bulk, Profile
     from grader.judge.verify import VerifyResult
+    from grader.judge.yardstick import Yardsticks
     from grader.report import Report
     from grader.sandbox.base import Sandbox
 
@@ -26,6 +28,18 @@ def _verify(*args: Any, **options: Any) -> VerifyResult:
     from grader.judge.verify import verify
 
     return verify(*args, **options)
+
+
+def _yardsticks(*args: Any, **options: Any) -> Yardsticks:
+    from grader.judge.yardstick import measure
+
+    return measure(*args, **options)
+
+
+def _profile(*args: Any, **options: Any) -> tuple[Profile, Bulk]:
+    from grader.judge.profile import profile
+
+    return profile(*args, **options)
 
 
 def _docker_missing() -> str | None:
@@ -61,6 +75,10 @@ class Desk:
     """`grader.judge.grade`."""
     verify: Callable[..., VerifyResult] = _verify
     """`grader.judge.verify.verify`."""
+    yardsticks: Callable[..., Yardsticks] = _yardsticks
+    """`grader.judge.yardstick.measure`."""
+    profile: Callable[..., tuple[Profile, Bulk]] = _profile
+    """`grader.judge.profile.profile`."""
     sandbox: Callable[[str], Sandbox] = _sandbox
     """``docker`` or ``process`` → the sandbox."""
     board: Callable[..., Board] = _board

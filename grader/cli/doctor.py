@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,9 +20,12 @@ _STYLES = {"ok": ("✔", "green"), "warn": ("!", "yellow"), "missing": ("✘", "
 
 
 @click.command()
+@click.option(
+    "--measure", is_flag=True, help="Measure how fast this device moves data and multiplies."
+)
 @json_option
 @click.pass_obj
-def doctor(desk: Desk, as_json: bool) -> int:
+def doctor(desk: Desk, measure: bool, as_json: bool) -> int:
     """Say what this machine can do, and how to fix what it cannot.
 
     Exit status 0 when kernels can be graded here, on a GPU or a CPU; 1 when not.
@@ -31,11 +35,13 @@ def doctor(desk: Desk, as_json: bool) -> int:
 
     findings = examine(desk)
     broken = [finding.name for finding in findings if finding.needed and finding.state == "missing"]
+    measured = _measured(findings) if measure and not broken else None
     if as_json:
         shown = [
             {"name": f.name, "state": f.state, "detail": f.detail, "fix": f.fix} for f in findings
         ]
-        emit(json.dumps({"can_grade": not broken, "findings": shown}))
+        numbers = {} if measured is None else {"measured": measured}
+        emit(json.dumps({"can_grade": not broken, "findings": shown} | numbers))
     else:
         console = out()
         console.print(_table(findings))
@@ -43,6 +49,9 @@ def doctor(desk: Desk, as_json: bool) -> int:
             console.print(f"nothing can be graded here without: {', '.join(broken)}", style="red")
         else:
             console.print(_summary(findings))
+        if measured is not None:
+            console.print(f"\nMeasured on {measured['name']}:")
+            console.print(_rates(measured))
     return 1 if broken else 0
 
 
@@ -67,3 +76,37 @@ def _summary(findings: list[Finding]) -> str:
     where = "on the GPU, ranked" if state["GPU"] == "ok" else "on the CPU, for practice"
     how = "in Docker" if state["Docker"] == "ok" else "in the process sandbox, for your own code"
     return f"\nKernels are graded here {where}, {how}."
+
+
+def _measured(findings: list[Finding]) -> dict[str, Any]:
+    """This device's ceilings, in units per second, and how a GPU's clocks stand."""
+    from grader.judge.environment import gpu_name, measure_ceilings, measure_cpu_ceilings
+    from grader.judge.health import gpu_state
+
+    state = {finding.name: finding.state for finding in findings}
+    if state["GPU"] == state["torch"] == "ok":
+        gpu = {"device": "cuda", "name": gpu_name("cuda")}
+        return gpu | asdict(measure_ceilings()) | {"gpu_state": gpu_state()}
+    from grader.judge.yardstick import processor
+
+    return {"device": "cpu", "name": processor()} | asdict(measure_cpu_ceilings())
+
+
+def _rates(measured: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", min_width=16)
+    where = "tensor cores" if measured["device"] == "cuda" else "the processor"
+    table.add_row(f"{measured['bytes_per_s'] / 1e9:,.1f} GB/s", "copy, read and written")
+    table.add_row(f"{measured['fp32_per_s'] / 1e12:,.3g} TFLOP/s", "fp32 matrix product")
+    table.add_row(f"{measured['tensor_per_s'] / 1e12:,.3g} TFLOP/s", f"bf16, on {where}")
+    if now := measured.get("gpu_state"):
+        table.add_row(f"{now['sm_clock_mhz']:,} MHz", "SM clock now")
+        table.add_row(f"{now['memory_clock_mhz']:,} MHz", "memory clock now")
+        table.add_row(f"{now['temperature_c']} °C", f"at {now['power_w']:.0f} W")
+        reasons = now["throttle_reasons"]
+        table.add_row(f"{reasons:#x}", "clocks event reasons; 0x1 is an idle GPU")
+    elif measured["device"] == "cuda":
+        table.add_row("–", "clocks: NVML does not tell; pip install 'grade[gpu]'")
+    return table

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 LABELS = {
     "sandbox_start": "start the sandbox",
+    "baseline": "baselines",
     "load": "load the submission",
     "test": "tests",
     "benchmark": "benchmarks",

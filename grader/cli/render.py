@@ -22,15 +22,18 @@ WIDE = 100
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def render(report: Report, width: int) -> Group:
+def render(report: Report, width: int, beside: Iterable[RenderableType] = ()) -> Group:
     """The whole report: cases, what went wrong, stages, the submission's own output, the verdict.
 
     width: columns of the terminal; rates and bars of benchmarks go where it is narrow.
+    beside: what else there is to say of the times; it follows the benchmarks.
     """
-    return Group(*_parts(report, width))
+    return Group(*_parts(report, width, beside))
 
 
-def _parts(report: Report, width: int) -> Iterator[RenderableType]:
+def _parts(
+    report: Report, width: int, beside: Iterable[RenderableType]
+) -> Iterator[RenderableType]:
     ran = [case for case in report.cases if case.status != "not_run"]
     tests = [case for case in ran if case.kind == "test"]
     benchmarks = [case for case in ran if case.kind == "benchmark"]
@@ -40,6 +43,7 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
         yield from (_benchmarks(benchmarks, wide=width >= WIDE), Text())
         if any(case.converged is False for case in benchmarks):
             yield Text("~ had not settled when its time budget ended", style="yellow")
+    yield from beside
     if skipped := len(report.cases) - len(ran):
         yield Text(f"{skipped} more were not run\n", style="dim")
     failed = next((case for case in ran if case.status != "passed"), None)

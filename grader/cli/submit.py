@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -119,7 +121,7 @@ def practice(
     """
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
     report = run(desk, job, show=not as_json)
-    return tell(report.model_copy(update={"ranked": False}), as_json)
+    return tell(report.model_copy(update={"ranked": False}), as_json, job.problem)
 
 
 def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
@@ -130,9 +132,8 @@ def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
 
     if show and job.note:
         err().print(job.note, style="yellow", soft_wrap=True)
-    previous = {n: signal.signal(n, _terminate) for n in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        with watching(show) as watcher:
+        with unwinding(), watching(show) as watcher:
             return desk.grade(
                 job.problem,
                 job.submission,
@@ -146,13 +147,10 @@ def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
     except Exception as error:  # whatever it is, it is no fault of the submission
         if os.environ.get("GRADE_DEBUG") == "1":
             raise
-        return _judge_error(job, error, seed)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        return judge_error(job, error, seed)
 
 
-def _judge_error(job: Job, error: Exception, seed: int | None) -> Report:
+def judge_error(job: Job, error: Exception, seed: int | None = None) -> Report:
     """The report of a grading that we could not finish."""
     from grader.report import Report, Verdict, escape, one_line
     from grader.sandbox.base import SandboxError
@@ -174,8 +172,12 @@ def _judge_error(job: Job, error: Exception, seed: int | None) -> Report:
     )
 
 
-def tell(report: Report, as_json: bool) -> int:
-    """Print a report, as one JSON object or for a person, and return its exit status."""
+def tell(report: Report, as_json: bool, problem: Problem | None = None) -> int:
+    """Print a report, as one JSON object or for a person, and return its exit status.
+
+    With `problem`, a person is shown what was recorded of its times as well.
+    """
+    from grader.cli.recorded import beside
     from grader.cli.render import render
     from grader.cli.terminal import emit, out
 
@@ -183,7 +185,8 @@ def tell(report: Report, as_json: bool) -> int:
         emit(report.model_dump_json())
     else:
         console = out()
-        console.print(render(report, console.width))
+        more = beside(problem, report) if problem else ()
+        console.print(render(report, console.width, more))
     return exit_status(report)
 
 
@@ -200,6 +203,17 @@ def exit_status(report: Report) -> int:
     return 3 if report.verdict is Verdict.JUDGE_ERROR else 1
 
 
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Within this, being told to end unwinds the stack, so that the sandbox is taken down."""
+    previous = {n: signal.signal(n, _terminate) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def _terminate(number: int, _frame: FrameType | None) -> None:
-    """Unwind when told to end, so that the sandbox is taken down."""
+    """128 and the signal's number, as a shell would say it."""
     raise SystemExit(128 + number)

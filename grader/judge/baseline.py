@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -22,16 +23,19 @@ MOST_CALLS = 24
 SEED = 20_262
 
 
-def time_baselines(code: ProblemCode, case: Case) -> dict[str, float]:
+def time_baselines(
+    code: ProblemCode, case: Case, functions: dict[str, Callable[..., Any]] | None = None
+) -> dict[str, float]:
     """Microseconds per call of each baseline of the problem on a benchmark case, cold L2.
 
-    Raises `ProblemError` when one fails, or gives something else than the outputs.
+    With `functions`, of those instead. Raises `ProblemError` when one fails, or gives something
+    else than the outputs.
     """
     template = code.inputs(case, SEED)
     calls = min(MOST_CALLS, calls_per_round(code.problem, case, template, code.device))
     sets = [code.inputs(case, seed_for(SEED, i)) for i in range(calls)]
     times = {}
-    for name, function in code.baselines.items():
+    for name, function in (functions or code.baselines).items():
         code.run(function, f"{name}()", case, sets[0])
         with torch.no_grad():
             calls_on = [partial(function, **values) for values in sets]

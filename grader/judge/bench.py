@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
 
+from grader import stats
+from grader.judge.answers import Answers, QuickLook
 from grader.judge.cases import Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import (
     PLANS,
+    Bracket,
     Sample,
     Timing,
     calls_per_round,
@@ -17,29 +22,44 @@ from grader.judge.clock import (
     measure,
     run_round,
 )
-from grader.judge.environment import gpu_state
 from grader.judge.grading import Grading
+from grader.judge.health import Health, gpu_state
 from grader.judge.loan import Loan
 from grader.judge.verdict import Fault, SubmissionFault
-from grader.problem.spec import Case
+from grader.problem.spec import Argument, Case, Tolerance
 from grader.report import CaseResult, Rule, Verdict
 
 SPOT_ALLOWANCE = 2.0
 """Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
-THOROUGH_ONE_IN = 3
+THOROUGH_ONE_IN = 4
 """One round in so many, by lot, has a set that goes through every gate; the truth is dear."""
 FLOOR_SHARE = 0.95
 """A time below this share of the roofline's floor is held for review."""
 
 
-@dataclass
+REST_SHARE, MOST_REST_S = 3.0, 0.2
+"""Rest before a round of tensor-core work: so many times what the last round took, and at most
+this."""
+BASELINE_DRIFT = 0.02
+"""How much slower PyTorch may have become since before the submission was loaded."""
+
+
 class Bench:
     """Rounds of one benchmark case over one loan."""
 
-    grading: Grading
-    case: Case
-    loan: Loan
-    graph: bool = False
+    def __init__(self, grading: Grading, case: Case, loan: Loan) -> None:
+        self.grading = grading
+        self.case = case
+        self.loan = loan
+        self.graph = False
+        self.cold_us: float | None = None
+        """Latency of a single call by the outside clock, launch included; of the second one."""
+        self.answers = Answers(grading.code, case, loan)
+        self.quick = QuickLook.over(self.answers, loan, self.spot_bounds)
+        self._last_us = 0.0
+        self.health = Health()
+        self.eager_us: list[float] = []
+        """What PyTorch took per call, round by round, where that is known."""
 
     @property
     def calls(self) -> int:
@@ -48,17 +68,69 @@ class Bench:
 
     def round(self, index: int, order: list[int] | None = None) -> Sample:
         """One round on fresh inputs with every output checked. Raises `SubmissionFault`."""
+        self.cool_down()
+        bracket = self.bracket(index, order)
+        self._last_us = bracket.claim_us
+        overhead = self.grading.overheads[self.case.name]
+        complaint = self.health.complaint() if self.loan.device == "cuda" else None
+        claim_us = bracket.claim_us / bracket.calls
+        return Sample(claim_us, overhead.external_us(bracket), complaint)
+
+    def cool_down(self) -> None:
+        """Let a chip that runs at its power limit rest, so that each round meets the same clock."""
+        if self.grading.device == "cuda" and self.grading.problem.spec.cost.unit == "tensor":
+            time.sleep(min(REST_SHARE * self._last_us / 1e6, MOST_REST_S))
+
+    def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
+        """The same, as the clocks saw it."""
         grading, loan = self.grading, self.loan
         chosen = order if order is not None else self._order()
         for i in chosen:
             loan.fill(i, self.inputs(index, i))
         limit_s = grading.problem.spec.limits.call_s * len(chosen)
-        cost_us = grading.overheads[self.case.name].cost_us
-        sample = run_round(grading.session, loan, chosen, cost_us, self.graph, limit_s)
+        bracket = run_round(grading.session, loan, chosen, self.graph, limit_s)
+        if len(chosen) == self.calls and (eager_us := self.answers.compute()) is not None:
+            self.eager_us.append(eager_us)
         thorough = secrets.choice(chosen) if secrets.randbelow(THOROUGH_ONE_IN) == 0 else None
+        self._expect_right(chosen, thorough)
+        return bracket
+
+    def warm_up(self) -> None:
+        """Call everything once, and capture a round into a graph; keep that only if a replay on
+        fresh inputs is right."""
+        if self.grading.device == "cuda":
+            index = secrets.randbelow(self.calls)
+            self.round(-10, [index])  # compiles what is left to compile
+            self.cold_us = self.round(-11, [index]).external_us
+            order = list(range(self.calls))
+            limit_s = self.grading.problem.spec.limits.call_s * self.calls
+            self.graph = capture(self.grading.session, order, limit_s)
+        try:
+            self.round(-2)
+        except SubmissionFault as stop:
+            if not self.graph or stop.fault.verdict is not Verdict.WRONG_ANSWER:
+                raise
+            self.graph = False
+            self.grading.record.notes.append(
+                f"'{self.case.name}': a replayed CUDA graph gave wrong outputs; timed eagerly"
+            )
+
+    def inputs(self, index: int, i: int) -> Values:
+        """Inputs of set i in round `index`, from their own seed."""
+        seed = seed_for(self.grading.master, "benchmark", self.case.name, self.calls, index, i)
+        return self.grading.code.inputs(self.case, seed)
+
+    def _expect_right(self, chosen: list[int], thorough: int | None) -> None:
+        """Check every output of a round. Raises `SubmissionFault`."""
+        grading, loan = self.grading, self.loan
 
         def look() -> Finding:
-            return worst([self.look(i, i == thorough) for i in chosen])
+            doubtful = set(chosen)
+            if self.quick is not None and len(chosen) == self.calls:
+                doubtful = self.quick.doubtful()
+            if thorough is not None:
+                doubtful.add(thorough)
+            return worst([self.look(i, i == thorough) for i in chosen if i in doubtful])
 
         found = look()
         grading.judge(loan, found, look)
@@ -66,12 +138,6 @@ class Bench:
             grading.record.faults.pop()
             reason = f"benchmark '{self.case.name}': {wrong}"
             raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, reason))
-        return sample
-
-    def inputs(self, index: int, i: int) -> Values:
-        """Inputs of set i in round `index`, from their own seed."""
-        seed = seed_for(self.grading.master, "benchmark", self.case.name, self.calls, index, i)
-        return self.grading.code.inputs(self.case, seed)
 
     def look(self, i: int, thorough: bool) -> Finding:
         """Check the outputs of set i: through every gate, or against PyTorch's own answer.
@@ -87,18 +153,30 @@ class Bench:
             return grading.compare(self.case, outputs, truth, eager, inputs)
         findings = []
         for argument in code.written:
-            bounds = tolerance_of(grading.problem, argument, self.case)
-            doubled = bounds.model_copy(
-                update={
-                    "atol": bounds.atol * SPOT_ALLOWANCE,
-                    "rtol": bounds.rtol * SPOT_ALLOWANCE,
-                    "rel_l2": bounds.rel_l2 * SPOT_ALLOWANCE,
-                }
-            )
             initial = inputs[argument.name] if argument.role == "inout" else None
-            name = argument.name
-            findings.append(check(name, outputs[name], eager[name], None, doubled, initial))
+            name, bounds = argument.name, self.spot_bounds(argument)
+            findings.append(check(name, outputs[name], eager[name], None, bounds, initial))
         return worst(findings)
+
+    def spot_bounds(self, argument: Argument) -> Tolerance:
+        """The bounds of an output that is held against PyTorch's answer."""
+        bounds = tolerance_of(self.grading.problem, argument, self.case)
+        return bounds.model_copy(
+            update={
+                "atol": bounds.atol * SPOT_ALLOWANCE,
+                "rtol": bounds.rtol * SPOT_ALLOWANCE,
+                "rel_l2": bounds.rel_l2 * SPOT_ALLOWANCE,
+            }
+        )
+
+    def baselines_us(self) -> dict[str, float]:
+        """Microseconds per call of the baselines. PyTorch's own was timed between the rounds, so
+        that drift of the chip cancels; unless something made it slower than it was before."""
+        times = dict(self.grading.baselines_us.get(self.case.name, {}))
+        if self.eager_us and "eager" in times:
+            beside_us = stats.median(self.eager_us)
+            times["eager"] = min(beside_us, times["eager"] * (1 + BASELINE_DRIFT))
+        return times
 
     def _order(self) -> list[int]:
         """A captured graph has its order; an eager round gets one that is told at "go"."""
@@ -108,57 +186,40 @@ class Bench:
         return order
 
 
+@contextlib.contextmanager
+def opened(grading: Grading, case: Case, sharing: int = 1) -> Iterator[Bench]:
+    """A bench that is lent and warm: what compiles has compiled, and a graph is captured if it can
+    be. `sharing` is how many of them must fit into the device's memory."""
+    template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
+    calls = calls_per_round(
+        grading.problem, case, template, grading.device, grading.effort, sharing
+    )
+    loan = Loan(grading.problem, case, template, calls, grading.device)
+    try:
+        bench = Bench(grading, case, loan)
+        grading.lend(loan)
+        bench.warm_up()
+        yield bench
+        grading.expect_device_memory(loan)
+    finally:
+        loan.close()
+
+
 def benchmark(grading: Grading, case: Case) -> CaseResult:
     """Measure one benchmark case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
-    plan = PLANS[grading.device]
-    template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
-    calls = calls_per_round(grading.problem, case, template, grading.device)
-    bench = Bench(grading, case, Loan(grading.problem, case, template, calls, grading.device))
-    try:
-        grading.lend(bench.loan)
-        bench.round(-1)  # warm-up: compiles what is left to compile, fills caches of plans
-        cold_us = _cold_us(bench)
-        bench.graph = try_graph(bench)
-        doubt_us = grading.overheads[case.name].doubt_us if grading.device == "cuda" else None
+    with opened(grading, case) as bench:
+        doubt_us = grading.overheads[case.name].doubt_us if grading.ranks else None
+        plan = PLANS[grading.device, grading.effort]
         timing = measure(bench.round, plan, bench.calls, bench.graph, doubt_us)
-        grading.expect_device_memory(bench.loan)
-    finally:
-        bench.loan.close()
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
-    return _result(grading, case, timing, cold_us)
+    for reason, count in timing.discarded.items():
+        grading.record.notes.append(f"'{case.name}': {count} rounds left out ({reason})")
+    return _result(bench, timing)
 
 
-def _cold_us(bench: Bench) -> float | None:
-    """Latency of a single call by the outside clock, launch included; the median of three."""
-    if bench.grading.device == "cpu":
-        return None
-    times = [bench.round(-10 - i, [i % bench.calls]).external_us for i in range(3)]
-    return sorted(times)[1]
-
-
-def try_graph(bench: Bench) -> bool:
-    """Capture one round, and keep the graph only if a replay on fresh inputs is right."""
-    if bench.grading.device == "cpu":
-        return False
-    order = list(range(bench.calls))
-    limit_s = bench.grading.problem.spec.limits.call_s * bench.calls
-    if not capture(bench.grading.session, order, limit_s):
-        return False
-    bench.graph = True
-    try:
-        bench.round(-2)
-    except SubmissionFault as stop:
-        if stop.fault.verdict is not Verdict.WRONG_ANSWER:
-            raise
-        bench.grading.record.notes.append(
-            f"'{bench.case.name}': a replayed CUDA graph gave wrong outputs; timed eagerly"
-        )
-        return False
-    return True
-
-
-def _result(grading: Grading, case: Case, timing: Timing, cold_us: float | None) -> CaseResult:
+def _result(bench: Bench, timing: Timing) -> CaseResult:
+    grading, case = bench.grading, bench.case
     nbytes, flops = grading.problem.bytes(case), grading.problem.flops(case)
     share = None
     if grading.device == "cuda":
@@ -170,7 +231,7 @@ def _result(grading: Grading, case: Case, timing: Timing, cold_us: float | None)
             )
             # Not raised: a forged time shows more clearly in a longer case.
             grading.record.faults.append(Fault(Verdict.REJECTED, reason, Rule.BELOW_FLOOR))
-        grading.record.environment[f"gpu_state_{case.name}"] = gpu_state()
+        grading.record.environment[f"gpu_state_{case.name}"] = gpu_state() | bench.health.clocks()
     return CaseResult(
         name=case.name,
         kind="benchmark",
@@ -179,12 +240,12 @@ def _result(grading: Grading, case: Case, timing: Timing, cold_us: float | None)
         time_us=timing.time_us,
         ci_us=timing.ci_us,
         external_us=timing.external_us,
-        cold_us=cold_us,
+        cold_us=bench.cold_us,
         rounds=timing.rounds,
         calls_per_round=timing.calls_per_round,
         converged=timing.converged,
         graph=timing.graph,
-        baseline_us=grading.baselines_us.get(case.name, {}),
+        baseline_us=bench.baselines_us(),
         gb_per_s=nbytes / timing.time_us / 1e3,
         tflop_per_s=flops / timing.time_us / 1e6,
         sol=share,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grader.judge.loan import bits, poison_of
+from grader.judge.block import bits, poison_of
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
 from grader.report import Mismatch

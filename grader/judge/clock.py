@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,9 +19,11 @@ import torch
 
 from grader import stats
 from grader.arena import Layout, arrange
+from grader.judge.block import Block
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
-from grader.judge.loan import Loan, new_arena, set_bytes, wanted
+from grader.judge.loan import item_bytes, set_bytes, wanted
+from grader.judge.record import Effort
 from grader.judge.session import Session
 from grader.judge.verdict import Fault
 from grader.problem import Problem
@@ -29,9 +32,13 @@ from grader.report import Rule, Verdict
 from grader.wire import Flag, sealed_memory
 
 CALIBRATION_ROUNDS = 7
-SHORTEST_SPIN_US, LONGEST_SPIN_US = 500.0, 20_000.0
 CYCLES_PER_US = 1800
 """GPU clock cycles in a microsecond, about; only the length of a calibration depends on it."""
+LEAST_IDLE_US = 5.0
+"""A calibration's calls last at least this long, as a kernel's launches do."""
+PINGS = 20
+"""Exchanges before a round, which wake both processors: cold ones make a round's cost vary by
+0.3 ms."""
 RELATIVE_DOUBT = 0.005
 """Share of the outside time that the outside clock may be wrong by."""
 ROUND_DOUBT_US = 450.0
@@ -64,21 +71,52 @@ class Plan:
     relative: float
     """Stop when the median is known to ± this share of itself."""
 
+    most_discarded: int = 0
+    """Rounds that may be left out because the chip was held back."""
 
-PLANS = {
-    "cuda": Plan(20_000, 4, 64, 6, 40, 3.0, 0.002),
-    "cpu": Plan(0, 2, 2, 3, 6, 0.3, 0.05),
+
+PLANS: dict[tuple[str, Effort], Plan] = {
+    ("cuda", "full"): Plan(8_000, 4, 64, 6, 40, 3.0, 0.002, most_discarded=10),
+    ("cuda", "quick"): Plan(4_000, 4, 32, 3, 12, 0.3, 0.01),
+    ("cpu", "full"): Plan(0, 2, 2, 3, 6, 0.3, 0.05),
+    ("cpu", "quick"): Plan(0, 2, 2, 2, 3, 0.1, 0.05),
 }
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """What the clocks saw of one round of `calls` calls, in microseconds."""
+
+    calls: int
+    claim_us: float
+    """What the runner says of its calls together."""
+    total_us: float
+    """By the outside clock, from before the inputs were published until the probe was taken."""
+    publish_us: float
+    """Of that, the copy of the inputs, by the judge's own events."""
+
+    @property
+    def rest_us(self) -> float:
+        """What is neither publishing nor, as claimed, calls."""
+        return self.total_us - self.publish_us - self.claim_us
 
 
 @dataclass(frozen=True)
 class Overhead:
     """What a round of one case costs the outside clock besides its calls."""
 
+    publish_us: float = math.inf
+    """The longest that publishing took while nothing could disturb it; infinite where unknown."""
     cost_us: float = 0.0
-    """Publishing, the wire, the GPU's change of context, collecting: the median of some rounds."""
+    """The wire, the GPU's change of context, the launch, the probe: the median of some rounds."""
     doubt_us: float = 0.0
-    """How far a round's cost was seen above that median, and a margin."""
+    """How far a round's cost was seen from that median, and a margin."""
+
+    def external_us(self, bracket: Bracket) -> float:
+        """Time per call by the outside clock. Work of a submission during publishing would slow
+        that down, so no more is taken off than publishing is known to take."""
+        publish_us = min(bracket.publish_us, self.publish_us)
+        return max(0.0, bracket.total_us - publish_us - self.cost_us) / bracket.calls
 
 
 @dataclass(frozen=True)
@@ -87,6 +125,8 @@ class Sample:
 
     claim_us: float
     external_us: float
+    complaint: str | None = None
+    """Why the round does not count, where it does not."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +137,8 @@ class Timing:
     ci_us: tuple[float, float]
     external_us: float
     rounds: int
+    discarded: dict[str, int]
+    """Rounds left out, by reason."""
     calls_per_round: int
     converged: bool
     graph: bool
@@ -104,49 +146,40 @@ class Timing:
 
 
 def calibrate(session: Session, problem: Problem, case: Case, template: Values) -> Overhead:
-    """Measure rounds over a block as the case will have it, with no submission loaded yet.
+    """Measure rounds of a case with no submission loaded yet.
 
-    The runner, still ours alone, keeps the GPU busy for about as long as the calls will take, and
-    its own events tell how long: what the outside clock saw beyond that is the round's cost.
+    The runner, still ours alone, replays a graph of as many calls as the rounds will have, each
+    keeping the GPU busy for about the roofline's time, and its events are honest.
     """
+    return overhead_of(idle_rounds(session, problem, case, template, CALIBRATION_ROUNDS))
+
+
+def overhead_of(brackets: list[Bracket]) -> Overhead:
+    """What honest rounds say about the cost of a round."""
+    rests = sorted(bracket.rest_us for bracket in brackets)
+    cost_us = stats.median(rests)
+    spread_us = rests[-2] - cost_us  # the largest of them may be a hiccup
+    publish_us = max(bracket.publish_us for bracket in brackets)
+    return Overhead(publish_us, cost_us, spread_us + ROUND_DOUBT_US)
+
+
+def idle_rounds(
+    session: Session, problem: Problem, case: Case, template: Values, rounds: int
+) -> list[Bracket]:
+    """Rounds of a runner that has loaded nothing; the first, which warms up, is left out."""
     calls = calls_per_round(problem, case, template, "cuda")
-    sizes = arrange([wanted(problem, case, template)] * calls)
-    layout = Layout(sizes.nbytes, sizes.writable_at, [])
-    spin_us = min(max(calls * floor_us(problem, case), SHORTEST_SPIN_US), LONGEST_SPIN_US)
-    arena = new_arena("cuda", layout.nbytes)
+    call_us = max(floor_us(problem, case), LEAST_IDLE_US)
+    layout = arrange([wanted(problem, case, template)] * calls)
+    empty = Layout(layout.nbytes, layout.writable_at, [[]] * calls)
+    block = Block(empty, item_bytes(problem, case), "cuda")
     try:
-        lend(session, arena.fd, layout, {"dims": [], "symbol": ""})
-        image, snapshot = torch.empty_like(arena.buffer), torch.empty_like(arena.buffer)
-        rounds = CALIBRATION_ROUNDS + 1
-        costs_us = [
-            _spin_cost_us(session, arena.buffer, image, snapshot, layout.writable_at, spin_us)
-            for _ in range(rounds)
-        ][1:]  # the first one warms up
+        session.ask("idle", {"cycles": int(call_us * CYCLES_PER_US)}, 10, "calibration")
+        lend(session, block.arena.fd, empty, {"dims": [], "symbol": ""})
+        order = list(range(calls))
+        graph = capture(session, order, 10)
+        return [run_round(session, block, order, graph, 10) for _ in range(rounds + 1)][1:]
     finally:
-        arena.close()
-    cost_us = stats.median(costs_us)
-    spread_us = sorted(costs_us)[-2] - cost_us  # the largest of them may be a hiccup
-    return Overhead(cost_us, spread_us + ROUND_DOUBT_US)
-
-
-def _spin_cost_us(
-    session: Session,
-    block: torch.Tensor,
-    image: torch.Tensor,
-    snapshot: torch.Tensor,
-    writable_at: int,
-    spin_us: float,
-) -> float:
-    """What one round that only spins costs the outside clock beyond the spinning, microseconds."""
-    torch.cuda.synchronize()
-    start_ns = time.perf_counter_ns()
-    block.copy_(image)
-    torch.cuda.synchronize()
-    request = {"cycles": int(spin_us * CYCLES_PER_US)}
-    reply = session.ask("spin", request, 10, "a round of calibration")
-    snapshot[writable_at:].copy_(block[writable_at:])
-    torch.cuda.synchronize()
-    return (time.perf_counter_ns() - start_ns - reply.claim_ns) / 1e3
+        block.close()
 
 
 def floor_us(problem: Problem, case: Case) -> float:
@@ -155,20 +188,29 @@ def floor_us(problem: Problem, case: Case) -> float:
     return measure_ceilings().floor_us(nbytes, flops, problem.spec.cost.unit)
 
 
-def calls_per_round(problem: Problem, case: Case, template: Values, device: str) -> int:
+def calls_per_round(
+    problem: Problem,
+    case: Case,
+    template: Values,
+    device: str,
+    effort: Effort = "full",
+    sharing: int = 1,
+) -> int:
     """How many sets a round has: long enough for the outside clock, enough to keep L2 cold.
 
     Length is reckoned at the roofline's floor, which no submission can influence: a slower kernel
     only makes its rounds longer.
     """
-    plan = PLANS[device]
+    plan = PLANS[device, effort]
     if device == "cpu":
         return plan.least_calls
     each_bytes = set_bytes(problem, case, template)
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
     long_enough = math.ceil(plan.round_us / max(floor_us(problem, case), 0.5))
     cold_enough = math.ceil(COLD_L2 * l2_bytes / each_bytes) + 1
-    room = int(torch.cuda.get_device_properties().total_memory * MEMORY_SHARE) // each_bytes
+    room = (
+        int(torch.cuda.get_device_properties().total_memory * MEMORY_SHARE / sharing) // each_bytes
+    )
     return max(plan.least_calls, min(max(long_enough, cold_enough), plan.most_calls, room))
 
 
@@ -184,19 +226,21 @@ def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> 
 
 
 def run_round(
-    session: Session, loan: Loan, order: list[int], cost_us: float, graph: bool, limit_s: float
-) -> Sample:
-    """One bracketed round; leaves the snapshot of all outputs in the loan."""
-    loan.settle()  # what filled the image is not the round's
+    session: Session, block: Block, order: list[int], graph: bool, limit_s: float
+) -> Bracket:
+    """One bracketed round; leaves the snapshot of all outputs in the block."""
+    what = f"a round of {len(order)} calls"
+    session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
+    block.ready(order)
+    for _ in range(PINGS):
+        session.ask("ping", {}, limit_s, what)
     start_ns = time.perf_counter_ns()
-    loan.publish()
-    request = {"order": order, "graph": graph}
-    reply = session.ask("round", request, limit_s, f"a round of {len(order)} calls")
-    loan.collect()
+    publish_us = block.publish(order)
+    reply = session.ask("go", {}, limit_s, what)
+    block.probe()
     total_us = (time.perf_counter_ns() - start_ns) / 1e3
-    calls = len(order)
-    external_us = max(0.0, total_us - cost_us) / calls
-    return Sample(reply.claim_ns / 1e3 / calls, external_us)
+    block.collect()
+    return Bracket(len(order), reply.claim_ns / 1e3, total_us, publish_us)
 
 
 def capture(session: Session, order: list[int], limit_s: float) -> bool:
@@ -218,9 +262,14 @@ def measure(
     outside clock's doubt per round; None where times are not ranked, and claims are taken as such.
     """
     samples: list[Sample] = []
+    discarded: Counter[str] = Counter()
     end = time.monotonic() + plan.budget_s
     while len(samples) < plan.most_rounds:
-        samples.append(one_round(len(samples)))
+        sample = one_round(len(samples) + discarded.total())
+        if sample.complaint is not None and discarded.total() < plan.most_discarded:
+            discarded[sample.complaint] += 1
+            continue
+        samples.append(sample)
         claims = [s.claim_us for s in samples]
         if stats.is_narrow(claims, plan.relative, plan.least_rounds):
             break
@@ -237,8 +286,10 @@ def measure(
         ci_us=(low, high),
         external_us=external,
         rounds=len(samples),
+        discarded=dict(discarded),
         calls_per_round=calls,
-        converged=stats.is_narrow(claims, plan.relative, plan.least_rounds),
+        converged=stats.is_narrow(claims, plan.relative, plan.least_rounds)
+        and not any(s.complaint for s in samples),
         graph=graph,
         fault=_forged(claim, allowed),
     )
@@ -252,8 +303,3 @@ def _forged(claim_us: float, allowed_us: float) -> Fault | None:
         f"it claims {claim_us:.1f} µs a call; the clock outside saw at least {allowed_us:.1f} µs",
         Rule.TIME_CLAIM,
     )
-
-
-def _synchronise(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The best this GPU was seen to do, in units per second."""
+    """The best this GPU or processor was seen to do, in units per second."""
 
     bytes_per_s: float
     """Device-to-device copy, bytes read plus bytes written."""
@@ -45,6 +46,30 @@ def measure_ceilings() -> Ceilings:
     torch.set_float32_matmul_precision(precision)
     tensor_s = _best_s(lambda: torch.mm(a16, a16), 10)
     return Ceilings(2 * nbytes / copy_s, 2 * 4096**3 / fp32_s, 2 * 8192**3 / tensor_s)
+
+
+@cache
+def measure_cpu_ceilings() -> Ceilings:
+    """The same of the processor, with as many threads as PyTorch takes here; about a second."""
+    nbytes = 256 << 20  # beyond the caches of most
+    source = torch.ones(nbytes, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    copy_s = _best_cpu_s(lambda: target.copy_(source), 5)
+    a32 = torch.randn(1024, 1024)
+    a16 = a32.to(torch.bfloat16)
+    fp32_s = _best_cpu_s(lambda: torch.mm(a32, a32), 5)
+    bf16_s = _best_cpu_s(lambda: torch.mm(a16, a16), 3)
+    return Ceilings(2 * nbytes / copy_s, 2 * 1024**3 / fp32_s, 2 * 1024**3 / bf16_s)
+
+
+def _best_cpu_s(body: Any, repeats: int) -> float:
+    body()
+    best_s = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        body()
+        best_s = min(best_s, time.perf_counter() - start)
+    return best_s
 
 
 def _best_s(body: Any, repeats: int) -> float:
@@ -83,35 +108,6 @@ def describe(device: str) -> dict[str, Any]:
             "l2_bytes": properties.L2_cache_size,
             "device_memory_bytes": properties.total_memory,
             "cuda": torch.version.cuda,
+            "ceilings": asdict(measure_ceilings()),
         }
     return found
-
-
-def gpu_state() -> dict[str, Any]:
-    """Clocks, temperature, power and throttle reasons at this moment, as NVML tells them.
-
-    Empty when the package `nvidia-ml-py` is missing or NVML does not answer: a result is still a
-    result without them, and says so by their absence.
-    """
-    try:
-        import pynvml
-    except ImportError:
-        return {}
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(_uuid())
-        return {
-            "driver": pynvml.nvmlSystemGetDriverVersion(),
-            "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-            "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-            "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-        }
-    except pynvml.NVMLError:
-        return {}
-
-
-def _uuid() -> str:
-    text = str(torch.cuda.get_device_properties().uuid)
-    return text if text.startswith("GPU-") else f"GPU-{text}"

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from grader.arena import pack
 from grader.judge.baseline import time_baselines
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, calibrate, lend
 from grader.judge.environment import describe, measure_ceilings
-from grader.judge.loan import Loan
-from grader.judge.record import Device, Record
+from grader.judge.loan import Loan, wanted
+from grader.judge.record import Device, Effort, Record
 from grader.judge.session import Session
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
@@ -34,23 +37,54 @@ GRACE_CASES = 3
 """So many wrong cases get that second look; a submission that is late once is late always."""
 
 
+PREPARED_S = 600.0
+"""How long the times of baselines and the calibration of the outside clock are good for."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is measured of a case before any submission is loaded."""
+
+    at_s: float
+    """On the clock of `time.monotonic`."""
+    overhead: Overhead
+    baselines_us: dict[str, float]
+
+
+_PREPARED: dict[tuple[object, ...], Prepared] = {}
+_SHAPES: dict[str, list[dict[str, Any]]] = {}
+"""By digest of the problem, what `Grading._shapes` gives."""
+
+
 class Grading:
     """What one grading holds: the problem's code, the session, and what was found so far."""
 
     def __init__(
-        self, problem: Problem, session: Session, device: Device, master: int, record: Record
+        self,
+        problem: Problem,
+        session: Session,
+        device: Device,
+        master: int,
+        record: Record,
+        effort: Effort = "full",
     ) -> None:
         self.problem = problem
         self.session = session
         self.device = device
         self.master = master
         self.record = record
+        self.effort = effort
         self.code = ProblemCode(problem, device)
         self.overheads: dict[str, Overhead] = {}
         """By benchmark case, what a round costs the outside clock besides its calls."""
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
         self._idle_device_bytes = 0
+
+    @property
+    def ranks(self) -> bool:
+        """Whether times are to be trusted, and so held against the outside clock."""
+        return self.device == "cuda" and self.effort == "full"
 
     def meet(self, greeting: int) -> None:
         """Take the runner's greeting. It is ours alone yet: what fails here is a `SandboxError`."""
@@ -72,18 +106,33 @@ class Grading:
     def prepare(self) -> None:
         """Time the problem's own PyTorch code and calibrate the outside clock.
 
-        Nothing of the submission's runs yet that could slow the one or mislead the other.
+        Nothing of the submission's runs yet that could slow the one or mislead the other. What was
+        found holds for the next gradings of this process too.
         """
         # On a GPU the processor has nothing better to do than to wait.
         self.session.eager = self.device == "cuda"
         for case in self.problem.cases("benchmark", self.device):
-            self.baselines_us[case.name] = time_baselines(self.code, case)
-            self.overheads[case.name] = Overhead()
-            if self.device == "cuda":
-                template = self.code.inputs(case, seed_for(0, case.name))
-                with self._ours_alone():
-                    overhead = calibrate(self.session, self.problem, case, template)
-                self.overheads[case.name] = overhead
+            key = (
+                self.problem.digest,
+                case.name,
+                self.device,
+                self.effort,
+                type(self.session.runner),
+            )
+            known = _PREPARED.get(key)
+            if known is None or time.monotonic() - known.at_s > PREPARED_S:
+                known = _PREPARED[key] = self._prepare(case)
+            self.overheads[case.name] = known.overhead
+            self.baselines_us[case.name] = known.baselines_us
+
+    def _prepare(self, case: Case) -> Prepared:
+        baselines_us = time_baselines(self.code, case)
+        overhead = Overhead()
+        if self.ranks:
+            template = self.code.inputs(case, seed_for(0, case.name))
+            with self._ours_alone():
+                overhead = calibrate(self.session, self.problem, case, template)
+        return Prepared(time.monotonic(), overhead, baselines_us)
 
     @contextlib.contextmanager
     def _ours_alone(self) -> Iterator[None]:
@@ -113,19 +162,46 @@ class Grading:
                 ],
                 "nvcc_flags": _nvcc_flags(self.device),
             }
-        fd = sealed_memory("source", submission.source)
+        fds = [sealed_memory("source", submission.source)]
+        if self.device == "cuda" and b"triton" in submission.source:
+            text = json.dumps(self._shapes()).encode()
+            request["rehearsal_bytes"] = len(text)
+            fds.append(sealed_memory("rehearsal", text))
         self.session.loading = True
         try:
             reply = self.session.ask(
-                "load", request, spec.limits.load_s, "loading the submission", fds=(fd,)
+                "load", request, spec.limits.load_s, "loading the submission", fds=tuple(fds)
             )
         finally:
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
         self.session.loading = False
         if reply.flags & Flag.RETURNS:
             self.record.notes.append(
                 "the function returns its outputs; copying them counts into its time"
             )
+
+    def end_rehearsal(self) -> None:
+        """Wait until nothing of the submission runs but the runner itself."""
+        if self.device == "cuda":
+            limit_s = self.problem.spec.limits.load_s
+            what = "compiling its kernels"
+            self.session.ask("rehearsed", {"limit_s": limit_s / 2}, limit_s, what)
+
+    def _shapes(self) -> list[dict[str, Any]]:
+        """The shapes of every case, which are no secret, so that kernels can be compiled for them
+        side by side."""
+        known = _SHAPES.get(self.problem.digest)
+        if known is None:
+            every = self.problem.cases("test", self.device)
+            every += self.problem.cases("benchmark", self.device)
+            known = _SHAPES[self.problem.digest] = list(map(self._shape, every))
+        return known
+
+    def _shape(self, case: Case) -> dict[str, Any]:
+        template = self.code.inputs(case, seed_for(0, case.name))
+        values = [value for _, value in wanted(self.problem, case, template)]
+        return {"values": list(map(pack, values)), **self._told(case)}
 
     def test(self, case: Case) -> CaseResult:
         """One test case: each of its calls with fresh inputs, every output through every gate."""
@@ -159,7 +235,8 @@ class Grading:
 
     def _call(self, loan: Loan, inputs: Values) -> None:
         """Have the entry called once on the loan's only set, and take the snapshot."""
-        loan.publish()
+        loan.ready([0])
+        loan.publish([0])
         scalars = {
             str(i): inputs[a.name]
             for i, a in enumerate(self.problem.spec.args)
@@ -168,6 +245,7 @@ class Grading:
         limit_s = self.problem.spec.limits.call_s
         what = f"the call on test '{loan.case.name}'"
         self.session.ask("call", {"set": 0, "scalars": scalars}, limit_s, what)
+        loan.probe()
         loan.collect()
 
     def _look(self, loan: Loan, truth: Values, eager: Values, initial: Values) -> Finding:
@@ -180,38 +258,37 @@ class Grading:
 
     def lend(self, loan: Loan) -> None:
         """Hand the loan's arena to the runner."""
-        spec, case = self.problem.spec, loan.case
-        dims = [int(case.params[name]) for name in dimensions(spec)]
-        lend(
-            self.session,
-            loan.arena.fd,
-            loan.layout,
-            {"dims": dims, "symbol": self._symbol(case)},
-        )
+        lend(self.session, loan.arena.fd, loan.layout, self._told(loan.case))
+
+    def _told(self, case: Case) -> dict[str, Any]:
+        """What a `.cu` entry is told of a case besides its arguments."""
+        dims = [int(case.params[name]) for name in dimensions(self.problem.spec)]
+        return {"dims": dims, "symbol": self._symbol(case)}
 
     def judge(self, loan: Loan, finding: Finding, look: Callable[[], Finding]) -> None:
         """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on.
 
         `look` checks the loan's snapshot anew, after it was taken again.
         """
+        late = Fault(
+            Verdict.REJECTED,
+            f"case '{loan.case.name}': outputs were written after the call was done",
+            Rule.WORK_OUTSIDE_CALL,
+        )
         if finding.failure is not None:
-            if len(self.record.faults) < GRACE_CASES and self._was_late(loan, look):
-                raise SubmissionFault(
-                    Fault(
-                        Verdict.REJECTED,
-                        f"case '{loan.case.name}': outputs were written after the call was done",
-                        Rule.WORK_OUTSIDE_CALL,
-                    )
-                )
+            if len(self.record.faults) < GRACE_CASES and self._becomes_right(loan, look):
+                raise SubmissionFault(late)
             reason = f"case '{loan.case.name}': {finding.failure}"
             self.record.faults.append(Fault(Verdict.WRONG_ANSWER, reason))
             return
+        if loan.was_late():
+            raise SubmissionFault(late)
         tampered = loan.tampered()
         if tampered is not None:
             reason = f"case '{loan.case.name}': {tampered}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
 
-    def _was_late(self, loan: Loan, look: Callable[[], Finding]) -> bool:
+    def _becomes_right(self, loan: Loan, look: Callable[[], Finding]) -> bool:
         """Whether outputs that were wrong at "done" are right a moment later."""
         time.sleep(GRACE_S)
         return loan.collect_again() and look().failure is None

@@ -1,8 +1,4 @@
-"""What the judge lends for one case, and the private image of what it lent.
-
-The arena is written only from the image and read only into a snapshot. Every judgement is made on
-the image and the snapshot, which no runner can reach.
-"""
+"""What the judge lends for one case: argument sets over a block, by name, on both sides of it."""
 
 from __future__ import annotations
 
@@ -11,79 +7,62 @@ from typing import Any
 
 import torch
 
-from grader.arena import Layout, Slot, Value, arrange, view
-from grader.arena.host import HostArena
-from grader.arena.layout import GUARD_BYTES, slot_of
+from grader.arena import Slot, Value, arrange, view
+from grader.arena.layout import GUARD_BYTES, ITEM_BYTES, slot_of
+from grader.judge.block import Block, fill_with_poison, poison
 from grader.judge.cases import Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case
 
-POISON = {1: 0xA5, 2: 0xFFE5, 4: 0xFFE5A5A5, 8: 0xFFFDE5A5A5A5A5A5}
-"""Bits of every element of an output before a call, by its size in bytes. As a float of that size
-it is a quiet NaN whose payload no arithmetic makes: hardware's own NaN is 0x7FFF… or 0xFFC0…, and
-vector compare masks, seen in PyTorch's softmax, are all ones."""
-GUARD = 0xA5
 
-
-class Loan:
-    """An arena with `count` argument sets of one case, each shaped as `template` (a set's inputs).
-
-    Close it when the case is over.
-    """
+class Loan(Block):
+    """A block with `count` argument sets of a case, each shaped as `template` (a set's inputs)."""
 
     def __init__(
         self, problem: Problem, case: Case, template: Values, count: int, device: str
     ) -> None:
         self.problem = problem
         self.case = case
-        self.device = device
-        self.layout: Layout = arrange([wanted(problem, case, template)] * count)
-        self.image = torch.full((self.layout.nbytes,), GUARD, dtype=torch.uint8, device=device)
-        writable_bytes = self.layout.nbytes - self.layout.writable_at
-        self._snapshot = torch.empty(writable_bytes, dtype=torch.uint8, device=device)
+        layout = arrange([wanted(problem, case, template)] * count)
+        super().__init__(layout, item_bytes(problem, case), device)
+        try:
+            self._lay_out(template)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lay_out(self, template: Values) -> None:
         # Views are made once: a list of a thousand tensors costs more to view than to copy.
-        self._image_views = [self._views(index, self.image, 0) for index in range(count)]
+        self._image_views = [self._views(i, self.image, 0) for i in range(self.count)]
         self._snapshot_views = [
-            self._views(index, self._snapshot, self.layout.writable_at, only_written=True)
-            for index in range(count)
+            self._views(i, self.snapshot, self.head_bytes) for i in range(self.count)
         ]
+        if self.poisons_image:
+            self._poison_image()
         self._gaps = self._gap_positions()
-        for index in range(count):
+        self._clean_gaps = self._clean_region()[self._gaps]
+        for index in range(self.count):
             self.fill(index, template)
-        # Last, so that a loan for which memory is short leaves no block behind.
-        self.arena = new_arena(device, self.layout.nbytes)
+        self.publish(list(range(self.count)))
 
     def fill(self, index: int, values: Values) -> None:
-        """Write the inputs of one set, and poison its outputs, in the image."""
+        """Write the inputs of one set into the image."""
         views = self._image_views[index]
         for argument in self.problem.spec.args:
+            if argument.role == "out":
+                continue
             if argument.kind == "scalar":
                 views[argument.name] = values[argument.name]
-            elif argument.role == "out":
-                poison(views[argument.name])
             elif argument.kind == "tensors":
                 torch._foreach_copy_(views[argument.name], values[argument.name])
             else:
                 views[argument.name].copy_(values[argument.name])
 
-    def publish(self) -> None:
-        """Copy the whole image into the arena, and wait until it is there."""
-        self.arena.buffer.copy_(self.image)
-        self.settle()
-
-    def collect(self) -> None:
-        """Take the snapshot: a private copy of everything a call may write. Waits for it.
-
-        It goes to the same buffer every time; allocating one would cost more than the copy.
-        """
-        self._snapshot.copy_(self.arena.buffer[self.layout.writable_at :])
-        self.settle()
-
     def collect_again(self) -> bool:
         """Take another snapshot; whether anything has changed since the last."""
-        before = self._snapshot.clone()
+        before = self.snapshot.clone()
         self.collect()
-        return not torch.equal(before, self._snapshot)
+        return not torch.equal(before, self.snapshot)
 
     def inputs(self, index: int) -> Values:
         """The `in`, `inout` and scalar arguments of a set, as views of the image."""
@@ -96,19 +75,15 @@ class Loan:
 
     def tampered(self) -> str | None:
         """What was written that is no output, in words; None when nothing was."""
-        head = self.layout.writable_at
-        now, before = self.arena.buffer[:head].clone(), self.image[:head]
+        now, before = self.arena.buffer[: self.head_bytes], self.image[: self.head_bytes]
         if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
-            return self._which(now)
-        if not bool((self._snapshot[self._gaps] == GUARD).all()):
+            return self._which()
+        if not torch.equal(self.snapshot[self._gaps], self._clean_gaps):
             return "memory beside an output was written"
         return None
 
-    def close(self) -> None:
-        """Take the arena back."""
-        self.arena.close()
-
-    def _which(self, now: torch.Tensor) -> str:
+    def _which(self) -> str:
+        now = self.arena.buffer[: self.head_bytes].clone()
         for index, values in enumerate(self.layout.sets):
             for argument, place in zip(self.problem.spec.args, values, strict=True):
                 if argument.role != "in" or argument.kind == "scalar":
@@ -119,23 +94,37 @@ class Loan:
                         return f"the input '{argument.name}' of set {index} was written"
         return "memory beside an input was written"
 
-    def _views(
-        self, index: int, buffer: torch.Tensor, base: int, only_written: bool = False
-    ) -> Values:
-        """Tensors of one set over a buffer that starts at offset `base` of the block."""
+    def _views(self, index: int, buffer: torch.Tensor, base: int) -> Values:
+        """Tensors of one set, those that lie in a buffer which starts at offset `base`."""
         views: Values = {}
         for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True):
-            if argument.kind == "scalar" or (only_written and argument.role == "in"):
+            if argument.kind == "scalar":
                 continue
             slots = [replace(s, offset=s.offset - base) for s in _slots_of(place)]
-            tensors = [view(buffer, slot) for slot in slots]
-            views[argument.name] = tensors if isinstance(place, list) else tensors[0]
+            if all(s.offset >= 0 and s.offset + s.nbytes <= buffer.numel() for s in slots):
+                tensors = [view(buffer, slot) for slot in slots]
+                views[argument.name] = tensors if isinstance(place, list) else tensors[0]
         return views
+
+    def _poison_image(self) -> None:
+        for views in self._image_views:
+            for argument in self.problem.spec.args:
+                if argument.role == "out":
+                    value = views[argument.name]
+                    for tensor in value if isinstance(value, list) else [value]:
+                        poison(tensor)
+
+    def _clean_region(self) -> torch.Tensor:
+        """The writable part of the block as it is before any call."""
+        if self.poisons_image:
+            return self.image[self.head_bytes :]
+        fill_with_poison(self.snapshot, self.item_bytes)
+        return self.snapshot
 
     def _gap_positions(self) -> torch.Tensor:
         """Positions in a snapshot of the guard bytes behind every writable tensor."""
         ends = [
-            slot.offset + slot.nbytes - self.layout.writable_at
+            slot.offset + slot.nbytes - self.head_bytes
             for values in self.layout.sets
             for argument, place in zip(self.problem.spec.args, values, strict=True)
             if argument.role != "in" and argument.kind != "scalar"
@@ -145,26 +134,18 @@ class Loan:
         offsets = torch.arange(GUARD_BYTES, device=self.device)
         return (starts[:, None] + offsets[None, :]).reshape(-1)
 
-    def settle(self) -> None:
-        """Wait until everything asked of the device so far is done."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-
 
 def set_bytes(problem: Problem, case: Case, template: Values) -> int:
     """Bytes that one argument set takes in a block."""
     return arrange([wanted(problem, case, template)]).nbytes
 
 
-def new_arena(device: str, nbytes: int) -> Any:
-    """A block to lend, in the device's memory."""
-    if device == "cuda":
-        from grader.arena.cuda import CudaArena
-
-        # The block does not come from PyTorch's allocator, which would keep what it does not use.
-        torch.cuda.empty_cache()
-        return CudaArena.create(nbytes)
-    return HostArena.create(nbytes)
+def item_bytes(problem: Problem, case: Case) -> int:
+    """Size of an element of the outputs; 0 where they differ in size, or where state is updated
+    and so goes into the block with the inputs."""
+    written = [a for a in problem.spec.args if a.role != "in" and a.kind != "scalar"]
+    sizes = {ITEM_BYTES[problem.dtype(argument, case)] for argument in written}
+    return 0 if any(a.role == "inout" for a in written) or len(sizes) > 1 else sizes.pop()
 
 
 def wanted(problem: Problem, case: Case, values: Values) -> list[tuple[bool, Any]]:
@@ -180,23 +161,6 @@ def _slots(problem: Problem, case: Case, argument: Argument, values: Values) -> 
         return Slot(0, problem.dtype(argument, case), shape, _contiguous(shape))
     value = values[argument.name]
     return [slot_of(tensor) for tensor in value] if isinstance(value, list) else slot_of(value)
-
-
-def poison(tensor: torch.Tensor) -> None:
-    """Fill a contiguous tensor with `POISON`."""
-    bits(tensor).fill_(poison_of(tensor))
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's elements as signed integers of the same size."""
-    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(sizes[tensor.element_size()])
-
-
-def poison_of(tensor: torch.Tensor) -> int:
-    """`POISON` for this tensor's elements, as the signed integer that `bits` shows."""
-    size = tensor.element_size()
-    return int.from_bytes(POISON[size].to_bytes(size, "little"), "little", signed=True)
 
 
 def _slots_of(place: Value) -> list[Slot]:

@@ -12,6 +12,8 @@ from grader.judge.verdict import Fault
 from grader.report import CaseResult
 
 Device = Literal["cpu", "cuda"]
+Effort = Literal["full", "quick"]
+"""How long to measure: `full` is for ranking, `quick` for a person at work."""
 
 
 @dataclass(frozen=True)

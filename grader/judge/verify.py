@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import torch
 
+from grader.judge.block import poison
 from grader.judge.cases import ProblemCode, Values, each, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
-from grader.judge.loan import poison
 from grader.judge.record import Device, Progress, Watcher
 from grader.problem import Problem
 from grader.problem.spec import Case, Tolerance

@@ -1,4 +1,4 @@
-"""`python -m grader.runner --fd N | --connect PATH`: serve one judge, then end.
+"""`python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda]`: serve one judge.
 
 The process forks at once. The parent only reaps: as PID 1 of a sandbox it keeps orphans from
 piling up and ends with the child's status, so that nothing outlives the child there.
@@ -12,24 +12,34 @@ import signal
 import socket
 import sys
 
+USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda]"
+
 
 def main(arguments: list[str]) -> int:
     match arguments:
-        case ["--fd", number]:
+        case ["--fd", number, *rest]:
             sock = socket.socket(fileno=int(number))
-        case ["--connect", path]:
+        case ["--connect", path, *rest]:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             sock.connect(path)
         case _:
-            print("usage: python -m grader.runner --fd N | --connect PATH", file=sys.stderr)
+            print(USAGE, file=sys.stderr)
+            return 2
+    match rest:
+        case [] | ["--device", "cpu"]:
+            device = "cpu"
+        case ["--device", "cuda"]:
+            device = "cuda"
+        case _:
+            print(USAGE, file=sys.stderr)
             return 2
     child = os.fork()
     if child:
         sock.close()
         return _reap_until(child)
-    from grader.runner.serve import serve
+    from grader.runner.serve import Server, serve
 
-    serve(sock)
+    serve(sock, Server.warm(device))
     return 0
 
 

@@ -119,11 +119,19 @@ def _ignore(result: Any) -> None:
     """What a destination-passing function returns means nothing."""
 
 
+_NVCC_FLAGS = (
+    "-std=c++17",
+    "--shared",
+    "-Xcompiler=-fPIC,-O1",  # of host code, which only launches; device code is always optimised
+    "--split-compile=0",  # on as many threads as there are processors
+)
+
+
 def load_cuda(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
     """Compile with nvcc to a shared object and bind its symbols. Raises `LoadError`."""
     path, library = folder / "submission.cu", folder / "submission.so"
     path.write_bytes(source)
-    flags = ["-O3", "-std=c++17", "--shared", "-Xcompiler", "-fPIC", *request["nvcc_flags"]]
+    flags = [*_NVCC_FLAGS, *request["nvcc_flags"]]
     output = _compile(["nvcc", *flags, "-o", str(library), str(path)], folder)
     if output is not None:
         sys.stderr.write(output)

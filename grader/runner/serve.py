@@ -6,37 +6,75 @@ verdict; it only has to be plain and fair to an honest kernel.
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import socket
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grader.arena import Layout, Slot, view
 from grader.runner.load import Entry, LoadError, load_cuda, load_python
-from grader.wire import TEXT_BYTES, Flag, Reply, Status, WireClosed, receive_request, send_reply
+from grader.runner.profile import profile
+from grader.runner.rehearse import Rehearsal
+from grader.wire import (
+    TEXT_BYTES,
+    Flag,
+    Reply,
+    Status,
+    WireClosed,
+    receive_request,
+    send_reply,
+    stay_awake,
+)
 
 
 class Server:
     """The state of one runner: the loaded entry, the lent block, and a captured graph."""
 
-    def __init__(self) -> None:
-        self.device = "cpu"
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.entry: Entry | None = None
+        self.loaded: dict[str, Any] = {}
+        """The request that `entry` came of."""
         self.arena: Any = None
         self.case: dict[str, Any] = {}
         self.sets: list[list[Any]] = []
         self.prepared: list[Any] = []
         self.graph: Any = None
+        self.body: Any = None
         self.stream: Any = None
+        self.events: Any = None
+        self.rehearsal: Rehearsal | None = None
+        self.eager = False
+        """Whether to wait for requests without sleeping, since a clock runs when they come."""
 
-    def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Import what will be needed and make the device's context; tell our versions."""
+    @classmethod
+    def warm(cls, device: str) -> Server:
+        """Import what any submission will need and make the device's context."""
         import torch
 
-        self.device = request["device"]
+        server = cls(device)
+        if device == "cuda":
+            import triton
+
+            server.rehearsal = Rehearsal.start()  # forks, so it comes before the context
+            server.stream = torch.cuda.Stream()
+            server.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            # Triton builds a helper in C the first time; nobody's kernel shall pay for it.
+            triton.runtime.driver.active.get_current_device()
+            torch.zeros(1, device="cuda")
+            torch.cuda.synchronize()
+        return server
+
+    def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Tell our versions."""
+        import torch
+
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
         if request["triton"]:
             import triton
@@ -44,22 +82,41 @@ class Server:
             versions["triton"] = triton.__version__
         if request["nvcc"]:
             versions["nvcc"] = _nvcc_version()
-        if self.device == "cuda":
-            self.stream = torch.cuda.Stream()
-            torch.zeros(1, device="cuda")
-            torch.cuda.synchronize()
         return {"text": " ".join(f"{name}={version}" for name, version in versions.items())}
+
+    def idle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Until a submission is loaded, a call only keeps the device busy for so many cycles.
+
+        With such calls the judge calibrates its own clock.
+        """
+        import torch
+
+        cycles = request["cycles"]
+        self.entry = Entry(lambda arguments: torch.cuda._sleep(cycles))
+        return {}
 
     def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Make the lent source a callable entry."""
         source = _read(fds[0], request["source_bytes"])
+        self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
+        if self.rehearsal is not None and len(fds) > 1:
+            cases = json.loads(_read(fds[1], request["rehearsal_bytes"]))
+            self.rehearsal.begin(source, folder, request | {"cases": cases})
+        elif self.rehearsal is not None:
+            self.rehearsal.end()
         if request["language"] == "cuda":
             self.entry = load_cuda(source, folder, request)
         else:
             with self._on_stream():
                 self.entry = load_python(source, folder, request)
         return {"flags": Flag.RETURNS if self.entry.returns else 0}
+
+    def rehearsed(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Wait for the rehearsal that goes on beside the tests, and end it."""
+        if self.rehearsal is not None:
+            self.rehearsal.wait(request["limit_s"])
+        return {}
 
     def lend(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Map a lent block and build the tensors of every set; forget the block before it."""
@@ -81,6 +138,7 @@ class Server:
         for values in layout.sets:
             self.sets.append([_materialise(self.arena.buffer, value) for value in values])
         self.case = request
+        self.eager = self.device == "cuda"
         if self.entry is not None:
             self.prepared = [self.entry.prepare(values, request) for values in self.sets]
         return {}
@@ -97,40 +155,39 @@ class Server:
         return {"calls": 1}
 
     def capture(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Try to capture one call per set, in the given order, into a CUDA graph."""
+        """Call every set once, then try to capture one call per set into a CUDA graph."""
         import torch
 
         assert self.entry is not None
         graph = torch.cuda.CUDAGraph()
         self.graph = None
+        with self._on_stream():
+            self._run(request["order"])  # what is planned once per set must not be in the graph
+        self._wait()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
-                for index in request["order"]:
-                    self.entry.call(self.prepared[index])
+                self._run(request["order"])
             self.graph = graph
         except Exception:  # noqa: BLE001 - whatever it was, rounds run eagerly: never a fault
             torch.cuda.synchronize()
         return {"flags": Flag.GRAPH if self.graph is not None else 0}
 
-    def round(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Call the sets in order, or replay the graph; claim the time of the whole round."""
+    def ready(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Prepare a round: the sets in their order, or a replay of the graph."""
         order = request["order"]
+        self.body = (
+            self.graph.replay if request["graph"] and self.graph else partial(self._run, order)
+        )
+        return {"calls": len(order)}
+
+    def ping(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Nothing: so that both sides are awake when the clock starts."""
+        return {}
+
+    def go(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Run the prepared round, and claim its time."""
         with self._on_stream():
-            replay = self.graph.replay if request["graph"] and self.graph else None
-            claim_ns = self._timed(replay or (lambda: self._run(order)))
-        return {"claim_ns": claim_ns, "calls": len(order)}
-
-    def spin(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """A round that only keeps the device busy: how the judge calibrates its own clock."""
-        cycles = request["cycles"]
-        with self._on_stream():
-            return {"claim_ns": self._timed(lambda: self._spin(cycles))}
-
-    def _spin(self, cycles: int) -> None:
-        if self.device == "cuda":
-            import torch
-
-            torch.cuda._sleep(cycles)
+            return {"claim_ns": self._timed(self.body)}
 
     def _run(self, order: list[int]) -> None:
         assert self.entry is not None or not order
@@ -138,19 +195,20 @@ class Server:
             self.entry.call(self.prepared[index])  # type: ignore[union-attr]
 
     def _timed(self, body: Any) -> int:
-        if self.device == "cpu":
-            start_ns = time.perf_counter_ns()
+        gc.disable()  # a collection in the middle of a round would be timed
+        try:
+            if self.device == "cpu":
+                start_ns = time.perf_counter_ns()
+                body()
+                return time.perf_counter_ns() - start_ns
+            start, end = self.events
+            start.record(self.stream)
             body()
-            return time.perf_counter_ns() - start_ns
-        import torch
-
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        start.record(self.stream)
-        body()
-        end.record(self.stream)
-        end.synchronize()
-        return int(start.elapsed_time(end) * 1e6)
+            end.record(self.stream)
+            end.synchronize()
+            return int(start.elapsed_time(end) * 1e6)
+        finally:
+            gc.enable()
 
     def _on_stream(self) -> Any:
         import contextlib
@@ -166,20 +224,25 @@ class Server:
             self.stream.synchronize()
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: socket.socket, server: Server) -> None:
     """Answer requests until the judge hangs up."""
-    server = Server()
-    handlers = {
+    handlers: dict[str, Any] = {
         "hello": server.hello,
         "load": server.load,
+        "rehearsed": server.rehearsed,
         "lend": server.lend,
         "call": server.call,
         "capture": server.capture,
-        "round": server.round,
-        "spin": server.spin,
+        "ready": server.ready,
+        "ping": server.ping,
+        "go": server.go,
+        "idle": server.idle,
+        "profile": lambda request, fds: profile(server, request, fds),
     }
     while True:
         try:
+            if server.eager:
+                stay_awake(sock)
             request, fds = receive_request(sock)
         except WireClosed:
             return

@@ -11,7 +11,10 @@ import socket
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
+
+if TYPE_CHECKING:
+    from grader.problem.spec import Limits
 
 Device = Literal["cpu", "cuda"]
 
@@ -29,6 +32,11 @@ class RunnerLimits:
     output_bytes: int
     pids: int
     open_files: int = 4096
+
+    @classmethod
+    def of(cls, limits: Limits) -> RunnerLimits:
+        """What a problem's limits grant a runner."""
+        return cls(limits.memory_bytes, limits.scratch_bytes, limits.output_bytes, limits.pids)
 
 
 @dataclass(frozen=True)

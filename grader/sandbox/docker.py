@@ -82,7 +82,8 @@ class DockerSandbox(Sandbox):
             else:
                 image = images.host_image(api, device)
         _stop_live_on_exit()
-        command = [image.python, "-s", "-m", self._module, "--connect", str(_SOCKET)]
+        command = [image.python, "-s", "-m", self._module]
+        command += ["--connect", str(_SOCKET), "--device", device]
         with engine_errors():
             return DockerRunner(image, command, limits, device)
 

@@ -92,7 +92,7 @@ class ProcessSandbox(Sandbox):
 
     def start(self, limits: RunnerLimits, device: Device) -> Runner:
         """Start a runner. Raises `SandboxError` when none can be executed in any jail."""
-        return self._start(self._command, limits, device)
+        return self._start([*self._command, "--device", device], limits, device)
 
     def _start(self, command: list[str], limits: RunnerLimits, device: Device) -> ProcessRunner:
         failures = []

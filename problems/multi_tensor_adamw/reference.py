@@ -5,6 +5,8 @@ Decoupled weight decay: Loshchilov and Hutter, "Decoupled Weight Decay Regulariz
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -74,26 +76,32 @@ def fused(
     eps: float,
     weight_decay: float,
     step: int,
-) -> State:
-    """PyTorch's fused optimizer kernel, on copies since it works in place."""
+) -> Callable[[], State]:
+    """PyTorch's fused optimizer kernel. It works in place: on copies that are made beforehand."""
     state = [[tensor.clone() for tensor in group] for group in (params, exp_avgs, exp_avg_sqs)]
-    at_step = torch.tensor(float(step), device=params[0].device)
-    torch._fused_adamw_(
-        state[0],
-        grads,
-        state[1],
-        state[2],
-        [],
-        [at_step] * len(params),
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=weight_decay,
-        eps=eps,
-        amsgrad=False,
-        maximize=False,
-    )
-    return state[0], state[1], state[2]
+    steps = [torch.tensor(float(step), device=params[0].device)] * len(params)
+
+    def call() -> State:
+        torch._fused_adamw_(
+            state[0],
+            grads,
+            state[1],
+            state[2],
+            [],
+            steps,
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=weight_decay,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
+        return state[0], state[1], state[2]
+
+    return call
 
 
-BASELINES = {"fused": fused}
+PREPARED = {"fused": fused}
+"""Library calls that need a form of the inputs of their own: name → function of the inputs that
+makes it, outside the time, and gives the call to time. None where the library has no such call."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from grader.judge.block import poison
 from grader.judge.check import Finding, check
-from grader.judge.loan import poison
 from grader.problem.spec import Tolerance
 
 LOOSE = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-2, budget=4)

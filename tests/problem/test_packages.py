@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,8 +113,12 @@ def test_reference_and_eager_are_pure_and_agree(name: str, case: Case) -> None:
     values, kept = generate(name, case, seed=11), generate(name, case, seed=11)
     written = [a for a in problem.spec.args if a.role != "in"]
     truth = module.reference(**{key: upcast(value) for key, value in values.items()})
-    for implementation in [module.eager, *getattr(module, "BASELINES", {}).values()]:
-        result = implementation(**values)
+    calls = [
+        partial(f, **values) for f in [module.eager, *getattr(module, "BASELINES", {}).values()]
+    ]
+    prepared = [prepare(**values) for prepare in getattr(module, "PREPARED", {}).values()]
+    for call in [*calls, *filter(None, prepared)]:
+        result = call()
         assert all(same(values[key], kept[key]) for key in values)
         results = result if isinstance(result, tuple) else (result,)
         truths = truth if isinstance(truth, tuple) else (truth,)

@@ -18,7 +18,7 @@ sets = 0
 def watching(sock):
     global sets
     request, fds = receive_request(sock)
-    if request["kind"] == "round":
+    if request["kind"] == "ready":
         sets = len(request["order"])
     return request, fds
 

@@ -13,7 +13,7 @@ in_round = False
 def watching(sock):
     global in_round
     request, fds = receive_request(sock)
-    in_round = request["kind"] in ("round", "capture")
+    in_round = request["kind"] in ("go", "capture")
     return request, fds
 
 

@@ -1,0 +1,246 @@
+"""Which configuration of our expert kernels is fastest on this GPU, case by case.
+
+    python benchmarks/tune.py [--only WORD] PROBLEM
+
+Prints, for every ranked benchmark case of PROBLEM, each candidate's time by
+`triton.testing.do_bench` (cold L2) and the relative L2 distance of its output from plain PyTorch's.
+A candidate that fails is shown with its error, and the rest go on. The choice is then written into
+the kernel's file: a submission does not tune itself while it is graded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import torch
+from triton.testing import do_bench
+
+from grader.judge.cases import ProblemCode, Values
+from grader.problem import Problem
+from grader.problem.spec import Case
+
+ROOT = Path(__file__).resolve().parent.parent
+WARM_UP_MS, MEASURE_MS = 20, 80
+
+Candidate = Callable[[Values, Any], Any]
+"""A call on the inputs by name and on the output, which is None for lists worked on in place. What
+it returns, if anything, stands for the output."""
+Candidates = Iterator[tuple[str, Candidate]]
+
+
+def load(path: str) -> ModuleType:
+    """A Python file below the repository, as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def entry(path: str, name: str) -> Candidate:
+    """A Python submission."""
+    function = getattr(load(path), name)
+    return lambda values, out: function(**values) if out is None else function(**values, out=out)
+
+
+def prepared(code: ProblemCode, name: str) -> Candidate:
+    """A library call that needs a form of its own of the inputs; made when it is first called."""
+    calls: list[Callable[[], Any]] = []
+
+    def call(values: Values, _out: Any) -> Any:
+        if not calls:
+            made = code._reference.PREPARED[name](**values)
+            if made is None:
+                raise RuntimeError("no such call for this case")
+            calls.append(made)
+        return calls[0]()
+
+    return call
+
+
+# The candidates of each problem ------------------------------------------------------------------
+
+
+def softmax(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """One kernel with and without its hints to the caches, and Triton's."""
+    source = (ROOT / "reference/softmax/cluster_softmax.cu").read_text()
+    plain_loads = source.replace("__ldcs(", "__ldg(")
+    stores = "*reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(&pack)"
+    plain_stores = source.replace(
+        "__stcs(reinterpret_cast<uint4*>(at), *reinterpret_cast<const uint4*>(&pack))", stores
+    )
+    suffix = "" if case.params["dtype"] == "fp32" else f"_{case.params['dtype']}"
+    variants = {"cluster": source, "plain loads": plain_loads, "plain stores": plain_stores}
+    for name, text in variants.items():
+        yield name, _cuda_softmax(text, f"softmax{suffix}")
+    yield "triton", entry("submissions/softmax/accepted/triton_softmax.py", "softmax")
+
+
+@cache
+def _nvcc(source: str) -> ctypes.CDLL:
+    folder = Path(tempfile.mkdtemp())
+    (folder / "kernel.cu").write_text(source)
+    major, minor = torch.cuda.get_device_capability()
+    target = f"arch=compute_{major}{minor}a,code=sm_{major}{minor}a"
+    flags = ["-O3", "-std=c++17", "--shared", "-Xcompiler", "-fPIC", "-gencode", target]
+    command = ["nvcc", *flags, "-o", str(folder / "kernel.so"), str(folder / "kernel.cu")]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(folder / "kernel.so"))
+
+
+def _cuda_softmax(source: str, symbol: str) -> Candidate:
+    def call(values: Values, out: torch.Tensor) -> None:
+        x = values["x"]
+        pointers = ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(out.data_ptr())
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        getattr(_nvcc(source), symbol)(*pointers, *map(ctypes.c_int64, x.shape), stream)
+
+    return call
+
+
+def int4_matmul(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Splits and stages of the kernel for few rows; tiles of unpacking for many."""
+    expert = load("reference/int4_matmul/split_int4_matmul.py")
+    m, k, n = case.params["m"], case.params["k"], case.params["n"]
+    if m <= expert.MOST_ROWS:
+        blocks_per_sm = (1, 2, 3, 4, 6)
+        device = values["a"].device
+        splits_of = sorted({expert._splits(m, n, k, device, blocks) for blocks in blocks_per_sm})
+        for stages in (3, 4, 6):
+            for splits in splits_of:
+                call = partial(_named, expert.launch_few_rows, splits=splits, stages=stages)
+                yield f"few rows, {stages} stages, {splits} splits", call
+    if m >= 16 and k * n <= 1 << 26:
+        for tile, times in (((4, 128), 8), ((2, 256), 8), ((1, 512), 16), ((8, 64), 4)):
+            call = partial(_named, expert.launch_unpacked, tile=tile, times=times)
+            yield f"unpacked, tile {tile}, {times} times", call
+    yield (
+        "triton",
+        entry("submissions/int4_matmul/accepted/triton_int4_matmul.py", "int4_matmul"),
+    )
+    yield "fp16_matmul", prepared(code, "fp16_matmul")
+    yield "int4pack_mm", prepared(code, "int4pack_mm")
+
+
+def _named(function: Callable[..., None], values: Values, out: Any, **options: Any) -> None:
+    function(**values, out=out, **options)
+
+
+def multi_tensor_adamw(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Chunks, warps, and what is kept in the caches."""
+    expert = load("reference/multi_tensor_adamw/streaming_adamw.py")
+    sizes = ((1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))
+    for chunk, warps in sizes:
+        for policy in ("", "evict_first"):
+
+            def call(
+                values: Values, _out: Any, c: int = chunk, w: int = warps, p: str = policy
+            ) -> None:
+                *scalars, step = list(values.values())[4:]
+                expert.launch(tuple(list(values.values())[:4]), (*scalars, step), c, w, p)
+
+            yield f"chunk {chunk}, {warps} warps {policy}", call
+    yield "fused", prepared(code, "fused")
+
+
+def flash_attention(code: ProblemCode, case: Case, values: Values) -> Candidates:
+    """Tiles of our kernel, and the library's kernels with the copy into `out`."""
+    expert = load("reference/flash_attention/descriptor_attention.py")
+    tiles = [(128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (64, 64, 4, 3)]
+    if case.params["head_dim"] == 64:
+        tiles += [(128, 128, 8, 3), (128, 64, 4, 3), (128, 128, 4, 3)]
+    for tile in tiles:
+        yield f"tile {tile}", partial(_named, expert.launch, tile=tile)
+    yield (
+        "triton",
+        entry("submissions/flash_attention/accepted/triton_attention.py", "flash_attention"),
+    )
+    yield "sdpa", lambda values, out: out.copy_(code.baselines["sdpa"](**values))
+    ops = torch.ops.aten
+    for name, op, extra in (
+        ("cudnn", ops._scaled_dot_product_cudnn_attention, (None, False)),
+        ("flash", ops._scaled_dot_product_flash_attention, ()),
+    ):
+
+        def call(values: Values, out: Any, op: Any = op, extra: tuple[Any, ...] = extra) -> None:
+            q, k, v, causal, scale = values.values()
+            out.copy_(op(q, k, v, *extra, 0.0, causal, False, scale=scale)[0])
+
+        yield name, call
+
+
+CANDIDATES = {f.__name__: f for f in (softmax, int4_matmul, multi_tensor_adamw, flash_attention)}
+
+
+# Measuring them ----------------------------------------------------------------------------------
+
+
+def distance(got: Any, expected: Any) -> float:
+    """Relative L2 distance, over all tensors of a list."""
+    got = got if isinstance(got, list) else [got]
+    expected = expected if isinstance(expected, list) else [expected]
+    off = sum((g.double() - e.double()).square().sum() for g, e in zip(got, expected, strict=True))
+    return float((off / sum(e.double().square().sum() for e in expected)).sqrt())
+
+
+def tune(code: ProblemCode, case: Case, only: str) -> None:
+    """Print the candidates of one case as they are measured, then the best."""
+    values = code.inputs(case, 1)
+    fresh = [a for a in code.written if a.role == "out"]
+    out = None
+    if fresh:
+        dtype = code.plain(case, values)[fresh[0].name].dtype
+        out = torch.empty(code.problem.shape(fresh[0], case), dtype=dtype, device="cuda")
+    written = code.written[0].name
+    found = []
+    for name, candidate in CANDIDATES[code.problem.name](code, case, values):
+        if only not in name:
+            continue
+        try:
+            expected = code.plain(case, values)[written]
+            result = candidate(values, out)
+            if result is None:
+                result = out if fresh else values[written]
+            off = distance(result[0] if isinstance(result, tuple) else result, expected)
+            del expected
+            call = partial(candidate, values, out)
+            time_us = 1e3 * do_bench(call, WARM_UP_MS, MEASURE_MS, return_mode="median")
+        except Exception as error:  # noqa: BLE001 - no candidate's failure stops the rest
+            text = str(error).splitlines()[0][:100] if str(error) else ""
+            print(f"{case.name:14} {name:40} {type(error).__name__}: {text}", flush=True)
+            continue
+        found.append((time_us, name))
+        print(f"{case.name:14} {name:40} {time_us:10.2f} µs  off by {off:.1e}", flush=True)
+    if found:
+        print(f"{case.name:14} best: {min(found)[1]}\n", flush=True)
+
+
+@click.command()
+@click.option("--only", default="", help="Only candidates with this in their name.")
+@click.option("--case", "only_case", default="", help="Only this benchmark case.")
+@click.argument("problem", type=click.Choice(sorted(CANDIDATES)))
+def main(problem: str, only: str, only_case: str) -> None:
+    """Time every candidate of PROBLEM on its ranked cases."""
+    if not torch.cuda.is_available():
+        sys.exit("tune.py needs an NVIDIA GPU, and torch sees none")
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    code = ProblemCode(Problem.load(ROOT / "problems" / problem), "cuda")
+    for case in code.problem.cases("benchmark", "cuda"):
+        if only_case in ("", case.name):
+            tune(code, case, only)
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

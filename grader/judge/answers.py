@@ -1,0 +1,193 @@
+"""Plain PyTorch's answers to every set of a round, and a quick look at whether outputs agree.
+
+A round has tens of sets, each to be checked in full. On a GPU the answers come from one replay of a
+CUDA graph, whose time is at once a baseline measured in the same breath as the submission; and one
+kernel compares them with all outputs. A set that the kernel finds nothing wrong with would pass
+`grader.judge.check` at the same bounds; any other goes through that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from grader.judge.block import poison_of
+from grader.judge.cases import ProblemCode, Values
+from grader.judge.check import LEAST_SLICE, TYPICAL_SHARE
+from grader.judge.loan import Loan
+from grader.problem import ProblemError
+from grader.problem.spec import Argument, Case, Tolerance
+
+CHUNK = 4096
+"""Elements that one program of the kernel compares: a slice of its own for the L2 bound."""
+_COMPARED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Answers:
+    """What PyTorch gives for each set of a loan, from the inputs that lie in its image."""
+
+    def __init__(self, code: ProblemCode, case: Case, loan: Loan) -> None:
+        self._code, self._case, self._loan = code, case, loan
+        self._count = len(loan.layout.sets)
+        self.written = code.written
+        self.values: list[Values] = []
+        self._graph = self._captured() if loan.device == "cuda" else None
+
+    def compute(self) -> float | None:
+        """Compute them all; microseconds per set where they come from a graph, else None."""
+        if self._graph is None:
+            return None
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        self._graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / self._count
+
+    def _captured(self) -> torch.cuda.CUDAGraph | None:
+        self._code.plain(self._case, self._loan.inputs(0))  # what compiles or allocates, does now
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.values = [
+                    self._code.plain(self._case, self._loan.inputs(i)) for i in range(self._count)
+                ]
+        except (RuntimeError, ProblemError):  # code that synchronises, or memory is short
+            self.values = []
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            return None
+        return graph
+
+
+@dataclass(frozen=True)
+class _Group:
+    """All chunks of one element type, as the kernel takes them; one entry per chunk."""
+
+    dtype: torch.dtype
+    bounds: Tolerance
+    out: torch.Tensor
+    expected: torch.Tensor
+    initial: torch.Tensor
+    counts: torch.Tensor
+    sets: torch.Tensor
+    has_initial: bool
+
+
+class QuickLook:
+    """Compares the snapshot of a loan with captured answers, all sets at once."""
+
+    def __init__(self, groups: list[_Group], count: int) -> None:
+        self._groups = groups
+        self._count = count
+
+    @classmethod
+    def over(
+        cls, answers: Answers, loan: Loan, bounds_of: Callable[[Argument], Tolerance]
+    ) -> QuickLook | None:
+        """None where the kernel cannot compare: no graph, other types, or strided tensors.
+
+        `bounds_of(argument)` gives the bounds for an output.
+        """
+        if not answers.values:
+            return None
+        pieces: dict[tuple[torch.dtype, bool], list[tuple[Any, ...]]] = {}
+        bounds: dict[tuple[torch.dtype, bool], Tolerance] = {}
+        for argument in answers.written:
+            for i, values in enumerate(answers.values):
+                out = _as_list(loan.outputs(i)[argument.name])
+                expected = _as_list(values[argument.name])
+                state = argument.role == "inout"
+                initial = _as_list(loan.inputs(i)[argument.name]) if state else [None] * len(out)
+                for o, e, first in zip(out, expected, initial, strict=True):
+                    if not _comparable(o, e):
+                        return None
+                    pieces.setdefault((o.dtype, state), []).append((i, o, e, first))
+                    bounds[o.dtype, state] = bounds_of(argument)
+        groups = [_group(key, some, bounds[key]) for key, some in pieces.items()]
+        return cls(groups, len(answers.values))
+
+    def doubtful(self) -> set[int]:
+        """Indices of the sets that it finds something wrong with."""
+        doubt = torch.zeros(self._count, dtype=torch.bool, device="cuda")
+        for group in self._groups:
+            bad, error2, reference2 = _compare_all(group)
+            limit2 = group.bounds.rel_l2**2
+            typical = reference2.mean() * TYPICAL_SHARE**2
+            over = error2 > limit2 * torch.maximum(reference2, typical)
+            wrong = (bad > 0) | (over & (group.counts >= LEAST_SLICE))
+            doubt[group.sets[wrong]] = True
+            zeros = torch.zeros(self._count, dtype=torch.float64, device="cuda")
+            whole_error2 = zeros.index_add(0, group.sets, error2)
+            whole_reference2 = zeros.index_add(0, group.sets, reference2)
+            doubt |= ~(whole_error2 <= limit2 * whole_reference2)
+        return set(doubt.nonzero().flatten().tolist())
+
+
+def _comparable(out: torch.Tensor, expected: torch.Tensor) -> bool:
+    plain = out.is_contiguous() and expected.is_contiguous()
+    return plain and out.dtype == expected.dtype and out.dtype in _COMPARED
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _group(
+    key: tuple[torch.dtype, bool], pieces: list[tuple[Any, ...]], bounds: Tolerance
+) -> _Group:
+    """Cut tensors into chunks."""
+    dtype, has_initial = key
+    item_bytes = torch.empty(0, dtype=dtype).element_size()
+    sizes = torch.tensor([out.numel() for _, out, _, _ in pieces])
+    chunks = (sizes + CHUNK - 1) // CHUNK
+    which = torch.repeat_interleave(torch.arange(len(pieces)), chunks)
+    first = torch.cumsum(chunks, 0) - chunks
+    start = (torch.arange(len(which)) - first[which]) * CHUNK
+
+    def at(position: int) -> torch.Tensor:
+        bases = [0 if piece[position] is None else piece[position].data_ptr() for piece in pieces]
+        return (torch.tensor(bases)[which] + start * item_bytes).cuda()
+
+    return _Group(
+        dtype=dtype,
+        bounds=bounds,
+        out=at(1),
+        expected=at(2),
+        initial=at(3),
+        counts=torch.clamp(sizes[which] - start, max=CHUNK).int().cuda(),
+        sets=torch.tensor([piece[0] for piece in pieces])[which].cuda(),
+        has_initial=has_initial,
+    )
+
+
+def _compare_all(group: _Group) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Per chunk: wrong elements, and the sums of squares of error and reference (float64)."""
+    from grader.judge.compare_kernel import compare
+
+    chunks = group.counts.numel()
+    bad = torch.empty(chunks, dtype=torch.int32, device="cuda")
+    error2 = torch.empty(chunks, dtype=torch.float32, device="cuda")
+    reference2 = torch.empty_like(error2)
+    poison = poison_of(torch.empty(0, dtype=group.dtype))
+    compare(
+        chunks,
+        group.out,
+        group.expected,
+        group.initial,
+        group.counts,
+        bad,
+        error2,
+        reference2,
+        group.bounds.atol,
+        group.bounds.rtol,
+        poison,
+        group.dtype,
+        group.has_initial,
+        CHUNK,
+    )
+    return bad, error2.double(), reference2.double()

@@ -1,0 +1,162 @@
+"""A lent block and the judge's private side of it: what goes in, and what came out.
+
+The arena is written only from the image and read only into the probe and the snapshot. Every
+judgement is made on private memory, which no runner can reach.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import torch
+
+from grader.arena import Layout
+from grader.arena.host import HostArena
+from grader.arena.layout import GUARD_BYTES
+
+POISON = {1: 0xA5, 2: 0xFFE5, 4: 0xFFE5A5A5, 8: 0xFFFDE5A5A5A5A5A5}
+"""Bits of every element of an output before a call, by its size in bytes. As a float of that size
+it is a quiet NaN whose payload no arithmetic makes: hardware's own NaN is 0x7FFF… or 0xFFC0…, and
+vector compare masks, seen in PyTorch's softmax, are all ones."""
+GUARD = 0xA5
+PROBES, LEAST_PROBES = 4096, 64
+"""Words that a probe takes: in all, and of each set at least."""
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Block:
+    """An arena of a layout whose sets are all alike, with its image and its snapshot.
+
+    A round goes: fill the image, `ready`, `publish`, let the runner work, `probe`, `collect`; then
+    look at the snapshot. `item_bytes` is the size of an element of the outputs, by which they are
+    poisoned; 0 where what may be written is part of the image. Close it when the case is over.
+    """
+
+    def __init__(self, layout: Layout, item_bytes: int, device: str) -> None:
+        self.layout = layout
+        self.device = device
+        self.count = len(layout.sets)
+        self.item_bytes = item_bytes
+        self.poisons_image = item_bytes == 0
+        """Whether outputs lie in the image too, and are poisoned there."""
+        self.head_bytes = layout.writable_at
+        self.tail_bytes = layout.nbytes - layout.writable_at
+        image_bytes = self.head_bytes if item_bytes else layout.nbytes
+        self.image = torch.full((image_bytes,), GUARD, dtype=torch.uint8, device=device)
+        self.snapshot = torch.empty(self.tail_bytes, dtype=torch.uint8, device=device)
+        self._random = torch.Generator(device).manual_seed(secrets.randbits(63))
+        self._aims = self._probed = torch.empty(0, dtype=torch.int64, device=device)
+        self._marks: list[Any] = []
+        if device == "cuda":
+            self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        # Last, so that a block for which memory is short leaves nothing behind.
+        self.arena = new_arena(device, layout.nbytes)
+
+    def ready(self, chosen: list[int]) -> None:
+        """Poison the outputs in the arena and aim the probe at the sets that will be called."""
+        if self.item_bytes:
+            fill_with_poison(self.arena.buffer[self.head_bytes :], self.item_bytes)
+        each = max(LEAST_PROBES, PROBES // len(chosen))
+        set_words = self.tail_bytes // self.count // 8
+        starts = torch.tensor(chosen, device=self.device)[:, None] * set_words
+        shape = (len(chosen), each)
+        offsets = torch.randint(
+            set_words, shape, generator=self._random, device=self.device, dtype=torch.int64
+        )
+        self._aims = (starts + offsets).reshape(-1)
+        self.probe()  # for nothing but to have its code at hand when the clock runs
+
+    def publish(self, chosen: list[int]) -> float:
+        """Copy the image, or of it the only chosen set, into the arena and wait until it is there.
+
+        Returns the copy's microseconds. On a CPU it is not timed apart, and counts as 0.
+        """
+        parts = self._parts(chosen)
+        if self.device == "cpu":
+            for part in parts:
+                self.arena.buffer[part].copy_(self.image[part])
+            return 0.0
+        start, end = self._marks
+        start.record()
+        for part in parts:
+            self.arena.buffer[part].copy_(self.image[part])
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+    def probe(self) -> None:
+        """Take a few words of every output, at places nobody could know, and wait for them.
+
+        Work that is still going on afterwards is seen: `collect` then finds other words there.
+        """
+        words = self.arena.buffer[self.head_bytes :].view(torch.int64)
+        self._probed = words[self._aims]
+        self.settle()
+
+    def collect(self) -> None:
+        """Take the snapshot: a private copy of everything a call may write. Waits for it.
+
+        It goes to the same buffer every time; allocating one would cost more than the copy.
+        """
+        self.snapshot.copy_(self.arena.buffer[self.head_bytes :])
+        self.settle()
+
+    def was_late(self) -> bool:
+        """Whether the snapshot holds other words than the probe took before it."""
+        return not torch.equal(self.snapshot.view(torch.int64)[self._aims], self._probed)
+
+    def close(self) -> None:
+        """Take the arena back."""
+        self.arena.close()
+
+    def settle(self) -> None:
+        """Wait until everything asked of the device so far is done."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _parts(self, chosen: list[int]) -> list[slice]:
+        """The bytes of the image that the chosen sets need; all of them unless it is one set."""
+        if len(chosen) != 1 or self.count == 1:
+            return [slice(0, self.image.numel())]
+        # A block starts with a guard; behind it the sets follow each other evenly.
+        head, tail = (self.head_bytes - GUARD_BYTES) // self.count, self.tail_bytes // self.count
+        first, at = GUARD_BYTES + chosen[0] * head, self.head_bytes + chosen[0] * tail
+        parts = [slice(first, first + head)]
+        return parts if self.item_bytes else [*parts, slice(at, at + tail)]
+
+
+def new_arena(device: str, nbytes: int) -> Any:
+    """A block to lend, in the device's memory."""
+    if device == "cuda":
+        from grader.arena.cuda import CudaArena
+
+        # The block does not come from PyTorch's allocator, which would keep what it does not use.
+        torch.cuda.empty_cache()
+        return CudaArena.create(nbytes)
+    return HostArena.create(nbytes)
+
+
+def fill_with_poison(region: torch.Tensor, item_bytes: int) -> None:
+    """Fill bytes with the `POISON` of elements of this size."""
+    region.view(_BITS[item_bytes]).fill_(_signed(item_bytes))
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill a contiguous tensor with `POISON`."""
+    bits(tensor).fill_(poison_of(tensor))
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's elements as signed integers of the same size."""
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def poison_of(tensor: torch.Tensor) -> int:
+    """`POISON` for this tensor's elements, as the signed integer that `bits` shows."""
+    return _signed(tensor.element_size())
+
+
+def _signed(item_bytes: int) -> int:
+    return int.from_bytes(POISON[item_bytes].to_bytes(item_bytes, "little"), "little", signed=True)

@@ -1,0 +1,85 @@
+"""How the chip is doing, as NVML tells it: clocks, temperature, and what holds it back."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+SLOWED = {
+    0x8: "hardware slowdown",
+    0x20: "thermal limit",
+    0x40: "thermal limit of the hardware",
+    0x80: "power brake",
+}
+"""Reasons for which a round says nothing about the kernel, by the bit of NVML's clocks event
+reasons. A software power cap (0x4) is not among them: heavy kernels usually run at it."""
+
+
+class Health:
+    """Watches one case's rounds; each counts, or does not for a reason."""
+
+    def __init__(self) -> None:
+        self._clocks_mhz: list[int] = []
+
+    def complaint(self) -> str | None:
+        """Why the round that has just ended does not count; None where it does.
+
+        Without NVML nothing is known, and every round counts.
+        """
+        handle = _handle()
+        if handle is None:
+            return None
+        import pynvml
+
+        try:
+            reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+            self._clocks_mhz.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        except pynvml.NVMLError:
+            return None
+        return next((words for bit, words in SLOWED.items() if reasons & bit), None)
+
+    def clocks(self) -> dict[str, list[int]]:
+        """Slowest and fastest SM clock at the end of a round; empty where nothing was seen."""
+        seen = self._clocks_mhz
+        return {"sm_clock_range_mhz": [min(seen), max(seen)]} if seen else {}
+
+
+def gpu_state() -> dict[str, Any]:
+    """Driver, clocks in MHz, temperature, power and throttle reasons at this moment.
+
+    Empty when the package `nvidia-ml-py` is missing or NVML does not answer: a result is still a
+    result without them, and says so by their absence.
+    """
+    handle = _handle()
+    if handle is None:
+        return {}
+    import pynvml
+
+    try:
+        return {
+            "driver": pynvml.nvmlSystemGetDriverVersion(),
+            "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+            "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+            "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+            "throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+        }
+    except pynvml.NVMLError:
+        return {}
+
+
+@cache
+def _handle() -> Any:
+    """NVML's handle of the GPU in use; None where there is no NVML."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    text = str(torch.cuda.get_device_properties().uuid)
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByUUID(text if text.startswith("GPU-") else f"GPU-{text}")
+    except pynvml.NVMLError:
+        return None

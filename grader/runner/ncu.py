@@ -1,0 +1,173 @@
+"""The GPU's own counters for one call of the entry, by NVIDIA's Nsight Compute (`ncu`).
+
+`ncu` can only watch a process that it starts, so one call is made in a process of its own:
+`python -m grader.runner.ncu JOB.json`, on a copy of the first argument set.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grader.runner.serve import Server
+
+METRICS = {
+    "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm_percent": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l2_hit_percent": "lts__t_sector_hit_rate.pct",
+    "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+"""Our name → the counter's. What they mean: Nsight Compute's documentation, metrics reference."""
+MOST_LAUNCHES = 20
+LIMIT_S = 180.0
+FORBIDDEN = "ERR_NVGPUCTRPERM"
+
+
+class NotCounted(Exception):
+    """Why there are no counters, in one line."""
+
+
+def measure(server: Server) -> list[dict[str, Any]]:
+    """One entry per kernel of one call: `name`, and a percentage for each of `METRICS`.
+
+    Raises `NotCounted`.
+    """
+    if server.device == "cpu":
+        raise NotCounted("not run: no GPU here")
+    program = shutil.which("ncu")
+    if program is None:
+        raise NotCounted("not run: Nsight Compute is not installed where the submission runs")
+    folder = Path(os.environ["GRADE_JIT"]) / "ncu"
+    folder.mkdir(exist_ok=True)
+    counters, job = folder / "counters.csv", folder / "job.json"
+    job.write_text(json.dumps(_job(server, folder)))
+    command = [program, "--csv", "--page", "raw", "--metrics", ",".join(METRICS.values())]
+    # The profiler's range is the one call; clocks stay as they are, since they are not ours.
+    command += ["--profile-from-start", "off", "--clock-control", "none"]
+    command += ["--launch-count", str(MOST_LAUNCHES), "--log-file", str(counters)]
+    command += [sys.executable, "-s", "-m", "grader.runner.ncu", str(job)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=LIMIT_S, check=False, pass_fds=(server.arena.fd,)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotCounted(f"did not end well: {error}") from error
+    said = counters.read_text("utf-8", "replace") if counters.exists() else ""
+    found = parse(said)
+    if not found:
+        printed = (done.stdout + done.stderr).decode("utf-8", "replace")
+        raise NotCounted(_why(said + printed))
+    return found
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """The kernels in what ``ncu --csv --page raw`` writes; lines before its table are skipped."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    kernels = []
+    for row in csv.DictReader(lines[start:]):
+        if row["ID"]:  # the row below the heading has the units
+            values = {ours: _number(row.get(theirs)) for ours, theirs in METRICS.items()}
+            kernels.append({"name": row["Kernel Name"][:300], **values})
+    return kernels[:MOST_LAUNCHES]
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:  # "n/a" where a kernel has no such counter
+        return None
+
+
+def _why(said: str) -> str:
+    if FORBIDDEN in said:
+        return (
+            f"counters are for administrators on this machine ({FORBIDDEN}), and a sandbox is "
+            "none; whoever keeps the machine can load the driver with "
+            "NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    lines = [line for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "==ERROR==" in line or "Error" in line]
+    return f"gave no counters: {(errors or lines or ['it said nothing'])[-1].strip()}"
+
+
+def _job(server: Server, folder: Path) -> dict[str, Any]:
+    """What the other process needs: the source, and the first set of the lent block."""
+    from grader.arena import Layout
+    from grader.arena.layout import slot_of
+
+    base = server.arena.buffer.data_ptr()
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [placed(item) for item in value]
+        if not hasattr(value, "data_ptr"):
+            return value
+        return replace(slot_of(value), offset=value.data_ptr() - base)
+
+    one = Layout(server.arena.nbytes, 0, [[placed(value) for value in server.sets[0]]])
+    suffix = "cu" if server.loaded["language"] == "cuda" else "py"
+    shutil.copy(folder.parent / f"submission.{suffix}", folder / "source")
+    return {
+        "load": server.loaded,
+        "case": server.case,
+        "device": server.device,
+        "fd": server.arena.fd,
+        "layout": one.to_json().decode(),
+    }
+
+
+def main(job_path: str) -> None:
+    """Load the submission, call it once to warm up, and once between the profiler's marks."""
+    import torch
+
+    folder = Path(job_path).parent
+    job = json.loads(Path(job_path).read_text())
+    entry = _load((folder / "source").read_bytes(), folder, job["load"])
+    prepared = entry.prepare(_arguments(job), job["case"])
+    entry.call(prepared)
+    if job["device"] == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+    entry.call(prepared)
+    if job["device"] == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+
+def _load(source: bytes, folder: Path, request: dict[str, Any]) -> Any:
+    from grader.runner.load import load_cuda, load_python
+
+    return (load_cuda if request["language"] == "cuda" else load_python)(source, folder, request)
+
+
+def _arguments(job: dict[str, Any]) -> list[Any]:
+    """The arguments, over a copy of the block: `ncu` repeats kernels and restores memory."""
+    from grader.arena import Layout, Slot, view
+
+    layout = Layout.from_json(job["layout"].encode())
+    if job["device"] == "cpu":
+        from grader.arena.host import HostArena as Arena
+    else:
+        from grader.arena.cuda import CudaArena as Arena  # type: ignore[assignment]
+    arena = Arena.attach(job["fd"], layout.nbytes)
+    buffer = arena.buffer.clone()
+
+    def built(value: Any) -> Any:
+        if isinstance(value, list):
+            return [view(buffer, slot) for slot in value]
+        return view(buffer, value) if isinstance(value, Slot) else value
+
+    return [built(value) for value in layout.sets[0]]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,227 @@
+"""Look at a loaded entry: PyTorch's profiler around its calls, and the code that was compiled.
+
+What is found goes into files that the judge lends. Like everything from here it is the submission's
+own word: it is for whoever wrote the kernel, and no verdict rests on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grader.runner import ncu
+from grader.runner.compiled import Code, ToolMissing, compiled, ptx_of_cuda
+
+if TYPE_CHECKING:
+    from grader.runner.serve import Server
+
+MOST_KERNELS = 40
+NAME_CHARS = 300
+TABLE_ROWS = 40
+TABLE_CHARS = 100_000
+NOTE_CHARS = 300
+GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of a trace's events that took time on the GPU."""
+
+
+def profile(server: Server, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Fill the lent files: facts (JSON), trace (Chrome's JSON), PTX and SASS, in this order.
+
+    With `run` false nothing is called, and only the compiled code is looked at.
+    """
+    facts: dict[str, Any] = {"calls": 0, "kernels": [], "table": "", "notes": [], "ncu": []}
+    trace = b""
+    if request["run"]:
+        trace = _watch(server, facts)
+    codes, ptx = _code(server, facts)
+    _join(facts, codes)
+    if request["run"]:
+        _count(server, facts)
+    sass = "\n".join(f"// {code.name}\n{code.sass}" for code in codes)
+    bulk = {"trace": trace, "ptx": ptx.encode(), "sass": sass.encode()}
+    for fd, (name, content) in zip(fds[1:], bulk.items(), strict=True):
+        facts[f"{name}_bytes"] = _fill(fd, content, name, facts["notes"])
+    facts["notes"] = [note[:NOTE_CHARS] for note in facts["notes"]]
+    os.pwrite(fds[0], json.dumps(facts).encode(), 0)
+    return {"calls": facts["calls"]}
+
+
+def _watch(server: Server, facts: dict[str, Any]) -> bytes:
+    """Call every set under the profiler, and time the calls without it; the trace."""
+    order = list(range(len(server.prepared)))
+    facts["calls"] = len(order)
+    body = _body(server)
+    body()  # compiles what is left to compile
+    facts["eager_us"] = _round_us(server, order, graph=False)
+    found = _profiled(server, body, facts)
+    if server.device == "cuda":
+        # Capture comes last: a failed one may leave a stream that nothing can be timed on.
+        server.capture({"order": order}, [])
+        if server.graph is not None:
+            facts["graph_us"] = _round_us(server, order, graph=True)
+    return found
+
+
+def _body(server: Server) -> Callable[[], None]:
+    """One call of every set, waited for."""
+
+    def body() -> None:
+        assert server.entry is not None
+        if server.device == "cpu":
+            for prepared in server.prepared:
+                server.entry.call(prepared)
+            return
+        import torch
+
+        with torch.cuda.stream(server.stream):
+            for prepared in server.prepared:
+                server.entry.call(prepared)
+        torch.cuda.synchronize()
+
+    return body
+
+
+def _round_us(server: Server, order: list[int], graph: bool) -> float:
+    """The better of three rounds, microseconds."""
+    request = {"order": order, "graph": graph}
+    server.ready(request, [])
+    return float(min(server.go({}, [])["claim_ns"] for _ in range(3)) / 1e3)
+
+
+def _profiled(server: Server, body: Callable[[], None], facts: dict[str, Any]) -> bytes:
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    on_gpu = server.device == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with torch.profiler.profile(activities=activities):
+        body()  # the first use of the profiler is slow
+    with torch.profiler.profile(activities=activities) as profiler:
+        body()
+    averages = profiler.key_averages()
+    by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    facts["table"] = averages.table(sort_by=by, row_limit=TABLE_ROWS)[:TABLE_CHARS]
+    path = Path(os.environ["GRADE_SCRATCH"]) / "profile-trace.json"
+    profiler.export_chrome_trace(str(path))
+    trace = path.read_bytes()
+    path.unlink()
+    if on_gpu:
+        events = [e for e in json.loads(trace)["traceEvents"] if e.get("cat") in GPU_EVENTS]
+        facts["busy_us"] = busy_us(events)
+        facts["kernels"] = kernels(events)
+        if not events:
+            facts["notes"].append("the profiler saw nothing run on the GPU")
+    return trace
+
+
+def kernels(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Launches of a trace gathered by kernel and shape, the longest in all first."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        details = event.get("args", {})
+        one = {
+            "name": event["name"][:NAME_CHARS],
+            "grid": _sizes(details.get("grid")),
+            "block": _sizes(details.get("block")),
+            "registers": _whole(details.get("registers per thread")),
+            "shared_bytes": _whole(details.get("shared memory")),
+        }
+        entry = found.setdefault(json.dumps(one), one | {"launches": 0, "total_us": 0.0})
+        entry["launches"] += 1
+        entry["total_us"] += event.get("dur", 0.0)
+    return sorted(found.values(), key=lambda k: -k["total_us"])
+
+
+def _whole(value: Any) -> int | None:
+    """A number of the trace; None for what another version of the profiler may write there."""
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _sizes(value: Any) -> list[int] | None:
+    known = isinstance(value, list) and len(value) == 3 and all(map(_whole, value))
+    return value if known else None
+
+
+def busy_us(events: list[dict[str, Any]]) -> float:
+    """Microseconds in which at least one of the events was running."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted((e["ts"], e["ts"] + e.get("dur", 0.0)) for e in events):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def _code(server: Server, facts: dict[str, Any]) -> tuple[list[Code], str]:
+    """Compiled kernels, those that ran where it is known, and their PTX."""
+    folder = Path(os.environ["GRADE_JIT"])
+    ran = {k["name"] for k in facts["kernels"]} or None
+    try:
+        codes = [c for c in compiled(folder, ran) if ran is None or c.name[:NAME_CHARS] in ran]
+        ptx = "\n".join(f"// {code.name}\n{code.ptx}" for code in codes if code.ptx)
+        if server.loaded["language"] == "cuda":
+            ptx = ptx_of_cuda(folder, server.loaded["nvcc_flags"])
+    except ToolMissing as error:
+        facts["notes"].append(f"no PTX and SASS: {error}")
+        return [], ""
+    if not codes:
+        facts["notes"].append(_why_no_code(server.device))
+    return _launched(codes, facts["kernels"]), ptx
+
+
+def _why_no_code(device: str) -> str:
+    if device == "cpu":
+        return "on a CPU nothing is compiled for a GPU: no registers, PTX or SASS"
+    return "no kernel of its own was compiled here: no PTX and SASS"
+
+
+def _launched(codes: list[Code], seen: list[dict[str, Any]]) -> list[Code]:
+    """Of several kernels of one name, as autotuning leaves them, those that ran."""
+    ran = {(k["name"], k["registers"]) for k in seen}
+    exact = [c for c in codes if (c.name[:NAME_CHARS], c.registers) in ran]
+    known = {c.name for c in exact}
+    return exact + [c for c in codes if c.name not in known]
+
+
+def _join(facts: dict[str, Any], codes: list[Code]) -> None:
+    """Tell each kernel that ran what its code tells; where nothing ran, list the code."""
+    if not facts["calls"]:
+        facts["kernels"] = [
+            {"name": c.name[:NAME_CHARS], "registers": c.registers, "shared_bytes": c.shared_bytes}
+            for c in sorted(codes, key=lambda c: (-c.local_bytes, -c.registers))
+        ]
+    for kernel in facts["kernels"]:
+        for code in codes:
+            if (code.name[:NAME_CHARS], code.registers) == (kernel["name"], kernel["registers"]):
+                kernel |= {
+                    "local_bytes": code.local_bytes,
+                    "local_instructions": code.local_instructions,
+                    "tensor_instructions": code.tensor_instructions,
+                }
+    left_out = len(facts["kernels"]) - MOST_KERNELS
+    if left_out > 0:
+        facts["notes"].append(f"{left_out} more kernels, each shorter in all, are not listed")
+        del facts["kernels"][MOST_KERNELS:]
+
+
+def _count(server: Server, facts: dict[str, Any]) -> None:
+    """The hardware's own counters, where they may be read."""
+    try:
+        facts["ncu"] = ncu.measure(server)
+    except ncu.NotCounted as reason:
+        facts["notes"].append(f"ncu: {reason}")
+
+
+def _fill(fd: int, content: bytes, name: str, notes: list[str]) -> int:
+    """Write a lent file of fixed size; the bytes written. Text is cut to fit, a trace left out."""
+    room = os.fstat(fd).st_size
+    if len(content) > room:
+        what = "left out" if name == "trace" else "cut"
+        notes.append(f"the {name} has {len(content) >> 20} MiB, more than {room >> 20}: {what}")
+        content = b"" if name == "trace" else content[:room]
+    written = 0
+    while written < len(content):
+        written += os.pwrite(fd, content[written:], written)
+    return written

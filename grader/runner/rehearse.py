@@ -1,0 +1,107 @@
+"""Compile a Triton submission's kernels for all cases at once, in processes beside the runner.
+
+Triton compiles on a kernel's first call with new types and block sizes, a few tenths of a second
+each time, one after the other. Here some processes, forked before the device was touched, call the
+entry on zeros of each case's shape, while the tests begin; what they compile lands in Triton's
+cache on disk, where the runner finds it. They prove nothing and report nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from grader.arena.layout import Slot, tensor_like, unpack
+from grader.runner.load import load_python
+
+MOST = 4
+"""Each of them makes a context on the device, some 500 MB there and as much here."""
+
+
+class Rehearsal:
+    """Processes that wait for the one job they will do."""
+
+    def __init__(self) -> None:
+        self._children: list[tuple[int, socket.socket]] = []
+
+    @classmethod
+    def start(cls) -> Rehearsal:
+        """Fork them. Call before making a context on the device oneself."""
+        made = cls()
+        for _ in range(max(1, min(MOST, (os.cpu_count() or 1) // 4))):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                _wait_and_rehearse(theirs)
+            theirs.close()
+            made._children.append((pid, ours))
+        return made
+
+    def begin(self, source: bytes, folder: Path, request: dict[str, Any]) -> None:
+        """Deal the cases out, the last ones first: the runner itself begins with the first."""
+        cases = request["cases"][::-1]
+        for index, (_, sock) in enumerate(self._children):
+            own = folder / f"rehearsal{index}"
+            own.mkdir()
+            share = cases[index :: len(self._children)]
+            (own / "job.json").write_text(json.dumps(request | {"cases": share}))
+            (own / "source").write_bytes(source)
+            sock.sendall(str(own).encode())
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until all are done, and no longer than the limit; then end the processes."""
+        deadline = time.monotonic() + limit_s
+        for _, sock in self._children:
+            select.select([sock], [], [], max(0.0, deadline - time.monotonic()))
+        self.end()
+
+    def end(self) -> None:
+        """End the processes, whatever they are doing."""
+        for pid, sock in self._children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            sock.close()
+        self._children = []
+
+
+def _wait_and_rehearse(sock: socket.socket) -> None:
+    """The life of one such process."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    try:
+        folder = sock.recv(4096)
+        if folder:
+            _rehearse(Path(folder.decode()))
+    except BaseException:  # noqa: BLE001 - the call itself will tell what is wrong
+        os._exit(1)
+    os._exit(0)
+
+
+def _rehearse(folder: Path) -> None:
+    import torch
+
+    request = json.loads((folder / "job.json").read_text())
+    entry = load_python((folder / "source").read_bytes(), folder, request)
+    for case in request["cases"]:
+        try:
+            values = [_zeros(unpack(value)) for value in case["values"]]
+            entry.call(entry.prepare(values, case))
+            torch.cuda.synchronize()
+        except Exception:  # noqa: BLE001 - the call itself will tell; the next case may do better
+            continue
+
+
+def _zeros(value: Any) -> Any:
+    if isinstance(value, Slot):
+        return tensor_like(value, "cuda")
+    if isinstance(value, list):
+        return [tensor_like(slot, "cuda") for slot in value]
+    return value

@@ -1,0 +1,42 @@
+"""`grade doctor --measure`: what it measures and how it says so."""
+
+from __future__ import annotations
+
+from grader.cli.doctor import _rates
+from grader.cli.machine import driver
+from grader.cli.terminal import out
+from tests.cli.conftest import Shell
+
+
+def test_measure_as_json(shell: Shell) -> None:
+    status, shown = shell.json("doctor", "--measure")
+    assert status == 0
+    measured = shown["measured"]
+    assert measured["device"] == ("cpu" if driver().missing else "cuda")
+    assert measured["name"]
+    for rate in ("bytes_per_s", "fp32_per_s", "tensor_per_s"):
+        assert 1e8 < measured[rate] < 1e16, rate
+
+
+def test_nothing_is_measured_unasked(shell: Shell) -> None:
+    _, shown = shell.json("doctor")
+    assert "measured" not in shown
+
+
+def test_a_gpu_in_words(shell: Shell) -> None:
+    state = {
+        "driver": "580.1",
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "temperature_c": 34,
+        "power_w": 119.6,
+        "throttle_reasons": 1,
+    }
+    gpu = {"device": "cuda", "name": "NVIDIA H100", "gpu_state": state}
+    out().print(_rates(gpu | {"bytes_per_s": 3.02e12, "fp32_per_s": 52e12, "tensor_per_s": 7.2e14}))
+    shown, _ = shell.capture.readouterr()
+    assert "3,020.0 GB/s" in shown
+    assert "52 TFLOP/s" in shown
+    assert "720 TFLOP/s" in shown
+    assert "1,980 MHz" in shown
+    assert "0x1  clocks event reasons" in shown

@@ -1,0 +1,328 @@
+"""`grade plot`, and the pictures: what is drawn, and that one can read it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.text import Annotation, Text
+from matplotlib.transforms import Bbox, BboxBase
+
+from grader.board import Board
+from grader.cli import plot
+from grader.cli.labels import spread
+from grader.cli.pictures import Ceiling, Picture, Series, Spot, compose, draw
+from grader.judge import timings
+from grader.problem import Problem
+from grader.report import CaseResult, Report
+from tests.cli.conftest import Shell
+
+ROOT = Path(__file__).resolve().parents[2]
+PNG = b"\x89PNG"
+
+# Microseconds per call on an H100, from docs/measurements.md; of the names that it lacks, likely
+# ones, so that the pictures are as full as real ones get.
+H100: dict[str, dict[str, list[float]]] = {
+    "softmax": {
+        "triton_softmax.py": [12.11, 45.75, 90.29, 179.0, 272.8, 274.4],
+        "torch_softmax.py": [13.69, 59.13, 265.9, 225.9, 362.1, 366.7],
+        "cuda_softmax.cu": [14.5, 60.0, 170.0, 240.0, 380.0, 400.0],
+        "eager": [11.9, 62.7, 267.0, 240.0, 412.0, 425.0],
+        "compiled": [12.5, 47.0, 95.0, 181.0, 300.0, 301.0],
+    },
+    "int4_matmul": {
+        "triton_int4_matmul.py": [19.75, 73.07, 74.98, 41.99, 74.99, 566.4],
+        "eager": [230.0, 1200.0, 1230.0, 300.0, 140.0, 420.0],
+        "fp16_matmul": [40.0, 190.0, 190.0, 50.0, 30.0, 210.0],
+    },
+    "multi_tensor_adamw": {
+        "triton_adamw.py": [40.0, 93.0, 925.0, 925.0, 920.0],
+        "cuda_adamw.cu": [41.0, 94.0, 930.0, 931.0, 921.0],
+        "eager": [1500.0, 105.0, 1900.0, 4000.0, 960.0],
+        "fused": [60.0, 98.0, 990.0, 1000.0, 955.0],
+    },
+    "flash_attention": {
+        "cuda_attention.cu": [426.1, 600.4, 2410.0, 2310.0, 4872.0, 4664.0],
+        "triton_attention.py": [250.0, 370.0, 1400.0, 1390.0, 2800.0, 2700.0],
+        "eager": [3000.0, 5000.0, 20000.0, 21000.0, 60000.0, 70000.0],
+        "sdpa": [210.0, 300.0, 1080.0, 1090.0, 2100.0, 2000.0],
+    },
+}
+
+
+def h100(name: str) -> Picture:
+    """A picture of that problem as an H100 makes it."""
+    problem = Problem.load(ROOT / "problems" / name)
+    cases = problem.cases("benchmark", "cuda")
+    tensor = problem.spec.cost.unit == "tensor"
+    series = []
+    for line, values in H100[name].items():
+        us = dict(zip([case.name for case in cases], values, strict=True))
+        ci_us = {case: (0.998 * value, 1.003 * value) for case, value in us.items()}
+        baseline = "." not in line
+        series.append(Series(line, us, {} if baseline else ci_us, baseline))
+    return Picture(
+        title=f"{problem.spec.title} on NVIDIA H100 80GB HBM3",
+        footnote="torch 2.11.0+cu130 · cuda 13.0 · sandbox docker (host image)",
+        spots=[Spot(case.name, problem.bytes(case), problem.flops(case)) for case in cases],
+        series=series,
+        by="flops" if tensor else "bytes",
+        ceiling=Ceiling(3.02e12, 720e12 if tensor else 52e12, "tensor" if tensor else "fp32"),
+    )
+
+
+def shown_texts(picture: Picture) -> tuple[BboxBase, list[tuple[Text, Bbox]]]:
+    """The canvas, and every text that one sees, with where it stands."""
+    figure = compose(picture)
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    texts: list[Text] = list(figure.texts)
+    for axes in figure.axes:
+        texts += [t for t in axes.texts if isinstance(t, Text)]
+        texts += [axes.xaxis.label, axes.yaxis.label, axes.title]
+        left = axes.get_title("left")
+        assert not left or axes is figure.axes[2]
+        texts += _tick_labels(axes)
+    boxes = []
+    for text in texts:
+        if text.get_visible() and text.get_text():
+            # An annotation's own box has its line in it.
+            box = Text.get_window_extent(text, renderer)
+            boxes.append((text, box))
+    return figure.bbox, boxes
+
+
+def _tick_labels(axes: Axes) -> list[Text]:
+    shown: list[Text] = []
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        for tick in axis.get_major_ticks():
+            if low <= tick.get_loc() <= high and tick.label1.get_visible():
+                shown.append(tick.label1)
+    return shown
+
+
+@pytest.mark.parametrize("name", H100)
+def test_no_text_covers_another_or_leaves_the_picture(name: str) -> None:
+    canvas, texts = shown_texts(h100(name))
+    assert len(texts) > 30
+    for text, box in texts:
+        assert canvas.x0 <= box.x0 < box.x1 <= canvas.x1, text.get_text()
+        assert canvas.y0 <= box.y0 < box.y1 <= canvas.y1, text.get_text()
+    for (a, first), (b, second) in itertools.combinations(texts, 2):
+        if a.get_rotation() or b.get_rotation():
+            continue  # the box around a slanted word is not the word
+        shared = Bbox.intersection(first, second)
+        covered = shared is not None and shared.width > 1 and shared.height > 2
+        assert not covered, f"{a.get_text()!r} and {b.get_text()!r}"
+
+
+@pytest.mark.parametrize("name", H100)
+def test_every_line_and_case_is_named(name: str) -> None:
+    picture = h100(name)
+    _, texts = shown_texts(picture)
+    words = [text.get_text() for text, _ in texts if isinstance(text, Annotation)]
+    for series in picture.series:
+        assert words.count(series.name) == 2, "beside the times and beside the rates"
+    for spot in picture.spots:
+        assert words.count(spot.name) == 2, "above the sizes and on the roofline"
+    assert words.count("speed of light") == 2
+
+
+def test_points_stand_where_the_numbers_say() -> None:
+    picture = h100("softmax")
+    time, rate, roof = compose(picture).axes
+    square = picture.spots[1]
+    seconds = 45.75e-6
+    assert any(
+        math.isclose(y, seconds) for line in time.get_lines() for y in _numbers(line.get_ydata())
+    )
+    per_s = square.nbytes / seconds
+    assert any(
+        math.isclose(y, per_s) for line in rate.get_lines() for y in _numbers(line.get_ydata())
+    )
+    points = [
+        point
+        for line in roof.get_lines()
+        for point in zip(_numbers(line.get_xdata()), _numbers(line.get_ydata()), strict=True)
+    ]
+    assert any(
+        math.isclose(x, square.intensity) and math.isclose(y, square.flops / seconds)
+        for x, y in points
+    )
+    ridge = 52e12 / 3.02e12
+    assert any(math.isclose(x, ridge) and math.isclose(y, 52e12) for x, y in points)
+
+
+def _numbers(data: Any) -> list[float]:
+    return [float(value) for value in data]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"ceiling": None}, {"one_spot": True}, {"one_series": True}],
+    ids=["no ceiling", "one case", "one baseline"],
+)
+def test_little_to_draw_is_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
+    full = h100("softmax")
+    picture = Picture(
+        title=full.title,
+        footnote="",
+        spots=full.spots[:1] if "one_spot" in changes else full.spots,
+        series=full.series[-1:] if "one_series" in changes else full.series,
+        by="bytes",
+        ceiling=changes.get("ceiling", full.ceiling),
+    )
+    draw(picture, tmp_path / "a.png")
+    draw(picture, tmp_path / "a.svg")
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+@given(
+    st.lists(st.floats(-100, 100), min_size=1, max_size=12).map(sorted),
+    st.floats(0.01, 20),
+)
+def test_spread_keeps_apart_and_in_order(positions: list[float], gap: float) -> None:
+    moved = spread(positions, gap)
+    assert all(b - a >= gap * (1 - 1e-6) - 1e-9 for a, b in itertools.pairwise(moved))
+    assert math.isclose(math.fsum(moved), math.fsum(positions), abs_tol=1e-6)
+    if all(b - a >= gap for a, b in itertools.pairwise(positions)):
+        assert moved == pytest.approx(positions)
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed(make_report: Callable[..., Report]) -> list[CaseResult]:
+    """The one benchmark case of the problem `double`, with a time."""
+    return [
+        CaseResult(
+            name="small",
+            kind="benchmark",
+            params={"n": 1024, "dtype": "fp32"},
+            status="passed",
+            time_us=10.0,
+            ci_us=(9.0, 11.0),
+            baseline_us={"eager": 20.0},
+        )
+    ]
+
+
+def pictures(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.suffix in (".png", ".svg"))
+
+
+def test_files_are_graded_and_drawn(
+    shell: Shell, problem: Path, kernel: Path, timed: list[CaseResult], tmp_path: Path
+) -> None:
+    shell.judge.changes = {"cases": timed, "gpu": "G$1$"}
+    status, out, err = shell("plot", problem, kernel)
+    assert (status, out) == (0, "")
+    assert "drawn: double.png" in err
+    assert (tmp_path / "double.png").read_bytes().startswith(PNG)
+    assert pictures(tmp_path) == ["double.png"]
+    status, _, _ = shell("plot", problem, kernel, "--device", "cpu", "--out", "there.svg")
+    assert status == 0
+    assert pictures(tmp_path) == ["double.png", "there.svg"]
+    assert shell.judge.asked[-1]["device"] == "cpu"
+
+
+def test_a_file_that_is_wrong_is_told_and_left_out(
+    shell: Shell, problem: Path, kernel: Path, tmp_path: Path
+) -> None:
+    shell.judge.changes = {"verdict": "wrong_answer", "reason": "off by one"}
+    status, _, err = shell("plot", problem, kernel)
+    assert status == 1
+    assert "kernel.py is not drawn: wrong answer, off by one" in err
+    assert pictures(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "a.pdf"], "end the name in .png or .svg"),
+        (["--out", "nowhere/a.png"], "no file can be written there"),
+        (["missing.py"], "missing.py"),
+        (["kernel.py"] * 7, "6 files at most"),
+        ([], "nothing is on record for this version of double"),
+    ],
+)
+def test_wrong_calls(
+    shell: Shell, problem: Path, kernel: Path, arguments: list[str], said: str
+) -> None:
+    status, _, err = shell("plot", problem, *arguments)
+    assert status == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert shell.judge.asked == []
+
+
+def test_without_matplotlib_nothing_is_graded(
+    shell: Shell, problem: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    status, _, err = shell("plot", problem, kernel)
+    assert (status, shell.judge.asked) == (2, [])
+    assert err == "grade: pictures need matplotlib: pip install 'grade[plot]'\n"
+
+
+def test_without_files_the_board_is_drawn(
+    shell: Shell,
+    problem: Path,
+    timed: list[CaseResult],
+    make_report: Callable[..., Report],
+    tmp_path: Path,
+) -> None:
+    board = Board.open(f"sqlite:///{tmp_path}/board.sqlite3")
+    for user in ("ada", "bob"):
+        report = make_report(problem_digest=Problem.load(problem).digest, cases=timed)
+        board.record(report, user, b"")
+    board.close()
+    status, _, err = shell("plot", problem)
+    assert (status, err) == (0, "drawn: double.png\n")
+    assert shell.judge.asked == []
+    status, _, err = shell("plot", problem, "--device", "cpu")
+    assert status == 2, "no CPU is on the board"
+
+
+def test_without_results_the_recorded_times_are_drawn(
+    shell: Shell, problem: Path, tmp_path: Path
+) -> None:
+    found = Problem.load(problem)
+    environment = timings.Environment(
+        driver=None,
+        cuda=None,
+        torch="2.13",
+        triton=None,
+        python="3.11",
+        grade="0",
+        measured_at=datetime.now(UTC),
+    )
+    times = timings.ProblemTimes(
+        digest=found.digest,
+        environment=environment,
+        experts=["kernel.py"],
+        cases={"small": {"eager": 20.0, "kernel.py": 9.0}},
+    )
+    record = timings.Timings(
+        hardware="Old Processor", device="cpu", ranked=False, problems={"double": times}
+    )
+    timings.save(timings.folder_of(found), record)
+    status, _, err = shell("plot", problem)
+    assert (status, err) == (0, "drawn: double.png\n")
+    picture = plot._picture(found, {}, timings.recorded(found)[0], graded=False)
+    assert picture is not None
+    assert picture.title == "Doubling on Old Processor (practice, not ranked)"
+    assert [(one.name, one.baseline) for one in picture.series] == [
+        ("expert kernel.py", False),
+        ("eager", True),
+    ]

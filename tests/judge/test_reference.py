@@ -1,0 +1,57 @@
+"""Our expert kernels get the verdict that a competitor's would, and so do the prepared calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grader.cli.baseline import expert_files
+from grader.judge import grade
+from grader.judge.cases import ProblemCode
+from grader.problem import Problem
+from grader.sandbox.process import ProcessSandbox
+from grader.submission import Submission
+
+PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
+NAMES = ["softmax", "int4_matmul", "multi_tensor_adamw", "flash_attention"]
+EXPERTS = [
+    pytest.param(
+        name, path, id=f"{name}/{path.name}", marks=pytest.mark.nvcc if path.suffix == ".cu" else ()
+    )
+    for name in NAMES
+    for path in expert_files(Problem.load(PROBLEMS / name))
+]
+
+
+def test_every_problem_has_an_expert() -> None:
+    assert all(expert_files(Problem.load(PROBLEMS / name)) for name in NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "path"), EXPERTS)
+def test_an_expert_is_accepted(name: str, path: Path) -> None:
+    problem = Problem.load(PROBLEMS / name)
+    submission = Submission.read(path, problem.spec.limits.source_bytes)
+    report = grade(
+        problem, submission, sandbox=ProcessSandbox(), device="cpu", benchmarks=False, seed=3
+    )
+    expected = None if path.suffix == ".cu" else "accepted"
+    assert (report.verdict, report.reason) == (
+        expected,
+        "right on every case" if expected else "compiled, not run: no GPU",
+    )
+
+
+@pytest.mark.cuda
+def test_pytorchs_int4_product_multiplies_what_ours_does() -> None:
+    problem = Problem.load(PROBLEMS / "int4_matmul")
+    code = ProblemCode(problem, "cuda")
+    case = next(case for case in problem.cases("test", "cuda") if case.name == "batch")
+    values = code.inputs(case, 1)
+    call = code._reference.PREPARED["int4pack_mm"](**values)
+    assert call is not None
+    truth = code.truth(case, values)["out"]
+    # Its activations are bf16: 8 bits.
+    assert torch.linalg.norm(call().double() - truth) < 1e-2 * torch.linalg.norm(truth)

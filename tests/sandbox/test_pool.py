@@ -1,0 +1,267 @@
+"""The warm pool: on a sandbox whose every move is seen, and on the real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.pool import Pool
+from grader.sandbox.process import ProcessSandbox
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = RunnerLimits(1 << 30, 32 << 20, 4 << 20, pids=64)
+OTHER = RunnerLimits(2 << 30, 32 << 20, 4 << 20, pids=64)
+
+
+class Seen(Runner):
+    """A runner that does nothing, and dies when told to."""
+
+    def __init__(self) -> None:
+        self.channel, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ending: Ending | None = None
+
+    def poll(self) -> Ending | None:
+        return self.ending
+
+    def log(self) -> bytes:
+        return b"hello"
+
+    def stop(self) -> Ending:
+        self.ending = self.ending or Ending(signal=9, stopped=True)
+        self.channel.close()
+        self._other.close()
+        return self.ending
+
+
+class Watched(Sandbox):
+    """Remembers whom it started; a start waits for `gate` and fails with `error`."""
+
+    name = "watched"
+
+    def __init__(self) -> None:
+        self.started: list[tuple[RunnerLimits, Device, Seen]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error: SandboxError | None = None
+
+    def describe(self) -> str:
+        return "watched (by a test)"
+
+    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+        assert self.gate.wait(10)
+        if self.error is not None:
+            raise self.error
+        runner = Seen()
+        self.started.append((limits, device, runner))
+        return runner
+
+    def runner(self, index: int) -> Seen:
+        """The runner of that start; waits for it."""
+        until(lambda: len(self.started) > index)
+        return self.started[index][2]
+
+
+def until(holds: Callable[[], bool], limit_s: float = 10) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def sandbox() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def pool(sandbox: Watched) -> Iterator[Pool]:
+    with Pool(sandbox, LIMITS, "cpu") as pool:
+        yield pool
+    assert not [t for t in threading.enumerate() if t.name.startswith("grade-pool")]
+    assert all(runner.ending for _, _, runner in sandbox.started)
+
+
+def test_it_goes_by_the_inner_name(pool: Pool) -> None:
+    assert (pool.name, pool.describe()) == ("watched", "watched (by a test)")
+
+
+def test_a_runner_waits_before_it_is_asked_for(pool: Pool, sandbox: Watched) -> None:
+    first = sandbox.runner(0)
+    with pool.start(LIMITS, "cpu") as runner:
+        assert runner.channel is first.channel
+        assert runner.poll() is None
+        assert runner.log() == b"hello"
+        time.sleep(0.05)
+        assert len(sandbox.started) == 1, "nothing starts beside a grading"
+    assert first.ending == runner.poll() == Ending(signal=9, stopped=True)
+    second = sandbox.runner(1)
+    with pool.start(LIMITS, "cpu") as runner:
+        assert runner.channel is second.channel
+
+
+def test_stopping_twice_starts_one(pool: Pool, sandbox: Watched) -> None:
+    runner = pool.start(LIMITS, "cpu")
+    assert runner.stop() == runner.stop()
+    sandbox.runner(1)
+    time.sleep(0.05)
+    assert len(sandbox.started) == 2
+
+
+def test_two_may_wait(sandbox: Watched) -> None:
+    with Pool(sandbox, LIMITS, "cpu", size=2) as pool:
+        until(lambda: len(sandbox.started) == 2)
+        pool.start(LIMITS, "cpu").stop()
+        until(lambda: len(sandbox.started) == 3)
+    assert all(runner.ending for _, _, runner in sandbox.started)
+
+
+@pytest.mark.parametrize(("limits", "device"), [(OTHER, "cpu"), (LIMITS, "cuda")])
+def test_another_kind_starts_cold(
+    pool: Pool, sandbox: Watched, limits: RunnerLimits, device: Device
+) -> None:
+    sandbox.runner(0)
+    with pool.start(limits, device) as runner:
+        assert sandbox.started[1][:2] == (limits, device)
+        assert runner.channel is sandbox.started[1][2].channel
+    time.sleep(0.05)
+    assert len(sandbox.started) == 2, "the waiting one still waits"
+    assert sandbox.runner(0).ending is None
+
+
+def test_one_that_died_waiting_is_replaced(pool: Pool, sandbox: Watched) -> None:
+    dead = sandbox.runner(0)
+    dead.ending = Ending(exit_code=3)
+    with pool.start(LIMITS, "cpu") as runner:
+        assert runner.poll() is None
+        assert runner.channel is not dead.channel
+    assert dead.channel.fileno() == -1, "what is left of the dead one is removed"
+    until(lambda: len(sandbox.started) == 3)
+
+
+def test_a_failed_start_is_told_by_the_next(pool: Pool, sandbox: Watched) -> None:
+    runner = pool.start(LIMITS, "cpu")
+    sandbox.error = SandboxError("no space left")
+    runner.stop()
+    for _ in range(2):
+        with pytest.raises(SandboxError, match="no space left"):
+            pool.start(LIMITS, "cpu")
+    sandbox.error = None
+    with contextlib.suppress(SandboxError):  # of a start tried before the space came back
+        pool.start(LIMITS, "cpu").stop()
+    pool.start(LIMITS, "cpu").stop()
+
+
+def test_close_waits_for_a_start_under_way(sandbox: Watched) -> None:
+    sandbox.gate.clear()
+    pool = Pool(sandbox, LIMITS, "cpu")
+    threading.Timer(0.1, sandbox.gate.set).start()
+    pool.close()
+    pool.close()
+    assert [runner.ending for _, _, runner in sandbox.started] == [Ending(signal=9, stopped=True)]
+    with pytest.raises(SandboxError, match="closed"):
+        pool.start(LIMITS, "cpu")
+
+
+def test_close_ends_what_is_handed_out(sandbox: Watched) -> None:
+    with Pool(sandbox, LIMITS, "cpu") as pool:
+        runner = pool.start(LIMITS, "cpu")
+    assert runner.poll() is not None
+    assert len(sandbox.started) == 1
+
+
+def test_handed_out_ones_are_ended_and_replaced(pool: Pool, sandbox: Watched) -> None:
+    runner = pool.start(LIMITS, "cpu")
+    pool.stop_lent()
+    assert runner.poll() is not None
+    assert sandbox.runner(1).ending is None
+
+
+def test_a_real_runner_is_warm_and_used_once() -> None:
+    with Pool(ProcessSandbox("grader.sandbox.probe"), LIMITS, "cpu") as pool:
+        first = pool.start(LIMITS, "cpu")
+        assert first.poll() is None
+        first.stop()
+        with pool.start(LIMITS, "cpu") as second:
+            assert second.channel.fileno() != -1
+            assert first.channel.fileno() == -1
+
+
+@pytest.mark.docker
+def test_a_real_container_is_warm_and_leaves_nothing() -> None:
+    from grader.sandbox.docker import DockerSandbox
+
+    with Pool(DockerSandbox(module="grader.sandbox.probe"), LIMITS, "cpu") as pool:
+        pool.start(LIMITS, "cpu").stop()
+        with pool.start(LIMITS, "cpu") as runner:
+            assert runner.poll() is None
+            assert len(containers(os.getpid())) == 1
+    assert containers(os.getpid()) == set()
+
+
+WAITER = """
+import sys, time
+from grader.sandbox.base import RunnerLimits
+from grader.sandbox.pool import Pool
+from grader.sandbox.{module} import {sandbox}
+limits = RunnerLimits(1 << 30, 32 << 20, 4 << 20, pids=64)
+pool = Pool({sandbox}(module="grader.sandbox.probe"), limits, "cpu")
+runner = pool.start(limits, "cpu")
+print("taken", flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, None], ids=str)
+@pytest.mark.parametrize(
+    ("module", "sandbox"),
+    [
+        ("process", "ProcessSandbox"),
+        pytest.param("docker", "DockerSandbox", marks=pytest.mark.docker),
+    ],
+)
+def test_nothing_is_left_behind(module: str, sandbox: str, number: signal.Signals | None) -> None:
+    then = "runner.stop()" if number is None else "time.sleep(60)"
+    program = WAITER.format(module=module, sandbox=sandbox, then=then)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    find = launchers if module == "process" else containers
+    with process.stdout:
+        assert process.stdout.readline() == "taken\n"
+        found = find(process.pid)
+        if number is not None:
+            process.send_signal(number)
+        assert process.wait(30) == (128 + number if number else 0)
+    if number is not None:
+        assert len(found) == 1, "the one that was taken"
+    if module == "process":
+        until(lambda: not any(Path("/proc", pid).exists() for pid in found))
+    assert find(process.pid) == set()
+
+
+def launchers(judge: int) -> set[str]:
+    """Process ids of the runners that this process has started in the process sandbox."""
+    children = Path(f"/proc/{judge}/task").glob("*/children")
+    return {pid for file in children for pid in file.read_text().split()}
+
+
+def containers(judge: int) -> set[str]:
+    """Ids of the containers that this process has started."""
+    from grader.sandbox import sweep
+    from grader.sandbox.engine import engine
+
+    with engine() as api:
+        listed = api.containers(all=True, filters={"label": sweep.MARK})
+    return {c["Id"] for c in listed if c["Labels"][sweep.OWNER].split("/")[2] == str(judge)}
