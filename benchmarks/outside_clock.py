@@ -16,7 +16,14 @@ import click
 
 from grader.judge.bench import opened
 from grader.judge.cases import seed_for
-from grader.judge.clock import RELATIVE_DOUBT, Bracket, idle_rounds, overhead_of
+from grader.judge.clock import (
+    RELATIVE_DOUBT,
+    ROUND_DOUBT_US,
+    Bracket,
+    Overhead,
+    idle_rounds,
+    overhead_of,
+)
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.record import Record
@@ -56,15 +63,14 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
         for case in problem.cases("benchmark", "cuda"):
             with opened(grading, case) as bench:
                 brackets = [bench.bracket(i) for i in range(rounds)]
-            _row(case.name, idle[case.name], brackets)
+            _row(case.name, idle[case.name], grading.overhead(case), brackets)
 
 
-def _row(name: str, idle: list[Bracket], brackets: list[Bracket]) -> None:
+def _row(name: str, idle: list[Bracket], overhead: Overhead, brackets: list[Bracket]) -> None:
     calls = brackets[0].calls
-    overhead = overhead_of(idle)
     claim = _spread([b.claim_us / calls for b in brackets], 2)
-    lies = [(overhead.external_us(b) * calls - b.claim_us) for b in brackets]
-    allowed = overhead.doubt_us + RELATIVE_DOUBT * brackets[0].claim_us
+    lies = [overhead.outside_us(b) - b.claim_us for b in brackets]
+    allowed = ROUND_DOUBT_US + RELATIVE_DOUBT * brackets[0].claim_us
     cells = [
         name,
         str(calls),

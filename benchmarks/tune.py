@@ -60,7 +60,7 @@ def prepared(code: ProblemCode, name: str) -> Candidate:
 
     def call(values: Values, _out: Any) -> Any:
         if not calls:
-            made = code._reference.PREPARED[name](**values)
+            made = code.prepared[name](**values)
             if made is None:
                 raise RuntimeError("no such call for this case")
             calls.append(made)

@@ -53,6 +53,11 @@ def overlap(a: Interval, b: Interval) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
 
 
+def widened(interval: Interval, value: float, share: float) -> Interval:
+    """The interval, made to reach at least `share` of `value` to both sides of it."""
+    return min(interval[0], value * (1 - share)), max(interval[1], value * (1 + share))
+
+
 def product_interval(intervals: Sequence[Interval]) -> Interval:
     """Interval of the geometric mean of quantities with the given independent intervals.
 

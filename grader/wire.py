@@ -96,15 +96,25 @@ class Reply:
         return cls(sequence, Status(status), flags, claim_ns, calls, text)
 
 
+def pack_request(request: dict[str, Any]) -> bytes:
+    """The frame of a request. Raises ValueError when it is too long."""
+    payload = json.dumps(request, separators=(",", ":")).encode()
+    if len(payload) > REQUEST_BYTES:
+        raise ValueError(f"request of {len(payload)} bytes; bulk goes by descriptor")
+    return payload
+
+
 def send_request(sock: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    """Send one request with descriptors. Raises `WireClosed` when the runner is gone.
+    """Send one request; see `send_packed`."""
+    send_packed(sock, pack_request(request), fds)
+
+
+def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) -> None:
+    """Send one packed request with descriptors. Raises `WireClosed` when the runner is gone.
 
     A runner that does not read cannot hold us up: the socket is written without waiting, and a
     full queue, which an honest runner never causes, counts as abuse of the wire (`WireError`).
     """
-    payload = json.dumps(request, separators=(",", ":")).encode()
-    if len(payload) > REQUEST_BYTES:
-        raise ValueError(f"request of {len(payload)} bytes; bulk goes by descriptor")
     control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
         sock.sendmsg([payload], control, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

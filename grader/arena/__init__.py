@@ -1,5 +1,5 @@
 """Memory the judge lends: one block, laid out in tensors, passed as a file descriptor."""
 
-from grader.arena.layout import Layout, Slot, Value, arrange, pack, tensor_like, unpack, view
+from grader.arena.layout import Layout, Slot, Value, arrange, pack, tensor_like, unpack, view, views
 
-__all__ = ["Layout", "Slot", "Value", "arrange", "pack", "tensor_like", "unpack", "view"]
+__all__ = ["Layout", "Slot", "Value", "arrange", "pack", "tensor_like", "unpack", "view", "views"]

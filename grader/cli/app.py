@@ -24,6 +24,7 @@ COMMANDS = {
     "submit": ("grader.cli.submit", "Grade a kernel and put the result on the board."),
     "practice": ("grader.cli.submit", "Grade a kernel without recording it."),
     "watch": ("grader.cli.watch", "Grade a kernel each time it is saved."),
+    "compare": ("grader.cli.compare", "Say which of two kernels is faster."),
     "profile": ("grader.cli.profile", "Show what limits a kernel: registers, code, rates."),
     "problems": ("grader.cli.problems", "List the problems."),
     "show": ("grader.cli.problems", "Show a problem: statement, arguments, cases, limits."),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from grader.board import Board
     from grader.judge.findings import Bulk, Profile
     from grader.judge.verify import VerifyResult
+    from grader.judge.versus import Comparison
     from grader.judge.yardstick import Yardsticks
     from grader.report import Report
     from grader.sandbox.base import Sandbox
@@ -40,6 +41,12 @@ def _profile(*args: Any, **options: Any) -> tuple[Profile, Bulk]:
     from grader.judge.profile import profile
 
     return profile(*args, **options)
+
+
+def _compare(*args: Any, **options: Any) -> Comparison:
+    from grader.judge.versus import versus
+
+    return versus(*args, **options)
 
 
 def _docker_missing() -> str | None:
@@ -79,6 +86,8 @@ class Desk:
     """`grader.judge.yardstick.measure`."""
     profile: Callable[..., tuple[Profile, Bulk]] = _profile
     """`grader.judge.profile.profile`."""
+    compare: Callable[..., Comparison] = _compare
+    """`grader.judge.versus.versus`."""
     sandbox: Callable[[str], Sandbox] = _sandbox
     """``docker`` or ``process`` → the sandbox."""
     board: Callable[..., Board] = _board

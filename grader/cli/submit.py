@@ -26,6 +26,7 @@ from grader.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from grader.judge.record import Effort
     from grader.problem import Problem
     from grader.report import Report
     from grader.sandbox.base import Device, Sandbox
@@ -109,22 +110,26 @@ def submit(
 @click.argument("file", type=click.Path(path_type=Path))
 @device_option
 @sandbox_option
+@click.option("--full", is_flag=True, help="Measure times as carefully as for ranking.")
 @json_option
 @click.pass_obj
 def practice(
-    desk: Desk, problem: str, file: Path, device: str, sandbox_name: str, as_json: bool
+    desk: Desk, problem: str, file: Path, device: str, sandbox_name: str, full: bool, as_json: bool
 ) -> int:
     """Grade FILE against PROBLEM without recording it.
 
-    The same judge and the same baselines as `grade submit`. Exit status 0 too when no verdict can
-    be given here: a .cu file on a machine with no GPU is compiled, not run.
+    The same judge, tests and baselines as `grade submit`, with quicker and rougher times. Exit
+    status 0 too when no verdict can be given here: a .cu file on a machine with no GPU is
+    compiled, not run.
     """
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
-    report = run(desk, job, show=not as_json)
+    report = run(desk, job, show=not as_json, effort="full" if full else "quick")
     return tell(report.model_copy(update={"ranked": False}), as_json, job.problem)
 
 
-def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
+def run(
+    desk: Desk, job: Job, *, show: bool, seed: int | None = None, effort: Effort = "full"
+) -> Report:
     """Grade one job; with `show`, notes and progress go to stderr."""
     from grader.cli.progress import watching
     from grader.cli.terminal import err
@@ -140,6 +145,7 @@ def run(desk: Desk, job: Job, *, show: bool, seed: int | None = None) -> Report:
                 sandbox=job.sandbox,
                 device=job.device,
                 seed=seed,
+                effort=effort,
                 progress=watcher,
             )
     except ProblemError:

@@ -98,6 +98,7 @@ class QuickLook:
         pieces: dict[tuple[torch.dtype, bool], list[tuple[Any, ...]]] = {}
         bounds: dict[tuple[torch.dtype, bool], Tolerance] = {}
         for argument in answers.written:
+            limits = bounds_of(argument)
             for i, values in enumerate(answers.values):
                 out = _as_list(loan.outputs(i)[argument.name])
                 expected = _as_list(values[argument.name])
@@ -107,7 +108,7 @@ class QuickLook:
                     if not _comparable(o, e):
                         return None
                     pieces.setdefault((o.dtype, state), []).append((i, o, e, first))
-                    bounds[o.dtype, state] = bounds_of(argument)
+                    bounds[o.dtype, state] = limits
         groups = [_group(key, some, bounds[key]) for key, some in pieces.items()]
         return cls(groups, len(answers.values))
 
@@ -142,16 +143,18 @@ def _group(
 ) -> _Group:
     """Cut tensors into chunks."""
     dtype, has_initial = key
-    item_bytes = torch.empty(0, dtype=dtype).element_size()
-    sizes = torch.tensor([out.numel() for _, out, _, _ in pieces])
+    item_bytes = pieces[0][1].element_size()
+    # On the device, since there may be a million chunks.
+    sizes = torch.tensor([out.numel() for _, out, _, _ in pieces]).cuda()
     chunks = (sizes + CHUNK - 1) // CHUNK
-    which = torch.repeat_interleave(torch.arange(len(pieces)), chunks)
+    which = torch.repeat_interleave(chunks)
     first = torch.cumsum(chunks, 0) - chunks
-    start = (torch.arange(len(which)) - first[which]) * CHUNK
+    start = (torch.arange(len(which), device="cuda") - first[which]) * CHUNK
 
     def at(position: int) -> torch.Tensor:
         bases = [0 if piece[position] is None else piece[position].data_ptr() for piece in pieces]
-        return (torch.tensor(bases)[which] + start * item_bytes).cuda()
+        addresses: torch.Tensor = torch.tensor(bases).cuda()[which] + start * item_bytes
+        return addresses
 
     return _Group(
         dtype=dtype,
@@ -159,8 +162,8 @@ def _group(
         out=at(1),
         expected=at(2),
         initial=at(3),
-        counts=torch.clamp(sizes[which] - start, max=CHUNK).int().cuda(),
-        sets=torch.tensor([piece[0] for piece in pieces])[which].cuda(),
+        counts=torch.clamp(sizes[which] - start, max=CHUNK).int(),
+        sets=torch.tensor([piece[0] for piece in pieces]).cuda()[which],
         has_initial=has_initial,
     )
 

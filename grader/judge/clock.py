@@ -22,7 +22,7 @@ from grader.arena import Layout, arrange
 from grader.judge.block import Block
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
-from grader.judge.loan import item_bytes, set_bytes, wanted
+from grader.judge.loan import item_bytes, wanted
 from grader.judge.record import Effort
 from grader.judge.session import Session
 from grader.judge.verdict import Fault
@@ -39,16 +39,23 @@ LEAST_IDLE_US = 5.0
 PINGS = 20
 """Exchanges before a round, which wake both processors: cold ones make a round's cost vary by
 0.3 ms."""
-RELATIVE_DOUBT = 0.005
+RELATIVE_DOUBT = 0.001
 """Share of the outside time that the outside clock may be wrong by."""
-ROUND_DOUBT_US = 450.0
-"""Microseconds per round that it may be wrong by besides the spread that calibration has seen.
-Honest rounds on an H100 lay -200 to 600 above their claims, at any length: docs/measurements.md."""
+ROUND_DOUBT_US = 120.0
+"""Microseconds per round that it may be wrong by. On an H100 the shortest of some honest rounds lay
+-55 to 120 above its claim, whatever its length: docs/measurements.md."""
+GAIN_US, GAIN_SHARE = 2.4, 0.016
+"""A round has so many calls that its doubt is at most so much per call, or this share of it: a
+forger's gain stays below 3 microseconds, or 2 %."""
+HEAVY_SHARE = 0.5
+"""Rounds of tensor-core work have so much fewer calls: long ones reach the chip's power limit, and
+tell another clock each time. A kernel of this kind is seldom near the roofline's floor."""
+LEAST_CALLS = 4
 COLD_L2 = 3
 """All sets of a round together are at least this many times the L2 cache."""
-MEMORY_SHARE = 0.16
-"""Share of the device memory that one round's sets may take; the judge holds about three times as
-much: block, image, snapshot, and what the check needs."""
+MEMORY_SHARE = 0.6
+"""Share of the device memory that a round's sets may take, with all that the judge holds of them;
+the rest is for what the check needs, and for the submission."""
 FORGED_SHARE = 0.9
 """A claim below this share of what the outside clock allows is a forgery, not noise."""
 FORGED_LEAST_US = 3.0
@@ -61,9 +68,6 @@ LEAST_US = 1e-3
 class Plan:
     """How long to measure: a policy per device, not a knob per submission."""
 
-    round_us: float
-    """A round should last this long, so that its constant cost is small beside it."""
-    least_calls: int
     most_calls: int
     least_rounds: int
     most_rounds: int
@@ -76,10 +80,10 @@ class Plan:
 
 
 PLANS: dict[tuple[str, Effort], Plan] = {
-    ("cuda", "full"): Plan(8_000, 4, 64, 6, 40, 3.0, 0.002, most_discarded=10),
-    ("cuda", "quick"): Plan(4_000, 4, 32, 3, 12, 0.3, 0.01),
-    ("cpu", "full"): Plan(0, 2, 2, 3, 6, 0.3, 0.05),
-    ("cpu", "quick"): Plan(0, 2, 2, 2, 3, 0.1, 0.05),
+    ("cuda", "full"): Plan(64, 6, 40, 3.0, 0.002, most_discarded=10),
+    ("cuda", "quick"): Plan(16, 3, 12, 0.3, 0.01),
+    ("cpu", "full"): Plan(2, 3, 6, 0.3, 0.05),
+    ("cpu", "quick"): Plan(2, 2, 3, 0.1, 0.05),
 }
 
 
@@ -90,33 +94,31 @@ class Bracket:
     calls: int
     claim_us: float
     """What the runner says of its calls together."""
-    total_us: float
-    """By the outside clock, from before the inputs were published until the probe was taken."""
+    outside_us: float
+    """By the outside clock, from when the inputs were published until the probe was taken."""
     publish_us: float
-    """Of that, the copy of the inputs, by the judge's own events."""
+    """The copy of the inputs before that, by the judge's own events."""
 
     @property
     def rest_us(self) -> float:
-        """What is neither publishing nor, as claimed, calls."""
-        return self.total_us - self.publish_us - self.claim_us
+        """What of the outside time is not, as claimed, calls."""
+        return self.outside_us - self.claim_us
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a round of one case costs the outside clock besides its calls."""
+    """What a round costs the outside clock besides its calls."""
 
     publish_us: float = math.inf
     """The longest that publishing took while nothing could disturb it; infinite where unknown."""
     cost_us: float = 0.0
-    """The wire, the GPU's change of context, the launch, the probe: the median of some rounds."""
-    doubt_us: float = 0.0
-    """How far a round's cost was seen from that median, and a margin."""
+    """The wire, the GPU's change of context, the launch, the probe: the least that was seen."""
 
-    def external_us(self, bracket: Bracket) -> float:
-        """Time per call by the outside clock. Work of a submission during publishing would slow
-        that down, so no more is taken off than publishing is known to take."""
-        publish_us = min(bracket.publish_us, self.publish_us)
-        return max(0.0, bracket.total_us - publish_us - self.cost_us) / bracket.calls
+    def outside_us(self, bracket: Bracket) -> float:
+        """Time of all calls by the outside clock. A submission that works while its inputs are
+        being published slows that down: then the delay is its time too."""
+        delay_us = max(0.0, bracket.publish_us - self.publish_us)
+        return max(0.0, bracket.outside_us + delay_us - self.cost_us)
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,8 @@ def calibrate(session: Session, problem: Problem, case: Case, template: Values) 
 
 def overhead_of(brackets: list[Bracket]) -> Overhead:
     """What honest rounds say about the cost of a round."""
-    rests = sorted(bracket.rest_us for bracket in brackets)
-    cost_us = stats.median(rests)
-    spread_us = rests[-2] - cost_us  # the largest of them may be a hiccup
     publish_us = max(bracket.publish_us for bracket in brackets)
-    return Overhead(publish_us, cost_us, spread_us + ROUND_DOUBT_US)
+    return Overhead(publish_us, min(bracket.rest_us for bracket in brackets))
 
 
 def idle_rounds(
@@ -182,6 +181,11 @@ def idle_rounds(
         block.close()
 
 
+def is_heavy(problem: Problem) -> bool:
+    """Whether a problem's work drives the chip to its power limit."""
+    return problem.spec.cost.unit == "tensor"
+
+
 def floor_us(problem: Problem, case: Case) -> float:
     """The least time of one call on this GPU, microseconds, at its measured ceilings."""
     nbytes, flops = problem.bytes(case), problem.flops(case)
@@ -196,22 +200,23 @@ def calls_per_round(
     effort: Effort = "full",
     sharing: int = 1,
 ) -> int:
-    """How many sets a round has: long enough for the outside clock, enough to keep L2 cold.
+    """How many sets a round has: enough for the outside clock, and to keep L2 cold.
 
-    Length is reckoned at the roofline's floor, which no submission can influence: a slower kernel
-    only makes its rounds longer.
+    What is enough is reckoned at the roofline's floor, which no submission can influence.
     """
     plan = PLANS[device, effort]
     if device == "cpu":
-        return plan.least_calls
-    each_bytes = set_bytes(problem, case, template)
-    l2_bytes = torch.cuda.get_device_properties().L2_cache_size
-    long_enough = math.ceil(plan.round_us / max(floor_us(problem, case), 0.5))
-    cold_enough = math.ceil(COLD_L2 * l2_bytes / each_bytes) + 1
-    room = (
-        int(torch.cuda.get_device_properties().total_memory * MEMORY_SHARE / sharing) // each_bytes
-    )
-    return max(plan.least_calls, min(max(long_enough, cold_enough), plan.most_calls, room))
+        return plan.most_calls
+    layout = arrange([wanted(problem, case, template)])
+    properties = torch.cuda.get_device_properties()
+    needed = ROUND_DOUBT_US / max(GAIN_US, GAIN_SHARE * floor_us(problem, case))
+    if is_heavy(problem):
+        needed *= HEAVY_SHARE
+    cold_enough = math.ceil(COLD_L2 * properties.L2_cache_size / layout.nbytes) + 1
+    tail_bytes = layout.nbytes - layout.writable_at
+    held_bytes = 2 * layout.nbytes + 2 * tail_bytes  # block and image, snapshot and answers
+    room = int(properties.total_memory * MEMORY_SHARE / sharing) // held_bytes
+    return max(LEAST_CALLS, min(max(math.ceil(needed), cold_enough), plan.most_calls, room))
 
 
 def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> None:
@@ -234,13 +239,14 @@ def run_round(
     block.ready(order)
     for _ in range(PINGS):
         session.ask("ping", {}, limit_s, what)
-    start_ns = time.perf_counter_ns()
+    go = session.aim("go", {})
     publish_us = block.publish(order)
-    reply = session.ask("go", {}, limit_s, what)
+    start_ns = time.perf_counter_ns()
+    reply = session.take(session.fire(go, what), limit_s, what)
     block.probe()
-    total_us = (time.perf_counter_ns() - start_ns) / 1e3
+    outside_us = (time.perf_counter_ns() - start_ns) / 1e3
     block.collect()
-    return Bracket(len(order), reply.claim_ns / 1e3, total_us, publish_us)
+    return Bracket(len(order), reply.claim_ns / 1e3, outside_us, publish_us)
 
 
 def capture(session: Session, order: list[int], limit_s: float) -> bool:
@@ -254,12 +260,12 @@ def measure(
     plan: Plan,
     calls: int,
     graph: bool,
-    doubt_us: float | None,
+    ranks: bool,
 ) -> Timing:
     """Rounds until the median claim is known well enough, and the verdict of the outside clock.
 
-    `one_round(i)` runs round i, checks every output of it, and gives its sample. `doubt_us` is the
-    outside clock's doubt per round; None where times are not ranked, and claims are taken as such.
+    `one_round(i)` runs round i, checks every output of it, and gives its sample. Without `ranks`,
+    claims are taken as such.
     """
     samples: list[Sample] = []
     discarded: Counter[str] = Counter()
@@ -275,15 +281,16 @@ def measure(
             break
         if len(samples) >= plan.least_rounds and time.monotonic() >= end:
             break
-    external = stats.median([s.external_us for s in samples])
+    # No round can look shorter from outside than it was, only longer: the shortest is the truest.
+    external = min(s.external_us for s in samples)
     claim = stats.median(claims)
     low, high = stats.median_interval(claims)
-    allowed = 0.0 if doubt_us is None else external * (1 - RELATIVE_DOUBT) - doubt_us / calls
+    allowed = 0.0 if not ranks else external * (1 - RELATIVE_DOUBT) - ROUND_DOUBT_US / calls
     if allowed > claim:
         low, high = allowed, max(high, external)
     return Timing(
         time_us=max(claim, allowed, LEAST_US),
-        ci_us=(low, high),
+        ci_us=(max(low, LEAST_US), max(high, LEAST_US)),
         external_us=external,
         rounds=len(samples),
         discarded=dict(discarded),

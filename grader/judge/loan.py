@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from grader.arena import Slot, Value, arrange, view
+from grader.arena import Slot, Value, arrange, views
 from grader.arena.layout import GUARD_BYTES, ITEM_BYTES, slot_of
 from grader.judge.block import Block, fill_with_poison, poison
 from grader.judge.cases import Values
@@ -58,6 +57,10 @@ class Loan(Block):
             else:
                 views[argument.name].copy_(values[argument.name])
 
+    def close(self) -> None:
+        self._image_views = self._snapshot_views = []
+        super().close()
+
     def collect_again(self) -> bool:
         """Take another snapshot; whether anything has changed since the last."""
         before = self.snapshot.clone()
@@ -96,21 +99,22 @@ class Loan(Block):
 
     def _views(self, index: int, buffer: torch.Tensor, base: int) -> Values:
         """Tensors of one set, those that lie in a buffer which starts at offset `base`."""
-        views: Values = {}
+        found: Values = {}
         for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True):
             if argument.kind == "scalar":
                 continue
-            slots = [replace(s, offset=s.offset - base) for s in _slots_of(place)]
-            if all(s.offset >= 0 and s.offset + s.nbytes <= buffer.numel() for s in slots):
-                tensors = [view(buffer, slot) for slot in slots]
-                views[argument.name] = tensors if isinstance(place, list) else tensors[0]
-        return views
+            slots = [Slot(s.offset - base, s.dtype, s.shape, s.strides) for s in _slots_of(place)]
+            first, last = slots[0], slots[-1]
+            if first.offset >= 0 and last.offset + last.nbytes <= buffer.numel():
+                tensors = views(buffer, slots)
+                found[argument.name] = tensors if isinstance(place, list) else tensors[0]
+        return found
 
     def _poison_image(self) -> None:
-        for views in self._image_views:
+        for values in self._image_views:
             for argument in self.problem.spec.args:
                 if argument.role == "out":
-                    value = views[argument.name]
+                    value = values[argument.name]
                     for tensor in value if isinstance(value, list) else [value]:
                         poison(tensor)
 

@@ -6,6 +6,7 @@ import secrets
 import select
 import signal
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from grader.judge.verdict import Fault, SubmissionFault
@@ -17,12 +18,21 @@ from grader.wire import (
     WireClosed,
     WireError,
     WireTimeout,
+    pack_request,
     receive_reply,
-    send_request,
+    send_packed,
 )
 
 _SLICE_S = 0.1
 _ENDING_S = 5.0
+
+
+@dataclass(frozen=True)
+class Aimed:
+    """A request that only needs to be sent, so that nothing else is timed."""
+
+    sequence: int
+    payload: bytes
 
 
 class Session:
@@ -54,15 +64,23 @@ class Session:
 
     def send(self, kind: str, request: dict[str, Any], what: str, fds: tuple[int, ...] = ()) -> int:
         """Send one request without waiting; its number goes to `take`."""
+        return self.fire(self.aim(kind, request), what, fds)
+
+    def aim(self, kind: str, request: dict[str, Any]) -> Aimed:
+        """A request that is ready to be fired. Raises `SubmissionFault` for a message too many."""
         self.expect_silence()
         sequence = secrets.randbits(32)
+        return Aimed(sequence, pack_request({"kind": kind, "sequence": sequence, **request}))
+
+    def fire(self, aimed: Aimed, what: str, fds: tuple[int, ...] = ()) -> int:
+        """Send a request that was aimed; its number goes to `take`."""
         try:
-            send_request(self.runner.channel, {"kind": kind, "sequence": sequence, **request}, fds)
+            send_packed(self.runner.channel, aimed.payload, fds)
         except WireClosed:
             raise self._ended(what) from None
         except WireError as error:
             raise self._abuse(str(error)) from None
-        return sequence
+        return aimed.sequence
 
     def take(self, sequence: int, limit_s: float, what: str) -> Reply:
         """Wait for the reply to a request; see `ask`."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from grader import stats
+from grader.judge.exclusive import exclusive
 from grader.judge.record import Device, Progress, Record, Watcher
 from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
@@ -83,7 +84,7 @@ def versus(
 
     master = secrets.randbits(53)
     limits = RunnerLimits.of(problem.spec.limits)
-    with contextlib.ExitStack() as stack:
+    with exclusive(device), contextlib.ExitStack() as stack:
         gradings = []
         for _ in (a, b):
             runner = stack.enter_context(sandbox.start(limits, device))

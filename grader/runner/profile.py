@@ -179,10 +179,17 @@ def _why_no_code(device: str) -> str:
 
 def _launched(codes: list[Code], seen: list[dict[str, Any]]) -> list[Code]:
     """Of several kernels of one name, as autotuning leaves them, those that ran."""
-    ran = {(k["name"], k["registers"]) for k in seen}
-    exact = [c for c in codes if (c.name[:NAME_CHARS], c.registers) in ran]
+    exact = [c for c in codes if any(_is_of(c, kernel) for kernel in seen)]
     known = {c.name for c in exact}
     return exact + [c for c in codes if c.name not in known]
+
+
+def _is_of(code: Code, kernel: dict[str, Any]) -> bool:
+    """Whether a kernel that ran may be this code: the profiler tells registers as compiled, or as
+    they are allocated, in eights."""
+    if code.name[:NAME_CHARS] != kernel["name"]:
+        return False
+    return kernel["registers"] in (code.registers, -(-code.registers // 8) * 8)
 
 
 def _join(facts: dict[str, Any], codes: list[Code]) -> None:
@@ -194,7 +201,7 @@ def _join(facts: dict[str, Any], codes: list[Code]) -> None:
         ]
     for kernel in facts["kernels"]:
         for code in codes:
-            if (code.name[:NAME_CHARS], code.registers) == (kernel["name"], kernel["registers"]):
+            if _is_of(code, kernel):
                 kernel |= {
                     "local_bytes": code.local_bytes,
                     "local_instructions": code.local_instructions,

@@ -32,7 +32,7 @@ class Rehearsal:
 
     @classmethod
     def start(cls) -> Rehearsal:
-        """Fork them. Call before making a context on the device oneself."""
+        """Fork them; each makes a context on the device. Call before making one oneself."""
         made = cls()
         for _ in range(max(1, min(MOST, (os.cpu_count() or 1) // 4))):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -77,12 +77,19 @@ def _wait_and_rehearse(sock: socket.socket) -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
+        _make_context()
         folder = sock.recv(4096)
         if folder:
             _rehearse(Path(folder.decode()))
     except BaseException:  # noqa: BLE001 - the call itself will tell what is wrong
         os._exit(1)
     os._exit(0)
+
+
+def _make_context() -> None:
+    import torch
+
+    torch.zeros(1, device="cuda")
 
 
 def _rehearse(folder: Path) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grader.arena import Layout, Slot, view
+from grader.arena import Layout, Slot, view, views
 from grader.runner.load import Entry, LoadError, load_cuda, load_python
 from grader.runner.profile import profile
 from grader.runner.rehearse import Rehearsal
@@ -64,6 +64,7 @@ class Server:
 
             server.rehearsal = Rehearsal.start()  # forks, so it comes before the context
             server.stream = torch.cuda.Stream()
+            torch.cuda.set_stream(server.stream)  # every call finds it current
             server.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             # Triton builds a helper in C the first time; nobody's kernel shall pay for it.
             triton.runtime.driver.active.get_current_device()
@@ -108,8 +109,7 @@ class Server:
         if request["language"] == "cuda":
             self.entry = load_cuda(source, folder, request)
         else:
-            with self._on_stream():
-                self.entry = load_python(source, folder, request)
+            self.entry = load_python(source, folder, request)
         return {"flags": Flag.RETURNS if self.entry.returns else 0}
 
     def rehearsed(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -149,8 +149,7 @@ class Server:
         arguments = list(self.sets[request["set"]])
         for position, value in request["scalars"].items():
             arguments[int(position)] = value
-        with self._on_stream():
-            self.entry.call(self.entry.prepare(arguments, self.case))
+        self.entry.call(self.entry.prepare(arguments, self.case))
         self._wait()
         return {"calls": 1}
 
@@ -161,8 +160,7 @@ class Server:
         assert self.entry is not None
         graph = torch.cuda.CUDAGraph()
         self.graph = None
-        with self._on_stream():
-            self._run(request["order"])  # what is planned once per set must not be in the graph
+        self._run(request["order"])  # what is planned once per set must not be in the graph
         self._wait()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
@@ -186,8 +184,7 @@ class Server:
 
     def go(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run the prepared round, and claim its time."""
-        with self._on_stream():
-            return {"claim_ns": self._timed(self.body)}
+        return {"claim_ns": self._timed(self.body)}
 
     def _run(self, order: list[int]) -> None:
         assert self.entry is not None or not order
@@ -209,15 +206,6 @@ class Server:
             return int(start.elapsed_time(end) * 1e6)
         finally:
             gc.enable()
-
-    def _on_stream(self) -> Any:
-        import contextlib
-
-        if self.device == "cpu":
-            return contextlib.nullcontext()
-        import torch
-
-        return torch.cuda.stream(self.stream)
 
     def _wait(self) -> None:
         if self.device == "cuda":
@@ -290,7 +278,7 @@ def _materialise(buffer: Any, value: Any) -> Any:
     if isinstance(value, Slot):
         return view(buffer, value)
     if isinstance(value, list):
-        return [view(buffer, slot) for slot in value]
+        return views(buffer, value)
     return value
 
 

@@ -219,3 +219,12 @@ def test_infinite_errors_are_valid_json(
     shown = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert shown["cases"][0]["max_abs_err"] == "Infinity"
     assert shell("practice", problem, kernel)[0] == 1
+
+
+def test_practice_is_quick_unless_it_shall_be_full(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    for command in (("practice",), ("practice", "--full"), ("submit",)):
+        status, report = shell.json(*command, problem, kernel)
+        assert (status, report["ranked"]) == (0, command == ("submit",))
+    assert [asked["effort"] for asked in shell.judge.asked] == ["quick", "full", "full"]

@@ -50,7 +50,7 @@ def test_pytorchs_int4_product_multiplies_what_ours_does() -> None:
     code = ProblemCode(problem, "cuda")
     case = next(case for case in problem.cases("test", "cuda") if case.name == "batch")
     values = code.inputs(case, 1)
-    call = code._reference.PREPARED["int4pack_mm"](**values)
+    call = code.prepared["int4pack_mm"](**values)
     assert call is not None
     truth = code.truth(case, values)["out"]
     # Its activations are bf16: 8 bits.

@@ -1,0 +1,262 @@
+"""How much faster than it is can a kernel be made to look? Forgeries beside the kernel they wrap.
+
+    python -m benchmarks.forgery [--tries 10] [--sandbox docker] [--only NAME]... [--out FILE]
+
+The honest kernels are graded first, three times each; then every forgery, so many times, with a
+warm pool of sandboxes. No case of an accepted try may be faster than the honest kernel's median by
+more than 2 % or 3 µs, whichever is larger. A try with another verdict has no score and gains
+nothing; after two with the same one, and none accepted before, the rest are left out. Exit status 0
+when every forgery keeps to that, 1 when one does not.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import click
+
+from grader.judge import grade
+from grader.problem import Problem
+from grader.report import Report, Verdict
+from grader.sandbox.base import RunnerLimits
+from grader.sandbox.pool import Pool
+from grader.stats import median
+from grader.submission import Submission
+from scripts.grade_corpus import make_sandbox
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "submissions" / "softmax"
+HONEST_TRIES = 3
+ALLOWED_SHARE, ALLOWED_US = 0.02, 3.0
+"""What a forgery may gain per call: the larger of this share of the honest time, and so much."""
+
+TORCH, TRITON = "accepted/torch_softmax.py", "accepted/triton_softmax.py"
+FORGERIES = {
+    "rejected/patched_events.py": TORCH,
+    "rejected/native_timer.py": TORCH,
+    "rejected/forged_claim.py": TORCH,
+    "rejected/sandbagged_probe.py": TORCH,
+    "rejected/deferred_stream.py": TORCH,
+    "rejected/deferred_thread.py": TORCH,
+    "rejected/early_done.py": TORCH,
+    "rejected/done_by_thread.py": TORCH,
+    "rejected/skips_the_server.py": TORCH,
+    "rejected/leaves_the_tail.py": TORCH,
+    "accepted/hostile_patches_clocks.py": TORCH,
+    "accepted/hostile_shaves_claim.py": TORCH,
+    "accepted/hostile_shaves_to_the_limit.py": TORCH,
+    "accepted/hostile_done_in_flight.py": TORCH,
+    "accepted/hostile_peeks_ahead.py": TORCH,
+    "accepted/hostile_starts_before_go.py": TORCH,
+    "accepted/hostile_all_at_once.py": TORCH,
+    "accepted/hostile_overlapping_calls.py": TORCH,
+    "accepted/hostile_batches_calls.py": TRITON,
+    "accepted/hostile_l2_persistence.py": TORCH,
+    "accepted/hostile_slows_baseline.py": TORCH,
+    "wrong_answer/hostile_works_in_warm_up.py": TORCH,
+    "wrong_answer/hostile_stale_graph.py": TORCH,
+    "wrong_answer/hostile_cached_by_pointer.py": TORCH,
+    "wrong_answer/hostile_cached_by_shape.py": TORCH,
+    "wrong_answer/hostile_cached_by_sample.py": TORCH,
+    "wrong_answer/hostile_half_the_work.py": TORCH,
+    "wrong_answer/hostile_says_done.py": TORCH,
+}
+"""Each forgery, and the honest kernel that it wraps; below `submissions/softmax`."""
+
+HEAD = """\
+| | file | verdicts | best score µs | honest score µs | gain | worst case | gained of allowed µs |
+|---|---|---|---|---|---|---|---|"""
+
+
+@dataclass(frozen=True)
+class Try:
+    """What one grading of a file came to."""
+
+    outcome: str
+    """The verdict, and the rule behind it; or how the judge fell over."""
+    score_us: float | None = None
+    """None unless it was accepted."""
+    times_us: dict[str, float] = field(default_factory=dict)
+    """By benchmark case, of an accepted one."""
+    ours: bool = False
+    """Whether it was the judge that failed."""
+
+
+@dataclass(frozen=True)
+class Honest:
+    """What an honest kernel takes: medians over its tries, microseconds."""
+
+    score_us: float
+    times_us: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much faster than the honest kernel a forgery looked on one case, and how much it may."""
+
+    case: str
+    gained_us: float
+    allowed_us: float
+
+    @property
+    def share(self) -> float:
+        """Of what is allowed; above 1 the clock was fooled."""
+        return self.gained_us / self.allowed_us
+
+
+def attempt(grade_once: Callable[[], Report]) -> Try:
+    """Grade once, whatever comes of it."""
+    try:
+        report = grade_once()
+    except Exception as error:  # noqa: BLE001 - it is reported, as the defect it is
+        traceback.print_exc()
+        return Try(f"the judge fell over: {type(error).__name__}", ours=True)
+    if report.verdict is Verdict.ACCEPTED and report.score_us is not None:
+        benchmarks = [c for c in report.cases if c.kind == "benchmark"]
+        times_us = {c.name: c.time_us for c in benchmarks if c.time_us is not None}
+        outcome = "accepted" if report.ranked else "accepted, unranked"
+        return Try(outcome, report.score_us, times_us)
+    rule = f" ({report.rule})" if report.rule else ""
+    failed = report.verdict in (None, Verdict.JUDGE_ERROR)
+    if failed:
+        print(report.reason, *report.notes, sep="\n", file=sys.stderr)
+    return Try(f"{report.verdict or 'no verdict'}{rule}", ours=failed)
+
+
+def tries_of(grade_once: Callable[[], Report], tries: int) -> Iterator[Try]:
+    """Up to so many tries; fewer when two came to the same, and none was accepted."""
+    seen: Counter[str] = Counter()
+    accepted = False
+    for _ in range(tries):
+        one = attempt(grade_once)
+        yield one
+        seen[one.outcome] += 1
+        accepted = accepted or one.score_us is not None
+        if not accepted and max(seen.values()) >= 2:
+            return
+
+
+def honest_of(tries: list[Try]) -> Honest | None:
+    """Medians over the accepted tries; None where there are none."""
+    scores = [one.score_us for one in tries if one.score_us is not None]
+    if not scores:
+        return None
+    accepted = [one.times_us for one in tries if one.score_us is not None]
+    common = set.intersection(*map(set, accepted))
+    return Honest(median(scores), {c: median([times[c] for times in accepted]) for c in common})
+
+
+def worst_gain(honest: Honest, tries: list[Try]) -> Gain | None:
+    """The case, over all accepted tries, that beats its allowance by most; None without any."""
+    gains = [
+        Gain(case, honest_us - one.times_us[case], max(ALLOWED_SHARE * honest_us, ALLOWED_US))
+        for one in tries
+        for case, honest_us in honest.times_us.items()
+        if case in one.times_us
+    ]
+    return max(gains, key=lambda gain: gain.share, default=None)
+
+
+def keeps(honest: Honest | None, tries: list[Try]) -> bool:
+    """Whether a forgery gained no more than allowed. A failure of the judge proves nothing."""
+    if honest is None or not tries or any(one.ours for one in tries):
+        return False
+    gain = worst_gain(honest, tries)
+    return gain is None or gain.share <= 1
+
+
+def row(name: str, honest: Honest | None, tries: list[Try], wanted: int) -> str:
+    """A row of the Markdown table."""
+    counts = Counter(one.outcome for one in tries)
+    verdicts = ", ".join(f"{outcome} × {count}" for outcome, count in counts.items())
+    if len(tries) < wanted:
+        verdicts += f"; stopped after {len(tries)}"
+    scores = [one.score_us for one in tries if one.score_us is not None]
+    gain = worst_gain(honest, tries) if honest else None
+    cells = [
+        "✔" if keeps(honest, tries) else "✘",
+        f"`{name}`",
+        verdicts,
+        f"{min(scores):.2f}" if scores else "–",
+        f"{honest.score_us:.2f}" if honest else "not known",
+        f"{1 - min(scores) / honest.score_us:+.1%}" if scores and honest else "–",
+        gain.case if gain else "–",
+        f"{gain.gained_us:+.2f} of {gain.allowed_us:.2f}" if gain else "–",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+class Table:
+    """Prints lines, and keeps the file up to them."""
+
+    def __init__(self, out: Path | None) -> None:
+        self._out = out
+        self._lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        """One more line."""
+        self._lines.append(line)
+        print(line, flush=True)
+        if self._out is not None:
+            self._out.write_text("\n".join(self._lines) + "\n")
+
+
+def chosen(only: tuple[str, ...]) -> dict[str, str]:
+    """The forgeries whose path contains one of the texts; all of them without a text."""
+    return {f: h for f, h in FORGERIES.items() if not only or any(text in f for text in only)}
+
+
+def compare(
+    grade_file: Callable[[str], Report], names: dict[str, str], tries: int, table: Table
+) -> bool:
+    """Grade honest kernels, then forgeries; whether every one of these keeps to what is allowed."""
+    table.add(HEAD)
+    honest: dict[str, Honest | None] = {}
+    for name in dict.fromkeys(names.values()):
+        found = list(tries_of(partial(grade_file, name), HONEST_TRIES))
+        honest[name] = honest_of(found)
+        table.add(row(name, honest[name], found, HONEST_TRIES))
+    kept = 0
+    for name, wrapped in names.items():
+        found = list(tries_of(partial(grade_file, name), tries))
+        kept += keeps(honest[wrapped], found)
+        table.add(row(name, honest[wrapped], found, tries))
+    table.add(f"\n{kept} of {len(names)} forgeries gained no more than 2 % or 3 µs per call.")
+    return kept == len(names)
+
+
+@click.command()
+@click.option("--tries", default=10, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--sandbox", type=click.Choice(["process", "docker"]), default="process", show_default=True
+)
+@click.option("--only", multiple=True, help="Only forgeries whose path contains this.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the table to this file too.")
+def main(tries: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
+    """Grade forgeries of softmax beside the honest kernels that they wrap."""
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("forgery.py needs an NVIDIA GPU, and torch sees none")
+    names = chosen(only)
+    if not names:
+        sys.exit(f"no forgery's path contains {' or '.join(only)}")
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    limits = problem.spec.limits
+    with Pool(make_sandbox(sandbox), RunnerLimits.of(limits), "cuda") as pool:
+
+        def grade_file(name: str) -> Report:
+            submission = Submission.read(FOLDER / name, limits.source_bytes)
+            return grade(problem, submission, sandbox=pool, device="cuda")
+
+        sys.exit(0 if compare(grade_file, names, tries, Table(out)) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""`grade compare`: which of two kernels is faster, and how surely."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from grader.cli.desk import Desk
+from grader.cli.options import (
+    choose_device,
+    device_option,
+    find_problem,
+    json_option,
+    problem_folders,
+    sandbox_option,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grader.cli.submit import Job
+    from grader.judge.versus import Answer, Comparison, Ratio
+    from grader.problem import Problem
+
+STYLES: dict[Answer, str] = {
+    "faster": "bold green",
+    "slower": "bold red",
+    "same": "bold",
+    "unsure": "yellow",
+}
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--problem", metavar="PROBLEM", help="Needed where the files do not tell it.")
+@device_option
+@sandbox_option
+@json_option
+@click.pass_obj
+def compare(
+    desk: Desk,
+    a: Path,
+    b: Path,
+    problem: str | None,
+    device: str,
+    sandbox_name: str,
+    as_json: bool,
+) -> int:
+    """Say whether kernel B is faster than kernel A, slower, or the same.
+
+    Both are tested, and then timed in turn in sandboxes of their own, so that what drifts meets
+    both alike. Each ratio is B's time over A's, with its 95 % interval. Exit status 0 when there is
+    an answer (unsure is one), 1 when a file is not right on every test, 2 when the call is wrong.
+    """
+    from grader.cli.submit import Job
+    from grader.cli.terminal import emit, err, out
+    from grader.judge.versus import Unequal
+    from grader.report import one_line
+
+    found = find_problem(problem) if problem else _problem_of(a)
+    jobs = [Job.prepare(desk, found, file, device, sandbox_name) for file in (a, b)]
+    chosen = choose_device(desk, device)
+    for job in jobs:
+        if chosen == "cpu" and job.submission.language == "cuda":
+            raise click.UsageError(f"{job.submission.name}: a .cu file needs a GPU to be timed")
+    if not as_json and jobs[0].note:
+        err().print(jobs[0].note, style="yellow", soft_wrap=True)
+    try:
+        comparison = _compare(desk, jobs[0], jobs[1], show=not as_json)
+    except Unequal as error:
+        click.echo(f"grade: {one_line(str(error))}", err=True)
+        return 1
+    if as_json:
+        emit(_as_json(found, comparison))
+    else:
+        _print(out(), a, b, comparison, chosen)
+    return 0
+
+
+def _compare(desk: Desk, a: Job, b: Job, *, show: bool) -> Comparison:
+    from grader.cli.progress import watching
+    from grader.cli.submit import unwinding
+
+    with unwinding(), watching(show) as watcher:
+        return desk.compare(
+            a.problem,
+            a.submission,
+            b.submission,
+            sandbox=a.sandbox,
+            device=a.device,
+            progress=watcher,
+        )
+
+
+def _problem_of(file: Path) -> Problem:
+    """The one problem whose entry the file defines. Raises click.UsageError otherwise."""
+    from grader.submission import Submission
+
+    text = Submission.read(file, 1 << 20).source.decode("utf-8", "replace")
+    matches = []
+    for folder in problem_folders():
+        problem = find_problem(str(folder))
+        entry = re.escape(problem.spec.entry)
+        if re.search(rf"(?m)^\s*def {entry}\(|\bvoid {entry}\(", text):
+            matches.append(problem)
+    if len(matches) == 1:
+        return matches[0]
+    names = " or ".join(problem.name for problem in matches) or "no known one"
+    raise click.UsageError(f"{file} could be of {names}; say which: --problem PROBLEM")
+
+
+def _print(console: Console, a: Path, b: Path, comparison: Comparison, device: str) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from grader.cli.terminal import safe
+
+    table = Table("case", "A µs", "B µs", "B / A", "95 % interval", "B is", box=box.SIMPLE_HEAD)
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for ratio in [*comparison.cases, comparison.overall]:
+        if ratio is comparison.overall:
+            table.add_section()
+        low, high = ratio.ci
+        table.add_row(
+            ratio.name,
+            f"{ratio.a_us:.2f}",
+            f"{ratio.b_us:.2f}",
+            f"{ratio.ratio:.4f}",
+            f"{low:.4f} – {high:.4f}",
+            Text(ratio.answer, STYLES[ratio.answer]),
+        )
+    for letter, file in (("A", a), ("B", b)):
+        console.print(Text.assemble((f"{letter}  ", "bold"), safe(file.name, 80)))
+    console.print(table)
+    console.print(_sentence(comparison.overall))
+    if device == "cpu":
+        console.print("times of a CPU: practice", style="dim")
+
+
+def _sentence(overall: Ratio) -> str:
+    change = abs(overall.ratio - 1) * 100
+    match overall.answer:
+        case "same":
+            return "B and A are the same."
+        case "unsure":
+            return f"Unsure: B over A lies between {overall.ci[0]:.4f} and {overall.ci[1]:.4f}."
+        case word:
+            return f"B is {change:.2f} % {word} than A."
+
+
+def _as_json(problem: Problem, comparison: Comparison) -> str:
+    import json
+    from dataclasses import asdict
+
+    def one(ratio: Ratio) -> dict[str, object]:
+        return asdict(ratio) | {"answer": ratio.answer}
+
+    return json.dumps(
+        {
+            "problem": problem.name,
+            "overall": one(comparison.overall),
+            "cases": [one(ratio) for ratio in comparison.cases],
+        }
+    )

@@ -1,0 +1,31 @@
+# grade: device=cuda rule=work_outside_call
+"""Leaves the last set of each round to a stream that nobody waits for: 98 % is done at "done".
+
+The tail is held back 20 ms, so that it surely runs while the judge looks. A few words of every set
+are read when the clock stops, at places that nobody knows, and compared with the copy taken later.
+"""
+
+import torch
+from grader.runner.serve import Server
+
+side = torch.cuda.Stream()
+run = Server._run
+
+
+def all_but_the_tail(self, order):
+    if len(order) < 2:
+        return run(self, order)
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a graph would wait for the tail")
+    run(self, order[:-1])
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(40_000_000)
+        run(self, order[-1:])
+
+
+Server._run = all_but_the_tail
+
+
+def softmax(x, out):
+    torch.softmax(x, dim=-1, out=out)

@@ -1,0 +1,313 @@
+"""Rehearsing beside the runner: work is dealt out, nobody waits too long, and nobody is left.
+
+What the processes do on a GPU is replaced; that there are processes is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.arena import Slot, pack, tensor_like
+from grader.runner import rehearse
+from grader.runner.rehearse import MOST, Rehearsal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Python 3.12 warns of any fork beside threads, and PyTorch has some. The processes run little of
+# Python before they end, and the runner itself forks before it has any.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+Job = Callable[[Path], None]
+Start = Callable[[Job], Rehearsal]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a rehearsal of three processes that do as told; ended with the test."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(rehearse, "_make_context", lambda: None, raising=False)
+    made: list[Rehearsal] = []
+
+    def begin(job: Job) -> Rehearsal:
+        monkeypatch.setattr(rehearse, "_rehearse", job)
+        made.append(Rehearsal.start())
+        return made[-1]
+
+    yield begin
+    for rehearsal in made:
+        rehearsal.end()
+
+
+def pids_of(rehearsal: Rehearsal) -> list[int]:
+    return [pid for pid, _ in rehearsal._children]
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def wait_for(happened: Callable[[], bool], limit_s: float = 10) -> None:
+    deadline = time.monotonic() + limit_s
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def request(cases: int) -> dict[str, Any]:
+    return {"entry": "f", "roles": ["in"], "cases": [{"number": i} for i in range(cases)]}
+
+
+def note(folder: Path) -> None:
+    """Write down what there was to do."""
+    job = json.loads((folder / "job.json").read_text())
+    numbers = [case["number"] for case in job["cases"]]
+    text = (folder / "source").read_text()
+    (folder / "done").write_text(json.dumps([numbers, text, job["entry"]]))
+
+
+def sleep(folder: Path) -> None:
+    (folder / "asleep").touch()
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(("cpus", "processes"), [(None, 1), (1, 1), (8, 2), (16, 4), (192, MOST)])
+def test_there_are_as_many_as_the_machine_bears(
+    start: Start, monkeypatch: pytest.MonkeyPatch, cpus: int | None, processes: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    assert len(pids_of(start(note))) == processes
+
+
+def test_every_case_is_dealt_out_once_the_last_ones_first(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    pids = pids_of(rehearsal)
+    rehearsal.begin(b"def f(x): ...", tmp_path, request(cases=8))
+    rehearsal.wait(20)
+    shares = []
+    for index in range(len(pids)):
+        numbers, text, entry = json.loads((tmp_path / f"rehearsal{index}" / "done").read_text())
+        assert (text, entry) == ("def f(x): ...", "f")
+        assert numbers == sorted(numbers, reverse=True)
+        shares.append(numbers)
+    assert shares == [[7, 4, 1], [6, 3, 0], [5, 2]]
+    assert not any(map(runs, pids))
+
+
+def test_there_may_be_fewer_cases_than_processes(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    rehearsal.begin(b"", tmp_path, request(cases=1))
+    rehearsal.wait(20)
+    assert [
+        json.loads((tmp_path / f"rehearsal{i}" / "done").read_text())[0] for i in range(3)
+    ] == [[0], [], []]
+
+
+def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(sleep)
+    pids = pids_of(rehearsal)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    wait_for(lambda: all((tmp_path / f"rehearsal{i}" / "asleep").exists() for i in range(3)))
+    assert all(map(runs, pids))
+    start_s = time.monotonic()
+    rehearsal.wait(0.3)
+    assert 0.3 <= time.monotonic() - start_s < 0.3 + 2  # of three that sleep, not thrice as long
+    assert not any(map(runs, pids))
+
+
+def test_waiting_ends_with_the_last_of_them(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    start_s = time.monotonic()
+    rehearsal.wait(60)
+    assert time.monotonic() - start_s < 20
+
+
+def test_those_that_never_had_a_job_end_too(start: Start) -> None:
+    rehearsal = start(sleep)
+    pids = pids_of(rehearsal)
+    assert all(map(runs, pids))
+    rehearsal.end()
+    assert not any(map(runs, pids))
+
+
+def test_ending_may_be_repeated_and_waiting_for_nobody_is_short(start: Start) -> None:
+    rehearsal = start(note)
+    rehearsal.end()
+    rehearsal.end()
+    start_s = time.monotonic()
+    rehearsal.wait(60)
+    assert time.monotonic() - start_s < 1
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, MemoryError])
+def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
+    start: Start, tmp_path: Path, error: type[BaseException]
+) -> None:
+    def fail(folder: Path) -> None:
+        raise error
+
+    rehearsal = start(fail)
+    pids = pids_of(rehearsal)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    wait_for(lambda: not any(map(runs, pids)))
+    rehearsal.wait(20)
+
+
+def test_what_they_print_is_not_shown(
+    start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def speak(folder: Path) -> None:
+        os.write(1, b"accepted\n")
+        os.write(2, b"accepted\n")
+
+    rehearsal = start(speak)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    rehearsal.wait(20)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_descriptor_is_left(start: Start, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    rehearsal = start(note)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    rehearsal.wait(20)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.xfail(
+    reason="a process that has ended before its job comes (no memory for a context) raises "
+    "BrokenPipeError in begin(), which the judge takes for the submission's compile error"
+)
+def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    first = pids_of(rehearsal)[0]
+    os.kill(first, 9)
+    wait_for(lambda: not runs(first))
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    rehearsal.wait(20)
+    assert (tmp_path / "rehearsal1" / "done").exists()
+
+
+def test_they_end_with_the_runner() -> None:
+    """A runner that is killed cannot end them: they see that it is gone."""
+    program = """
+import os
+from grader.runner import rehearse
+os.cpu_count = lambda: 12
+rehearse._make_context = lambda: None
+print(*[pid for pid, _ in rehearse.Rehearsal.start()._children], flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 3, done.stderr
+    wait_for(lambda: not any(map(runs, pids)))
+
+
+# --- what one of them does
+
+
+class FakeCuda:
+    """Takes tensors for the GPU's where there is none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        self.waits = 0
+        monkeypatch.setattr(torch.cuda, "synchronize", self._wait)
+        monkeypatch.setattr(
+            rehearse, "tensor_like", lambda slot, device: tensor_like(slot, "cpu")
+        )
+
+    def _wait(self) -> None:
+        self.waits += 1
+
+
+def test_each_case_is_called_on_zeros_of_its_shape_and_a_failing_one_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import ModuleType
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "submission", ModuleType("submission"))
+    cuda = FakeCuda(monkeypatch)
+    source = """
+from pathlib import Path
+
+def f(x, many, n, out):
+    if n == 1:
+        raise ValueError("not this one")
+    line = [tuple(x.shape), x.stride(), str(x.dtype), float(x.abs().sum()), len(many), n]
+    with Path(__file__).with_name("seen").open("a") as file:
+        print(*line, file=file)
+"""
+    strided = Slot(4096, "fp16", (2, 3), (1, 2))
+    vector = Slot(0, "fp32", (4,), (1,))
+    two = [vector, vector]
+    cases = [
+        {"values": [pack(strided), pack(two), pack(n), pack(vector)]}  # x, many, n, out
+        for n in range(3)
+    ]
+    job = {"entry": "f", "roles": ["in", "in", "in", "out"], "cases": cases}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    (tmp_path / "source").write_text(source)
+    rehearse._rehearse(tmp_path)
+    assert (tmp_path / "seen").read_text().splitlines() == [
+        "(2, 3) (1, 2) torch.float16 0.0 2 0",
+        "(2, 3) (1, 2) torch.float16 0.0 2 2",
+    ]
+    assert cuda.waits == 2
+
+
+@pytest.mark.cuda
+def test_what_is_rehearsed_is_found_in_tritons_cache(tmp_path: Path) -> None:
+    """In a process of its own, since forking must come before this one's context."""
+    source = """
+import triton, triton.language as tl
+
+@triton.jit
+def copy(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+def f(x, out):
+    copy[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
+"""
+    program = f"""
+import json
+from pathlib import Path
+from grader.arena import Slot, pack, tensor_like
+from grader.runner.rehearse import Rehearsal
+rehearsal = Rehearsal.start()
+vector = pack(Slot(0, "fp32", (1000,), (1,)))
+job = {{"entry": "f", "roles": ["in", "out"], "cases": [{{"values": [vector, vector]}}]}}
+rehearsal.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
+rehearsal.wait(120)
+"""
+    cache = tmp_path / "cache"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"TRITON_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(cache.glob("*/copy.cubin"))

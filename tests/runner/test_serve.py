@@ -1,0 +1,364 @@
+"""The runner's side of the wire: every request has one reply, whatever the submission does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from grader.arena import Slot, arrange, view
+from grader.arena.host import HostArena
+from grader.runner.serve import Server, _failure, _read, serve
+from grader.wire import (
+    TEXT_BYTES,
+    Flag,
+    Reply,
+    Status,
+    receive_reply,
+    sealed_memory,
+    send_request,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTOR = Slot(0, "fp32", (5,), (1,))
+ROLES = ["in", "in", "out"]
+ADD = "def add(x, n, out):\n    out.copy_(x + n)\n"
+
+
+class Judge:
+    """The other end of the wire of a server that runs in a thread."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.sock, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.thread = threading.Thread(target=serve, args=(self.far, server), daemon=True)
+        self.thread.start()
+        self.sequence = 0
+
+    def ask(self, kind: str, fds: tuple[int, ...] = (), **request: Any) -> Reply:
+        self.sequence += 1
+        send_request(self.sock, {"kind": kind, "sequence": self.sequence, **request}, fds)
+        reply = receive_reply(self.sock, 20)
+        assert reply.sequence == self.sequence
+        return reply
+
+    def load(self, source: str | bytes, **changes: Any) -> Reply:
+        content = source.encode() if isinstance(source, str) else source
+        fd = sealed_memory("source", content)
+        request: dict[str, Any] = {
+            "language": "python",
+            "source_bytes": len(content),
+            "entry": "add",
+            "roles": ROLES,
+        }
+        try:
+            return self.ask("load", (fd,), **request | changes)
+        finally:
+            os.close(fd)
+
+    def lend(self, count: int = 2) -> tuple[HostArena, list[list[Any]]]:
+        """A block of sets for `add`; the tensors of each, as the judge sees them."""
+        one: list[tuple[bool, Any]] = [(False, VECTOR), (False, 10), (True, VECTOR)]
+        layout = arrange([one] * count)
+        arena = HostArena.create(layout.nbytes)
+        text = layout.to_json()
+        fd = sealed_memory("layout", text)
+        reply = self.ask(
+            "lend", (arena.fd, fd), layout_bytes=len(text), dims=[], symbol="", case="x"
+        )
+        os.close(fd)
+        assert reply.status is Status.OK, reply.text
+        sets: list[list[Any]] = [
+            [view(arena.buffer, v) if isinstance(v, Slot) else v for v in values]
+            for values in layout.sets
+        ]
+        for i, values in enumerate(sets):
+            values[0].fill_(i)
+        return arena, sets
+
+    def close(self) -> None:
+        self.sock.close()
+        self.thread.join(10)
+        assert not self.thread.is_alive(), "it serves on although the judge has hung up"
+        self.far.close()
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    monkeypatch.setenv("GRADE_JIT", str(tmp_path))
+    # What a load leaves in this process goes with the test.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "submission", ModuleType("submission"))
+    judge = Judge(Server("cpu"))
+    yield judge
+    judge.close()
+
+
+def test_it_tells_its_versions(judge: Judge) -> None:
+    reply = judge.ask("hello", device="cpu", triton=False, nvcc=False)
+    assert reply.status is Status.OK
+    assert f"torch={torch.__version__}" in reply.text
+    assert "python=" in reply.text
+    assert "nvcc" not in reply.text
+
+
+def test_it_says_when_there_is_no_compiler(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "nvcc=none" in judge.ask("hello", device="cpu", triton=False, nvcc=True).text
+
+
+def test_load_lend_call(judge: Judge) -> None:
+    assert judge.load(ADD).status is Status.OK
+    arena, sets = judge.lend()
+    reply = judge.ask("call", set=1, scalars={"1": 40})
+    assert (reply.status, reply.calls) == (Status.OK, 1)
+    assert sets[1][2].tolist() == [41.0] * 5
+    assert sets[0][2].tolist() == [0.0] * 5
+    arena.close()
+
+
+def test_a_round_calls_its_sets_and_claims_a_time(judge: Judge) -> None:
+    judge.load("import time\n" + ADD + "    time.sleep(0.01)\n")
+    arena, sets = judge.lend(count=3)
+    assert judge.ask("ready", order=[2, 0], graph=False).calls == 2
+    assert judge.ask("ping").status is Status.OK
+    assert sets[0][2].tolist() == [0.0] * 5  # nothing runs before "go"
+    reply = judge.ask("go")
+    assert reply.status is Status.OK
+    assert 20e6 <= reply.claim_ns < 2e9
+    assert [values[2][0].item() for values in sets] == [10.0, 0.0, 12.0]
+    arena.close()
+
+
+def test_a_new_loan_takes_the_place_of_the_old(judge: Judge) -> None:
+    judge.load(ADD)
+    first, old = judge.lend()
+    second, new = judge.lend()
+    judge.ask("call", set=0, scalars={})
+    assert new[0][2].tolist() == [10.0] * 5
+    assert old[0][2].tolist() == [0.0] * 5
+    first.close()
+    second.close()
+
+
+def test_outputs_may_be_returned(judge: Judge) -> None:
+    reply = judge.load("def add(x, n):\n    return x + n\n")
+    assert reply.flags & Flag.RETURNS
+    arena, sets = judge.lend()
+    judge.ask("call", set=1, scalars={})
+    assert sets[1][2].tolist() == [11.0] * 5
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("x.double()", "torch.float64"),
+        ("x[:2]", "(2,)"),
+        ("3", "returned a int"),
+        ("(x, x)", "returned 2 values"),
+        ("None", "NoneType"),
+    ],
+)
+def test_what_is_returned_must_fit(judge: Judge, returned: str, words: str) -> None:
+    judge.load(f"def add(x, n):\n    return {returned}\n")
+    arena, _ = judge.lend()
+    reply = judge.ask("call", set=0, scalars={})
+    assert reply.status is Status.RUNTIME_ERROR
+    assert words in reply.text
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def add(", "(line 1)"),
+        ("x = 1", "no function named 'add'"),
+        ("add = 3", "not a function but a int"),
+        ("class add: pass", "class"),
+        ("async def add(x, n, out): pass", "async"),
+        ("def add(x, n, out): yield", "generator"),
+        ("def add(x): pass", "'add(x)' does not take the 3 arguments"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import no_such_package", "no_such_package"),
+        (b"\xff\xfe\x00", ""),
+    ],
+)
+def test_what_does_not_become_an_entry(judge: Judge, source: str | bytes, words: str) -> None:
+    reply = judge.load(source)
+    assert reply.status is Status.COMPILE_ERROR
+    assert words in reply.text
+    assert "\n" not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("1 / 0", Status.RUNTIME_ERROR, "ZeroDivisionError: division by zero (line 3 of the"),
+        ("exit(0)", Status.RUNTIME_ERROR, "SystemExit"),
+        ("raise KeyboardInterrupt", Status.RUNTIME_ERROR, "KeyboardInterrupt"),
+        ("raise GeneratorExit", Status.RUNTIME_ERROR, "GeneratorExit"),
+        ("raise MemoryError('no more')", Status.OUT_OF_MEMORY, "no more"),
+        ("raise ValueError('é' * 9000)", Status.RUNTIME_ERROR, "ValueError: é"),
+        ("raise ValueError('\\udc80')", Status.RUNTIME_ERROR, "ValueError: ?"),
+    ],
+)
+def test_a_call_that_fails_is_told_and_the_next_one_runs(
+    judge: Judge, body: str, status: Status, words: str
+) -> None:
+    judge.load("def add(x, n, out):\n    if n < 0:\n        " + body + "\n    out.fill_(n)\n")
+    arena, sets = judge.lend()
+    reply = judge.ask("call", set=0, scalars={"1": -1})
+    assert reply.status is status
+    assert words in reply.text
+    assert len(reply.text.encode()) <= TEXT_BYTES + 2  # a character cut in two is replaced
+    assert judge.ask("call", set=0, scalars={"1": 7}).status is Status.OK
+    assert sets[0][2].tolist() == [7.0] * 5
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_"),
+    [
+        ("no_such_thing", {}),
+        ("call", {"set": 0, "scalars": {}}),  # nothing loaded
+        ("call", {}),
+        ("load", {}),
+        ("lend", {"layout_bytes": 10}),
+        ("go", {}),  # nothing made ready
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered(
+    judge: Judge, kind: str, request_: dict[str, Any]
+) -> None:
+    assert judge.ask(kind, **request_).status is Status.RUNTIME_ERROR
+    assert judge.ask("ping").status is Status.OK
+
+
+def test_descriptors_are_closed_whatever_becomes_of_a_request(judge: Judge) -> None:
+    judge.load(ADD)
+    arena, _ = judge.lend()
+    before = len(os.listdir("/proc/self/fd"))
+    for kind in ("ping", "no_such_thing", "load", "lend"):
+        fds = tuple(os.memfd_create("stray") for _ in range(3))
+        judge.ask(kind, fds)
+        for fd in fds:
+            os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    arena.close()
+
+
+def test_a_file_that_is_shorter_than_announced_is_no_hang() -> None:
+    fd = sealed_memory("source", b"short")
+    with pytest.raises(OSError, match="shorter than announced"):
+        _read(fd, 10)
+    assert _read(fd, 5) == b"short"
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), Status.OUT_OF_MEMORY),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory"), Status.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), Status.OUT_OF_MEMORY),
+        (RuntimeError("shapes differ"), Status.RUNTIME_ERROR),
+        (OSError(28, "No space left on device"), Status.RUNTIME_ERROR),
+    ],
+)
+def test_memory_that_ran_out_is_told_from_other_errors(
+    error: BaseException, status: Status
+) -> None:
+    assert _failure(3, error).status is status
+
+
+def test_collection_is_on_again_after_a_round_that_failed(judge: Judge) -> None:
+    import gc
+
+    judge.load("def add(x, n, out):\n    raise ValueError\n")
+    arena, _ = judge.lend()
+    judge.ask("ready", order=[0], graph=False)
+    assert judge.ask("go").status is Status.RUNTIME_ERROR
+    assert gc.isenabled()
+    arena.close()
+
+
+# --- the process around it
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-s", "-m", "grader.runner", *arguments],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--fd"], ["--fd", "0", "--device", "tpu"], ["--listen", "x"]]
+)
+def test_a_wrong_call_is_2(arguments: list[str]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        runner = start(*arguments, stdin=theirs)
+        _, shown = runner.communicate(timeout=20)
+    assert runner.returncode == 2
+    assert shown.splitlines()[-1].startswith("usage: ")
+
+
+@pytest.fixture
+def wire() -> Iterator[Callable[[], tuple[socket.socket, subprocess.Popen[str]]]]:
+    """Starts a runner with one end of a wire; the other end, and the process."""
+    started: list[tuple[socket.socket, subprocess.Popen[str]]] = []
+
+    def begin() -> tuple[socket.socket, subprocess.Popen[str]]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        runner = start("--fd", str(theirs.fileno()), pass_fds=[theirs.fileno()])
+        theirs.close()
+        started.append((ours, runner))
+        return ours, runner
+
+    yield begin
+    for sock, runner in started:
+        sock.close()
+        runner.kill()
+        runner.communicate(timeout=20)
+
+
+def child_of(runner: subprocess.Popen[str]) -> int:
+    """The one that serves; its parent only reaps."""
+    path = Path(f"/proc/{runner.pid}/task/{runner.pid}/children")
+    while not (found := path.read_text().split()):
+        assert runner.poll() is None
+    return int(found[0])
+
+
+Wire = Callable[[], tuple[socket.socket, subprocess.Popen[str]]]
+
+
+def test_it_ends_well_when_the_judge_hangs_up(wire: Wire) -> None:
+    sock, runner = wire()
+    send_request(sock, {"kind": "ping", "sequence": 4})
+    assert receive_reply(sock, 60).status is Status.OK
+    sock.close()
+    assert runner.wait(20) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_it_ends_as_its_child_ended(wire: Wire, number: signal.Signals) -> None:
+    _, runner = wire()
+    os.kill(child_of(runner), number)
+    assert runner.wait(20) == -number

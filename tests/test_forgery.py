@@ -1,0 +1,199 @@
+"""The arithmetic of `benchmarks/forgery.py`, and that its forgeries know the clock they forge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.forgery import (
+    FOLDER,
+    FORGERIES,
+    Honest,
+    Table,
+    Try,
+    chosen,
+    compare,
+    honest_of,
+    keeps,
+    row,
+    tries_of,
+    worst_gain,
+)
+from grader.judge import clock
+from grader.report import CaseResult, Report, Rule, Verdict
+
+HONEST = Honest(60.0, {"small": 12.0, "large": 300.0})
+
+
+def accepted(small_us: float, large_us: float, score_us: float = 60.0) -> Try:
+    return Try("accepted", score_us, {"small": small_us, "large": large_us})
+
+
+REJECTED = Try("rejected (time_claim)")
+
+
+def report(verdict: Verdict, rule: Rule | None = None, score_us: float | None = None) -> Report:
+    case = CaseResult(name="small", kind="benchmark", params={}, status="passed", time_us=score_us)
+    return Report(
+        problem="softmax",
+        problem_digest="",
+        submission_sha256="",
+        submission_name="",
+        language="python",
+        verdict=verdict,
+        rule=rule,
+        reason="",
+        device="cuda",
+        sandbox="process",
+        ranked=True,
+        score_us=score_us,
+        cases=[case],
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("small_us", "large_us", "case", "share"),
+    [
+        (9.0, 300.0, "small", 1.0),  # 3 µs of a short call are allowed
+        (12.0, 294.0, "large", 1.0),  # and 2 % of a long one
+        (12.0, 288.0, "large", 2.0),
+        (6.0, 294.0, "small", 2.0),
+        (13.2, 303.0, "small", -0.4),  # both slower: the least slow in what is allowed
+    ],
+)
+def test_the_worst_case_is_measured_in_its_allowance(
+    small_us: float, large_us: float, case: str, share: float
+) -> None:
+    gain = worst_gain(HONEST, [accepted(small_us, large_us)])
+    assert gain is not None
+    assert gain.case == case
+    assert gain.share == pytest.approx(share)
+
+
+def test_the_worst_of_all_tries_counts() -> None:
+    tries = [accepted(12.0, 300.0), REJECTED, accepted(12.0, 280.0), accepted(11.9, 301.0)]
+    gain = worst_gain(HONEST, tries)
+    assert gain is not None
+    assert (gain.case, gain.gained_us) == ("large", 20.0)
+    assert not keeps(HONEST, tries)
+
+
+@pytest.mark.parametrize(
+    ("tries", "expected"),
+    [
+        ([accepted(9.01, 294.1)], True),
+        ([accepted(8.9, 300.0)], False),
+        ([accepted(12.0, 293.9)], False),
+        ([REJECTED, REJECTED], True),
+        ([REJECTED, Try("judge_error", ours=True)], False),
+        ([], False),
+    ],
+)
+def test_what_keeps_to_the_allowance(tries: list[Try], expected: bool) -> None:
+    assert keeps(HONEST, tries) is expected
+
+
+def test_nothing_is_known_without_an_honest_time() -> None:
+    assert honest_of([REJECTED]) is None
+    assert not keeps(None, [accepted(12.0, 300.0)])
+
+
+def test_honest_times_are_medians_of_accepted_tries() -> None:
+    tries = [accepted(12, 300, 60), REJECTED, accepted(13, 301, 62), accepted(15, 299, 61)]
+    assert honest_of(tries) == Honest(61, {"small": 13, "large": 300})
+
+
+OK = report(Verdict.ACCEPTED, score_us=12.0)
+FORGED = report(Verdict.REJECTED, Rule.TIME_CLAIM)
+WRONG = report(Verdict.WRONG_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("reports", "made"),
+    [
+        ([OK] * 5, 5),
+        ([FORGED] * 5, 2),
+        ([FORGED, WRONG, FORGED, OK, OK], 3),
+        ([OK, FORGED, FORGED, FORGED, FORGED], 5),
+        ([FORGED, OK, FORGED, FORGED, FORGED], 5),
+    ],
+)
+def test_tries_stop_early_only_where_none_was_accepted(reports: list[Report], made: int) -> None:
+    assert len(list(tries_of(partial(next, iter(reports)), 5))) == made
+
+
+def test_a_judge_that_falls_over_is_told_and_proves_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def grade_file(name: str) -> Report:
+        if name.startswith("accepted/torch"):
+            return OK
+        raise OSError("no sandbox")
+
+    names = {"rejected/forged_claim.py": "accepted/torch_softmax.py"}
+    assert not compare(grade_file, names, 3, Table(None))
+    out, error = capsys.readouterr()
+    assert "the judge fell over: OSError × 2; stopped after 2" in out
+    assert "no sandbox" in error
+
+
+def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:
+    out = tmp_path / "table.md"
+
+    def reports() -> Iterator[Report]:
+        yield from [OK, OK, OK, OK, report(Verdict.ACCEPTED, score_us=8.5)]
+        assert len(out.read_text().splitlines()) == 4  # head, and one row for each file so far
+        yield from [FORGED, FORGED]
+
+    each = reports()
+    names = {"a.py": "honest.py", "b.py": "honest.py"}
+    assert not compare(lambda _: next(each), names, 2, Table(out))
+    *_, first, second, _, last = out.read_text().splitlines()
+    assert first == (
+        "| ✘ | `a.py` | accepted × 2 | 8.50 | 12.00 | +29.2% | small | +3.50 of 3.00 |"
+    )
+    assert second == "| ✔ | `b.py` | rejected (time_claim) × 2 | – | 12.00 | – | – | – |"
+    assert last.startswith("1 of 2 forgeries")
+
+
+def test_a_row_says_when_tries_were_left_out() -> None:
+    assert "rejected (time_claim) × 2; stopped after 2" in row("x", HONEST, [REJECTED] * 2, 10)
+
+
+def test_forgeries_are_enough_and_in_the_corpus() -> None:
+    assert len(FORGERIES) >= 15
+    assert [
+        name for name in {*FORGERIES, *FORGERIES.values()} if not (FOLDER / name).exists()
+    ] == []
+
+
+def test_only_picks_by_part_of_a_path() -> None:
+    assert set(chosen(("native", "stale_graph"))) == {
+        "rejected/native_timer.py",
+        "wrong_answer/hostile_stale_graph.py",
+    }
+    assert chosen(()) == FORGERIES
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("hostile_shaves_to_the_limit.py", "ROUND_DOUBT_US"),
+        ("hostile_shaves_to_the_limit.py", "RELATIVE_DOUBT"),
+        ("hostile_peeks_ahead.py", "PINGS"),
+        ("hostile_starts_before_go.py", "PINGS"),
+        ("hostile_all_at_once.py", "PINGS"),
+        ("hostile_all_at_once.py", "ROUND_DOUBT_US"),
+        ("hostile_all_at_once.py", "RELATIVE_DOUBT"),
+    ],
+)
+def test_a_forger_has_read_the_judges_source(file: str, name: str) -> None:
+    text = (FOLDER / "accepted" / file).read_text()
+    found = re.search(rf"^{name} = ([\d.]+)", text, re.MULTILINE)
+    assert found is not None
+    assert float(found[1]) == getattr(clock, name)
