@@ -249,7 +249,7 @@ def main(tries: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> N
         sys.exit(f"no forgery's path contains {' or '.join(only)}")
     problem = Problem.load(ROOT / "problems" / "softmax")
     limits = problem.spec.limits
-    with Pool(make_sandbox(sandbox), RunnerLimits.of(limits), "cuda") as pool:
+    with Pool(make_sandbox(sandbox), RunnerLimits.of(limits), "cuda", size=2) as pool:
 
         def grade_file(name: str) -> Report:
             submission = Submission.read(FOLDER / name, limits.source_bytes)

@@ -113,7 +113,7 @@ def int4_matmul(code: ProblemCode, case: Case, values: Values) -> Candidates:
     """Splits and stages of the kernel for few rows; tiles of unpacking for many."""
     expert = load("reference/int4_matmul/split_int4_matmul.py")
     m, k, n = case.params["m"], case.params["k"], case.params["n"]
-    if m <= expert.MOST_ROWS:
+    if m <= expert.SOME_ROWS:
         blocks_per_sm = (1, 2, 3, 4, 6)
         device = values["a"].device
         splits_of = sorted({expert._splits(m, n, k, device, blocks) for blocks in blocks_per_sm})

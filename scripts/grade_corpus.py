@@ -120,7 +120,18 @@ def grade_example(
     return grade(hurried, submission, sandbox=sandbox, device=device, benchmarks=benchmarks)
 
 
-ABOUT_TIME = ("hostile_overlapping_calls.py", "hostile_shaves_claim.py")
+ABOUT_TIME = {
+    "hostile_all_at_once.py",
+    "hostile_batches_calls.py",
+    "hostile_done_in_flight.py",
+    "hostile_l2_persistence.py",
+    "hostile_overlapping_calls.py",
+    "hostile_peeks_ahead.py",
+    "hostile_shaves_claim.py",
+    "hostile_shaves_to_the_limit.py",
+    "hostile_slows_baseline.py",
+    "hostile_starts_before_go.py",
+}
 
 
 def is_timed(example: Example) -> bool:

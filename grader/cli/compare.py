@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,7 +73,10 @@ def compare(
     try:
         comparison = _compare(desk, jobs[0], jobs[1], show=not as_json)
     except Unequal as error:
-        click.echo(f"grade: {one_line(str(error))}", err=True)
+        if as_json:
+            emit(json.dumps({"error": one_line(str(error))}))
+        else:
+            click.echo(f"grade: {one_line(str(error))}", err=True)
         return 1
     if as_json:
         emit(_as_json(found, comparison))
@@ -155,7 +159,6 @@ def _sentence(overall: Ratio) -> str:
 
 
 def _as_json(problem: Problem, comparison: Comparison) -> str:
-    import json
     from dataclasses import asdict
 
     def one(ratio: Ratio) -> dict[str, object]:

@@ -2,8 +2,9 @@
 
 A round has tens of sets, each to be checked in full. On a GPU the answers come from one replay of a
 CUDA graph, whose time is at once a baseline measured in the same breath as the submission; and one
-kernel compares them with all outputs. A set that the kernel finds nothing wrong with would pass
-`grader.judge.check` at the same bounds; any other goes through that.
+kernel compares them with all outputs: element by element, over each whole output, and over pieces
+of 4096 elements where `grader.judge.check` has rows, columns and tiles. A set in which it finds
+something wrong goes through that check, which decides.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class _Group:
-    """All chunks of one element type, as the kernel takes them; one entry per chunk."""
+    """All chunks of one argument, as the kernel takes them; one entry per chunk."""
 
     dtype: torch.dtype
     bounds: Tolerance
@@ -95,10 +96,9 @@ class QuickLook:
         """
         if not answers.values:
             return None
-        pieces: dict[tuple[torch.dtype, bool], list[tuple[Any, ...]]] = {}
-        bounds: dict[tuple[torch.dtype, bool], Tolerance] = {}
+        groups = []
         for argument in answers.written:
-            limits = bounds_of(argument)
+            pieces: list[tuple[Any, ...]] = []
             for i, values in enumerate(answers.values):
                 out = _as_list(loan.outputs(i)[argument.name])
                 expected = _as_list(values[argument.name])
@@ -107,9 +107,8 @@ class QuickLook:
                 for o, e, first in zip(out, expected, initial, strict=True):
                     if not _comparable(o, e):
                         return None
-                    pieces.setdefault((o.dtype, state), []).append((i, o, e, first))
-                    bounds[o.dtype, state] = limits
-        groups = [_group(key, some, bounds[key]) for key, some in pieces.items()]
+                    pieces.append((i, o, e, first))
+            groups.append(_group(pieces, bounds_of(argument)))
         return cls(groups, len(answers.values))
 
     def doubtful(self) -> set[int]:
@@ -138,11 +137,8 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _group(
-    key: tuple[torch.dtype, bool], pieces: list[tuple[Any, ...]], bounds: Tolerance
-) -> _Group:
-    """Cut tensors into chunks."""
-    dtype, has_initial = key
+def _group(pieces: list[tuple[Any, ...]], bounds: Tolerance) -> _Group:
+    """Cut the tensors of one argument, as (set, output, expected, initial or None), into chunks."""
     item_bytes = pieces[0][1].element_size()
     # On the device, since there may be a million chunks.
     sizes = torch.tensor([out.numel() for _, out, _, _ in pieces]).cuda()
@@ -157,14 +153,14 @@ def _group(
         return addresses
 
     return _Group(
-        dtype=dtype,
+        dtype=pieces[0][1].dtype,
         bounds=bounds,
         out=at(1),
         expected=at(2),
         initial=at(3),
         counts=torch.clamp(sizes[which] - start, max=CHUNK).int(),
         sets=torch.tensor([piece[0] for piece in pieces]).cuda()[which],
-        has_initial=has_initial,
+        has_initial=pieces[0][3] is not None,
     )
 
 

@@ -68,16 +68,13 @@ class Block:
         self._aims = (starts + offsets).reshape(-1)
         self.probe()  # for nothing but to have its code at hand when the clock runs
 
-    def publish(self, chosen: list[int]) -> float:
-        """Copy the image, or of it the only chosen set, into the arena and wait until it is there.
-
-        Returns the copy's microseconds. On a CPU it is not timed apart, and counts as 0.
-        """
+    def publish(self, chosen: list[int]) -> None:
+        """Copy the image, or of it the only chosen set, into the arena; wait until it is there."""
         parts = self._parts(chosen)
         if self.device == "cpu":
             for part in parts:
                 self.arena.buffer[part].copy_(self.image[part])
-            return 0.0
+            return
         start, end = self._marks
         start.record()
         for part in parts:
@@ -86,6 +83,12 @@ class Block:
             torch.bitwise_or(source.view(torch.int64), 0, out=target.view(torch.int64))
         end.record()
         end.synchronize()
+
+    def publish_us(self) -> float:
+        """How long the last copy took, microseconds; on a CPU it is not timed apart, and is 0."""
+        if self.device == "cpu":
+            return 0.0
+        start, end = self._marks
         return float(start.elapsed_time(end)) * 1e3
 
     def probe(self) -> None:

@@ -240,13 +240,13 @@ def run_round(
     for _ in range(PINGS):
         session.ask("ping", {}, limit_s, what)
     go = session.aim("go", {})
-    publish_us = block.publish(order)
+    block.publish(order)
     start_ns = time.perf_counter_ns()
     reply = session.take(session.fire(go, what), limit_s, what)
     block.probe()
     outside_us = (time.perf_counter_ns() - start_ns) / 1e3
     block.collect()
-    return Bracket(len(order), reply.claim_ns / 1e3, outside_us, publish_us)
+    return Bracket(len(order), reply.claim_ns / 1e3, outside_us, block.publish_us())
 
 
 def capture(session: Session, order: list[int], limit_s: float) -> bool:

@@ -19,9 +19,7 @@ def exclusive(device: str) -> Iterator[None]:
     if device == "cpu":
         yield
         return
-    path = Path(tempfile.gettempdir()) / f"grade-{_name()}.lock"
-    # Readable is enough to lock, so that another user's file will do.
-    fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    fd = _open(Path(tempfile.gettempdir()) / f"grade-gpu-{_name()}.lock")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -29,7 +27,17 @@ def exclusive(device: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _name() -> str:
-    import torch
+def _open(path: Path) -> int:
+    """A descriptor of the file, made if it is not there. To read it is enough to lock it, so that
+    another user's will do; but to open that with O_CREAT may be refused in a shared directory."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644)
 
-    return str(torch.cuda.get_device_properties().uuid)
+
+def _name() -> str:
+    """The GPU that CUDA would take, as it was named to us; no driver need be asked for that."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    return "".join(c for c in first if c.isalnum() or c == "-") or "none"

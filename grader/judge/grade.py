@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grader.judge.exclusive import exclusive
 from grader.judge.record import Device, Effort, Progress, Record, Watcher
-from grader.judge.session import Session
+from grader.judge.session import Session, ours_alone
 from grader.judge.verdict import Fault, SubmissionFault, decide
 from grader.problem import Problem, ProblemError
 from grader.problem.spec import Case
@@ -77,26 +77,22 @@ def _run(
 ) -> None:
     limits = problem.spec.limits
     progress(Progress("sandbox_start"))
-    start = time.monotonic()
-    runner = sandbox.start(
-        RunnerLimits(limits.memory_bytes, limits.scratch_bytes, limits.output_bytes, limits.pids),
-        device,
-    )
-    with runner:
-        try:
-            session = Session(runner, limits.total_s)
-            greeting = greet(session, submission, device)
-            # The runner imports torch now; so do we, at the same time.
-            from grader.judge.grading import Grading
+    with exclusive(device):
+        start = time.monotonic()
+        with sandbox.start(RunnerLimits.of(limits), device) as runner:
+            try:
+                session = Session(runner, limits.total_s)
+                greeting = greet(session, submission, device)
+                # The runner imports torch now; so do we, at the same time.
+                from grader.judge.grading import Grading
 
-            grading = Grading(problem, session, device, master, record, effort)
-            with exclusive(device):
+                grading = Grading(problem, session, device, master, record, effort)
                 grading.meet(greeting)
                 record.stages_s["sandbox_start"] = time.monotonic() - start
                 _examine(grading, submission, benchmarks, effort, progress)
-        finally:
-            runner.stop()
-            record.log = runner.log()
+            finally:
+                runner.stop()
+                record.log = runner.log()
 
 
 def _examine(
@@ -141,7 +137,8 @@ def greet(session: Session, submission: Submission, device: Device) -> int:
     """
     is_cuda = submission.language == "cuda"
     request = {"device": device, "triton": b"triton" in submission.source, "nvcc": is_cuda}
-    return session.send("hello", request, "starting up")
+    with ours_alone(session):
+        return session.send("hello", request, "starting up")
 
 
 def _cases(

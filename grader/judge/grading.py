@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from grader.judge.clock import Overhead, calibrate, lend
 from grader.judge.environment import describe, measure_ceilings
 from grader.judge.loan import Loan, wanted
 from grader.judge.record import Device, Effort, Record
-from grader.judge.session import Session
+from grader.judge.session import Session, ours_alone
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
 from grader.problem.prototype import dimensions
@@ -101,7 +100,7 @@ class Grading:
         if self.device == "cuda":
             measure_ceilings()
         self.record.environment |= describe(self.device)
-        with self._ours_alone():
+        with ours_alone(self.session):
             reply = self.session.take(greeting, 120, "starting up")
         self.record.environment["runner"] = reply.text
         if "nvcc=none" in reply.text:
@@ -139,19 +138,9 @@ class Grading:
         overhead = None
         if self.ranks:
             template = self.code.inputs(case, seed_for(0, case.name))
-            with self._ours_alone():
+            with ours_alone(self.session):
                 overhead = calibrate(self.session, self.problem, case, template)
         return Prepared(time.monotonic(), overhead, baselines_us)
-
-    @contextlib.contextmanager
-    def _ours_alone(self) -> Iterator[None]:
-        """Until the load, what fails in the runner is a `SandboxError`, not the submission's."""
-        try:
-            yield
-        except SubmissionFault as stop:
-            log = self.session.runner.log().decode("utf-8", "replace").strip().splitlines()
-            detail = f": {log[-1]}" if log else ""
-            raise SandboxError(f"the runner failed at start: {stop.fault.reason}{detail}") from None
 
     def load(self, submission: Submission) -> None:
         """Have the runner compile or import the source."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import select
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict, one_line
-from grader.sandbox.base import Ending, Runner
+from grader.sandbox.base import Ending, Runner, SandboxError
 from grader.wire import (
     Reply,
     Status,
@@ -172,6 +174,17 @@ class Session:
         if ending is not None and (ending.output_exceeded or ending.out_of_memory):
             return SubmissionFault(self._classify(ending, "the submission"))
         return SubmissionFault(Fault(verdict, one_line(reason)))
+
+
+@contextlib.contextmanager
+def ours_alone(session: Session) -> Iterator[None]:
+    """Until the load, what fails in the runner is a `SandboxError`, not the submission's fault."""
+    try:
+        yield
+    except SubmissionFault as stop:
+        log = session.runner.log().decode("utf-8", "replace").strip().splitlines()
+        detail = f": {log[-1]}" if log else ""
+        raise SandboxError(f"the runner failed at start: {stop.fault.reason}{detail}") from None
 
 
 def _signal_name(number: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -93,13 +94,12 @@ def versus(
         for grading, submission in zip(gradings, (a, b), strict=True):
             _make_ready(grading, submission, progress)
         cases = problem.cases("benchmark", device)
+        if not cases:
+            raise Unequal(f"{problem.name} has no benchmark case for {device}")
         ratios = []
         for index, case in enumerate(cases):
             progress(Progress("benchmark", case.name, index, len(cases)))
-            try:
-                ratios.append(_ratio(gradings[0], gradings[1], case))
-            except SubmissionFault as stop:
-                raise Unequal(f"benchmark '{case.name}': {stop.fault.reason}") from None
+            ratios.append(_ratio(gradings[0], gradings[1], (a.name, b.name), case))
     overall = Ratio(
         "all",
         geometric_mean([r.a_us for r in ratios]),
@@ -115,7 +115,7 @@ def _make_ready(grading: Grading, submission: Submission, progress: Watcher) -> 
     from grader.judge.grade import greet
 
     problem, device = grading.problem, grading.device
-    try:
+    with _whose(submission.name):
         grading.meet(greet(grading.session, submission, device))
         grading.load(submission)
         tests = problem.cases("test", device)
@@ -123,16 +123,28 @@ def _make_ready(grading: Grading, submission: Submission, progress: Watcher) -> 
             progress(Progress("test", f"{submission.name}: {case.name}", index, len(tests)))
             grading.test(case)
         grading.end_rehearsal()
-    except SubmissionFault as stop:
-        raise Unequal(f"{submission.name}: {stop.fault.reason}") from None
     if grading.record.faults:
         raise Unequal(f"{submission.name}: {grading.record.faults[0].reason}")
 
 
-def _ratio(first: Grading, second: Grading, case: Case) -> Ratio:
-    from grader.judge.bench import opened
+@contextlib.contextmanager
+def _whose(name: str) -> Iterator[None]:
+    """Say whose fault a fault is."""
+    try:
+        yield
+    except SubmissionFault as stop:
+        raise Unequal(f"{name}: {stop.fault.reason}") from None
 
-    with opened(first, case, sharing=2) as a, opened(second, case, sharing=2) as b:
+
+def _ratio(first: Grading, second: Grading, names: tuple[str, str], case: Case) -> Ratio:
+    from grader.judge.bench import opened
+    from grader.judge.clock import LEAST_US
+
+    with contextlib.ExitStack() as stack:
+        with _whose(names[0]):
+            a = stack.enter_context(opened(first, case, sharing=2))
+        with _whose(names[1]):
+            b = stack.enter_context(opened(second, case, sharing=2))
         times: tuple[list[float], list[float]] = ([], [])
         ratios: list[float] = []
         end_s = time.monotonic() + BUDGET_S
@@ -140,7 +152,9 @@ def _ratio(first: Grading, second: Grading, case: Case) -> Ratio:
             # A B, then B A: whoever goes first may find another chip than the other leaves.
             order = (0, 1) if len(ratios) % 2 == 0 else (1, 0)
             for which in order:
-                times[which].append((a, b)[which].round(len(ratios)).claim_us)
+                with _whose(names[which]):
+                    claim_us = (a, b)[which].round(len(ratios) + 1).claim_us
+                times[which].append(max(claim_us, LEAST_US))
             ratios.append(times[1][-1] / times[0][-1])
             enough = stats.is_narrow(ratios, SAME_SHARE / 2, LEAST_PAIRS)
             if enough or (len(ratios) >= LEAST_PAIRS and time.monotonic() > end_s):

@@ -126,7 +126,6 @@ def test_a_file_that_is_not_right_is_1_and_one_line(
     assert err == "grade: other.py: case 'one': \\x1b[2Jall of it is wrong\n"
 
 
-@pytest.mark.xfail(reason="with --json nothing is printed on stdout for a file that is not right")
 def test_a_file_that_is_not_right_is_told_in_json_too(
     shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
 ) -> None:
@@ -205,9 +204,7 @@ def test_a_file_of_no_known_problem(
     path.write_bytes(source.encode("latin-1"))
     status, out, err = shell("compare", path, kernel)
     assert (status, out) == (2, "")
-    assert err == (
-        f"grade: {path} could be of no known one; say which: --problem PROBLEM\n"
-    )
+    assert err == (f"grade: {path} could be of no known one; say which: --problem PROBLEM\n")
     assert versus.asked == []
     assert shell("compare", path, kernel, "--problem", "double")[0] == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,6 +253,34 @@ def test_closing_twice_is_fine(problem: Problem) -> None:
     loan = lend(problem)
     loan.close()
     loan.close()
+
+
+@pytest.mark.parametrize("name", ["single_elements", "many_tensors", "mixed_sizes"])
+def test_lists_of_many_tensors_go_through_whole(name: str) -> None:
+    problem = Problem.load(Path(__file__).resolve().parents[2] / "problems/multi_tensor_adamw")
+    loan = lend(problem, count=2, name=name)
+    try:
+        fresh = [inputs_of(problem, name, seed) for seed in (5, 6)]
+        for index in range(2):
+            loan.fill(index, fresh[index])
+        loan.ready([0, 1])
+        loan.publish([0, 1])
+        for index in range(2):
+            lent = runner_views(loan, index)
+            for argument in ("params", "grads", "exp_avgs", "exp_avg_sqs"):
+                assert all(map(torch.equal, lent[argument], fresh[index][argument]))
+            for tensor in lent["params"]:
+                tensor.neg_()
+        loan.probe()
+        loan.collect()
+        assert loan.tampered() is None
+        for index in range(2):
+            taken = loan.outputs(index)["params"]
+            assert all(map(torch.equal, taken, [-p for p in fresh[index]["params"]]))
+        runner_views(loan, 1)["grads"][-1].zero_()
+        assert loan.tampered() == "the input 'grads' of set 1 was written"
+    finally:
+        loan.close()
 
 
 class _Uncopyable(torch.Tensor):

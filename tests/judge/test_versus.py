@@ -119,9 +119,6 @@ def test_a_file_that_does_not_load_is_named_and_the_other_not_tried(compare: Com
         compare("def scale(", "nothing of it either")
 
 
-@pytest.mark.xfail(
-    reason="versus() says the case twice and not whose: \"benchmark 'small': benchmark 'small': …\""
-)
 def test_a_file_that_is_wrong_in_the_benchmark_is_named(compare: Compare) -> None:
     wrong = HONEST + "    if x.numel() == 4096:\n        out[7] = 1\n"
     with pytest.raises(Unequal, match=r"^second\.py: benchmark 'small': [^b]"):
@@ -162,9 +159,6 @@ def test_the_two_take_turns_and_progress_tells_whose_tests_they_are(
     assert [step.case for step in seen if step.stage == "benchmark"] == ["small"]
 
 
-@pytest.mark.xfail(
-    reason="a runner that is gone before the greeting is sent is blamed on the submission"
-)
 def test_what_fails_before_the_load_is_not_the_submissions(
     write_problem: WriteProblem, tmp_path: Path
 ) -> None:

@@ -21,6 +21,8 @@ from grader.runner import rehearse
 from grader.runner.rehearse import MOST, Rehearsal
 
 ROOT = Path(__file__).resolve().parents[2]
+ESCAPED = 99
+"""Exit status of a process that came back into the code which had forked it."""
 
 # Python 3.12 warns of any fork beside threads, and PyTorch has some. The processes run little of
 # Python before they end, and the runner itself forks before it has any.
@@ -36,10 +38,16 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setattr(rehearse, "_make_context", lambda: None, raising=False)
     made: list[Rehearsal] = []
+    ours = os.getpid()
 
     def begin(job: Job) -> Rehearsal:
         monkeypatch.setattr(rehearse, "_rehearse", job)
-        made.append(Rehearsal.start())
+        try:
+            made.append(Rehearsal.start())
+        except BaseException:
+            if os.getpid() != ours:
+                os._exit(ESCAPED)
+            raise
         return made[-1]
 
     yield begin
@@ -111,9 +119,11 @@ def test_there_may_be_fewer_cases_than_processes(start: Start, tmp_path: Path) -
     rehearsal = start(note)
     rehearsal.begin(b"", tmp_path, request(cases=1))
     rehearsal.wait(20)
-    assert [
-        json.loads((tmp_path / f"rehearsal{i}" / "done").read_text())[0] for i in range(3)
-    ] == [[0], [], []]
+    assert [json.loads((tmp_path / f"rehearsal{i}" / "done").read_text())[0] for i in range(3)] == [
+        [0],
+        [],
+        [],
+    ]
 
 
 def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
@@ -123,8 +133,8 @@ def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
     wait_for(lambda: all((tmp_path / f"rehearsal{i}" / "asleep").exists() for i in range(3)))
     assert all(map(runs, pids))
     start_s = time.monotonic()
-    rehearsal.wait(0.3)
-    assert 0.3 <= time.monotonic() - start_s < 0.3 + 2  # of three that sleep, not thrice as long
+    rehearsal.wait(1.0)
+    assert 1.0 <= time.monotonic() - start_s < 2.5  # of three that sleep, not thrice as long
     assert not any(map(runs, pids))
 
 
@@ -164,6 +174,8 @@ def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
     pids = pids_of(rehearsal)
     rehearsal.begin(b"", tmp_path, request(cases=3))
     wait_for(lambda: not any(map(runs, pids)))
+    ends = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]
+    assert [end and end.si_status for end in ends] == [1, 1, 1]
     rehearsal.wait(20)
 
 
@@ -188,10 +200,6 @@ def test_no_descriptor_is_left(start: Start, tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.xfail(
-    reason="a process that has ended before its job comes (no memory for a context) raises "
-    "BrokenPipeError in begin(), which the judge takes for the submission's compile error"
-)
 def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> None:
     rehearsal = start(note)
     first = pids_of(rehearsal)[0]
@@ -231,9 +239,7 @@ class FakeCuda:
 
         self.waits = 0
         monkeypatch.setattr(torch.cuda, "synchronize", self._wait)
-        monkeypatch.setattr(
-            rehearse, "tensor_like", lambda slot, device: tensor_like(slot, "cpu")
-        )
+        monkeypatch.setattr(rehearse, "tensor_like", lambda slot, device: tensor_like(slot, "cpu"))
 
     def _wait(self) -> None:
         self.waits += 1
