@@ -121,16 +121,16 @@ def grade_example(
 
 
 ABOUT_TIME = {
-    "hostile_all_at_once.py",
-    "hostile_batches_calls.py",
+    "all_at_once.py",
+    "batches_calls.py",
     "hostile_done_in_flight.py",
     "hostile_l2_persistence.py",
-    "hostile_overlapping_calls.py",
-    "hostile_peeks_ahead.py",
+    "overlapping_calls.py",
+    "peeks_ahead.py",
     "hostile_shaves_claim.py",
     "hostile_shaves_to_the_limit.py",
     "hostile_slows_baseline.py",
-    "hostile_starts_before_go.py",
+    "starts_before_go.py",
 }
 
 

@@ -26,6 +26,7 @@ from grader.judge.clock import (
 from grader.judge.grading import Grading
 from grader.judge.health import Health, gpu_state
 from grader.judge.loan import Loan
+from grader.judge.lookout import Lookout
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem.spec import Argument, Case, Tolerance
 from grader.report import CaseResult, Rule, Verdict
@@ -35,6 +36,8 @@ SPOT_ALLOWANCE = 2.0
 THOROUGH_ONE_IN = 16
 """One round in so many, by lot, has a set that goes through every gate; the truth is dear. One of
 the first rounds has one for sure."""
+WATCHED_ONE_IN = 2
+"""One round in so many, by lot, is watched for calls that run side by side."""
 FLOOR_SHARE = 0.95
 """A time below this share of the roofline's floor is held for review."""
 
@@ -63,6 +66,9 @@ class Bench:
         """The sample of a round that the warm-up ended with."""
         self._last_us = 0.0
         self.health = Health()
+        outputs = loan.first_outputs()
+        watches = loan.device == "cuda" and loan.item_bytes and any(n >= 8 for _, n in outputs)
+        self.lookout = Lookout(loan, outputs) if watches else None
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
 
@@ -92,7 +98,11 @@ class Bench:
         for i in chosen:
             loan.fill(i, self.inputs(index, i))
         limit_s = grading.problem.spec.limits.call_s * len(chosen)
-        bracket = run_round(grading.session, loan, chosen, self.graph, limit_s)
+        watched = len(chosen) == self.calls and secrets.randbelow(WATCHED_ONE_IN) == 0
+        lookout = self.lookout if watched else None
+        bracket = run_round(grading.session, loan, chosen, self.graph, limit_s, lookout)
+        if lookout is not None:
+            self._expect_order(lookout, chosen)
         if len(chosen) == self.calls and (eager_us := self.answers.compute()) is not None:
             self.eager_us.append(eager_us)
         is_thorough = index == self.thorough_at or secrets.randbelow(THOROUGH_ONE_IN) == 0
@@ -126,6 +136,17 @@ class Bench:
             return self.first
         # Round 0 was the warm-up's: answers kept from there must not do for another.
         return self.round(index + 1)
+
+    def _expect_order(self, lookout: Lookout, chosen: list[int]) -> None:
+        """Raise `SubmissionFault` when a watched round did not run call by call from "go" on."""
+        what = None
+        if lookout.has_begun(chosen):
+            what = "outputs were written before the calls were asked for"
+        elif lookout.side_by_side(chosen):
+            what = "calls of a round ran side by side"
+        if what is not None:
+            reason = f"benchmark '{self.case.name}': {what}"
+            raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
 
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""

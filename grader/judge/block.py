@@ -164,5 +164,11 @@ def poison_of(tensor: torch.Tensor) -> int:
     return _signed(tensor.element_size())
 
 
+def poison_word(item_bytes: int) -> int:
+    """Eight bytes of `POISON` for elements of this size, as a signed integer."""
+    word = POISON[item_bytes].to_bytes(item_bytes, "little") * (8 // item_bytes)
+    return int.from_bytes(word, "little", signed=True)
+
+
 def _signed(item_bytes: int) -> int:
     return int.from_bytes(POISON[item_bytes].to_bytes(item_bytes, "little"), "little", signed=True)

@@ -23,6 +23,7 @@ from grader.judge.block import Block
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
 from grader.judge.loan import item_bytes, wanted
+from grader.judge.lookout import Lookout
 from grader.judge.record import Effort
 from grader.judge.session import Session
 from grader.judge.verdict import Fault
@@ -231,18 +232,31 @@ def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> 
 
 
 def run_round(
-    session: Session, block: Block, order: list[int], graph: bool, limit_s: float
+    session: Session,
+    block: Block,
+    order: list[int],
+    graph: bool,
+    limit_s: float,
+    lookout: Lookout | None = None,
 ) -> Bracket:
-    """One bracketed round; leaves the snapshot of all outputs in the block."""
+    """One bracketed round; leaves the snapshot of all outputs in the block. A `lookout` watches
+    it."""
     what = f"a round of {len(order)} calls"
     session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
     block.ready(order)
     for _ in range(PINGS):
         session.ask("ping", {}, limit_s, what)
+    if lookout is not None:
+        lookout.aim()
     go = session.aim("go", {})
     block.publish(order)
+    if lookout is not None:
+        lookout.sweep()
     start_ns = time.perf_counter_ns()
-    reply = session.take(session.fire(go, what), limit_s, what)
+    sequence = session.fire(go, what)
+    if lookout is not None:
+        lookout.watch(lambda: not session.has_reply())
+    reply = session.take(sequence, limit_s, what)
     block.probe()
     outside_us = (time.perf_counter_ns() - start_ns) / 1e3
     block.collect()

@@ -76,6 +76,15 @@ class Loan(Block):
         """The `out` and `inout` arguments of a set, as views of the last snapshot."""
         return self._snapshot_views[index]
 
+    def first_outputs(self) -> list[tuple[int, int]]:
+        """Offset in the block and size in bytes of each output tensor of the first set."""
+        return [
+            (slot.offset, slot.nbytes)
+            for argument, place in zip(self.problem.spec.args, self.layout.sets[0], strict=True)
+            if argument.role == "out"
+            for slot in _slots_of(place)
+        ]
+
     def tampered(self) -> str | None:
         """What was written that is no output, in words; None when nothing was."""
         now, before = self.arena.buffer[: self.head_bytes], self.image[: self.head_bytes]

@@ -84,6 +84,12 @@ class Session:
             raise self._abuse(str(error)) from None
         return aimed.sequence
 
+    def has_reply(self) -> bool:
+        """Whether a message waits, or the runner has hung up."""
+        poller = select.poll()
+        poller.register(self.runner.channel, select.POLLIN)
+        return bool(poller.poll(0))
+
     def take(self, sequence: int, limit_s: float, what: str) -> Reply:
         """Wait for the reply to a request; see `ask`."""
         try:
@@ -102,9 +108,7 @@ class Session:
 
     def expect_silence(self) -> None:
         """Raise `SubmissionFault` if a message waits that nobody asked for."""
-        poller = select.poll()
-        poller.register(self.runner.channel, select.POLLIN)
-        if not poller.poll(0):
+        if not self.has_reply():
             return
         try:
             receive_reply(self.runner.channel, 0)

@@ -1,10 +1,11 @@
-# grade: device=cuda
+# grade: device=cuda rule=work_outside_call
 """Starts before "go": kernels wait beside the judge's copy, and compute each set as it lands.
 
 They are launched at the last ping. One watches words of a set until all of them have changed, then
 that set is computed, then the next is watched. At "go" only the last set is left. But two processes
 share the GPU by turns: what is computed during the copy holds up the copy, and by how much that
-took longer than it does with nothing beside it is added to the time.
+took longer than it does with nothing beside it is added to the time. And outputs that are there
+before "go" are seen.
 """
 
 import time
