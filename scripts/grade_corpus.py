@@ -65,8 +65,7 @@ class Graded:
             return False
         if self.report is None:
             return None
-        expected = self.example.expected, self.example.rule
-        return (self.report.verdict, self.report.rule) == expected
+        return self.example.fits(self.report)
 
     def row(self) -> str:
         """A row of the Markdown table."""
@@ -123,14 +122,14 @@ def grade_example(
 ABOUT_TIME = {
     "all_at_once.py",
     "batches_calls.py",
-    "hostile_done_in_flight.py",
-    "hostile_l2_persistence.py",
+    "done_in_flight.py",
+    "l2_persistence.py",
     "overlapping_calls.py",
     "peeks_ahead.py",
     "hostile_shaves_claim.py",
     "hostile_shaves_to_the_limit.py",
     "hostile_slows_baseline.py",
-    "starts_before_go.py",
+    "hostile_starts_before_go.py",
 }
 
 

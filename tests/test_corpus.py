@@ -41,11 +41,11 @@ COUNTS = {
     ("multi_tensor_adamw", "runtime_error"): 1,
     ("multi_tensor_adamw", "time_limit_exceeded"): 1,
     ("multi_tensor_adamw", "wrong_answer"): 9,
-    ("softmax", "accepted"): 23,
+    ("softmax", "accepted"): 22,
     ("softmax", "compile_error"): 9,
     ("softmax", "memory_limit_exceeded"): 5,
     ("softmax", "output_limit_exceeded"): 3,
-    ("softmax", "rejected"): 19,
+    ("softmax", "rejected"): 20,
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 18,
@@ -101,7 +101,7 @@ def test_a_rule_is_named_exactly_by_the_rejected() -> None:
 @pytest.mark.parametrize(("problem", "example"), [_parameter(*pair) for pair in CORPUS])
 def test_verdict(problem: Problem, example: Example) -> None:
     report = _graded(problem, example)
-    assert (report.verdict, report.rule) == (example.expected, example.rule), report.reason
+    assert example.fits(report), (report.verdict, report.rule, report.reason)
     assert report.reason.isprintable()
     assert all(c.isprintable() or c in "\n\t" for c in report.log)
     assert (report.score_us is None) == (report.verdict != "accepted" or DEVICE == "cpu")
@@ -149,4 +149,4 @@ DOCKER_TOO = [
 def test_verdict_in_docker(name: str) -> None:
     problem, example = _file(name)
     report = _graded(problem, example, "docker")
-    assert (report.verdict, report.rule) == (example.expected, example.rule), report.reason
+    assert example.fits(report), (report.verdict, report.rule, report.reason)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.problem import Problem
-from grader.report import Rule, Verdict
+from grader.report import Report, Rule, Verdict
 from grader.submission import LANGUAGES
 
 _MARK = re.compile(r"^(?:#|//) grade: (.+)$", re.MULTILINE)
@@ -24,6 +24,14 @@ class Example:
     """Its verdict is only reached on a GPU: the file says so, or it is CUDA C++ that compiles."""
     rule: Rule | None = None
     """The rule that a `rejected` must name; the file says which."""
+    may_pass: bool = False
+    """Whether it is caught by chance: it may be accepted too, with nothing to speak of gained."""
+
+    def fits(self, report: Report) -> bool:
+        """Whether a grading came to the verdict it must come to, and named the rule."""
+        if self.may_pass and report.verdict is Verdict.ACCEPTED:
+            return True
+        return (report.verdict, report.rule) == (self.expected, self.rule)
 
 
 def examples(problem: Problem) -> list[Example]:
@@ -38,11 +46,15 @@ def examples(problem: Problem) -> list[Example]:
 
 
 def _example(path: Path, expected: Verdict) -> Example:
-    """Read the marks of a file: comment lines such as ``# grade: device=cuda rule=time_claim``."""
+    """Read the marks of a file: comment lines such as ``# grade: device=cuda rule=time_claim``.
+
+    ``or=accepted`` marks one that is caught by chance.
+    """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
     words = " ".join(_MARK.findall(head)).split()
     marks = dict(word.split("=", 1) for word in words if "=" in word)
     compiles = path.suffix == ".cu" and expected is not Verdict.COMPILE_ERROR
     rule = Rule(marks["rule"]) if "rule" in marks else None
-    return Example(path, expected, marks.get("device") == "cuda" or compiles, rule)
+    needs_gpu = marks.get("device") == "cuda" or compiles
+    return Example(path, expected, needs_gpu, rule, marks.get("or") == Verdict.ACCEPTED)

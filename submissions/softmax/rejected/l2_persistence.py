@@ -1,9 +1,10 @@
-# grade: device=cuda
+# grade: device=cuda rule=work_outside_call
 """Has as much of its input in the L2 cache as it can before it is asked for.
 
 It works through a round's sets backwards, since what the judge published last may still be in the
 cache; and while one set is computed, another stream reads the start of the next one, to be evicted
-last. Every byte still comes from memory once; there is little to gain where memory is what counts.
+last. Every byte still comes from memory once, so it gains nothing where memory is what counts; and
+a round has its order, which the judge watches for.
 """
 
 import torch
