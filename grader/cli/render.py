@@ -107,6 +107,8 @@ def _why_unranked(report: Report) -> str:
         return "a CPU's times are practice"
     if report.score_us is None:
         return "it was not timed"
+    if any(note.startswith("not ranked") for note in report.notes):
+        return "a time did not settle"
     return "this was practice"
 
 
