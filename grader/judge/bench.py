@@ -25,9 +25,10 @@ from grader.judge.clock import (
 )
 from grader.judge.grading import Grading
 from grader.judge.health import Health, gpu_state
-from grader.judge.loan import Loan
+from grader.judge.loan import Loan, outputs_of
 from grader.judge.lookout import Lookout
 from grader.judge.verdict import Fault, SubmissionFault
+from grader.problem import ProblemError
 from grader.problem.spec import Argument, Case, Tolerance
 from grader.report import CaseResult, Rule, Verdict
 
@@ -56,19 +57,20 @@ class Bench:
         self.grading = grading
         self.case = case
         self.loan = loan
+        self.plan = PLANS[grading.device, grading.effort]
         self.graph = False
         self.cold_us: float | None = None
         """Latency of a single call by the outside clock, launch included; of the second one."""
         self.answers = Answers(grading.code, case, loan)
         self.quick = QuickLook.over(self.answers, loan, self.spot_bounds)
-        self.thorough_at = secrets.randbelow(PLANS[grading.device, grading.effort].least_rounds)
+        # The rounds that always come: 0, the warm-up's, and from 2 on.
+        self.thorough_at = secrets.choice([0, *range(2, self.plan.least_rounds + 1)])
         self.first: Sample | None = None
         """The sample of a round that the warm-up ended with."""
         self._last_us = 0.0
         self.health = Health()
-        outputs = loan.first_outputs()
-        watches = loan.device == "cuda" and loan.item_bytes and any(n >= 8 for _, n in outputs)
-        self.lookout = Lookout(loan, outputs) if watches else None
+        outputs = outputs_of(grading.problem, loan.layout)
+        self.lookout = Lookout(loan, outputs) if Lookout.can_watch(loan, outputs) else None
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
 
@@ -88,7 +90,7 @@ class Bench:
 
     def cool_down(self) -> None:
         """Let a chip that runs at its power limit rest, so that each round meets the same clock."""
-        if self.grading.device == "cuda" and is_heavy(self.grading.problem):
+        if self.grading.device == "cuda" and is_heavy(self.grading.problem, self.case):
             time.sleep(min(REST_SHARE * self._last_us / 1e6, MOST_REST_S))
 
     def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
@@ -98,16 +100,17 @@ class Bench:
         for i in chosen:
             loan.fill(i, self.inputs(index, i))
         limit_s = grading.problem.spec.limits.call_s * len(chosen)
-        watched = len(chosen) == self.calls and secrets.randbelow(WATCHED_ONE_IN) == 0
-        lookout = self.lookout if watched else None
-        bracket = run_round(grading.session, loan, chosen, self.graph, limit_s, lookout)
-        if lookout is not None:
-            self._expect_order(lookout, chosen)
-        if len(chosen) == self.calls and (eager_us := self.answers.compute()) is not None:
+        whole = len(chosen) == self.calls
+        lookout = self.lookout if whole else None
+        watch = secrets.randbelow(WATCHED_ONE_IN) == 0
+        bracket = run_round(grading.session, loan, chosen, self.graph, limit_s, lookout, watch)
+        if whole and (eager_us := self.answers.compute()) is not None:
             self.eager_us.append(eager_us)
         is_thorough = index == self.thorough_at or secrets.randbelow(THOROUGH_ONE_IN) == 0
         thorough = secrets.choice(chosen) if is_thorough else None
         self._expect_right(chosen, thorough)
+        if lookout is not None:  # after that, since a wrong answer is no broken rule
+            self._expect_order(lookout, chosen)
         return bracket
 
     def warm_up(self) -> None:
@@ -151,7 +154,15 @@ class Bench:
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""
         seed = seed_for(self.grading.master, "benchmark", self.case.name, self.calls, index, i)
-        return self.grading.code.inputs(self.case, seed)
+        values = self.grading.code.inputs(self.case, seed)
+        for name, value in self.loan.scalars.items():
+            if values[name] != value:  # the runner was told the scalars once
+                raise ProblemError(
+                    f"{self.grading.problem.folder / 'inputs.py'}: generate() gives another "
+                    f"'{name}' for every set of benchmark '{self.case.name}'; make it depend on "
+                    "nothing but the case's parameters"
+                )
+        return values
 
     def _expect_right(self, chosen: list[int], thorough: int | None) -> None:
         """Check every output of a round. Raises `SubmissionFault`."""
@@ -238,7 +249,7 @@ def opened(grading: Grading, case: Case, sharing: int = 1) -> Iterator[Bench]:
         bench.warm_up()
         yield bench
         if sharing == 1:  # else another's block is there too
-            grading.expect_device_memory(loan)
+            grading.expect_device_memory()
         bench.release()
     finally:
         loan.close()
@@ -247,8 +258,7 @@ def opened(grading: Grading, case: Case, sharing: int = 1) -> Iterator[Bench]:
 def benchmark(grading: Grading, case: Case) -> CaseResult:
     """Measure one benchmark case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
     with opened(grading, case) as bench:
-        plan = PLANS[grading.device, grading.effort]
-        timing = measure(bench.next, plan, bench.calls, bench.graph, grading.ranks)
+        timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
     for reason, count in timing.discarded.items():

@@ -10,7 +10,6 @@ import hashlib
 import importlib.util
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -29,16 +28,6 @@ def seed_for(master: int, *path: object) -> int:
     another's."""
     text = "/".join([str(master), *map(str, path)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What one call must produce: out and inout arguments by name."""
-
-    truth: Values
-    """In float64 (or the integer dtype it has)."""
-    eager: Values
-    """What plain PyTorch gives at the submission's dtype."""
 
 
 class ProblemCode:
@@ -146,6 +135,8 @@ class ProblemCode:
                     raise ProblemError(f"{where} gave '{argument.name}' as {type(value).__name__}")
                 continue
             tensors = value if argument.kind == "tensors" else [value]
+            if len(tensors) == 0:
+                raise ProblemError(f"{where} gave '{argument.name}' as an empty list")
             dtype = self.problem.dtype(argument, case)
             for tensor in tensors:
                 if not isinstance(tensor, torch.Tensor) or slot_of(tensor).dtype != dtype:

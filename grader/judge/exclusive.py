@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from grader.sandbox.base import SandboxError
 
 
 @contextlib.contextmanager
@@ -30,11 +33,17 @@ def exclusive(device: str) -> Iterator[None]:
 def _open(path: Path) -> int:
     """A descriptor of the file, made if it is not there. To read it is enough to lock it, so that
     another user's will do; but to open that with O_CREAT may be refused in a shared directory."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.open(path, flags)
+        fd = os.open(path, flags)
     except FileNotFoundError:
-        return os.open(path, flags | os.O_CREAT, 0o644)
+        fd = os.open(path, flags | os.O_CREAT, 0o644)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise SandboxError(
+            f"{path} is not a file; remove it, since gradings wait for each other there"
+        )
+    return fd
 
 
 def _name() -> str:

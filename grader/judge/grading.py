@@ -79,6 +79,9 @@ class Grading:
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
         self._idle_device_bytes = 0
+        self._lent_bytes = 0
+        self._rehearses = False
+        """While kernels are compiled beside the tests, device memory is not only the runner's."""
 
     @property
     def ranks(self) -> bool:
@@ -165,6 +168,7 @@ class Grading:
             text = json.dumps(self._shapes()).encode()
             request["rehearsal_bytes"] = len(text)
             fds.append(sealed_memory("rehearsal", text))
+            self._rehearses = True
         self.session.loading = True
         try:
             reply = self.session.ask(
@@ -180,11 +184,12 @@ class Grading:
             )
 
     def end_rehearsal(self) -> None:
-        """Wait until nothing of the submission runs but the runner itself."""
+        """Have the processes that compile beside the tests ended."""
         if self.device == "cuda":
             limit_s = self.problem.spec.limits.load_s
             what = "compiling its kernels"
             self.session.ask("rehearsed", {"limit_s": limit_s / 2}, limit_s, what)
+            self._rehearses = False
 
     def _shapes(self) -> list[dict[str, Any]]:
         """The shapes of every case, which are no secret, so that kernels can be compiled for them
@@ -223,7 +228,7 @@ class Grading:
                 if findings[-1].failure is not None:
                     break
                 carried = self._state(loan.outputs(0))
-            self.expect_device_memory(loan)
+            self.expect_device_memory()
         finally:
             loan.close()
         return _tested(case, worst(findings))
@@ -257,6 +262,7 @@ class Grading:
     def lend(self, loan: Loan) -> None:
         """Hand the loan's arena to the runner."""
         lend(self.session, loan.arena.fd, loan.layout, self._told(loan.case))
+        self._lent_bytes = loan.layout.nbytes
 
     def _told(self, case: Case) -> dict[str, Any]:
         """What a `.cu` entry is told of a case besides its arguments."""
@@ -325,15 +331,15 @@ class Grading:
         free, total = torch.cuda.mem_get_info()
         return total - free - torch.cuda.memory_reserved()
 
-    def expect_device_memory(self, loan: Loan) -> None:
+    def expect_device_memory(self) -> None:
         """Raise `SubmissionFault` if more device memory is in use than the submission may have."""
-        if (fault := self.hoarding(loan.layout.nbytes)) is not None:
+        if not self._rehearses and (fault := self.hoarding()) is not None:
             raise SubmissionFault(fault)
 
-    def hoarding(self, lent_bytes: int = 0) -> Fault | None:
+    def hoarding(self) -> Fault | None:
         """The fault of holding more device memory than allowed, beyond what is lent; or None."""
         limit = self.problem.spec.limits.device_memory_bytes
-        used = self._device_bytes() - lent_bytes - self._idle_device_bytes
+        used = self._device_bytes() - self._lent_bytes - self._idle_device_bytes
         if used <= limit:
             return None
         reason = (

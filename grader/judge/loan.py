@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from grader.arena import Slot, Value, arrange, views
+from grader.arena import Layout, Slot, Value, arrange, views
 from grader.arena.layout import GUARD_BYTES, ITEM_BYTES, slot_of
 from grader.judge.block import Block, fill_with_poison, poison
 from grader.judge.cases import Values
@@ -40,6 +40,9 @@ class Loan(Block):
             self._poison_image()
         self._gaps = self._gap_positions()
         self._clean_gaps = self._clean_region()[self._gaps]
+        args = self.problem.spec.args
+        self.scalars = {a.name: template[a.name] for a in args if a.kind == "scalar"}
+        """What the runner is told of every set by value."""
         for index in range(self.count):
             self.fill(index, template)
         self.publish(list(range(self.count)))
@@ -75,15 +78,6 @@ class Loan(Block):
     def outputs(self, index: int) -> Values:
         """The `out` and `inout` arguments of a set, as views of the last snapshot."""
         return self._snapshot_views[index]
-
-    def first_outputs(self) -> list[tuple[int, int]]:
-        """Offset in the block and size in bytes of each output tensor of the first set."""
-        return [
-            (slot.offset, slot.nbytes)
-            for argument, place in zip(self.problem.spec.args, self.layout.sets[0], strict=True)
-            if argument.role == "out"
-            for slot in _slots_of(place)
-        ]
 
     def tampered(self) -> str | None:
         """What was written that is no output, in words; None when nothing was."""
@@ -151,6 +145,16 @@ class Loan(Block):
 def set_bytes(problem: Problem, case: Case, template: Values) -> int:
     """Bytes that one argument set takes in a block."""
     return arrange([wanted(problem, case, template)]).nbytes
+
+
+def outputs_of(problem: Problem, layout: Layout) -> list[tuple[int, int]]:
+    """Offset in the block and size in bytes of each output tensor of a layout's first set."""
+    return [
+        (slot.offset, slot.nbytes)
+        for argument, place in zip(problem.spec.args, layout.sets[0], strict=True)
+        if argument.role == "out"
+        for slot in _slots_of(place)
+    ]
 
 
 def item_bytes(problem: Problem, case: Case) -> int:

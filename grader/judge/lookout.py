@@ -22,6 +22,8 @@ PLACES = 2 * ENDS + ANYWHERE
 NEAR = 64
 """Near is within this part of an output tensor."""
 MOST_SWEEPS = 512
+MOST_PITCH_BYTES = 1 << 31
+"""CUDA's limit of the distance between rows of a copy."""
 
 
 class Lookout:
@@ -39,6 +41,13 @@ class Lookout:
         self._stream = torch.cuda.Stream()
         self._places: list[int] = []
         self._sweeps = 0
+
+    @staticmethod
+    def can_watch(block: Block, outputs: list[tuple[int, int]]) -> bool:
+        """Whether there is a copy engine that reaches so far, and poison to tell by."""
+        near_enough = block.tail_bytes // block.count < MOST_PITCH_BYTES
+        large_enough = any(nbytes >= 8 for _, nbytes in outputs)
+        return block.device == "cuda" and block.item_bytes > 0 and near_enough and large_enough
 
     def aim(self) -> None:
         """Choose new places, before the clock runs."""

@@ -89,7 +89,8 @@ def versus(
         gradings = []
         for _ in (a, b):
             runner = stack.enter_context(sandbox.start(limits, device))
-            session = Session(runner, problem.spec.limits.total_s)
+            # While the one is at work the other's time passes too.
+            session = Session(runner, 3 * problem.spec.limits.total_s)
             gradings.append(Grading(problem, session, device, master, Record()))
         for grading, submission in zip(gradings, (a, b), strict=True):
             _make_ready(grading, submission, progress)

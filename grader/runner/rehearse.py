@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -39,7 +40,8 @@ class Rehearsal:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pid = os.fork()
             if pid == 0:
-                ours.close()
+                os.setsid()
+                _close_all_but(theirs)  # above all the wire: its end must tell the judge
                 _wait_and_rehearse(theirs)
             theirs.close()
             made._children.append((pid, ours))
@@ -67,10 +69,18 @@ class Rehearsal:
     def end(self) -> None:
         """End the processes, whatever they are doing."""
         for pid, sock in self._children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with suppress(ProcessLookupError, ChildProcessError):  # a submission may reap them
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             sock.close()
         self._children = []
+
+
+def _close_all_but(sock: socket.socket) -> None:
+    """Close every descriptor but the standard ones and this."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    os.closerange(3, sock.fileno())
+    os.closerange(sock.fileno() + 1, most)
 
 
 def _wait_and_rehearse(sock: socket.socket) -> None:

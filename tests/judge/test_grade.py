@@ -15,7 +15,7 @@ from grader.report import Rule, Verdict
 from grader.sandbox.base import SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
-from tests.judge.conftest import HONEST, INPUTS, REFERENCE, Judge, WriteProblem
+from tests.judge.conftest import HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
 
 
 def test_an_honest_kernel_is_accepted_with_all_its_cases(judge: Judge) -> None:
@@ -258,3 +258,21 @@ def test_nothing_is_left_behind(
     judge("import os; os._exit(1)")
     assert not list(room.iterdir())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_scalar_that_differs_from_set_to_set_is_the_problems_fault(judge: Judge) -> None:
+    """A benchmark's runner is told the scalars once; honest kernels would be wrong answers."""
+    random = "torch.rand((), generator=generator, device=device).item()"
+    inputs = INPUTS.replace("2.0 + call", f"2.0 + call + {random}")
+    with pytest.raises(ProblemError, match="another 'factor' for every set of benchmark 'small'"):
+        judge(HONEST, benchmarks=True, inputs=inputs)
+
+
+def test_an_empty_list_of_tensors_is_the_problems_fault(judge: Judge) -> None:
+    spec = SPEC.replace(
+        "{name: x, role: in, dtype: dtype, shape: [n]}",
+        "{name: x, role: in, kind: tensors, dtype: dtype}",
+    )
+    inputs = INPUTS.replace('"x": x,', '"x": [],')
+    with pytest.raises(ProblemError, match="gave 'x' as an empty list"):
+        judge(HONEST, spec=spec, inputs=inputs)
