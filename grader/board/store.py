@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RowMapping, func, insert, select
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.engine import URL
 
+from grader.board.database import BoardError, engine_of, reading, writing
 from grader.board.ranking import Entry, ranks
-from grader.board.schema import BoardError, connect, explained, results
+from grader.board.schema import prepare, results
 from grader.report import Report, Verdict, geometric_mean
 
-MAX_ID = 2**63 - 1
-"""The largest number that a database takes for an id."""
+MAX_ID = 2**31 - 1
+"""The largest number that every database takes for an id."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,13 @@ class Board:
         Raises `BoardError` when the URL makes no sense or the database is not there, broken,
         locked for long, of another program or of another version.
         """
+        engine = engine_of(url, create=create)
         try:
-            parsed = make_url(url)
-        except ArgumentError:
-            raise BoardError(
-                f"{url!r} is no database URL; for a file, write sqlite:////absolute/path.sqlite3"
-            ) from None
-        return cls(connect(parsed, create=create))
+            prepare(engine)
+        except BoardError:
+            engine.dispose()
+            raise
+        return cls(engine)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -66,13 +64,8 @@ class Board:
 
         Raises ValueError for a report without a verdict on the submission.
         """
-        if report.verdict is None or report.verdict is Verdict.JUDGE_ERROR:
-            raise ValueError("only a verdict on the submission goes on the board")
-        with self._connection() as connection:
-            added = connection.execute(insert(results).values(_row(report, user, source)))
-            connection.commit()
-        assert added.inserted_primary_key is not None
-        number = int(added.inserted_primary_key[0])
+        with writing(self._engine) as connection:
+            number = insert_result(connection, report, user, source)
         rank = self._rank(number, report, user) if _is_ranked(report) else None
         return report.model_copy(update={"id": number, "rank": rank})
 
@@ -90,19 +83,19 @@ class Board:
             .distinct()
             .order_by(results.c.gpu)
         )
-        with self._connection() as connection:
+        with reading(self._engine) as connection:
             return list(connection.scalars(query))
 
     def count(self, problem: str) -> int:
         """How many results of any version of a problem are on the board."""
         query = select(func.count()).where(results.c.problem == problem)
-        with self._connection() as connection:
+        with reading(self._engine) as connection:
             return int(connection.scalar(query) or 0)
 
     def result(self, result_id: int) -> Stored:
         """One result by its number. Raises `BoardError` when there is none."""
         query = select(results).where(results.c.id == result_id)
-        with self._connection() as connection:
+        with reading(self._engine) as connection:
             known = 0 < result_id <= MAX_ID
             row = connection.execute(query).mappings().first() if known else None
         if row is None:
@@ -141,16 +134,23 @@ class Board:
             .subquery()
         )
         query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.score_us, ranked.c.id)
-        with self._connection() as connection:
+        with reading(self._engine) as connection:
             return list(connection.execute(query).mappings())
-
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        with explained(self._engine.url), self._engine.connect() as connection:
-            yield connection
 
     def _place(self) -> str:
         return self._engine.url.render_as_string(hide_password=True)
+
+
+def insert_result(connection: Connection, report: Report, user: str, source: bytes) -> int:
+    """Add a graded result within the caller's transaction and return its number.
+
+    Raises ValueError for a report without a verdict on the submission.
+    """
+    if report.verdict is None or report.verdict is Verdict.JUDGE_ERROR:
+        raise ValueError("only a verdict on the submission goes on the board")
+    added = connection.execute(insert(results).values(_row(report, user, source)))
+    assert added.inserted_primary_key is not None
+    return int(added.inserted_primary_key[0])
 
 
 def default_url() -> str:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from grader.board import Board, BoardError, default_url
-from grader.board.schema import explained
+from grader.board.database import explained
 from grader.report import Report
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -206,7 +206,7 @@ def test_a_url_that_leads_nowhere(url: str) -> None:
 
 def test_a_missing_driver_is_named() -> None:
     with pytest.raises(BoardError, match="package"):
-        Board.open("postgresql+psycopg://user:secret@localhost/x")
+        Board.open("mysql+pymysql://user:secret@localhost/x")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""The database that the board and the ledger share: how to reach it, write to it, and what to tell
+when it fails.
+
+SQLite in write-ahead mode unless a URL says otherwise; PostgreSQL through psycopg 3.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+LOCK_WAIT_S = 30.0
+"""How long to wait for another process that is writing."""
+
+_LOCKS = {"schema": 0x6772616465_01, "submit": 0x6772616465_02}
+"""PostgreSQL's numbers of our advisory locks: "grade" in ASCII, and one byte."""
+
+
+class BoardError(Exception):
+    """The board cannot be opened, read or written. The text says why, and what to do."""
+
+
+def engine_of(url: str, *, create: bool) -> Engine:
+    """An engine for a database URL; nothing is checked or made in the database yet.
+
+    The folder of an SQLite file is made where it is missing. Raises `BoardError` when the URL makes
+    no sense; without `create` also for an SQLite file that is not there.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise BoardError(
+            f"{url!r} is no database URL; for a file, write sqlite:////absolute/path.sqlite3"
+        ) from None
+    if parsed.drivername in ("postgres", "postgresql"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    file = _file(parsed)
+    if file is not None and not create and not file.exists():
+        raise BoardError(f"there is no board at {file} yet; grade submit makes it")
+    if file is not None:
+        _make_folder(file.parent)
+    with explained(parsed):
+        return _engine(parsed)
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection to read with. Raises `BoardError` for any failure of the database."""
+    with explained(engine.url), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def writing(
+    engine: Engine, lock: Literal["schema", "submit"] | None = None
+) -> Iterator[Connection]:
+    """A transaction to write in: committed at the end, rolled back by an exception.
+
+    On SQLite it holds the one write lock from its first moment (BEGIN IMMEDIATE), so what it reads
+    stays true until it has written. On PostgreSQL only those that name the same `lock` exclude each
+    other. Raises `BoardError` for any failure of the database.
+    """
+    with explained(engine.url), engine.connect() as connection:
+        connection = connection.execution_options(grade_writes=True)
+        with connection.begin():
+            if lock is not None and engine.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCKS[lock]})
+            yield connection
+
+
+@contextmanager
+def explained(url: URL) -> Iterator[None]:
+    """Turn a failure of the database into one line that says what to do."""
+    place = url.render_as_string(hide_password=True)
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BoardError(
+            f"{place} needs the Python package {error.name}, which is not installed"
+        ) from None
+    except OperationalError as error:
+        raise BoardError(f"the board at {place} cannot be used: {_advice(error)}") from None
+    except DBAPIError as error:
+        cause = str(error.orig).splitlines()[0]
+        if "not a database" in cause or "malformed" in cause:
+            cause += "; move the file away or name another place with --db or GRADE_DB"
+        raise BoardError(f"the board at {place} is broken: {cause}") from None
+    except SQLAlchemyError as error:
+        raise BoardError(f"the board at {place} cannot be used: {error}") from None
+
+
+def _advice(error: OperationalError) -> str:
+    cause = str(error.orig).splitlines()[0]
+    for sign, advice in (
+        ("locked", "another process is writing to it for very long; try again"),
+        ("readonly", "it may not be written by this user; name another place with --db"),
+        ("unable to open", "check that its folder exists and may be written, or use --db"),
+        ("full", "make room on that disk; nothing was recorded"),
+        ("no such column", "it was made by another grade; name another place with --db"),
+    ):
+        if sign in cause:
+            return f"{cause}; {advice}"
+    return cause
+
+
+def _file(url: URL) -> Path | None:
+    """Where an SQLite board is on disk; None for one in memory and for other databases."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return Path(str(url.database)).absolute()
+
+
+def _make_folder(folder: Path) -> None:
+    """A board holds seeds and competitors' sources, so a folder we make is for its owner only."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BoardError(
+            f"the board's folder {folder} cannot be made ({error.strerror}); "
+            "name another place with --db or GRADE_DB"
+        ) from None
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        # What we do is right under READ COMMITTED, whatever the server's default is.
+        return create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
+    if _file(url) is None:
+        engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+    else:
+        engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    # The driver would begin transactions where it sees fit; `_begin_sqlite` does instead.
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys=ON").close()
+    # Two processes that both switch a new file over may find it locked, whatever the timeout.
+    for attempt in range(50):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or attempt == 49:
+                raise
+            time.sleep(0.05)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later would fail at once, without waiting, when
+    # another has written in between.
+    immediate = connection.get_execution_options().get("grade_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

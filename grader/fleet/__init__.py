@@ -1,0 +1,6 @@
+"""The fleet: submissions on their way to a verdict, and those who carry them there."""
+
+from grader.fleet.job import Job, Lease, QueueFull, Refused, State, TooMany
+from grader.fleet.ledger import Ledger
+
+__all__ = ["Job", "Lease", "Ledger", "QueueFull", "Refused", "State", "TooMany"]

@@ -1,0 +1,130 @@
+"""The ledger's tables, beside the board's in one database, and how a database comes to have them.
+
+Alembic's migrations lie in `grader.fleet.migrations`: revision 1 makes the board's tables, revision
+2 the ledger's. A database that `Board.open` made is taken to be at revision 1.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.util import CommandError
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Dialect,
+    Engine,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    TypeDecorator,
+)
+
+from grader.board.database import BoardError, writing
+from grader.board.schema import is_there, metadata, results
+
+BOARD = "0001"
+"""The revision that a database made by `Board.open` is at."""
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware datetime, kept in UTC also where the database knows no time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None or value.tzinfo is not None:
+            return value if value is None else value.astimezone(UTC)
+        return value.replace(tzinfo=UTC)
+
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("size_bytes", Integer, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+)
+
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("user", String(40), nullable=False),
+    Column("problem", String(64), nullable=False),
+    Column("problem_digest", String(64), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("language", String(20), nullable=False),
+    Column("sha256", String(64), ForeignKey(blobs.c.sha256), nullable=False),
+    Column("gpu", String(200)),
+    Column("created_at", Moment, nullable=False),
+    Index("submissions_by_user", "user"),
+    sqlite_autoincrement=True,
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("submission_id", Integer, ForeignKey(submissions.c.id), primary_key=True),
+    Column("state", String(20), nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("deaths", Integer, nullable=False),
+    Column("not_before", Moment),
+    Column("lease_token", String(32)),
+    Column("leased_by", String(200)),
+    Column("lease_until", Moment),
+    Column("held_reason", String(300)),
+    Column("cancelled_by", String(40)),
+    Column("result_id", Integer, ForeignKey(results.c.id), unique=True),
+    # What the claim reads, oldest first, and what the sweep reads.
+    Index("jobs_by_state", "state", "submission_id"),
+    Index("jobs_by_deadline", "state", "lease_until"),
+)
+
+
+def upgrade(engine: Engine) -> None:
+    """Bring a database to the newest revision: all of the way or not at all.
+
+    Safe to run by several processes at once. Raises `BoardError` for a database of something else,
+    or one that a newer grade has migrated.
+    """
+    with writing(engine, "schema") as connection:
+        if is_there(connection) and revision_of(connection) is None:
+            command.stamp(_config(connection), BOARD)
+        try:
+            command.upgrade(_config(connection), "head")
+        except CommandError as error:
+            place = engine.url.render_as_string(hide_password=True)
+            raise BoardError(
+                f"the database at {place} is of a revision that this grade does not know "
+                f"({error}); use the grade that made it, or name another place with --db"
+            ) from None
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Take a database back to a revision, such as ``0001``; what later ones hold is dropped."""
+    with writing(engine, "schema") as connection:
+        command.downgrade(_config(connection), revision)
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The revision a database is at; None for one that no migration has touched."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", "grader.fleet:migrations")
+    config.attributes["connection"] = connection
+    return config

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Leaves a throw-away PostgreSQL for the tests and prints its URL, the value of GRADE_TEST_POSTGRES.
+# For CI and any Debian-like machine.
+#
+#   export GRADE_TEST_POSTGRES=$(scripts/start-postgres.sh)
+#   scripts/start-postgres.sh stop
+#
+# The cluster lies in a temporary folder and listens on a Unix socket there, never on the network.
+# One that runs already is used again. As root the server runs as the user postgres, and Debian's
+# package is installed where it is missing.
+set -euo pipefail
+
+folder="${TMPDIR:-/tmp}/grade-postgres-$(id -u)"
+data="$folder/data"
+log="$folder/log"
+
+say() { echo "start-postgres: $*" >&2; }
+
+programs() {
+  local found
+  for found in /usr/lib/postgresql/*/bin/initdb "$(command -v initdb || true)"; do
+    [ -x "$found" ] && dirname "$found" && return
+  done
+  return 1
+}
+
+# PostgreSQL refuses to run as root. A folder this user cannot read must not stop it either.
+as_owner() {
+  if [ "$(id -u)" = 0 ]; then
+    (cd / && runuser -u postgres -- "$@")
+  else
+    "$@"
+  fi
+}
+
+if ! programs >/dev/null; then
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    say "there is no PostgreSQL server here; install it: sudo apt-get install postgresql"
+    exit 1
+  fi
+  say "installing postgresql"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -q >/dev/null
+  apt-get install -y -q --no-install-recommends postgresql >/dev/null
+fi
+bin="$(programs)"
+
+if [ "${1:-}" = stop ]; then
+  if [ -d "$data" ]; then
+    as_owner "$bin/pg_ctl" --pgdata "$data" --mode immediate stop >/dev/null 2>&1 || true
+    rm -rf "$folder"
+  fi
+  exit 0
+fi
+
+if ! as_owner "$bin/pg_ctl" --pgdata "$data" status >/dev/null 2>&1; then
+  rm -rf "$folder"
+  mkdir -m 700 "$folder"
+  [ "$(id -u)" != 0 ] || chown postgres: "$folder"
+  # The folder's mode guards the socket, and a crash of the machine may cost a throw-away its data.
+  if ! { as_owner "$bin/initdb" --pgdata "$data" --username postgres --auth trust \
+           --encoding UTF8 --locale C --no-sync &&
+         as_owner "$bin/pg_ctl" --pgdata "$data" --log "$log" --wait start --options \
+           "-c listen_addresses= -c unix_socket_directories=$folder -c fsync=off"; } >"$folder/out" 2>&1
+  then
+    say "the cluster does not come up:"
+    tail -n 5 "$folder/out" "$log" >&2 || true
+    exit 1
+  fi
+fi
+echo "postgresql://postgres@/postgres?host=$folder"
