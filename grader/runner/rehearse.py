@@ -69,8 +69,10 @@ class Rehearsal:
     def end(self) -> None:
         """End the processes, whatever they are doing."""
         for pid, sock in self._children:
-            with suppress(ProcessLookupError, ChildProcessError):  # a submission may reap them
-                os.killpg(pid, signal.SIGKILL)
+            for kill in (os.killpg, os.kill):  # it may not lead its own group yet
+                with suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):  # a submission may have reaped it
                 os.waitpid(pid, 0)
             sock.close()
         self._children = []
