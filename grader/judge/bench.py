@@ -129,6 +129,7 @@ class Bench:
             if not self.graph or stop.fault.verdict is not Verdict.WRONG_ANSWER:
                 raise
             self.graph = False
+            self.thorough_at = 1  # round 0 is lost; this one comes next
             self.grading.record.notes.append(
                 f"'{self.case.name}': a replayed CUDA graph gave wrong outputs; timed eagerly"
             )

@@ -43,11 +43,12 @@ PINGS = 20
 RELATIVE_DOUBT = 0.001
 """Share of the outside time that the outside clock may be wrong by."""
 ROUND_DOUBT_US = 120.0
-"""Microseconds per round that it may be wrong by. On an H100 the shortest of some honest rounds lay
--55 to 120 above its claim, whatever its length: docs/measurements.md."""
+"""Microseconds per round that it may be wrong by. On an H100 the shortest of twelve honest rounds
+lay 8 to 108 above its claim, whatever its length: docs/measurements.md."""
 GAIN_US, GAIN_SHARE = 2.4, 0.016
-"""A round has so many calls that its doubt is at most so much per call, or this share of it: a
-forger's gain stays below 3 microseconds, or 2 %."""
+"""A round has so many calls that its doubt is at most so much per call, or this share of it, so
+that a forger's gain stays below 3 microseconds, or 2 %. Where `HEAVY_SHARE` or the device's memory
+allow fewer calls, it may be more."""
 HEAVY_SHARE = 0.75
 """Rounds of tensor-core work have so much fewer calls: long ones reach the chip's power limit, and
 tell another clock each time. A kernel of this kind is seldom near the roofline's floor."""
