@@ -1,0 +1,409 @@
+"""The local engine: with slots that grade, and with a slot that does its worst."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.fleet.engine import NoSlot, Outcome, Slot, Task
+from grader.fleet.local import LocalEngine
+from grader.judge import Progress
+from grader.problem import Problem
+from grader.report import Report, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEM = Problem.load(ROOT / "problems/softmax")
+SUBMISSIONS = ROOT / "submissions/softmax"
+
+FAKE = """
+import json, os, signal, subprocess, sys, time
+
+def say(**words):
+    print(json.dumps(words), flush=True)
+
+def end(task):
+    say(task=task, failure="done as told")
+
+say(ready={"gpu": None})
+for line in sys.stdin:
+    order = json.loads(line)
+    task, what = order["task"], order["name"]
+    say(task=task, progress={"stage": "load"})
+    if what == "die":
+        os._exit(3)
+    elif what == "die and leave a child":
+        subprocess.Popen(["sleep", "1000"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "babble":
+        print("Hello, I am a library", flush=True)
+    elif what == "another task":
+        end(task + 1)
+    elif what == "two things":
+        say(task=task, failure="a", ready={"gpu": None})
+    elif what == "long line":
+        sys.stdout.write("x" * (100 << 20))
+    elif what == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen(["sleep", "1000"])
+    elif what == "deep":
+        print("[" * 100000, flush=True)
+    elif what == "answer and die":
+        end(task)
+        os._exit(0)
+    if what == "well":
+        time.sleep(0.2)
+        end(task)
+    else:
+        while True:
+            time.sleep(1000)
+"""
+
+
+def task(number: int, name: str = "well", **changes: Any) -> Task:
+    fields: dict[str, Any] = {
+        "folder": PROBLEM.folder,
+        "digest": PROBLEM.digest,
+        "language": "python",
+        "source": b"",
+        "device": "cpu",
+    }
+    return Task(id=number, name=name, **(fields | changes))
+
+
+def real(number: int, file: str) -> Task:
+    path = SUBMISSIONS / file
+    return task(number, path.name, source=path.read_bytes())
+
+
+def until(holds: Callable[[], object], limit_s: float = 30) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.01)
+
+
+def submit(
+    engine: LocalEngine, task: Task, on_progress: Callable[[Progress], None] | None = None
+) -> None:
+    """Wait for a slot, as any caller has to."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return engine.submit(task, on_progress)
+        except NoSlot:
+            assert time.monotonic() < deadline, "no slot ever became free"
+            time.sleep(0.01)
+
+
+def outcome(engine: LocalEngine, limit_s: float = 60) -> Outcome:
+    (found,) = engine.poll(limit_s)
+    return found
+
+
+def below(pid: int) -> set[int]:
+    """Every process under this one."""
+    found: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = {int(child) for child in file.read_text().split()}
+        except OSError:  # it has just ended
+            continue
+        found |= children.union(*map(below, children))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # killed, and its new parent has not looked yet
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    fds, before = len(os.listdir("/proc/self/fd")), below(os.getpid())
+    yield
+    until(lambda: not any(map(alive, below(os.getpid()) - before)))
+    until(lambda: len(os.listdir("/proc/self/fd")) == fds)
+    assert not [t for t in threading.enumerate() if t.name.startswith("grade-slot")]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[LocalEngine]:
+    program = tmp_path / "slot.py"
+    program.write_text(FAKE)
+    command = [sys.executable, str(program)]
+    with LocalEngine(1, "cpu", "process", command=command, margin_s=1000) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("die", "the slot died (exit status 3)"),
+        ("die and leave a child", "the slot died (signal 9)"),
+        ("babble", "what no slot says: b'Hello, I am a library'"),
+        ("another task", "a task that it was not given"),
+        ("two things", "what no slot says"),
+        ("deep", "what no slot says"),
+        ("long line", "a line of more than 8,388,608 bytes"),
+    ],
+)
+def test_a_bad_slot_is_a_failure_and_replaced(fake: LocalEngine, what: str, why: str) -> None:
+    until(lambda: fake.slots()[0].free)
+    processes = below(os.getpid())
+    submit(fake, task(1, what))
+    bad = outcome(fake)
+    assert (bad.task_id, bad.report, bad.is_ours) == (1, None, True)
+    assert why in (bad.failure or "")
+    assert not any(map(alive, processes))
+    submit(fake, task(2))
+    assert outcome(fake) == Outcome(2, failure="done as told")
+
+
+def test_an_answer_counts_even_if_it_was_the_last_word(fake: LocalEngine) -> None:
+    until(lambda: fake.slots()[0].free)
+    processes = below(os.getpid())
+    submit(fake, task(1, "answer and die"))
+    assert outcome(fake) == Outcome(1, failure="done as told")
+    until(lambda: not any(map(alive, processes)))  # or the next is given to a dying one
+    submit(fake, task(2))
+    assert outcome(fake) == Outcome(2, failure="done as told")
+    assert fake.poll(0) == []
+
+
+def test_a_hanging_slot_is_killed_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.fleet.process.GRACE_S", 0.2)
+    program = tmp_path / "slot.py"
+    program.write_text(FAKE)
+    margin_s = 1 - PROBLEM.spec.limits.total_s
+    command = [sys.executable, str(program)]
+    with LocalEngine(1, "cpu", "process", command=command, margin_s=margin_s) as engine:
+        for number, what in enumerate(["hang", "stubborn"]):
+            submit(engine, task(number, what))
+            assert outcome(engine) == Outcome(number, failure="the slot did not answer within 1 s")
+        submit(engine, task(9))
+        assert outcome(engine).failure == "done as told"
+
+
+def test_cancel_ends_the_task_and_tells_nothing(fake: LocalEngine) -> None:
+    submit(fake, task(1, "hang"))
+    assert not fake.cancel(2)
+    assert fake.cancel(1)
+    assert not fake.cancel(1)
+    assert not fake.slots()[0].free
+    submit(fake, task(3))
+    assert outcome(fake) == Outcome(3, failure="done as told")
+    assert not fake.cancel(3)
+    assert fake.poll(0) == []
+
+
+def test_one_task_per_slot(tmp_path: Path) -> None:
+    program = tmp_path / "slot.py"
+    program.write_text(FAKE)
+    with LocalEngine(2, "cpu", "process", command=[sys.executable, str(program)]) as engine:
+        until(lambda: all(slot.free for slot in engine.slots()))
+        assert [slot.name for slot in engine.slots()] == ["0-cpu", "1-cpu"]
+        engine.submit(task(1))
+        engine.submit(task(2))
+        with pytest.raises(NoSlot):
+            engine.submit(task(3))
+        found: list[Outcome] = []
+        while len(found) < 2:
+            more = engine.poll(20)
+            assert more, "no more came"
+            found += more
+        assert {one.task_id for one in found} == {1, 2}
+
+
+@pytest.mark.parametrize("changes", [{"device": "cuda"}, {"gpu": "H100"}])
+def test_a_task_that_no_slot_serves(fake: LocalEngine, changes: dict[str, Any]) -> None:
+    until(lambda: fake.slots()[0].free)
+    with pytest.raises(NoSlot):
+        fake.submit(task(1, **changes))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wanted", "fits"),
+    [
+        ("NVIDIA H100 80GB HBM3", None, True),
+        ("NVIDIA H100 80GB HBM3", "h100", True),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB", True),
+        ("NVIDIA A100-SXM4-40GB", "A100 80GB", False),
+        ("NVIDIA L40S", "L4", False),
+        (None, "H100", False),
+    ],
+)
+def test_a_gpu_is_asked_for_by_the_words_of_its_name(
+    gpu: str | None, wanted: str | None, fits: bool
+) -> None:
+    assert Slot("0-cuda-0", "cuda", gpu, True).serves("cuda", wanted) is fits
+
+
+def test_progress_is_told_and_may_raise(fake: LocalEngine) -> None:
+    heard: list[Progress] = []
+
+    def note(step: Progress) -> None:
+        heard.append(step)
+        raise RuntimeError("the watcher is broken")
+
+    submit(fake, task(1), note)
+    assert outcome(fake).failure == "done as told"
+    assert heard == [Progress("load")]
+
+
+def test_a_problem_that_cannot_be_loaded_is_a_failure(fake: LocalEngine, tmp_path: Path) -> None:
+    fake.submit(task(1, folder=tmp_path / "nowhere"))
+    assert "nowhere" in (outcome(fake).failure or "")
+
+
+def test_a_source_beyond_the_limit_is_the_callers_mistake(fake: LocalEngine) -> None:
+    with pytest.raises(ValueError, match="at most 16,777,216 bytes"):
+        fake.submit(task(1, source=bytes((16 << 20) + 1)))
+
+
+def test_a_large_source_passes(fake: LocalEngine) -> None:
+    submit(fake, task(1, source=bytes(16 << 20)))
+    assert outcome(fake).failure == "done as told"
+
+
+@pytest.mark.parametrize(
+    ("what", "drain_s", "failure"),
+    [
+        ("well", 20, "done as told"),
+        ("hang", 0.2, "the engine was closed before it was done"),
+    ],
+)
+def test_close_drains(fake: LocalEngine, what: str, drain_s: float, failure: str) -> None:
+    submit(fake, task(1, what))
+    start = time.monotonic()
+    fake.close(drain_s)
+    assert time.monotonic() - start < 10
+    assert fake.poll(0) == [Outcome(1, failure=failure)]
+    assert fake.slots() == []
+    with pytest.raises(NoSlot):
+        fake.submit(task(2))
+    fake.close(0)
+
+
+def test_a_slot_that_never_starts_is_tried_rarely(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    command = ["/bin/sh", "-c", f"echo >> {tried}; exit 1"]
+    with LocalEngine(1, "cpu", "process", command=command) as engine:
+        until(tried.exists)
+        time.sleep(1)
+        assert not engine.slots()[0].free
+        with pytest.raises(NoSlot):
+            engine.submit(task(1))
+    assert len(tried.read_text().splitlines()) == 1
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    with LocalEngine(1, "cpu", "process", command=[str(tmp_path / "no")]) as engine:
+        time.sleep(0.1)
+        assert not engine.slots()[0].free
+
+
+def test_more_slots_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    with pytest.raises(ValueError, match="2 slots, but CUDA_VISIBLE_DEVICES names 1"):
+        LocalEngine(2, "cuda", "process")
+
+
+def test_each_gpu_has_a_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    monkeypatch.chdir(tmp_path)
+    command = ["/bin/sh", "-c", 'echo > "$1"; exit 1']
+    with LocalEngine(2, "cuda", "process", command=command) as engine:
+        assert [slot.name for slot in engine.slots()] == ["0-cuda-3", "1-cuda-5"]
+        until(lambda: len(list(tmp_path.iterdir())) == 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"cuda:3", "cuda:5"}
+
+
+def test_is_ours(make_report: Callable[..., Report]) -> None:
+    assert not Outcome(1, make_report()).is_ours
+    assert Outcome(1, make_report(verdict=Verdict.JUDGE_ERROR)).is_ours
+
+
+SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
+    with LocalEngine(1, "cpu", sandbox) as engine:  # type: ignore[arg-type]
+        stages: list[str] = []
+        submit(engine, real(1, "accepted/torch_softmax.py"), lambda s: stages.append(s.stage))
+        right = outcome(engine)
+        assert right.report is not None
+        assert right.report.verdict is Verdict.ACCEPTED
+        assert list(dict.fromkeys(stages)) == ["sandbox_start", "load", "test", "benchmark"]
+
+        under_way = threading.Event()
+        endless = real(2, "time_limit_exceeded/infinite_loop.py")
+        submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
+        assert under_way.wait(60)
+        processes, boxes = below(os.getpid()), containers()
+        assert len(boxes) == (sandbox == "docker")
+        (slot,) = [pid for pid in processes if b"grader.fleet.slot" in command_line(pid)]
+        os.kill(slot, signal.SIGKILL)
+        assert outcome(engine) == Outcome(2, failure="the slot died (signal 9)")
+        until(lambda: not any(map(alive, processes)))
+        assert not containers() & boxes
+
+        submit(engine, real(3, "wrong_answer/zeros.py"))
+        wrong = outcome(engine)
+        assert wrong.report is not None
+        assert wrong.report.verdict is Verdict.WRONG_ANSWER
+        submit(engine, real(4, "compile_error/syntax_error.py"))
+        unread = outcome(engine)
+        assert unread.report is not None
+        assert unread.report.verdict is Verdict.COMPILE_ERROR
+        processes, boxes = below(os.getpid()), containers()
+    until(lambda: not any(map(alive, processes)))
+    assert not containers() & boxes
+
+
+def test_cancel_of_a_real_grading() -> None:
+    with LocalEngine(1, "cpu", "process") as engine:
+        under_way = threading.Event()
+        endless = real(1, "time_limit_exceeded/infinite_loop.py")
+        submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
+        assert under_way.wait(60)
+        processes = below(os.getpid())
+        assert engine.cancel(1)
+        submit(engine, task(2, digest="0" * 64))
+        assert "has changed" in (outcome(engine).failure or "")
+        assert not any(map(alive, processes))
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def containers() -> set[str]:
+    """Containers whose owner is one of the processes under this one, or is gone."""
+    from grader.sandbox import sweep
+    from grader.sandbox.docker import DockerSandbox
+    from grader.sandbox.engine import engine
+
+    if DockerSandbox.available() is not None:
+        return set()
+    with engine() as api:
+        listed = api.containers(all=True, filters={"label": sweep.MARK})
+    owners = {c["Id"]: int(c["Labels"][sweep.OWNER].split("/")[2]) for c in listed}
+    ours = below(os.getpid())
+    return {box for box, pid in owners.items() if pid in ours or not Path(f"/proc/{pid}").exists()}
