@@ -120,6 +120,8 @@ class CaseResult(BaseModel):
     cold_us: float | None = None
     """Latency of a single call by the judge's own clock."""
     rounds: int | None = None
+    round_us: list[float] = Field(default_factory=list)
+    """What each round claimed per call, microseconds, in order; the rounds left out are not in."""
     calls_per_round: int | None = None
     converged: bool | None = None
     """Whether the interval became as narrow as asked before the budget ended."""

@@ -291,6 +291,7 @@ def _result(bench: Bench, timing: Timing) -> CaseResult:
         external_us=timing.external_us,
         cold_us=bench.cold_us,
         rounds=timing.rounds,
+        round_us=[round(us, 3) for us in timing.round_us],
         calls_per_round=timing.calls_per_round,
         converged=timing.converged,
         graph=timing.graph,

@@ -140,13 +140,19 @@ class Timing:
     time_us: float
     ci_us: tuple[float, float]
     external_us: float
-    rounds: int
+    round_us: list[float]
+    """The claim of each round that counts."""
     discarded: dict[str, int]
     """Rounds left out, by reason."""
     calls_per_round: int
     converged: bool
     graph: bool
     fault: Fault | None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds count."""
+        return len(self.round_us)
 
 
 def calibrate(session: Session, problem: Problem, case: Case, template: Values) -> Overhead:
@@ -320,7 +326,7 @@ def measure(
         time_us=max(claim, allowed, LEAST_US),
         ci_us=(max(low, LEAST_US), max(high, LEAST_US)),
         external_us=external,
-        rounds=len(samples),
+        round_us=claims,
         discarded=dict(discarded),
         calls_per_round=calls,
         converged=stats.is_narrow(claims, plan.relative, plan.least_rounds)
