@@ -5,7 +5,10 @@
 Needs a GPU, and the package `cuda-bench` for nvbench. FILE is an honest submission of the softmax
 problem; by default the Triton and the PyTorch one. Ours is a full grading. `do_bench` is asked for
 its median; it empties L2 before each call and times the call with a pair of events. nvbench is
-asked for its batch time: many calls in a row, here over as many argument sets as keep L2 cold.
+asked for its batch time, over as many argument sets as keep L2 cold: of calls launched one by one,
+and of CUDA graphs that hold a call for every set, as our rounds do. The first waits for Python
+where a call launches several short kernels, and has a gap between any two; what is compared with
+ours is the second.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +30,21 @@ FOLDER = ROOT / "submissions" / "softmax" / "accepted"
 SETS = 16
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\
-| file | case | ours µs | do_bench µs | nvbench batch µs | ours / nvbench |
-|---|---|---|---|---|---|"""
+| file | case | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs |
+|---|---|---|---|---|---|---|"""
+
+Entry = Callable[[Any, Any], Any]
+Arguments = list[tuple[Any, Any]]
 
 
-def entry(file: Path) -> Callable[..., Any]:
+def entry(file: Path) -> Entry:
     """The `softmax` function of a file that we trust: it runs in this process."""
     spec = importlib.util.spec_from_file_location("timed", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function: Callable[..., Any] = module.softmax
+    function: Entry = module.softmax
     return function
 
 
@@ -56,21 +63,16 @@ def ours(file: Path, sandbox_name: str) -> dict[str, float]:
     return {c.name: c.time_us for c in report.cases if c.kind == "benchmark" and c.time_us}
 
 
-def others(file: Path) -> dict[str, tuple[float, float]]:
-    """By case, microseconds of do_bench and of nvbench, from a process of their own each."""
-    found = {}
-    for case in cases():
-        times = []
-        for timer in ("do_bench", "nvbench"):
-            command = [sys.executable, "-m", "benchmarks.timers", "--one", timer, case, str(file)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-            last = done.stdout.strip().splitlines()[-1:] or [""]
-            try:
-                times.append(float(last[0]))
-            except ValueError:
-                print(f"{timer} on {case}: {(done.stderr or done.stdout)[-400:]}", file=sys.stderr)
-                times.append(float("nan"))
-        found[case] = (times[0], times[1])
+def others(file: Path) -> dict[str, dict[str, float]]:
+    """By case and timer, microseconds; each timer has a process of its own."""
+    found: dict[str, dict[str, float]] = {}
+    for timer in TIMERS:
+        command = [sys.executable, "-m", "benchmarks.timers", "--one", timer, str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT)
+        if done.returncode:
+            raise RuntimeError(f"{timer} failed: {(done.stderr or done.stdout)[-800:]}")
+        for case, time_us in json.loads(done.stdout.strip().splitlines()[-1]).items():
+            found.setdefault(case, {})[timer] = time_us
     return found
 
 
@@ -82,7 +84,7 @@ def cases() -> dict[str, dict[str, Any]]:
     return {c.name: c.params for c in problem.cases("benchmark", "cuda")}
 
 
-def argument_sets(params: dict[str, Any]) -> list[tuple[Any, Any]]:
+def argument_sets(params: dict[str, Any]) -> Arguments:
     """As many pairs of input and output as keep L2 cold."""
     import torch
 
@@ -92,67 +94,109 @@ def argument_sets(params: dict[str, Any]) -> list[tuple[Any, Any]]:
     return [(x, torch.empty_like(x)) for x in inputs]
 
 
-def by_do_bench(function: Callable[..., Any], sets: list[tuple[Any, Any]]) -> float:
+def by_do_bench(function: Entry) -> dict[str, float]:
     """Microseconds by triton.testing.do_bench, its median."""
     import triton.testing
 
-    x, out = sets[0]
-    return float(triton.testing.do_bench(lambda: function(x, out), return_mode="median")) * 1e3
+    times = {}
+    for name, params in cases().items():
+        x, out = argument_sets(params)[0]
+        median_ms = triton.testing.do_bench(partial(function, x, out), return_mode="median")
+        times[name] = float(median_ms) * 1e3
+    return times
 
 
-def by_nvbench(function: Callable[..., Any], sets: list[tuple[Any, Any]]) -> float:
+def by_nvbench(function: Entry, graphs: bool) -> dict[str, float]:
     """Microseconds by nvbench's batch measurement, its mean, over all sets in turn."""
     import cuda.bench as bench
-    import torch
 
-    turn = 0
-
-    def softmax(state: Any) -> None:
-        stream = torch.cuda.ExternalStream(state.get_stream().addressof())
-
-        def launch(_: Any) -> None:
-            nonlocal turn
-            with torch.cuda.stream(stream):
-                function(*sets[turn % len(sets)])
-            turn += 1
-
-        launch(None)
-        torch.cuda.synchronize()
-        state.exec(launch, batched=True)
-
-    bench.register(softmax)
+    for name, params in cases().items():
+        bench.register(_benchmark(name, params, function, graphs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "nvbench.json"
         bench.run_all_benchmarks(["timers", "--json", str(path)])
-        state = json.loads(path.read_text())["benchmarks"][0]["states"][0]
-    summaries = {s["tag"]: s for s in state["summaries"] or []}
-    if BATCH not in summaries:
-        raise RuntimeError(f"nvbench gave no {BATCH} but {sorted(summaries)}")
-    return float(summaries[BATCH]["data"][0]["value"]) * 1e6
+        done = json.loads(path.read_text())["benchmarks"]
+    times = {}
+    for name, benchmark in zip(cases(), done, strict=True):
+        summaries = {s["tag"]: s for s in benchmark["states"][0]["summaries"] or []}
+        if BATCH not in summaries:
+            raise RuntimeError(f"nvbench gave no {BATCH} but {sorted(summaries)}")
+        calls = SETS if graphs else 1
+        times[name] = float(summaries[BATCH]["data"][0]["value"]) * 1e6 / calls
+    return times
 
 
-TIMERS = {"do_bench": by_do_bench, "nvbench": by_nvbench}
+def _benchmark(
+    name: str, params: dict[str, Any], function: Entry, graphs: bool
+) -> Callable[[Any], None]:
+    import torch
+
+    def benchmark(state: Any) -> None:
+        sets = argument_sets(params)
+        stream = torch.cuda.ExternalStream(state.get_stream().addressof())
+        with torch.cuda.stream(stream):
+            for pair in sets:
+                function(*pair)
+        torch.cuda.synchronize()
+        launch = _replay(function, sets) if graphs else _in_turn(function, sets)
+
+        def on_stream(_: Any) -> None:
+            with torch.cuda.stream(stream):
+                launch()
+
+        state.exec(on_stream, batched=True)
+
+    benchmark.__name__ = name
+    return benchmark
+
+
+def _replay(function: Entry, sets: Arguments) -> Callable[[], None]:
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for pair in sets:
+            function(*pair)
+    return graph.replay
+
+
+def _in_turn(function: Entry, sets: Arguments) -> Callable[[], None]:
+    turn = 0
+
+    def launch() -> None:
+        nonlocal turn
+        function(*sets[turn % len(sets)])
+        turn += 1
+
+    return launch
+
+
+TIMERS: dict[str, Callable[[Entry], dict[str, float]]] = {
+    "do_bench": by_do_bench,
+    "one by one": partial(by_nvbench, graphs=False),
+    "graphs": partial(by_nvbench, graphs=True),
+}
 
 
 @click.command()
 @click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
-@click.option("--one", nargs=2, help="Print one time: TIMER CASE, for the given file.")
+@click.option("--one", type=click.Choice(list(TIMERS)), help="Print the times of one timer only.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
-def main(sandbox: str, one: tuple[str, str] | None, files: tuple[Path, ...]) -> None:
+def main(sandbox: str, one: str | None, files: tuple[Path, ...]) -> None:
     """Time the same kernels by three timers and print a table."""
     chosen = files or (FOLDER / "triton_softmax.py", FOLDER / "torch_softmax.py")
     if one is not None:
-        timer, case = one
-        print(TIMERS[timer](entry(chosen[0]), argument_sets(cases()[case])))
+        print(json.dumps(TIMERS[one](entry(chosen[0]))))
         return
     print(HEAD)
     for file in chosen:
         mine, theirs = ours(file, sandbox), others(file)
         for case, time_us in mine.items():
-            do_bench_us, nvbench_us = theirs[case]
+            found = theirs[case]
+            columns = " | ".join(f"{found[timer]:.2f}" for timer in TIMERS)
             print(
-                f"| {file.name} | {case} | {time_us:.2f} | {do_bench_us:.2f} | {nvbench_us:.2f} "
-                f"| {time_us / nvbench_us:.4f} |",
+                f"| {file.name} | {case} | {time_us:.2f} | {columns} "
+                f"| {time_us / found['graphs']:.4f} |",
                 flush=True,
             )
 

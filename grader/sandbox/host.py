@@ -18,8 +18,11 @@ from pathlib import Path
 
 from grader.sandbox.base import Device
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/local/nvidia")
-"""Programs and shared libraries. On most systems all but the first are links into it."""
+SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/local/nvidia"),
+    "/opt/nvidia/nsight-compute",  # what the toolkit's `ncu` starts
+)
+"""Programs and shared libraries. On most systems nearly all are links into the first."""
 
 LINKER = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 """What of ``/etc`` the dynamic linker and compilers need. Users and hosts are the sandbox's own."""
