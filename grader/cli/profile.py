@@ -120,7 +120,7 @@ def check_folder(folder: Path) -> None:
     if not folder.absolute().parent.is_dir():
         raise click.UsageError(f"--out: there is no folder {folder.absolute().parent}")
     if folder.is_dir() and (others := {f.name for f in folder.iterdir()} - {*FILES.values()}):
-        raise click.UsageError(f"--out: {folder} holds {min(others)}, no profile's; name another")
+        raise click.UsageError(f"--out: {folder} holds other files ({min(others)}); name another")
 
 
 def write(folder: Path, found: Profile, bulk: Bulk) -> Profile:
