@@ -1,0 +1,398 @@
+"""Is anything lost when everything dies? A hosted board under SIGKILL, with real gradings.
+
+    python -m benchmarks.chaos [--submissions 1000] [--db URL] [--sandbox docker|process]
+                               [--slots 2] [--pause 2.0] [--seed N]
+
+Needs a machine on which nothing else of grade runs. It starts `grade serve` with local slots and
+`grade worker` beside it, and hands in small right, wrong and broken files as three users. All the
+while it kills something with SIGKILL every `pause` seconds or so, drawn by lot: the server, the
+worker, one of their slots, or the runner in a sandbox; whatever died is started again. Held jobs
+are released, as a person would. At the end everything is told to end with SIGTERM.
+
+It prints a row of a table, and exits with 1 when a submission that was answered with 202 has not
+exactly one final result, a result belongs to none, or a process, container, lease or temporary
+folder is left. A runner that was killed looks like one that killed itself: such gradings end with
+another verdict than the file's, and are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import docker
+import httpx
+from sqlalchemy import func, select
+
+from grader.board.database import reading
+from grader.board.schema import results
+from grader.fleet.job import State
+from grader.fleet.ledger import Ledger
+from grader.fleet.schema import jobs, submissions
+from grader.sandbox.sweep import MARK
+from grader.server.accounts import Accounts
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SPEC = """\
+format: 1
+title: Doubling
+summary: Twice the input.
+entry: doubled
+args:
+  - {name: x, role: in, dtype: fp32, shape: [n]}
+  - {name: out, role: out, dtype: fp32, shape: [n]}
+tolerances: {fp32: {atol: 1.0e-6, rtol: 1.0e-6, rel_l2: 1.0e-6}}
+cost: {bytes: 8 * n, flops: n, unit: fp32}
+tests:
+  - {name: one, params: {n: 1}}
+  - {name: prime, params: {n: 4099}}
+benchmarks:
+  - {name: some, params: {n: 65536}}
+"""
+INPUTS = """\
+import torch
+
+
+def generate(generator, call, n):
+    return {"x": torch.randn(n, generator=generator, device=generator.device)}
+"""
+REFERENCE = """\
+def reference(x):
+    return 2 * x
+"""
+KINDS = {
+    "accepted": "def doubled(x, out):\n    out.copy_(2 * x)\n",
+    "wrong_answer": "def doubled(x, out):\n    out.copy_(x)\n",
+    "compile_error": "def doubled(x, out:\n",
+}
+"""What is handed in, by the verdict that it gets where nobody kills its runner."""
+USERS = ("ann", "bob", "cho")
+MODULES = {
+    "runner": "grader.runner",
+    "slot": "grader.fleet.slot",
+    "worker": "grader.cli worker",
+    "server": "grader.cli serve",
+}
+"""What is killed, and what its command line says."""
+WEIGHTS = {"runner": 4, "slot": 3, "worker": 1, "server": 2}
+IN_FLIGHT = 8
+"""How many of one user's submissions are handed in ahead."""
+STUCK_S = 300.0
+"""Nothing ended for so long: something is lost."""
+
+
+def processes(kind: str) -> list[int]:
+    """The process ids of one kind, on all of this machine."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            line = b" ".join(words).decode("utf-8", "replace")
+            if f"-m {MODULES[kind]}" in line and "python" in line.split(" ")[0]:
+                found.append(int(folder.name))
+    return found
+
+
+def containers() -> int:
+    """How many containers of ours there are, ended ones too."""
+    try:
+        api = docker.from_env()
+    except docker.errors.DockerException:
+        return 0
+    with closing(api):
+        return len(api.containers.list(all=True, filters={"label": MARK}))
+
+
+def folders() -> set[str]:
+    """Temporary folders of sandboxes."""
+    return {p.name for p in Path(tempfile.gettempdir()).glob("grade-*") if p.is_dir()}
+
+
+class Service:
+    """A command that is started again whenever it dies."""
+
+    def __init__(self, words: list[str], environment: dict[str, str], log: Path) -> None:
+        self._words = [sys.executable, "-m", "grader.cli", *words]
+        self._environment = os.environ | environment
+        self._log = log.open("ab")
+        self._ending = threading.Event()
+        self._process = self._start()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._words, env=self._environment, cwd=ROOT, stdout=self._log, stderr=self._log
+        )
+
+    def _keep(self) -> None:
+        while not self._ending.is_set():
+            self._process.wait()
+            if not self._ending.wait(0.2):
+                self._process = self._start()
+
+    def end(self) -> int:
+        """Tell it to end, and wait; its exit status."""
+        self._ending.set()
+        self._process.terminate()
+        status = self._process.wait(120)
+        self._thread.join()
+        self._log.close()
+        return status
+
+
+@dataclass
+class Crowd:
+    """The users: hands in what is asked for, and notes what was answered with 202."""
+
+    url: str
+    tokens: dict[str, str]
+    total: int
+    accepted: dict[int, str] = field(default_factory=dict)
+    """Number → verdict that it should get."""
+    refused: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, user: str, open_jobs: Callable[[str], int]) -> None:
+        """Hand in until there are enough of all users together."""
+        with httpx.Client(base_url=self.url, timeout=20) as client:
+            while len(self.accepted) < self.total:
+                if open_jobs(user) >= IN_FLIGHT or not self._hand_in(client, user):
+                    time.sleep(0.3)
+
+    def _hand_in(self, client: httpx.Client, user: str) -> bool:
+        kind = random.choice(list(KINDS))
+        source = f"# {random.getrandbits(64):x}\n{KINDS[kind]}"
+        try:
+            answer = client.post(
+                "/api/v1/submissions",
+                headers={"Authorization": f"Bearer {self.tokens[user]}"},
+                data={"problem": "doubling"},
+                files={"file": ("kernel.py", source.encode())},
+            )
+        except httpx.HTTPError as error:
+            self.refused[type(error).__name__] += 1
+            return False
+        if answer.status_code != 202:
+            self.refused[str(answer.status_code)] += 1
+            return False
+        with self.lock:
+            self.accepted[int(answer.json()["id"])] = kind
+        return True
+
+
+class Reaper(threading.Thread):
+    """Kills by lot."""
+
+    def __init__(self, pause_s: float, states: Callable[[], Counter[str]]) -> None:
+        super().__init__(daemon=True)
+        self._pause_s = pause_s
+        self._states = states
+        self.over = threading.Event()
+        self.kills: Counter[str] = Counter()
+        self.during: Counter[str] = Counter()
+        """Jobs by state, summed over all kills."""
+
+    def run(self) -> None:
+        kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
+        while not self.over.wait(random.uniform(0.2, 1.8) * self._pause_s):
+            kind = random.choices(kinds, weights)[0]
+            if found := processes(kind):
+                self.during += self._states()
+                with suppress(ProcessLookupError):
+                    os.kill(random.choice(found), signal.SIGKILL)
+                    self.kills[kind] += 1
+
+
+class Truth:
+    """What the database says."""
+
+    def __init__(self, url: str) -> None:
+        self.ledger = Ledger.open(url)
+        self.engine = self.ledger.board._engine
+
+    def open_jobs(self, user: str) -> int:
+        """Unfinished jobs of a user."""
+        return sum(job.user == user for job in self.ledger.queue())
+
+    def states(self) -> Counter[str]:
+        """Jobs by state."""
+        with reading(self.engine) as connection:
+            query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+            return Counter(dict(connection.execute(query).tuples().all()))
+
+    def verdicts(self) -> dict[int, str]:
+        """Verdict of the result of each job that is done."""
+        query = select(jobs.c.submission_id, results.c.verdict).join(
+            results, results.c.id == jobs.c.result_id
+        )
+        with reading(self.engine) as connection:
+            rows = connection.execute(query.where(jobs.c.state == State.DONE))
+            return dict(rows.tuples().all())
+
+    def strays(self) -> dict[str, int]:
+        """What should not be: results of no job, several of one source, leases left."""
+        owned = select(jobs.c.result_id).where(jobs.c.result_id.is_not(None))
+        doubled = (
+            select(results.c.source_sha256)
+            .group_by(results.c.source_sha256)
+            .having(func.count() > 1)
+            .subquery()
+        )
+        counts = {
+            "results of no job": select(func.count()).where(results.c.id.not_in(owned)),
+            "doubled results": select(func.count()).select_from(doubled),
+            "leases": select(func.count()).where(jobs.c.lease_token.is_not(None)),
+            "submissions without a job": select(func.count()).where(
+                submissions.c.id.not_in(select(jobs.c.submission_id))
+            ),
+        }
+        with reading(self.engine) as connection:
+            return {what: int(connection.scalar(query) or 0) for what, query in counts.items()}
+
+
+def release_held(truth: Truth, over: threading.Event, released: list[int]) -> None:
+    """The person: looks at what is held, and lets it try again."""
+    while not over.wait(2):
+        for job in truth.ledger.held():
+            if truth.ledger.release(job.submission_id):
+                released.append(job.submission_id)
+
+
+def settled(truth: Truth) -> None:
+    """Wait until nothing is unfinished. Raises TimeoutError when nothing moves any more."""
+    last, since = -1, time.monotonic()
+    while unfinished := len(truth.ledger.queue()) + len(truth.ledger.held()):
+        if unfinished != last:
+            last, since = unfinished, time.monotonic()
+        if time.monotonic() - since > STUCK_S:
+            raise TimeoutError(f"{unfinished} jobs are stuck: {truth.states()}")
+        time.sleep(0.5)
+
+
+def answers(url: str) -> bool:
+    """Whether the server is up."""
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+    return False
+
+
+def until(holds: Callable[[], bool], limit_s: float, what: str) -> None:
+    """Wait for something. Raises TimeoutError."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.2)
+
+
+def left_over(before: set[str]) -> Iterator[str]:
+    """What is there after all has ended."""
+    for kind in MODULES:
+        if found := processes(kind):
+            yield f"{len(found)} processes ({kind})"
+    if count := containers():
+        yield f"{count} containers"
+    if new := folders() - before:
+        yield f"{len(new)} folders ({min(new)})"
+
+
+def problem_folder(parent: Path) -> Path:
+    """A problem that is graded in about a second on a CPU; the folder that holds it."""
+    folder = parent / "problems" / "doubling"
+    folder.mkdir(parents=True)
+    texts = {"problem.yaml": SPEC, "inputs.py": INPUTS, "reference.py": REFERENCE}
+    for name, text in (texts | {"statement.md": "# Doubling\n"}).items():
+        (folder / name).write_text(text)
+    return folder.parent
+
+
+@click.command()
+@click.option("--submissions", "total", default=1000, show_default=True)
+@click.option("--db", help="Database URL of an empty database [default: a new SQLite file].")
+@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
+@click.option("--slots", default=2, show_default=True)
+@click.option("--pause", "pause_s", default=2.0, show_default=True, help="Seconds between kills.")
+@click.option("--seed", default=None, type=int)
+def main(
+    total: int, db: str | None, sandbox: str, slots: int, pause_s: float, seed: int | None
+) -> None:
+    """Hand in submissions while everything is killed at random, and count what is lost."""
+    random.seed(seed)
+    before, start = folders(), time.monotonic()
+    place = Path(tempfile.mkdtemp(prefix="chaos-"))
+    url = db or f"sqlite:///{place}/board.sqlite3"
+    truth = Truth(url)
+    accounts = Accounts(truth.engine, lambda: datetime.now(UTC))
+    tokens = {name: accounts.add_user(name, "competitor", by="chaos") for name in USERS}
+    accounts.add_user("boss", "admin", by="chaos")
+    worker_token = accounts.add_user("worker", "worker", by="chaos")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    problems = problem_folder(place)
+    shared = ["--problems", str(problems), "--sandbox", sandbox]
+    server = Service(
+        ["serve", "--port", str(port), "--db", url, "--slots", str(slots), *shared],
+        {},
+        place / "server.log",
+    )
+    worker = Service(
+        ["worker", "--server", address, "--slots", "1", *shared],
+        {"GRADE_TOKEN": worker_token},
+        place / "worker.log",
+    )
+    until(lambda: answers(address), 60, f"the server does not answer; see {place}/server.log")
+    crowd = Crowd(address, tokens, total)
+    reaper = Reaper(pause_s, truth.states)
+    over, released = threading.Event(), list[int]()
+    person = threading.Thread(target=release_held, args=(truth, over, released), daemon=True)
+    crew = [threading.Thread(target=crowd.run, args=(u, truth.open_jobs)) for u in USERS]
+    for thread in (*crew, reaper, person):
+        thread.start()
+    for thread in crew:
+        thread.join()
+    settled(truth)
+    reaper.over.set()
+    reaper.join()
+    settled(truth)
+    over.set()
+    statuses = (worker.end(), server.end())
+    took_s = time.monotonic() - start
+    verdicts = truth.verdicts()
+    lost = [n for n in crowd.accepted if n not in verdicts]
+    other = sum(verdicts.get(n) not in (None, kind) for n, kind in crowd.accepted.items())
+    wrong = {what: n for what, n in truth.strays().items() if n}
+    left = list(left_over(before))
+    kills = ", ".join(f"{n} {kind}" for kind, n in reaper.kills.items())
+    print(
+        "| database | accepted | lost | doubled | killed | released | another verdict | "
+        "left behind | minutes |\n|---|---|---|---|---|---|---|---|---|\n"
+        f"| {truth.engine.dialect.name} | {len(crowd.accepted)} | {len(lost)} | "
+        f"{wrong.get('doubled results', 0)} | {reaper.kills.total()}: {kills} | {len(released)} | "
+        f"{other} | {', '.join(left) or 'nothing'} | {took_s / 60:.1f} |"
+    )
+    print(f"jobs by state, summed over all kills: {dict(reaper.during)}")
+    print(f"handed in and not taken: {dict(crowd.refused)}; exit statuses at the end: {statuses}")
+    if lost or wrong or left:
+        print(f"lost {lost[:10]}; strays {wrong}; left {left}; logs in {place}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
