@@ -159,6 +159,7 @@ def grade_often(runs: Runs, sandbox: Sandbox, count: int, out: Path | None) -> N
                     mode="json", include={"verdict", "score_us", "score_ci_us", "ranked", "seed"}
                 )
                 line["cases_us"] = {c.name: c.time_us for c in report.cases if c.time_us}
+                line["round_us"] = {c.name: c.round_us for c in report.cases if c.round_us}
                 with out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
 

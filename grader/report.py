@@ -31,6 +31,9 @@ LOG_BYTES = 16 * 1024
 REASON_CHARS = 300
 """How long a report's one-line reason may be."""
 
+UNTOLD = -1
+"""The seed of a report that came from a server, which tells seeds to nobody."""
+
 
 class Verdict(StrEnum):
     """The judge's word on a submission. The meaning of each stands in the tree above."""

@@ -21,7 +21,11 @@ from sqlalchemy.pool import StaticPool
 LOCK_WAIT_S = 30.0
 """How long to wait for another process that is writing."""
 
-_LOCKS = {"schema": 0x6772616465_01, "submit": 0x6772616465_02}
+_LOCKS = {
+    "schema": 0x6772616465_01,
+    "submit": 0x6772616465_02,
+    "office": 0x6772616465_03,
+}
 """PostgreSQL's numbers of our advisory locks: "grade" in ASCII, and one byte."""
 
 
@@ -61,7 +65,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(
-    engine: Engine, lock: Literal["schema", "submit"] | None = None
+    engine: Engine, lock: Literal["schema", "submit", "office"] | None = None
 ) -> Iterator[Connection]:
     """A transaction to write in: committed at the end, rolled back by an exception.
 

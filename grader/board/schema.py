@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from sqlalchemy import (
     Boolean,
     Column,
+    ColumnElement,
     Connection,
+    DateTime,
+    Dialect,
     Engine,
     Float,
+    ForeignKey,
     Index,
     Integer,
     LargeBinary,
@@ -15,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TypeDecorator,
     insert,
     inspect,
     select,
@@ -31,6 +38,22 @@ MIGRATIONS = "alembic_version"
 """The table in which Alembic notes how far a database that the ledger shares is migrated."""
 
 metadata = MetaData()
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware datetime, kept in UTC also where the database knows no time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None or value.tzinfo is not None:
+            return value if value is None else value.astimezone(UTC)
+        return value.replace(tzinfo=UTC)
+
 
 about = Table(
     "grade_board",
@@ -67,6 +90,24 @@ by_rank = Index(
     results.c.ranked,
     results.c.score_us,
 )
+
+voids = Table(
+    "voids",
+    metadata,
+    Column("result_id", Integer, ForeignKey(results.c.id), primary_key=True),
+    Column("why", String(20), primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("by", String(40), nullable=False),
+)
+"""Results that do not count, with each reason: ``rejudged``, ``preview``, ``deleted``, ``banned``.
+
+Results are never changed or deleted; a row here takes one off the leaderboards, and it is back when
+its last row here is gone. The ledger's migrations make this table, not `Board.open`."""
+
+
+def counts() -> ColumnElement[bool]:
+    """The condition that a result is not void, for databases that have the table of voids."""
+    return ~select(voids).where(voids.c.result_id == results.c.id).exists()
 
 
 def prepare(engine: Engine) -> None:

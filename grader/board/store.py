@@ -13,12 +13,22 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    func,
+    insert,
+    inspect,
+    select,
+    true,
+)
 from sqlalchemy.engine import URL
 
 from grader.board.database import BoardError, engine_of, reading, writing
 from grader.board.ranking import Entry, ranks
-from grader.board.schema import prepare, results
+from grader.board.schema import counts, prepare, results, voids
 from grader.report import Report, Verdict, geometric_mean
 
 MAX_ID = 2**31 - 1
@@ -39,6 +49,7 @@ class Board:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._knows_voids = False
 
     @classmethod
     def open(cls, url: str, *, create: bool = True) -> Board:
@@ -84,7 +95,7 @@ class Board:
             .order_by(results.c.gpu)
         )
         with reading(self._engine) as connection:
-            return list(connection.scalars(query))
+            return list(connection.scalars(query.where(self._counts(connection))))
 
     def count(self, problem: str) -> int:
         """How many results of any version of a problem are on the board."""
@@ -124,18 +135,26 @@ class Board:
         place = func.row_number().over(
             partition_by=results.c.user, order_by=(results.c.score_us, results.c.id)
         )
-        ranked = (
-            select(results, place.label("place"))
-            .where(
-                results.c.problem_digest == problem_digest,
-                results.c.gpu == gpu,
-                results.c.ranked,
-            )
-            .subquery()
-        )
-        query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.score_us, ranked.c.id)
         with reading(self._engine) as connection:
-            return list(connection.execute(query).mappings())
+            ranked = (
+                select(results, place.label("place"))
+                .where(
+                    results.c.problem_digest == problem_digest,
+                    results.c.gpu == gpu,
+                    results.c.ranked,
+                    self._counts(connection),
+                )
+                .subquery()
+            )
+            best = select(ranked).where(ranked.c.place == 1)
+            best = best.order_by(ranked.c.score_us, ranked.c.id)
+            return list(connection.execute(best).mappings())
+
+    def _counts(self, connection: Connection) -> ColumnElement[bool]:
+        """That a result is not void. Where no ledger has ever been, none is."""
+        # Asked until it is so: a ledger may take over a board that somebody has open.
+        self._knows_voids = self._knows_voids or inspect(connection).has_table(voids.name)
+        return counts() if self._knows_voids else true()
 
     def _place(self) -> str:
         return self._engine.url.render_as_string(hide_password=True)

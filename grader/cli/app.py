@@ -34,8 +34,12 @@ COMMANDS = {
     "verify": ("grader.cli.verify", "Prove that a problem's check catches wrong answers."),
     "baseline": ("grader.cli.baseline", "Measure and record what kernels are held against."),
     "replay": ("grader.cli.replay", "Grade a recorded result again, with the same inputs."),
+    "worker": ("grader.cli.worker", "Pull jobs from a server and grade them here."),
     "doctor": ("grader.cli.doctor", "Say what this machine can do, and how to fix the rest."),
     "sandbox": ("grader.cli.sandbox", "Build and check the Docker sandbox."),
+    "serve": ("grader.cli.serve", "Serve a leaderboard that others submit to."),
+    "login": ("grader.cli.login", "Remember a server, and who you are there."),
+    "admin": ("grader.cli.admin", "Run a server: users, boards, held jobs, rejudges."),
 }
 """Command → its module and what it does. Here, so that help costs no imports."""
 

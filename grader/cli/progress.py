@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 LABELS = {
+    "queue": "wait for a worker",
     "sandbox_start": "start the sandbox",
     "baseline": "baselines",
     "load": "load the submission",
@@ -54,6 +55,8 @@ class Watcher:
         if step.total:
             now = f"{step.index + 1} of {step.total}  {safe(step.case, 40)}"
             self._bars.update(task, total=step.total, completed=step.index, now=now)
+        elif step.case:
+            self._bars.update(task, now=safe(step.case, 40).plain)
 
     def _finish_others(self) -> None:
         assert self._bars is not None

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grader.cli.terminal import safe
-from grader.report import CaseResult, Mismatch, Report, Verdict
+from grader.report import UNTOLD, CaseResult, Mismatch, Report, Verdict
 
 LOG_LINES = 12
 BAR_CELLS = 8
@@ -97,7 +97,8 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
     yield "sandbox", safe(report.sandbox)
     yield "ranked", Text("yes" if report.ranked else f"no, {_why_unranked(report)}")
     yield "result", Text(f"{report.id}" if report.id is not None else "not recorded")
-    yield "seed", Text(str(report.seed))
+    if report.seed != UNTOLD:
+        yield "seed", Text(str(report.seed))
 
 
 def _why_unranked(report: Report) -> str:
@@ -281,10 +282,12 @@ def _failure(case: CaseResult, report: Report) -> Panel:
     if case.reason:
         facts.add_row("what", safe(case.reason))
     facts.add_row("parameters", Text(parameters(case.params)))
-    facts.add_row("seed", Text(str(report.seed)))
+    told = report.seed != UNTOLD
+    if told:
+        facts.add_row("seed", Text(str(report.seed)))
     for label, value in _mismatch(case.mismatch) if case.mismatch else ():
         facts.add_row(label, value)
-    if report.id is not None:
+    if told and report.id is not None:
         facts.add_row("again", Text(f"grade replay {report.id}"))
     title = f"{case.kind} {case.name}: {case.status.replace('_', ' ')}"
     return Panel(

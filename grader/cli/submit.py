@@ -62,7 +62,13 @@ class Job:
 @device_option
 @sandbox_option
 @click.option("--user", metavar="NAME", help="Your name on the board [default: your login].")
-@click.option("--server", metavar="URL", help="Hand in to a server instead of this machine.")
+@click.option(
+    "--server",
+    metavar="URL",
+    envvar="GRADE_SERVER",
+    help="Hand in to a server instead of this machine [default: $GRADE_SERVER, if set].",
+)
+@click.option("--gpu", metavar="TYPE", help="The type of GPU to run on, such as H100; on a server.")
 @db_option
 @json_option
 @click.pass_obj
@@ -74,6 +80,7 @@ def submit(
     sandbox_name: str,
     user: str | None,
     server: str | None,
+    gpu: str | None,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -85,8 +92,10 @@ def submit(
     from grader.board import BoardError
     from grader.report import Verdict
 
-    if server is not None:
-        raise click.UsageError("--server: this version has no server; leave it out to grade here")
+    if server:
+        return _submit_to(server, problem, file, gpu, as_json)
+    if gpu is not None:
+        raise click.UsageError("--gpu: says which GPU of a server's; use it with --server")
     name = check_user(user)
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
     board = desk.board(db, create=True)
@@ -103,6 +112,15 @@ def submit(
     finally:
         board.close()
     return tell(report, as_json)
+
+
+def _submit_to(server: str, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:
+    """Hand in to a server, which knows by our token who we are, and grades where it will."""
+    from grader.cli.hand_in import hand_in
+    from grader.cli.remote import Client
+
+    with Client.find(server) as client:
+        return hand_in(client, problem, file, gpu, as_json, show=not as_json)
 
 
 @click.command()

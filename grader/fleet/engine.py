@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from grader.fleet.job import is_of_type
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.report import Report, Verdict
@@ -73,11 +74,8 @@ class Slot:
     """Whether it is up and has no task."""
 
     def serves(self, device: Device, gpu: str | None) -> bool:
-        """Whether a task that asks for this may run here, now or later.
-
-        A GPU type fits when each of its words is one of the name's, so that ``L4`` is no ``L40S``.
-        """
-        return device == self.device and (gpu is None or _words(gpu) <= _words(self.gpu or ""))
+        """Whether a task that asks for this may run here, now or later."""
+        return device == self.device and is_of_type(self.gpu, gpu)
 
 
 class Engine(ABC):
@@ -124,7 +122,3 @@ class Engine(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close(0)
-
-
-def _words(name: str) -> set[str]:
-    return set(name.casefold().replace("-", " ").split())

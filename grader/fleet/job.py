@@ -17,7 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
+from grader.judge import Progress
+from grader.judge.record import Device
 from grader.submission import Language
 
 
@@ -39,8 +42,12 @@ class State(StrEnum):
     """Nobody waits for it any more; a result that still comes is dropped."""
 
 
+Via = Literal["local", "ray", "http"]
+"""How a worker is reached: on the server's machine, on a cluster, or by its own pulling."""
+
 IN_HAND = (State.LEASED, State.RUNNING)
 IN_FLIGHT = (State.QUEUED, *IN_HAND)
+UNFINISHED = (*IN_FLIGHT, State.HELD)
 
 
 @dataclass(frozen=True)
@@ -74,15 +81,29 @@ class Job:
     cancelled_by: str | None
     result_id: int | None
     """Its number on the board, once done."""
+    progress: Progress | None
+    """Where its grading is, as its worker last told; None when nobody grades it."""
+    updated_at: datetime | None
+    """When anything here last changed."""
+    rejudge_id: int | None
+    """The rejudge it belongs to; None for a submission of a user's own."""
+    original_id: int | None
+    """The submission that a rejudge grades again with this one."""
 
 
 @dataclass(frozen=True)
-class Lease:
-    """A worker's right to grade one submission until a deadline, and all that it needs to."""
+class Ticket:
+    """What proves that a worker still has a submission."""
 
     submission_id: int
     token: str = field(repr=False)
-    """Proves that the lease is still the worker's. A secret between worker and ledger."""
+    """A secret between worker and ledger."""
+
+
+@dataclass(frozen=True)
+class Lease(Ticket):
+    """A worker's right to grade one submission until a deadline, and all that it needs to."""
+
     until: datetime
     """The deadline at the time of the claim; heartbeats move it."""
     problem: str
@@ -91,6 +112,34 @@ class Lease:
     language: Language
     source: bytes = field(repr=False)
     gpu: str | None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Slots of one kind, and who offers them."""
+
+    name: str
+    via: Via
+    device: Device
+    gpu: str | None
+    """The GPU's name; null on a CPU."""
+    slots: int
+    """How many there are, busy ones too."""
+
+
+@dataclass(frozen=True)
+class WorkerSeen(Worker):
+    """A worker, and when it last said that it is there."""
+
+    last_seen: datetime
+
+
+def is_of_type(gpu: str | None, wanted: str | None) -> bool:
+    """Whether a GPU is of the type asked for; None asks for none.
+
+    It is when each word of the type is one of its name's, so that ``L4`` is no ``L40S``.
+    """
+    return wanted is None or _words(wanted) <= _words(gpu or "")
 
 
 class Refused(Exception):
@@ -107,3 +156,7 @@ class QueueFull(Refused):
 
 class TooMany(Refused):
     """The user has as many submissions in flight as one may have."""
+
+
+def _words(name: str) -> set[str]:
+    return set(name.casefold().replace("-", " ").split())

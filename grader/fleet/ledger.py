@@ -8,8 +8,9 @@ changes nothing. The states are drawn in `grader.fleet.job`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,19 +21,30 @@ from sqlalchemy import (
     RowMapping,
     Update,
     case,
-    func,
+    false,
     insert,
     literal,
     or_,
     select,
-    true,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 
-from grader.board.database import BoardError, engine_of, reading, writing
-from grader.board.store import MAX_ID, Board, insert_result
-from grader.fleet.job import IN_FLIGHT, IN_HAND, Job, Lease, QueueFull, State, TooMany
-from grader.fleet.schema import Moment, blobs, jobs, submissions, upgrade
+from grader.board.database import BoardError, engine_of, writing
+from grader.board.schema import Moment, voids
+from grader.board.store import Board, insert_result
+from grader.fleet.intake import admit, next_job, store_blob
+from grader.fleet.job import (
+    IN_HAND,
+    UNFINISHED,
+    Lease,
+    State,
+    Ticket,
+    Worker,
+)
+from grader.fleet.reading import PROGRESS, Reader, is_possible
+from grader.fleet.schema import blobs, jobs, submissions, upgrade, workers
+from grader.judge import Progress
 from grader.report import Report, one_line
 from grader.submission import Submission
 
@@ -45,26 +57,26 @@ STRIKES = 3
 PAUSES_S = (10.0, 60.0)
 """How long a job waits after its first judge error, and after its second."""
 
-RETRY_AFTER_S = 30
-"""When one whose submission is refused may try again: about the time of one grading."""
-
 _FREE: dict[Column[Any], Any] = {
     jobs.c.lease_token: None,
     jobs.c.leased_by: None,
     jobs.c.lease_until: None,
+    jobs.c.progress: None,
 }
+"""Of a job that nobody has."""
 
 
-class Ledger:
-    """The jobs of one database. Safe to use from several threads and processes at once.
+class Ledger(Reader):
+    """The jobs of one database: all that changes them, and what `Reader` tells.
+
+    Safe to use from several threads and processes at once.
 
     Every method raises `BoardError` when the database cannot be used. Times are by the clock of the
     calling process: the clocks of servers that share a database must agree within a lease.
     """
 
     def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
-        self._engine = engine
-        self._now = now
+        super().__init__(engine, now)
         self.board = Board(engine)
         """The board in the same database."""
 
@@ -107,8 +119,8 @@ class Ledger:
         if len(submission.source) > MAX_SOURCE_BYTES:
             raise ValueError(f"a source of more than {MAX_SOURCE_BYTES:,} bytes is not stored")
         with writing(self._engine, "submit") as connection:
-            _admit(connection, user, max_in_flight, max_queue)
-            _store_blob(connection, submission)
+            admit(connection, user, max_in_flight, max_queue)
+            store_blob(connection, submission)
             added = connection.execute(
                 insert(submissions).values(
                     user=user,
@@ -124,7 +136,13 @@ class Ledger:
             assert added.inserted_primary_key is not None
             number = int(added.inserted_primary_key[0])
             connection.execute(
-                insert(jobs).values(submission_id=number, state=State.QUEUED, failures=0, deaths=0)
+                insert(jobs).values(
+                    submission_id=number,
+                    state=State.QUEUED,
+                    failures=0,
+                    deaths=0,
+                    updated_at=self._now(),
+                )
             )
         return number
 
@@ -133,68 +151,70 @@ class Ledger:
         worker: str,
         *,
         lease_s: float,
-        problems: Collection[str] | None = None,
+        problems: Collection[str] | Mapping[str, str] | None = None,
         gpu: str | None = None,
+        languages: Collection[str] | None = None,
     ) -> Lease | None:
-        """Lease the oldest job that waits, of any of `problems` (None for all).
+        """Lease the job that is next, of any of `problems` and `languages` (None for all).
 
-        A job that asks for a type of GPU goes only to a worker whose `gpu` is that type. None when
-        there is no job for this worker now.
+        Users' own submissions go before those of rejudges, older ones before newer ones. A mapping
+        name → digest takes problems only in these versions. A job that asks for a type of GPU goes
+        only to a worker whose `gpu`, its full name, is of that type. None when there is no job for
+        this worker now.
         """
         now = self._now()
-        waiting = jobs.alias("waiting")
-        oldest = (
-            select(waiting.c.submission_id)
-            .join(submissions, submissions.c.id == waiting.c.submission_id)
-            .where(
-                waiting.c.state == State.QUEUED,
-                or_(waiting.c.not_before.is_(None), waiting.c.not_before <= now),
-                or_(submissions.c.gpu.is_(None), submissions.c.gpu == gpu),
-                true() if problems is None else submissions.c.problem.in_(problems),
-            )
-            .order_by(waiting.c.submission_id)
-            .limit(1)
-            .with_for_update(of=waiting, skip_locked=True)
-        )
         token = secrets.token_hex(16)
         until = now + timedelta(seconds=lease_s)
-        taken = (
-            update(jobs)
-            .where(jobs.c.submission_id == oldest.scalar_subquery(), jobs.c.state == State.QUEUED)
-            .values(
-                state=State.LEASED,
-                not_before=None,
-                lease_token=token,
-                leased_by=one_line(worker, 200),
-                lease_until=until,
-            )
-            .returning(jobs.c.submission_id)
-        )
         with writing(self._engine) as connection:
-            number = connection.scalar(taken)
+            following = next_job(connection, now, problems, gpu, languages)
+            number = connection.scalar(
+                update(jobs)
+                .where(
+                    jobs.c.submission_id == following,
+                    jobs.c.state == State.QUEUED,
+                )
+                .values(
+                    state=State.LEASED,
+                    not_before=None,
+                    lease_token=token,
+                    leased_by=one_line(worker, 200),
+                    lease_until=until,
+                    updated_at=now,
+                )
+                .returning(jobs.c.submission_id)
+            )
             return None if number is None else _lease(connection, number, token, until)
 
-    def begin(self, lease: Lease) -> bool:
+    def begin(self, lease: Ticket) -> bool:
         """The worker starts to grade. False when the lease is no longer its own."""
         return self._change(lease, (State.LEASED,), {jobs.c.state: State.RUNNING})
 
-    def heartbeat(self, lease: Lease, lease_s: float) -> bool:
-        """Move the deadline to `lease_s` seconds from now.
+    def heartbeat(self, lease: Ticket, lease_s: float, progress: Progress | None = None) -> bool:
+        """Move the deadline to `lease_s` seconds from now, and tell where the grading is.
 
         False when the lease is no longer the worker's, which should stop grading then. A lease that
         has expired and was not swept yet lives again.
         """
         until = self._now() + timedelta(seconds=lease_s)
-        return self._change(lease, IN_HAND, {jobs.c.lease_until: until})
+        values: dict[Column[Any], Any] = {jobs.c.lease_until: until}
+        if progress is not None:
+            values[jobs.c.progress] = PROGRESS.dump_json(progress).decode()
+        return self._change(lease, IN_HAND, values)
 
-    def finish(self, lease: Lease, report: Report) -> int | None:
+    def finish(self, lease: Ticket, report: Report) -> int | None:
         """Put the result on the board and end the job, both or neither; the result's number.
 
         None when the lease is no longer the worker's: nothing is written then. Raises ValueError
         for a report without a verdict on the submission (that is for `fail`), or one of another
         submission or another version of the problem.
         """
-        ended = {jobs.c.state: State.DONE, jobs.c.lease_token: None, jobs.c.lease_until: None}
+        ended = {
+            jobs.c.state: State.DONE,
+            jobs.c.lease_token: None,
+            jobs.c.lease_until: None,
+            jobs.c.progress: None,
+            jobs.c.updated_at: self._now(),
+        }
         job = jobs.c.submission_id == lease.submission_id
         with writing(self._engine) as connection:
             # First, so that of two who finish the second waits for the first, and then finds its
@@ -207,9 +227,18 @@ class Ledger:
                 raise ValueError(f"the report is not one of submission {lease.submission_id}")
             number = insert_result(connection, report, handed_in["user"], handed_in["content"])
             connection.execute(update(jobs).where(job).values(result_id=number))
+            if handed_in["rejudge_id"] is not None:
+                # It counts from the moment that somebody applies the rejudge, not before.
+                preview = {
+                    "result_id": number,
+                    "why": "preview",
+                    "at": self._now(),
+                    "by": "rejudge",
+                }
+                connection.execute(insert(voids).values(preview))
         return number
 
-    def fail(self, lease: Lease, reason: str) -> bool:
+    def fail(self, lease: Ticket, reason: str) -> bool:
         """The judge failed: queue the job again after a pause, or hold it at the third failure.
 
         False when the lease is no longer the worker's.
@@ -223,7 +252,7 @@ class Ledger:
             lease, IN_HAND, _strike(jobs.c.failures, reason) | {jobs.c.not_before: case(*pauses)}
         )
 
-    def give_back(self, lease: Lease) -> bool:
+    def give_back(self, lease: Ticket) -> bool:
         """Queue the job again, at its old place and with nothing counted, since the worker stops.
 
         False when the lease is no longer the worker's.
@@ -245,80 +274,85 @@ class Ledger:
         swept = update(jobs).where(jobs.c.submission_id.in_(expired), jobs.c.state.in_(IN_HAND))
         reason = f"{STRIKES} workers died while they had it"
         with writing(self._engine) as connection:
-            return connection.execute(swept.values(_strike(jobs.c.deaths, reason))).rowcount
+            taken_back = _strike(jobs.c.deaths, reason) | {jobs.c.updated_at: self._now()}
+            return connection.execute(swept.values(taken_back)).rowcount
+
+    def hold_changed(self, problems: Mapping[str, str]) -> int:
+        """Hold for a person what waits for another version of one of `problems` (name → digest)
+        than this, since nobody can grade it any more; how many."""
+        changed = select(submissions.c.id).where(
+            or_(
+                false(),
+                *(
+                    (submissions.c.problem == name) & (submissions.c.problem_digest != digest)
+                    for name, digest in problems.items()
+                ),
+            )
+        )
+        values = {
+            jobs.c.state: State.HELD,
+            jobs.c.held_reason: "the problem has changed since this was handed in",
+            jobs.c.not_before: None,
+            jobs.c.updated_at: self._now(),
+        }
+        waits = (jobs.c.state == State.QUEUED) & jobs.c.submission_id.in_(changed)
+        with writing(self._engine) as connection:
+            return connection.execute(update(jobs).where(waits).values(values)).rowcount
+
+    def seen(self, worker: Worker) -> None:
+        """Note that a worker is there now, and what it has."""
+        values = asdict(worker) | {"last_seen": self._now()}
+        known = update(workers).where(workers.c.name == worker.name).values(values)
+        with writing(self._engine) as connection:
+            if connection.execute(known).rowcount == 0:
+                # Another process may say the same at this moment.
+                with suppress(IntegrityError), connection.begin_nested():
+                    connection.execute(insert(workers).values(values))
 
     def cancel(self, submission_id: int, by: str) -> bool:
         """End a job that is not finished; the result of one that runs will be dropped.
 
         False when there is no such job or it is done or cancelled already.
         """
-        ended: dict[Column[Any], Any] = {
-            jobs.c.state: State.CANCELLED,
-            jobs.c.cancelled_by: by,
-            jobs.c.not_before: None,
-            jobs.c.held_reason: None,
-        }
-        return _possible(submission_id) and self._change(
-            submission_id, (*IN_FLIGHT, State.HELD), ended | _FREE
-        )
+        return is_possible(submission_id) and self._change(submission_id, UNFINISHED, cancelled(by))
 
     def release(self, submission_id: int) -> bool:
         """Queue a held job again, its failures and deaths forgotten. False when it is not held."""
-        fresh = {jobs.c.failures: 0, jobs.c.deaths: 0, jobs.c.held_reason: None}
-        return _possible(submission_id) and self._change(
-            submission_id, (State.HELD,), {jobs.c.state: State.QUEUED} | fresh
-        )
-
-    def job(self, submission_id: int) -> Job | None:
-        """A submission and its job; None when there is none of this number."""
-        if not _possible(submission_id):
-            return None
-        ahead = jobs.alias("ahead")
-        position = select(func.count()).where(
-            ahead.c.state == State.QUEUED, ahead.c.submission_id <= submission_id
-        )
-        query = _JOBS.add_columns(position.scalar_subquery().label("position"))
-        with reading(self._engine) as connection:
-            found = connection.execute(query.where(submissions.c.id == submission_id))
-            row = found.mappings().first()
-        return None if row is None else _job(row, row["position"])
-
-    def queue(self) -> list[Job]:
-        """The unfinished jobs: those in hand, then those that wait, in the order of the queue."""
-        found = self._in_states(IN_FLIGHT)
-        waiting = [row for row in found if row["state"] == State.QUEUED]
-        return [_job(row, None) for row in found if row["state"] != State.QUEUED] + [
-            _job(row, position) for position, row in enumerate(waiting, start=1)
-        ]
-
-    def held(self) -> list[Job]:
-        """The jobs that wait for a person, oldest first."""
-        return [_job(row, None) for row in self._in_states((State.HELD,))]
-
-    def _in_states(self, states: tuple[State, ...]) -> list[RowMapping]:
-        query = _JOBS.where(jobs.c.state.in_(states)).order_by(jobs.c.submission_id)
-        with reading(self._engine) as connection:
-            return list(connection.execute(query).mappings())
+        return is_possible(submission_id) and self._change(submission_id, (State.HELD,), released())
 
     def _change(
-        self, whose: Lease | int, states: tuple[State, ...], values: dict[Column[Any], Any]
+        self, whose: Ticket | int, states: tuple[State, ...], values: dict[Column[Any], Any]
     ) -> bool:
         """One conditional UPDATE of the job of a lease, or of a submission's number."""
+        values = values | {jobs.c.updated_at: self._now()}
         with writing(self._engine) as connection:
             return connection.execute(_if(whose, states).values(values)).rowcount == 1
 
 
-_JOBS = select(submissions, jobs).join(jobs, jobs.c.submission_id == submissions.c.id)
+def cancelled(by: str) -> dict[Column[Any], Any]:
+    """What changes in a job that is unfinished and gets cancelled."""
+    ended: dict[Column[Any], Any] = {
+        jobs.c.state: State.CANCELLED,
+        jobs.c.cancelled_by: by,
+        jobs.c.not_before: None,
+        jobs.c.held_reason: None,
+    }
+    return ended | _FREE
 
 
-def _possible(submission_id: int) -> bool:
-    """Whether a number can be an id at all; databases refuse to compare with one that cannot."""
-    return 0 < submission_id <= MAX_ID
+def released() -> dict[Column[Any], Any]:
+    """What changes in a job that is held and gets released."""
+    return {
+        jobs.c.state: State.QUEUED,
+        jobs.c.failures: 0,
+        jobs.c.deaths: 0,
+        jobs.c.held_reason: None,
+    }
 
 
-def _if(whose: Lease | int, states: tuple[State, ...]) -> Update:
+def _if(whose: Ticket | int, states: tuple[State, ...]) -> Update:
     """An UPDATE of one job that happens only in these states, and for a lease only by its token."""
-    if not isinstance(whose, Lease):
+    if not isinstance(whose, Ticket):
         return update(jobs).where(jobs.c.submission_id == whose, jobs.c.state.in_(states))
     return _if(whose.submission_id, states).where(jobs.c.lease_token == whose.token)
 
@@ -332,34 +366,6 @@ def _strike(count: Column[Any], reason: str) -> dict[Column[Any], Any]:
         jobs.c.held_reason: case((last, one_line(reason))),
         **_FREE,
     }
-
-
-def _admit(connection: Connection, user: str, max_in_flight: int, max_queue: int) -> None:
-    """Count what is there, in a transaction that no other submission can get between."""
-    count = select(func.count()).select_from(jobs)
-    unfinished = count.join(submissions, submissions.c.id == jobs.c.submission_id).where(
-        jobs.c.state.in_(IN_FLIGHT), submissions.c.user == user
-    )
-    if (connection.scalar(unfinished) or 0) >= max_in_flight:
-        raise TooMany(
-            f"{user} has {max_in_flight} submissions unfinished, which is the most at one time; "
-            "wait for one, or cancel it",
-            RETRY_AFTER_S,
-        )
-    if (connection.scalar(count.where(jobs.c.state == State.QUEUED)) or 0) >= max_queue:
-        raise QueueFull(f"{max_queue} submissions wait already; try again later", RETRY_AFTER_S)
-
-
-def _store_blob(connection: Connection, submission: Submission) -> None:
-    known = select(blobs.c.sha256).where(blobs.c.sha256 == submission.sha256)
-    if connection.scalar(known) is None:
-        connection.execute(
-            insert(blobs).values(
-                sha256=submission.sha256,
-                size_bytes=len(submission.source),
-                content=submission.source,
-            )
-        )
 
 
 def _submission(connection: Connection, number: int) -> RowMapping:
@@ -380,15 +386,4 @@ def _lease(connection: Connection, number: int, token: str, until: datetime) -> 
         language=row["language"],
         source=bytes(row["content"]),
         gpu=row["gpu"],
-    )
-
-
-def _job(row: RowMapping, position: int | None) -> Job:
-    state = State(row["state"])
-    taken = {field.name for field in fields(Job)} - {"submission_id", "state", "position"}
-    return Job(
-        submission_id=row["id"],
-        state=state,
-        position=position if state is State.QUEUED else None,
-        **{name: row[name] for name in taken},
     )

@@ -1,12 +1,11 @@
 """The ledger's tables, beside the board's in one database, and how a database comes to have them.
 
 Alembic's migrations lie in `grader.fleet.migrations`: revision 1 makes the board's tables, revision
-2 the ledger's. A database that `Board.open` made is taken to be at revision 1.
+2 the ledger's, revision 3 what a hosted leaderboard adds, `grader.server.schema` among it. A
+database that `Board.open` made is taken to be at revision 1.
 """
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
 
 from alembic import command
 from alembic.config import Config
@@ -15,8 +14,6 @@ from alembic.util import CommandError
 from sqlalchemy import (
     Column,
     Connection,
-    DateTime,
-    Dialect,
     Engine,
     ForeignKey,
     Index,
@@ -24,29 +21,14 @@ from sqlalchemy import (
     LargeBinary,
     String,
     Table,
-    TypeDecorator,
+    Text,
 )
 
 from grader.board.database import BoardError, writing
-from grader.board.schema import is_there, metadata, results
+from grader.board.schema import Moment, is_there, metadata, results
 
 BOARD = "0001"
 """The revision that a database made by `Board.open` is at."""
-
-
-class Moment(TypeDecorator[datetime]):
-    """An aware datetime, kept in UTC also where the database knows no time zones."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return value if value is None else value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None or value.tzinfo is not None:
-            return value if value is None else value.astimezone(UTC)
-        return value.replace(tzinfo=UTC)
 
 
 blobs = Table(
@@ -56,6 +38,20 @@ blobs = Table(
     Column("size_bytes", Integer, nullable=False),
     Column("content", LargeBinary, nullable=False),
 )
+
+rejudges = Table(
+    "rejudges",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("problem", String(64), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("by", String(40), nullable=False),
+    Column("reason", String(300), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("decided_at", Moment),
+    sqlite_autoincrement=True,
+)
+"""Gradings anew of results that were in doubt: ``preview``, then ``applied`` or ``dropped``."""
 
 submissions = Table(
     "submissions",
@@ -69,7 +65,11 @@ submissions = Table(
     Column("sha256", String(64), ForeignKey(blobs.c.sha256), nullable=False),
     Column("gpu", String(200)),
     Column("created_at", Moment, nullable=False),
+    # A submission that a rejudge made of another, its original.
+    Column("rejudge_id", Integer, ForeignKey(rejudges.c.id)),
+    Column("original_id", Integer, ForeignKey("submissions.id")),
     Index("submissions_by_user", "user"),
+    Index("submissions_by_rejudge", "rejudge_id"),
     sqlite_autoincrement=True,
 )
 
@@ -87,10 +87,24 @@ jobs = Table(
     Column("held_reason", String(300)),
     Column("cancelled_by", String(40)),
     Column("result_id", Integer, ForeignKey(results.c.id), unique=True),
+    Column("progress", Text),
+    Column("updated_at", Moment),
     # What the claim reads, oldest first, and what the sweep reads.
     Index("jobs_by_state", "state", "submission_id"),
     Index("jobs_by_deadline", "state", "lease_until"),
 )
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("via", String(10), nullable=False),
+    Column("device", String(10), nullable=False),
+    Column("gpu", String(200)),
+    Column("slots", Integer, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+)
+"""Who grades: ``local``, through ``ray``, or pulling over ``http``."""
 
 
 def upgrade(engine: Engine) -> None:

@@ -16,6 +16,7 @@ DTYPES = ITEM_BYTES
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Formula = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+GpuType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}$")]
 Role = Literal["in", "out", "inout"]
 Device = Literal["any", "cpu", "cuda"]
 
@@ -120,5 +121,8 @@ class Spec(_Strict):
     cost: Cost
     limits: Limits = Limits()
     requires: Requires = Requires()
+    gpu: GpuType | None = None
+    """The type of GPU that a server grades it on unless the submitter asks for another, as words of
+    the GPU's name: ``H100`` or ``A100 80GB``. None takes any worker."""
     tests: list[Case] = Field(min_length=1)
     benchmarks: list[Case] = Field(min_length=1)

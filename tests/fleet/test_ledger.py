@@ -172,6 +172,10 @@ def test_what_is_handed_in_is_what_the_worker_gets(ledger: Ledger, clock: Clock)
         held_reason=None,
         cancelled_by=None,
         result_id=None,
+        progress=None,
+        updated_at=clock(),
+        rejudge_id=None,
+        original_id=None,
     )
 
 

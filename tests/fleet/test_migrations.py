@@ -7,19 +7,33 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, insert, inspect, select, text, update
 
 from grader.board import Board, BoardError
 from grader.board.database import engine_of
-from grader.board.schema import about, metadata, results
+from grader.board.schema import about, metadata, results, voids
 from grader.fleet import Ledger, State
-from grader.fleet.schema import blobs, downgrade, jobs, revision_of, submissions, upgrade
+from grader.fleet.schema import (
+    blobs,
+    downgrade,
+    jobs,
+    rejudges,
+    revision_of,
+    submissions,
+    upgrade,
+    workers,
+)
 from grader.report import Report
+from grader.server.schema import audit, boards, tokens, users
 from tests.fleet.conftest import Clock, hand_in
 
 MakeReport = Callable[..., Report]
-OURS = {about.name, results.name, blobs.name, submissions.name, jobs.name}
-HEAD = "0002"
+BOARD = {table.name for table in (about, results)}
+LEDGER = {table.name for table in (blobs, submissions, jobs)}
+HOSTED = {t.name for t in (users, tokens, boards, audit, voids, rejudges, workers)}
+OURS = BOARD | LEDGER | HOSTED
+HEAD = "0003"
+ADDED = {"rejudge_id", "original_id", "progress", "updated_at"}
 
 
 @pytest.fixture
@@ -41,6 +55,18 @@ def rows(engine: Engine) -> dict[str, list[Any]]:
             table.name: sorted(map(repr, connection.execute(select(table))))
             for table in metadata.sorted_tables
             if table.name in there
+        }
+
+
+def contents(engine: Engine) -> dict[str, list[dict[str, Any]]]:
+    """What is in the tables of the board and of the ledger, by whatever columns they have."""
+    with engine.connect() as connection:
+        return {
+            name: [
+                dict(row)
+                for row in connection.execute(text(f"SELECT * FROM {name} ORDER BY 1")).mappings()
+            ]
+            for name in sorted(BOARD | LEDGER)
         }
 
 
@@ -68,7 +94,41 @@ def fill(url: str, report_of: MakeReport) -> None:
         )
     states = {ledger.job(number).state for number in range(1, 7)}  # type: ignore[union-attr]
     assert states == set(State)
+    with ledger._engine.begin() as connection:
+        fill_hosted(connection)
     ledger.close()
+
+
+def fill_hosted(connection: Connection) -> None:
+    """A row in each table of revision 3, and a value in each column that it added."""
+    now = Clock()()
+    user = connection.execute(
+        insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
+    ).inserted_primary_key
+    assert user is not None
+    token = {"user_id": user[0], "label": "", "created_at": now}
+    api = connection.execute(
+        insert(tokens).values(kind="api", hash="a" * 64, **token)
+    ).inserted_primary_key
+    assert api is not None
+    session = {"kind": "session", "hash": "b" * 64, "opened_by": api[0]}
+    connection.execute(insert(tokens).values(**session, **token))
+    connection.execute(insert(boards).values(problem="softmax", hidden=True, publish_sources=False))
+    connection.execute(
+        insert(audit).values(at=now, actor="Ada", action="ban", subject="bob", detail="")
+    )
+    connection.execute(insert(voids).values(result_id=1, why="deleted", at=now, by="Ada"))
+    connection.execute(
+        insert(rejudges).values(
+            id=1, problem="softmax", created_at=now, by="Ada", reason="", state="preview"
+        )
+    )
+    connection.execute(
+        insert(workers).values(name="w", via="local", device="cpu", slots=1, last_seen=now)
+    )
+    again = submissions.c.id == 6
+    connection.execute(update(submissions).where(again).values(rejudge_id=1, original_id=1))
+    connection.execute(update(jobs).values(progress="{}", updated_at=now))
 
 
 def test_the_migrations_make_what_the_code_reads(engine: Engine) -> None:
@@ -111,12 +171,12 @@ def test_up_down_up_with_rows(url: str, engine: Engine, report_of: MakeReport) -
     assert rows(engine) == full, "up to date already: nothing changes"
     downgrade(engine, "0001")
     assert revision(engine) == "0001"
-    assert rows(engine) == {name: full[name] for name in ("grade_board", "results")}
+    assert rows(engine) == {name: full[name] for name in BOARD}
     board = Board.open(url)
     assert board.result(1).user == "ada"
     board.close()
     upgrade(engine)
-    assert rows(engine) == full | {"blobs": [], "submissions": [], "jobs": []}
+    assert rows(engine) == full | {name: [] for name in OURS - BOARD}
     fill(url, report_of)
     downgrade(engine, "base")
     assert tables(engine) == {"alembic_version"}
@@ -127,6 +187,40 @@ def test_up_down_up_with_rows(url: str, engine: Engine, report_of: MakeReport) -
     assert revision(engine) == HEAD
 
 
+def test_the_ledger_outlives_what_the_hosted_board_adds(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
+    fill(url, report_of)
+    full = rows(engine)
+    before = contents(engine)
+    downgrade(engine, "0002")
+    assert tables(engine) == BOARD | LEDGER | {"alembic_version"}
+    assert contents(engine) == {
+        name: [{k: v for k, v in row.items() if k not in ADDED} for row in before[name]]
+        for name in BOARD | LEDGER
+    }
+    assert "submissions_by_rejudge" not in repr(inspect(engine).get_indexes("submissions"))
+    upgrade(engine)
+    kept = BOARD | {"blobs"}
+    assert {name: rows(engine)[name] for name in kept} == {name: full[name] for name in kept}
+    assert all(rows(engine)[name] == [] for name in HOSTED)
+    with engine.connect() as connection:
+        assert set(connection.execute(select(submissions.c.rejudge_id))) == {(None,)}
+        assert set(connection.execute(select(jobs.c.progress))) == {(None,)}
+    ledger = Ledger.open(url)
+    assert hand_in(ledger) == 7, "numbers go on where they were"
+    ledger.close()
+
+
+def test_the_audit_is_append_only(url: str, engine: Engine, report_of: MakeReport) -> None:
+    fill(url, report_of)
+    if engine.dialect.name != "sqlite":
+        return
+    for statement in ("DELETE FROM audit", "UPDATE audit SET actor = 'eve'"):
+        with engine.connect() as connection, pytest.raises(Exception, match="append-only"):
+            connection.execute(text(statement))
+
+
 def test_a_board_made_before_is_taken_over(
     url: str, engine: Engine, make_report: MakeReport
 ) -> None:
@@ -135,7 +229,7 @@ def test_a_board_made_before_is_taken_over(
     before = rows(engine)
     ledger = Ledger.open(url)
     assert revision(engine) == HEAD
-    assert rows(engine) == before | {"blobs": [], "submissions": [], "jobs": []}
+    assert rows(engine) == before | {name: [] for name in OURS - BOARD}
     # Those who have it open, and those who open it as a board, go on.
     board.record(make_report(), "bob", b"y")
     board.close()

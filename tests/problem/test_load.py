@@ -29,6 +29,16 @@ def test_a_valid_folder(make_folder: MakeFolder) -> None:
     assert problem.spec.tolerances["fp32"].atol == 1e-6  # written without a dot
 
 
+def test_a_problem_may_ask_for_a_gpu_type(make_folder: MakeFolder) -> None:
+    folder = make_folder("entry: scale", "gpu: A100 80GB\nentry: scale")
+    assert Problem.load(folder).spec.gpu == "A100 80GB"
+    with pytest.raises(ProblemError, match=r"problem.yaml: gpu: string should match pattern"):
+        (folder / "problem.yaml").write_text(
+            (folder / "problem.yaml").read_text().replace("A100 80GB", "<b>A100")
+        )
+        Problem.load(folder)
+
+
 def test_the_digest_covers_all_four_files(make_folder: MakeFolder) -> None:
     folder = make_folder()
     digests = {Problem.load(folder).digest}
