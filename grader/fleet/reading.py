@@ -1,0 +1,132 @@
+"""What the ledger tells: jobs by number, by user and by state, and the workers that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import datetime, timedelta
+
+from pydantic import TypeAdapter
+from sqlalchemy import ColumnElement, Engine, RowMapping, and_, func, or_, select
+
+from grader.board.database import reading
+from grader.board.store import MAX_ID
+from grader.fleet.job import IN_FLIGHT, Job, State, WorkerSeen
+from grader.fleet.schema import jobs, submissions, workers
+from grader.judge import Progress
+
+PROGRESS = TypeAdapter(Progress)
+"""How progress is kept: as JSON."""
+
+_JOBS = select(submissions, jobs).join(jobs, jobs.c.submission_id == submissions.c.id)
+_LIVE_FIRST = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
+"""The order of the queue: what users wait for goes before what is only graded again."""
+
+
+class Reader:
+    """The reading half of the ledger. Every method raises `BoardError` when the database cannot be
+    used."""
+
+    def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._now = now
+
+    def job(self, submission_id: int) -> Job | None:
+        """A submission and its job; None when there is none of this number."""
+        if not is_possible(submission_id):
+            return None
+        mine = submissions.alias("mine")
+        first = or_(
+            and_(submissions.c.rejudge_id.is_(None), mine.c.rejudge_id.is_not(None)),
+            and_(
+                submissions.c.rejudge_id.is_(None) == mine.c.rejudge_id.is_(None),
+                submissions.c.id <= mine.c.id,
+            ),
+        )
+        position = (
+            select(func.count())
+            .select_from(submissions)
+            .join(jobs, jobs.c.submission_id == submissions.c.id)
+            .join(mine, mine.c.id == submission_id)
+            .where(jobs.c.state == State.QUEUED, first)
+        )
+        with reading(self._engine) as connection:
+            found = connection.execute(_JOBS.where(submissions.c.id == submission_id))
+            row = found.mappings().first()
+            if row is None:
+                return None
+            waits = row["state"] == State.QUEUED
+            return _job(row, connection.scalar(position) if waits else None)
+
+    def queue(self) -> list[Job]:
+        """The unfinished jobs: those in hand, then those that wait, in the order of the queue."""
+        found = self._jobs(jobs.c.state.in_(IN_FLIGHT))
+        waiting = [row for row in found if row["state"] == State.QUEUED]
+        return [_job(row, None) for row in found if row["state"] != State.QUEUED] + [
+            _job(row, position) for position, row in enumerate(waiting, start=1)
+        ]
+
+    def held(self) -> list[Job]:
+        """The jobs that wait for a person, oldest first."""
+        return [_job(row, None) for row in self._jobs(jobs.c.state == State.HELD)]
+
+    def recent(
+        self,
+        limit: int,
+        before: int | None = None,
+        *,
+        user: str | None = None,
+        problem: str | None = None,
+        state: State | None = None,
+    ) -> list[Job]:
+        """The newest submissions, newest first; `before` is the number to go on below.
+
+        Those of rejudges are left out. Positions in the queue are not told here: each is a count.
+        """
+        query = _JOBS.where(submissions.c.rejudge_id.is_(None))
+        if before is not None:
+            query = query.where(submissions.c.id < max(0, min(before, MAX_ID)))
+        for column, wanted in (
+            (submissions.c.user, user),
+            (submissions.c.problem, problem),
+            (jobs.c.state, state),
+        ):
+            if wanted is not None:
+                query = query.where(column == wanted)
+        with reading(self._engine) as connection:
+            newest = query.order_by(submissions.c.id.desc()).limit(limit)
+            return [_job(row, None) for row in connection.execute(newest).mappings()]
+
+    def user_jobs(self, user: str, limit: int, before: int | None = None) -> list[Job]:
+        """A user's newest submissions, like `recent`."""
+        return self.recent(limit, before, user=user)
+
+    def workers(self, alive_s: float) -> list[WorkerSeen]:
+        """The workers that were there in the last `alive_s` seconds, by name."""
+        alive = workers.c.last_seen >= self._now() - timedelta(seconds=alive_s)
+        query = select(workers).where(alive).order_by(workers.c.name)
+        with reading(self._engine) as connection:
+            return [WorkerSeen(**row) for row in connection.execute(query).mappings()]
+
+    def _jobs(self, where: ColumnElement[bool]) -> list[RowMapping]:
+        with reading(self._engine) as connection:
+            found = connection.execute(_JOBS.where(where).order_by(*_LIVE_FIRST))
+            return list(found.mappings())
+
+
+def is_possible(submission_id: int) -> bool:
+    """Whether a number can be an id at all; databases refuse to compare with one that cannot."""
+    return 0 < submission_id <= MAX_ID
+
+
+def _job(row: RowMapping, position: int | None) -> Job:
+    made = {"submission_id", "state", "position", "progress"}
+    taken = {field.name for field in fields(Job)} - made
+    progress = row["progress"]
+    return Job(
+        submission_id=row["id"],
+        state=State(row["state"]),
+        position=position,
+        progress=None if progress is None else PROGRESS.validate_json(progress),
+        **{name: row[name] for name in taken},
+    )

@@ -1,0 +1,447 @@
+"""The API that competitors and pages use, under `/api/v1`."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from fastapi import APIRouter, File, Form, Path, Query, Request, Response, UploadFile
+from fastapi.responses import PlainTextResponse
+
+from grader.fleet import Job, QueueFull, Refused, State
+from grader.fleet.job import is_of_type
+from grader.problem import Problem
+from grader.report import Report, Verdict
+from grader.server import visibility
+from grader.server.accounts import User
+from grader.server.guard import Caller, Competitor, Known, Tools, errors, fail
+from grader.server.office import BoardSettings
+from grader.server.replies import (
+    BoardShown,
+    EntryShown,
+    Leaderboard,
+    Me,
+    Problems,
+    ProblemShown,
+    ProblemSummary,
+    Queue,
+    Shown,
+    Step,
+    Submissions,
+    Summary,
+    Taken,
+    Told,
+    Waiting,
+    Words,
+)
+from grader.server.services import Services
+from grader.server.shelf import Line
+from grader.server.visibility import Sight
+from grader.submission import LANGUAGES, Language, Submission
+
+router = APIRouter()
+
+Number = Annotated[int, Path(description="A submission's number.")]
+ProblemName = Annotated[Words, Path(description="A problem's name.")]
+
+
+@router.post(
+    "/submissions",
+    status_code=202,
+    response_model=Taken,
+    responses=errors(401, 403, 404, 415),
+    summary="Hand in a kernel",
+    tags=["submissions"],
+)
+def submit(
+    request: Request,
+    response: Response,
+    tools: Tools,
+    caller: Competitor,
+    problem: Annotated[Words, Form(description="The problem's name.")],
+    file: Annotated[UploadFile, File(description="One .py or .cu file.")],
+    gpu: Annotated[Words, Form(description="A type of GPU, such as H100; any when empty.")] = "",
+) -> Taken:
+    """Store one source file and queue it for grading.
+
+    When this answers, the submission cannot be lost. Its report will be at `url`.
+    """
+    wait_s = request.state.throttle.submission(caller.name)
+    if wait_s is not None:
+        fail(
+            429,
+            "too_often",
+            f"too many submissions within a minute; try again in {wait_s} s",
+            {"Retry-After": str(wait_s)},
+        )
+    number = hand_in(tools, caller, problem, file.filename or "", file, gpu)
+    response.headers["Location"] = _url(request, number)
+    return Taken(id=number, state=State.QUEUED, url=_url(request, number))
+
+
+def hand_in(
+    tools: Services, caller: User, problem: str, name: str, file: UploadFile, gpu: str
+) -> int:
+    """Queue one file of a caller's and return its number. Raises the refusal of what is wrong."""
+    asked, board = _visible(tools, caller, problem)
+    if visibility.is_over(board, tools.now()) and caller.role != "admin":
+        fail(403, "deadline_passed", f"{problem} is over since {board.deadline:%Y-%m-%d %H:%M} UTC")
+    submission = _read(asked, name, file)
+    wanted = gpu.strip() or asked.spec.gpu
+    _check_workers(tools, submission.language, wanted)
+    try:
+        return tools.ledger.submit(
+            caller.name,
+            asked.name,
+            asked.digest,
+            submission,
+            wanted,
+            max_in_flight=tools.settings.max_in_flight,
+            max_queue=tools.settings.max_queue,
+        )
+    except Refused as refusal:
+        full = isinstance(refusal, QueueFull)
+        fail(
+            503 if full else 429,
+            "queue_full" if full else "too_many_in_flight",
+            str(refusal),
+            {"Retry-After": str(refusal.retry_after_s)},
+        )
+
+
+@router.get(
+    "/submissions",
+    response_model=Submissions,
+    responses=errors(401),
+    summary="List submissions",
+    tags=["submissions"],
+)
+def submissions(
+    request: Request,
+    tools: Tools,
+    caller: Caller,
+    user: Annotated[Words | None, Query(description="Only this user's.")] = None,
+    problem: Annotated[Words | None, Query(description="Only of this problem.")] = None,
+    state: Annotated[State | None, Query(description="Only in this state.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    before: Annotated[int | None, Query(description="Go on below this number.")] = None,
+) -> Submissions:
+    """The newest submissions, newest first. What the caller may not see is null or left out."""
+    boards = _boards(tools)
+    seen = [
+        name
+        for name, board in boards.items()
+        if (problem is None or name == problem)
+        and (visibility.sees_board(caller, board) or (caller and user == caller.name))
+    ]
+    is_admin = caller is not None and caller.role == "admin"
+    lines = tools.shelf.lines(
+        limit=limit, before=before, user=user, problems=seen, state=state, deleted=is_admin
+    )
+    shown = [
+        _summary(request, line, allowed)
+        for line in lines
+        if (allowed := sight_of(tools, caller, line, boards[line.problem])).exists
+    ]
+    return Submissions(submissions=shown, before=lines[-1].id if len(lines) == limit else None)
+
+
+@router.get(
+    "/submissions/{number}",
+    response_model=Shown,
+    name="api_submission",
+    responses=errors(401, 404),
+    summary="A submission and its report",
+    tags=["submissions"],
+)
+def submission(request: Request, tools: Tools, caller: Caller, number: Number) -> Response:
+    """The report, as far as the caller may see it. Fields are null until it is done."""
+    job, line, allowed = look_up(tools, caller, number)
+    told = Told(
+        id=number,
+        state=job.state,
+        user=job.user,
+        position=job.position,
+        progress=Step.of(job.progress) if allowed.result or allowed.details else None,
+        submitted_at=job.created_at,
+        url=_url(request, number),
+        counts=None if job.result_id is None or not allowed.result else not line.void,
+    )
+    known = {
+        "problem": job.problem,
+        "problem_digest": job.problem_digest,
+        "submission_sha256": job.sha256 if allowed.details else None,
+        "submission_name": job.name if allowed.details else None,
+        "language": job.language if allowed.result else None,
+    }
+    report = report_of(tools, line, allowed)
+    if report is not None:
+        known |= dict(report) | {"rank": tools.shelf.rank(line)}
+        known |= {"reason": report.reason or None, "log": report.log if allowed.details else None}
+        if not allowed.details:
+            known |= {"submission_sha256": None, "submission_name": None}
+    for field in ("id", "seed"):
+        known.pop(field, None)
+    whole = Shown.model_validate(dict(told) | known)
+    return Response(whole.model_dump_json(), media_type="application/json")
+
+
+@router.get(
+    "/submissions/{number}/source",
+    response_class=PlainTextResponse,
+    responses=errors(401, 403, 404),
+    summary="What was handed in",
+    tags=["submissions"],
+)
+def source(tools: Tools, caller: Caller, number: Number) -> Response:
+    """The file's bytes, never to be shown as anything but text."""
+    _, line, allowed = look_up(tools, caller, number)
+    if not allowed.source:
+        fail(403, "private_source", "this source is its author's; the board does not publish it")
+    extension = next(ext for ext, language in LANGUAGES.items() if language == line.language)
+    headers = {"Content-Disposition": f'attachment; filename="submission-{number}{extension}"'}
+    return PlainTextResponse(tools.shelf.source(number) or b"", headers=headers)
+
+
+@router.delete(
+    "/submissions/{number}",
+    status_code=204,
+    responses=errors(401, 403, 404, 409),
+    summary="Cancel a submission",
+    tags=["submissions"],
+)
+def cancel(tools: Tools, caller: Competitor, number: Number) -> None:
+    """Cancel one's own submission while it is not done. An admin deletes a done one."""
+    job, _, _ = look_up(tools, caller, number)
+    if caller.role == "admin":
+        if tools.office.delete(number, caller.name) is None:
+            fail(409, "deleted", f"submission {number} is {job.state}, or was deleted already")
+        return
+    if visibility.relation(caller, job.user) != "owner":
+        fail(403, "not_yours", "only its author can cancel a submission")
+    if not tools.ledger.cancel(number, caller.name):
+        fail(409, "not_running", f"submission {number} is {job.state} already")
+
+
+@router.get(
+    "/problems",
+    response_model=Problems,
+    responses=errors(401),
+    summary="List the problems",
+    tags=["problems"],
+)
+def problems(tools: Tools, caller: Caller) -> Problems:
+    """Every problem that the caller may see, by name."""
+    boards = _boards(tools)
+    found = [
+        _problem_summary(tools, problem, boards[name])
+        for name, problem in tools.problems.items()
+        if visibility.sees_board(caller, boards[name])
+    ]
+    return Problems(problems=found)
+
+
+@router.get(
+    "/problems/{name}",
+    response_model=ProblemShown,
+    responses=errors(401, 404),
+    summary="A problem",
+    tags=["problems"],
+)
+def problem(tools: Tools, caller: Caller, name: ProblemName) -> Response:
+    """Its statement, arguments, cases, tolerances and limits."""
+    found, board = _visible(tools, caller, name)
+    summary = _problem_summary(tools, found, board)
+    spec = found.spec.model_dump(mode="json")
+    whole = ProblemShown(**dict(summary), statement=found.statement, spec=spec)
+    return Response(whole.model_dump_json(), media_type="application/json")
+
+
+@router.get(
+    "/leaderboards/{name}",
+    response_model=Leaderboard,
+    responses=errors(401, 404),
+    summary="Who is ahead",
+    tags=["problems"],
+)
+def leaderboard(
+    tools: Tools,
+    caller: Caller,
+    name: ProblemName,
+    gpu: Annotated[Words | None, Query(description="A GPU's name, or words of it.")] = None,
+) -> Response:
+    """Each user's best ranked result on one GPU, for the problem as it is now.
+
+    Without `gpu` it is the GPU that comes first by name.
+    """
+    found, board = _visible(tools, caller, name)
+    gpus = tools.ledger.board.gpus(found.digest)
+    chosen = next((one for one in gpus if gpu == one or is_of_type(one, gpu)), None)
+    if gpu is not None and chosen is None:
+        fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {_list(gpus)}")
+    key = (name, chosen, tuple(gpus), _board(tools, board).model_dump_json(), tools.shelf.version())
+    content = tools.leaderboards.get(
+        key, lambda: _leaderboard(tools, found, board, chosen, gpus).model_dump_json().encode()
+    )
+    return Response(content, media_type="application/json")
+
+
+@router.get(
+    "/queue",
+    response_model=Queue,
+    responses=errors(401),
+    summary="What is graded now, and what waits",
+    tags=["submissions"],
+)
+def queue(tools: Tools, caller: Caller) -> Queue:
+    """The unfinished submissions of boards that the caller may see; rejudges are left out."""
+    boards = _boards(tools)
+    seen = {name for name, board in boards.items() if visibility.sees_board(caller, board)}
+    shown = [
+        Waiting.of(job)
+        for job in tools.ledger.queue()
+        if job.problem in seen and job.rejudge_id is None
+    ]
+    return Queue(jobs=shown)
+
+
+@router.get(
+    "/me", response_model=Me, responses=errors(401), summary="Whose token this is", tags=["users"]
+)
+def me(caller: Known) -> Me:
+    """The caller's name and role."""
+    return Me(name=caller.name, role=caller.role)
+
+
+def look_up(tools: Services, caller: User | None, number: int) -> tuple[Job, Line, Sight]:
+    """A submission, and what of it the caller is shown. Raises the refusal of one that is not
+    there for him."""
+    job, line = tools.ledger.job(number), tools.shelf.line(number)
+    if job is not None and line is not None:
+        allowed = sight_of(tools, caller, line, tools.office.board(line.problem))
+        if allowed.exists:
+            return job, line, allowed
+    fail(404, "no_such_submission", f"there is no submission {number}, or it is not shown to you")
+
+
+def sight_of(tools: Services, caller: User | None, line: Line, board: BoardSettings) -> Sight:
+    """What of a submission a caller is shown."""
+    return visibility.sight(
+        caller,
+        line.user,
+        board,
+        tools.now(),
+        void=line.void,
+        rejudges=line.rejudge_id is not None and line.state is not State.DONE,
+    )
+
+
+def report_of(tools: Services, line: Line, allowed: Sight) -> Report | None:
+    """The report of a submission as far as it is shown; None where there is none."""
+    if line.result_id is None or not allowed.result:
+        return None
+    return visibility.shown(tools.ledger.board.result(line.result_id).report, allowed)
+
+
+def _visible(tools: Services, caller: User | None, name: str) -> tuple[Problem, BoardSettings]:
+    """A problem and its board. Raises the refusal of one that is not there for the caller."""
+    found = tools.problems.get(name)
+    if found is not None:
+        board = tools.office.board(name)
+        if visibility.sees_board(caller, board):
+            return found, board
+    boards = _boards(tools)
+    names = [one for one, board in boards.items() if visibility.sees_board(caller, board)]
+    fail(404, "no_such_problem", f"there is no such problem here; there are: {_list(names)}")
+
+
+def _leaderboard(
+    tools: Services, problem: Problem, board: BoardSettings, gpu: str | None, gpus: list[str]
+) -> Leaderboard:
+    entries = tools.ledger.board.leaderboard(problem.digest, gpu) if gpu else []
+    numbers = tools.shelf.submissions_of([entry.result_id for entry in entries])
+    return Leaderboard(
+        problem=problem.name,
+        digest=problem.digest,
+        gpu=gpu,
+        gpus=gpus,
+        board=_board(tools, board),
+        entries=[EntryShown.of(entry, numbers.get(entry.result_id)) for entry in entries],
+    )
+
+
+def _boards(tools: Services) -> dict[str, BoardSettings]:
+    """The settings of every board."""
+    given = tools.office.boards()
+    return {name: given.get(name, BoardSettings()) for name in tools.problems}
+
+
+def _read(problem: Problem, name: str, file: UploadFile) -> Submission:
+    """The file as a submission. Raises the refusal of one that cannot be handed in."""
+    base = PurePosixPath(name.replace("\\", "/")).name
+    language = LANGUAGES.get(PurePosixPath(base).suffix)
+    if language is None:
+        known = " and ".join(LANGUAGES)
+        fail(415, "unknown_language", f"a submission is one file, and files end in {known}")
+    limit = problem.spec.limits.source_bytes
+    content = file.file.read(limit + 1)
+    if len(content) > limit:
+        fail(413, "too_large", f"{problem.name} takes files of up to {limit:,} bytes")
+    return Submission(base, language, content)
+
+
+def _check_workers(tools: Services, language: Language, gpu: str | None) -> None:
+    """Raise the refusal of what no worker that is there now could ever grade."""
+    if gpu is None and language == "python":
+        return
+    alive = tools.ledger.workers(tools.settings.worker_alive_s)
+    gpus = sorted({worker.gpu for worker in alive if worker.gpu is not None})
+    if not any(is_of_type(one, gpu) for one in gpus):
+        what = f"the GPU type '{gpu}'" if gpu else "a .cu file, which needs a GPU"
+        fail(422, "no_worker", f"nothing here can grade {what}; GPUs here now: {_list(gpus)}")
+
+
+def _summary(request: Request, line: Line, allowed: Sight) -> Summary:
+    seen = allowed.result
+    return Summary(
+        id=line.id,
+        user=line.user,
+        problem=line.problem,
+        state=line.state,
+        language=line.language if seen else None,
+        verdict=line.verdict if seen else None,
+        gpu=line.gpu if seen else None,
+        ranked=line.ranked and not line.void if seen and line.verdict else None,
+        score_us=line.score_us if seen and line.verdict is Verdict.ACCEPTED else None,
+        submitted_at=line.created_at,
+        url=_url(request, line.id),
+    )
+
+
+def _problem_summary(tools: Services, problem: Problem, board: BoardSettings) -> ProblemSummary:
+    return ProblemSummary(
+        name=problem.name,
+        digest=problem.digest,
+        title=problem.spec.title,
+        summary=problem.spec.summary,
+        board=_board(tools, board),
+        gpus=tools.ledger.board.gpus(problem.digest),
+    )
+
+
+def _board(tools: Services, board: BoardSettings) -> BoardShown:
+    return BoardShown(
+        deadline=board.deadline,
+        over=visibility.is_over(board, tools.now()),
+        hidden=board.hidden,
+        publish_sources=board.publish_sources,
+        note=board.note,
+    )
+
+
+def _url(request: Request, number: int) -> str:
+    return str(request.url_for("api_submission", number=number))
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,122 @@
+"""The application: the routers behind the gate, and what becomes of errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from grader import __version__
+from grader.board import BoardError
+from grader.report import one_line
+from grader.server import admin, api, events, pages, work
+from grader.server.errors import Conflict, Invalid, NotThere
+from grader.server.gate import Gate, refused, unavailable
+from grader.server.guard import ErrorReply, Refusal, Tools
+from grader.server.logs import Journal
+from grader.server.replies import Health
+from grader.server.services import Services
+
+log = logging.getLogger(__name__)
+
+API = "/api/v1"
+
+_CODES = {400: "bad_request", 404: "not_found", 405: "wrong_method"}
+_MEANT = {NotThere: (404, "not_found"), Conflict: (409, "conflict"), Invalid: (422, "invalid")}
+
+root = APIRouter()
+
+
+@root.get(
+    "/healthz",
+    response_model=Health,
+    responses={503: {"model": ErrorReply, "description": "The server cannot work now."}},
+    summary="Whether the server works",
+    tags=["operation"],
+)
+def healthz(tools: Tools) -> Health:
+    """Ask the database a small question."""
+    tools.shelf.states()
+    return Health(status="ok")
+
+
+@root.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}},
+    summary="Numbers for Prometheus",
+    tags=["operation"],
+)
+def metrics(tools: Tools) -> Response:
+    """Jobs by state, results by verdict, the queue's age, workers, and times of requests."""
+    return Response(tools.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def create_app(services: Services) -> FastAPI:
+    """The whole application over these services."""
+    app = FastAPI(
+        title="grade",
+        summary="A leaderboard for GPU kernels.",
+        version=__version__,
+        openapi_url=f"{API}/openapi.json",
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        strict_content_type=False,
+    )
+    app.state.services = services
+    for module in (api, events, admin, work):
+        app.include_router(module.router, prefix=API)
+    app.include_router(root)
+    pages.mount(app)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(BoardError, _on_database)
+    for kind in _MEANT:
+        app.add_exception_handler(kind, _on_meant)
+    app.add_exception_handler(Exception, _on_fault)
+    app.add_middleware(Gate, services=services)
+    app.add_middleware(Journal, metrics=services.metrics)
+    return app
+
+
+async def _on_http(request: Request, error: Any) -> Response:
+    if isinstance(error, Refusal):
+        return _answer(request, error)
+    code = _CODES.get(error.status_code, "error")
+    message = {404: "there is nothing here", 405: f"{request.method} is not for this address"}.get(
+        error.status_code, one_line(str(error.detail))
+    )
+    return _answer(request, Refusal(error.status_code, code, message, error.headers))
+
+
+async def _on_invalid(request: Request, error: Any) -> Response:
+    """Which value makes no sense, and why; never the value, which may be a secret."""
+    first = error.errors()[0]
+    where = ".".join(str(step) for step in first["loc"][1:]) or str(first["loc"][0])
+    return _answer(request, Refusal(422, "invalid", one_line(f"{where}: {first['msg']}")))
+
+
+async def _on_meant(request: Request, error: Any) -> Response:
+    status, code = _MEANT[type(error)]
+    return _answer(request, Refusal(status, code, one_line(str(error))))
+
+
+async def _on_database(request: Request, error: Any) -> Response:
+    log.error("%s", one_line(str(error), 1000))
+    return _answer(request, unavailable())
+
+
+async def _on_fault(request: Request, error: Any) -> Response:
+    message = "this is a fault of the server, and was noted in its log"
+    return _answer(request, Refusal(500, "internal", message))
+
+
+def _answer(request: Request, refusal: Refusal) -> Response:
+    """JSON for programs, a page for people."""
+    is_page = not request.url.path.startswith(("/api/", "/healthz", "/metrics"))
+    if is_page and "text/html" in request.headers.get("accept", ""):
+        return pages.error_page(request, refusal.status_code, refusal.detail, refusal.headers)
+    return refused(refusal)

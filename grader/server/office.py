@@ -1,0 +1,178 @@
+"""What admins do: settings of boards, bans, deletions, held jobs, rejudges. All of it is audited.
+
+Nothing here changes or deletes a result. What shall not count gets a row among the voids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import Engine, delete, insert, literal, select, update
+
+from grader.board.database import reading, writing
+from grader.board.schema import Moment, results, voids
+from grader.fleet.job import UNFINISHED, State
+from grader.fleet.ledger import cancelled, released
+from grader.fleet.reading import is_possible
+from grader.fleet.schema import jobs, submissions
+from grader.report import one_line
+from grader.server.accounts import known_user
+from grader.server.audit import Act, acts, note
+from grader.server.errors import Conflict
+from grader.server.rejudge import Rejudges
+from grader.server.schema import boards, users
+
+REASON_CHARS = 300
+
+
+@dataclass(frozen=True)
+class BoardSettings:
+    """How a problem's board is run."""
+
+    deadline: datetime | None = None
+    """Until when one may submit; before it, others' submissions show nothing but their state."""
+    hidden: bool = False
+    """Whether only admins see the board."""
+    publish_sources: bool = False
+    """Whether everyone may read sources, after the deadline if there is one."""
+    note: str | None = None
+    """One line for competitors."""
+
+
+class Office:
+    """The office of one database. Every method raises `BoardError` when it cannot be used."""
+
+    def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._now = now
+        self.rejudges = Rejudges(engine, now)
+
+    def board(self, problem: str) -> BoardSettings:
+        """The settings of a problem's board; the defaults when nobody has set any."""
+        with reading(self._engine) as connection:
+            row = connection.execute(_BOARDS.where(boards.c.problem == problem)).mappings().first()
+        return BoardSettings() if row is None else BoardSettings(**row)
+
+    def boards(self) -> dict[str, BoardSettings]:
+        """The settings of those boards for which there are any, by problem."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(boards)).mappings().all()
+        names = [field.name for field in fields(BoardSettings)]
+        return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
+
+    def set_board(self, problem: str, settings: BoardSettings, by: str) -> BoardSettings:
+        """Give a board these settings, all of them."""
+        if settings.note is not None:
+            settings = replace(settings, note=one_line(settings.note, REASON_CHARS) or None)
+        values = asdict(settings)
+        with writing(self._engine, "office") as connection:
+            known = update(boards).where(boards.c.problem == problem).values(values)
+            if connection.execute(known).rowcount == 0:
+                connection.execute(insert(boards).values(problem=problem, **values))
+            told = ", ".join(f"{name} {value}" for name, value in values.items())
+            note(connection, self._now(), by, "board set", problem, told)
+        return settings
+
+    def ban(self, name: str, reason: str, by: str) -> None:
+        """Shut a user out, end what he has in flight, and take his results off the boards.
+
+        Banning again also reaches what has come in since. Raises `NotThere`, and `Conflict` for
+        oneself.
+        """
+        now = self._now()
+        with writing(self._engine, "office") as connection:
+            user = known_user(connection, name)
+            if user["name"] == by:
+                raise Conflict("you cannot ban yourself")
+            connection.execute(
+                update(users)
+                .where(users.c.id == user["id"])
+                .values(banned_at=now, banned_reason=one_line(reason, REASON_CHARS))
+            )
+            # The jobs before the results: one that finishes meanwhile is then either cancelled, or
+            # its result is there to be voided.
+            own = select(submissions.c.id).where(submissions.c.user == user["name"])
+            unfinished = update(jobs).where(
+                jobs.c.submission_id.in_(own), jobs.c.state.in_(UNFINISHED)
+            )
+            values = cancelled(by) | {jobs.c.updated_at: now}
+            ended = connection.execute(unfinished.values(values)).rowcount
+            banned = select(voids.c.result_id).where(voids.c.why == "banned")
+            theirs = select(
+                results.c.id, literal("banned"), literal(now, Moment), literal(by)
+            ).where(results.c.user == user["name"], results.c.id.not_in(banned))
+            added = insert(voids).from_select(_VOID, theirs).returning(voids.c.result_id)
+            voided = len(connection.execute(added).all())
+            told = f"{reason}; {ended} jobs cancelled, {voided} results off the boards"
+            note(connection, now, by, "ban", user["name"], told)
+
+    def unban(self, name: str, by: str) -> None:
+        """Let a user in again, and his results count again. Raises `NotThere` and `Conflict`."""
+        with writing(self._engine, "office") as connection:
+            user = known_user(connection, name)
+            if user["banned_at"] is None:
+                raise Conflict(f"{user['name']} is not banned")
+            connection.execute(
+                update(users)
+                .where(users.c.id == user["id"])
+                .values(banned_at=None, banned_reason=None)
+            )
+            theirs = select(results.c.id).where(results.c.user == user["name"])
+            back = delete(voids).where(voids.c.why == "banned", voids.c.result_id.in_(theirs))
+            count = connection.execute(back).rowcount
+            told = f"{count} results back on the boards"
+            note(connection, self._now(), by, "unban", user["name"], told)
+
+    def release(self, submission_id: int, by: str) -> bool:
+        """Queue a held job again, its failures and deaths forgotten. False when it is not held."""
+        if not is_possible(submission_id):
+            return False
+        held = (jobs.c.submission_id == submission_id) & (jobs.c.state == State.HELD)
+        values = released() | {jobs.c.updated_at: self._now()}
+        with writing(self._engine, "office") as connection:
+            if connection.execute(update(jobs).where(held).values(values)).rowcount == 0:
+                return False
+            note(connection, self._now(), by, "release", submission_id)
+        return True
+
+    def delete(self, submission_id: int, by: str) -> Literal["cancelled", "deleted"] | None:
+        """Cancel an unfinished submission, or take the result of a done one off the board and out
+        of everyone's sight. None when there is nothing to delete (any more)."""
+        if not is_possible(submission_id):
+            return None
+        now = self._now()
+        job = jobs.c.submission_id == submission_id
+        unfinished = update(jobs).where(job, jobs.c.state.in_(UNFINISHED))
+        with writing(self._engine, "office") as connection:
+            values = cancelled(by) | {jobs.c.updated_at: now}
+            if connection.execute(unfinished.values(values)).rowcount == 1:
+                note(connection, now, by, "cancel", submission_id)
+                return "cancelled"
+            result = connection.scalar(select(jobs.c.result_id).where(job))
+            already = (voids.c.result_id == result) & (voids.c.why == "deleted")
+            if result is None or connection.scalar(select(voids.c.result_id).where(already)):
+                return None
+            connection.execute(insert(voids).values(result_id=result, why="deleted", at=now, by=by))
+            note(connection, now, by, "delete", submission_id)
+        return "deleted"
+
+    def voided(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
+        """Those of these results that do not count → why: ``rejudged``, ``preview``, ``deleted``,
+        ``banned``."""
+        query = select(voids.c.result_id, voids.c.why).where(voids.c.result_id.in_(result_ids))
+        found: dict[int, set[str]] = {}
+        with reading(self._engine) as connection:
+            for number, why in connection.execute(query):
+                found.setdefault(number, set()).add(why)
+        return {number: frozenset(reasons) for number, reasons in found.items()}
+
+    def audit(self, limit: int = 100, before: int | None = None) -> list[Act]:
+        """What was done, newest first; `before` is the number to go on below."""
+        return acts(self._engine, limit, before)
+
+
+_BOARDS = select(boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note)
+_VOID = ["result_id", "why", "at", "by"]

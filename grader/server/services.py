@@ -1,0 +1,88 @@
+"""Everything that routes need, made once when the server starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grader.board.database import BoardError, engine_of
+from grader.fleet import Ledger
+from grader.fleet.schema import upgrade
+from grader.problem import Problem, ProblemError
+from grader.server.accounts import Accounts
+from grader.server.fresh import Fresh
+from grader.server.hub import Hub
+from grader.server.metrics import Metrics
+from grader.server.office import Office
+from grader.server.settings import Settings
+from grader.server.shelf import Shelf
+
+LEADERBOARD_S = 60.0
+"""How long the API's answer is kept for a leaderboard on which nothing happens."""
+
+
+def utc_now() -> datetime:
+    """The time, with its zone."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Services:
+    """The server's parts. Every one is safe to use from several threads."""
+
+    settings: Settings
+    ledger: Ledger
+    accounts: Accounts
+    office: Office
+    problems: dict[str, Problem]
+    """By name, as they were when the server started."""
+    now: Callable[[], datetime]
+    shelf: Shelf
+    hub: Hub
+    metrics: Metrics
+    leaderboards: Fresh[bytes]
+    """Answers of the API, since making one costs more than all the rest."""
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        problems: Mapping[str, Problem],
+        settings: Settings | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> Services:
+        """Open the database at a URL, its tables made or migrated first. Raises `BoardError`."""
+        settings = settings or Settings()
+        engine = engine_of(url, create=True)
+        try:
+            upgrade(engine)
+        except BoardError:
+            engine.dispose()
+            raise
+        ledger, shelf = Ledger(engine, now), Shelf(engine)
+        return cls(
+            settings=settings,
+            ledger=ledger,
+            accounts=Accounts(engine, now),
+            office=Office(engine, now),
+            problems=dict(problems),
+            now=now,
+            shelf=shelf,
+            hub=Hub(ledger, settings.poll_s, settings.listeners),
+            metrics=Metrics(ledger, shelf, settings.worker_alive_s, now),
+            leaderboards=Fresh(LEADERBOARD_S),
+        )
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.ledger.close()
+
+
+def load_problems(folder: Path) -> dict[str, Problem]:
+    """Every problem of a folder, by name. Raises `ProblemError` for one that is broken, or none."""
+    found = [Problem.load(spec.parent) for spec in sorted(folder.glob("*/problem.yaml"))]
+    if not found:
+        raise ProblemError(f"{folder}: holds no problem; name another folder with --problems")
+    return {problem.name: problem for problem in found}

@@ -1,0 +1,249 @@
+"""Submissions as lists and pages need them: each with its job's state and what of its result fits
+into one line, without the reports and the sources, which are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Engine, RowMapping, Select, func, select
+
+from grader.board.database import reading
+from grader.board.ranking import ranks
+from grader.board.schema import counts, results, voids
+from grader.board.store import MAX_ID
+from grader.fleet import State
+from grader.fleet.schema import blobs, jobs, submissions
+from grader.report import Verdict
+from grader.submission import Language
+
+
+@dataclass(frozen=True)
+class Line:
+    """One submission in one line."""
+
+    id: int
+    user: str
+    problem: str
+    problem_digest: str
+    name: str
+    """File name, escaped."""
+    language: Language
+    created_at: datetime
+    state: State
+    rejudge_id: int | None
+    result_id: int | None
+    verdict: Verdict | None
+    gpu: str | None
+    """The GPU it ran on."""
+    ranked: bool
+    score_us: float | None
+    void: frozenset[str]
+    """Why its result does not count; empty where it does."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one ranked result stands."""
+
+    rank: int
+    user: str
+    result_id: int
+    score_us: float
+    ci_us: tuple[float, float]
+
+
+class Shelf:
+    """Reads one database. Every method raises `BoardError` when it cannot be used."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def line(self, submission_id: int) -> Line | None:
+        """One submission, a rejudge's too; None when there is none of this number."""
+        if not 0 < submission_id <= MAX_ID:
+            return None
+        return next(iter(self._lines(_LINES.where(submissions.c.id == submission_id))), None)
+
+    def lines(
+        self,
+        *,
+        limit: int,
+        before: int | None = None,
+        user: str | None = None,
+        problems: Collection[str] | None = None,
+        state: State | None = None,
+        deleted: bool = False,
+    ) -> list[Line]:
+        """The newest submissions that fit, newest first; those of rejudges are left out.
+
+        `before` is the number to go on below. Deleted ones come only with `deleted`.
+        """
+        fits: list[ColumnElement[bool]] = [submissions.c.rejudge_id.is_(None)]
+        if before is not None:
+            fits.append(submissions.c.id < max(0, min(before, MAX_ID)))
+        if user is not None:
+            fits.append(submissions.c.user == user)
+        if problems is not None:
+            fits.append(submissions.c.problem.in_(problems))
+        if state is not None:
+            fits.append(jobs.c.state == state)
+        if not deleted:
+            fits.append(~_void("deleted"))
+        return self._lines(_LINES.where(*fits).order_by(submissions.c.id.desc()).limit(limit))
+
+    def source(self, submission_id: int) -> bytes | None:
+        """What was handed in; None when there is no submission of this number."""
+        query = (
+            select(blobs.c.content)
+            .join(submissions, submissions.c.sha256 == blobs.c.sha256)
+            .where(submissions.c.id == submission_id)
+        )
+        with reading(self._engine) as connection:
+            content = connection.scalar(query)
+        return None if content is None else bytes(content)
+
+    def submissions_of(self, result_ids: Collection[int]) -> dict[int, int]:
+        """Number on the board → number of the submission, for those that came by way of a job."""
+        query = select(jobs.c.result_id, jobs.c.submission_id)
+        found: dict[int, int] = {}
+        wanted = list(result_ids)
+        with reading(self._engine) as connection:
+            for start in range(0, len(wanted), 500):
+                some = query.where(jobs.c.result_id.in_(wanted[start : start + 500]))
+                found.update((row[0], row[1]) for row in connection.execute(some))
+        return found
+
+    def rank(self, line: Line) -> int | None:
+        """Where a result stands among the best of the others; None for one that is not ranked."""
+        if line.result_id is None or not line.ranked or line.void or line.gpu is None:
+            return None
+        rows = [
+            row
+            for row in self.ranked(line.problem_digest, line.gpu)
+            if row["user"] != line.user or row["id"] == line.result_id
+        ]
+        placed = _placed(rows)
+        return next((one.rank for one in placed if one.result_id == line.result_id), None)
+
+    def standings(self, problem_digest: str, gpu: str) -> list[Standing]:
+        """The best result of each user, in order: the leaderboard without its details."""
+        return _placed(self.ranked(problem_digest, gpu))
+
+    def version(self) -> tuple[int, int, int]:
+        """Something that is another after every change of any leaderboard."""
+        newest = select(func.coalesce(func.max(results.c.id), 0)).scalar_subquery()
+        off = select(func.count(), func.coalesce(func.sum(voids.c.result_id), 0)).subquery()
+        with reading(self._engine) as connection:
+            row = connection.execute(select(newest, *off.c)).one()
+        return int(row[0]), int(row[1]), int(row[2])
+
+    def states(self) -> dict[State, int]:
+        """How many jobs are in each state."""
+        query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        with reading(self._engine) as connection:
+            found = {State(state): int(count) for state, count in connection.execute(query)}
+        return {state: found.get(state, 0) for state in State}
+
+    def verdicts(self) -> dict[Verdict, int]:
+        """How many results there are of each verdict."""
+        query = select(results.c.verdict, func.count()).group_by(results.c.verdict)
+        with reading(self._engine) as connection:
+            return {Verdict(verdict): int(count) for verdict, count in connection.execute(query)}
+
+    def oldest_waiting(self) -> datetime | None:
+        """When the submission that waits longest was handed in; None when none waits."""
+        query = (
+            select(submissions.c.created_at)
+            .join(jobs, jobs.c.submission_id == submissions.c.id)
+            .where(jobs.c.state == State.QUEUED)
+            .order_by(submissions.c.id)
+            .limit(1)
+        )
+        with reading(self._engine) as connection:
+            return connection.scalar(query)
+
+    def ranked(self, problem_digest: str, gpu: str) -> list[RowMapping]:
+        """Every ranked result that counts, fastest first, without its report."""
+        query = (
+            select(
+                results.c.id,
+                results.c.user,
+                results.c.score_us,
+                results.c.ci_low_us,
+                results.c.ci_high_us,
+                results.c.language,
+                results.c.created_at,
+            )
+            .where(
+                results.c.problem_digest == problem_digest,
+                results.c.gpu == gpu,
+                results.c.ranked,
+                counts(),
+            )
+            .order_by(results.c.score_us, results.c.id)
+        )
+        with reading(self._engine) as connection:
+            return list(connection.execute(query).mappings())
+
+    def _lines(self, query: Select[tuple[object, ...]]) -> list[Line]:
+        with reading(self._engine) as connection:
+            rows = list(connection.execute(query).mappings())
+            done = [row["result_id"] for row in rows if row["result_id"] is not None]
+            why = select(voids.c.result_id, voids.c.why).where(voids.c.result_id.in_(done))
+            void: dict[int, set[str]] = {}
+            for result_id, reason in connection.execute(why) if done else ():
+                void.setdefault(result_id, set()).add(reason)
+        return [_line(row, frozenset(void.get(row["result_id"], ()))) for row in rows]
+
+
+_LINES: Select[tuple[object, ...]] = (
+    select(
+        submissions.c.id,
+        submissions.c.user,
+        submissions.c.problem,
+        submissions.c.problem_digest,
+        submissions.c.name,
+        submissions.c.language,
+        submissions.c.created_at,
+        submissions.c.rejudge_id,
+        jobs.c.state,
+        jobs.c.result_id,
+        results.c.verdict,
+        results.c.gpu,
+        results.c.ranked,
+        results.c.score_us,
+    )
+    .join(jobs, jobs.c.submission_id == submissions.c.id)
+    .join(results, results.c.id == jobs.c.result_id, isouter=True)
+)
+
+
+def _void(why: str) -> ColumnElement[bool]:
+    return select(voids).where(voids.c.result_id == jobs.c.result_id, voids.c.why == why).exists()
+
+
+def _line(row: RowMapping, void: frozenset[str]) -> Line:
+    return Line(
+        **{
+            **row,
+            "state": State(row["state"]),
+            "verdict": Verdict(row["verdict"]) if row["verdict"] else None,
+            "ranked": bool(row["ranked"]),
+            "void": void,
+        }
+    )
+
+
+def _placed(rows: list[RowMapping]) -> list[Standing]:
+    """Ranks over each user's first row, the rows being in order of score."""
+    best: dict[str, RowMapping] = {}
+    for row in rows:
+        best.setdefault(row["user"], row)
+    shared = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in best.values()])
+    return [
+        Standing(rank, user, row["id"], row["score_us"], (row["ci_low_us"], row["ci_high_us"]))
+        for rank, (user, row) in zip(shared, best.items(), strict=True)
+    ]

@@ -1,0 +1,105 @@
+"""`/api/v1/work`: what workers that pull ask for. A worker sees only what it has leased."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from grader.board.store import MAX_ID
+from grader.fleet import job
+from grader.fleet.dispatch import hosted
+from grader.fleet.messages import (
+    Answer,
+    Failure,
+    Finish,
+    Finished,
+    Heartbeat,
+    Hold,
+    Leased,
+    Presence,
+    Wish,
+)
+from grader.report import one_line
+from grader.server.accounts import User
+from grader.server.guard import Tools, Worker, errors, fail
+
+router = APIRouter(prefix="/work", tags=["work"], responses=errors(401, 403))
+
+Number = Annotated[int, Path(ge=1, le=MAX_ID, description="The submission's number.")]
+
+
+@router.post("/seen", status_code=204, summary="Say that a worker is there")
+def seen(message: Presence, caller: Worker, tools: Tools) -> None:
+    """Workers that were not seen for a minute count as gone."""
+    tools.ledger.seen(
+        job.Worker(
+            name=_name(caller, message.worker),
+            via="http",
+            device=message.device,
+            gpu=message.gpu and one_line(message.gpu, 200),
+            slots=message.slots,
+        )
+    )
+
+
+@router.post(
+    "/claim",
+    response_model=Leased,
+    responses={204: {"description": "There is no job for this worker now."}},
+    summary="Take the next job",
+)
+def claim(message: Wish, caller: Worker, tools: Tools) -> Leased | Response:
+    """Lease the next job that this worker can run."""
+    lease = tools.ledger.claim(
+        _name(caller, message.worker),
+        lease_s=message.lease_s,
+        problems=message.problems,
+        gpu=message.gpu,
+        languages=message.languages,
+    )
+    return Response(status_code=204) if lease is None else Leased.of(lease)
+
+
+@router.post("/{number}/begin", summary="Start to grade")
+def begin(number: Number, message: Hold, caller: Worker, tools: Tools) -> Answer:
+    """Turn a lease into a grading."""
+    return Answer(ok=tools.ledger.begin(_ticket(number, message)))
+
+
+@router.post("/{number}/heartbeat", summary="Keep a lease")
+def heartbeat(number: Number, message: Heartbeat, caller: Worker, tools: Tools) -> Answer:
+    """Move the lease's deadline, and tell where the grading is."""
+    ticket = _ticket(number, message)
+    return Answer(ok=tools.ledger.heartbeat(ticket, message.lease_s, message.progress))
+
+
+@router.post("/{number}/finish", summary="Hand in a result")
+def finish(number: Number, message: Finish, caller: Worker, tools: Tools) -> Finished:
+    """Put the result on the board and end the job, both or neither."""
+    try:
+        found = tools.ledger.finish(_ticket(number, message), hosted(message.report))
+    except ValueError as error:
+        fail(422, "bad_report", one_line(str(error)))
+    return Finished(result_id=found)
+
+
+@router.post("/{number}/fail", summary="Hand in a judge error")
+def give_up(number: Number, message: Failure, caller: Worker, tools: Tools) -> Answer:
+    """The job is tried again after a pause; at the third failure a person must look."""
+    return Answer(ok=tools.ledger.fail(_ticket(number, message), message.reason))
+
+
+@router.post("/{number}/give-back", summary="Give a job back")
+def give_back(number: Number, message: Hold, caller: Worker, tools: Tools) -> Answer:
+    """Queue the job again, at its old place and with nothing counted."""
+    return Answer(ok=tools.ledger.give_back(_ticket(number, message)))
+
+
+def _ticket(number: int, message: Hold) -> job.Ticket:
+    return job.Ticket(number, message.token)
+
+
+def _name(caller: User, worker: str) -> str:
+    """Two users' workers are never taken for each other."""
+    return one_line(f"{caller.name}/{worker}", 200)

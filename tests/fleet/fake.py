@@ -1,0 +1,114 @@
+"""An engine whose slots do what a test says, and a source that goes away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from grader.board import BoardError
+from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
+from grader.judge import Progress
+from grader.judge.record import Device
+from grader.problem import Problem
+from grader.report import Report
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEM = Problem.load(ROOT / "problems/softmax")
+
+
+def until(holds: Callable[[], object], limit_s: float = 20) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+class FakeEngine(Engine):
+    """`count` slots, whose tasks end when the test says so."""
+
+    def __init__(self, count: int = 1, device: Device = "cpu", gpu: str | None = None) -> None:
+        self.count, self.device, self.gpu = count, device, gpu
+        self.tasks: dict[int, Task] = {}
+        self.watchers: dict[int, OnProgress] = {}
+        self.cancelled: list[Task] = []
+        self.refuses = False
+        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._lock = threading.Lock()
+
+    def slots(self) -> list[Slot]:
+        with self._lock:
+            busy = len(self.tasks)
+        return [Slot(f"{i}", self.device, self.gpu, i >= busy) for i in range(self.count)]
+
+    def submit(self, task: Task, on_progress: OnProgress | None = None) -> None:
+        with self._lock:
+            if self.refuses or len(self.tasks) >= self.count:
+                raise NoSlot("full")
+            assert on_progress is not None
+            self.watchers[task.id] = on_progress
+            self.tasks[task.id] = task
+
+    def poll(self, timeout_s: float) -> list[Outcome]:
+        try:
+            return [self._outcomes.get(timeout=timeout_s or 0.001)]
+        except Empty:
+            return []
+
+    def cancel(self, task_id: int) -> bool:
+        with self._lock:
+            task = self.tasks.pop(task_id, None)
+        if task is not None:
+            self.cancelled.append(task)
+        return task is not None
+
+    def close(self, drain_s: float) -> None:
+        self.count = 0
+
+    def task(self) -> Task:
+        """The one task under way, waited for."""
+        until(lambda: len(self.tasks) == 1)
+        (task,) = self.tasks.values()
+        return task
+
+    def tell(self, stage: str) -> None:
+        self.watchers[self.task().id](Progress(stage))
+
+    def end(
+        self, report: Report | None = None, failure: str | None = None, source: bytes | None = None
+    ) -> Task:
+        """End the one task under way, or the one of this source."""
+        found = [task for task in self.tasks.values() if task.source == source]
+        task = found[0] if found else self.task()
+        with self._lock:
+            del self.tasks[task.id]
+        self._outcomes.put(Outcome(task.id, report, failure))
+        return task
+
+
+class Away:
+    """A source that does not answer while `away` is set, before or after it did what was asked."""
+
+    def __init__(self, source: Any, when: str = "before") -> None:
+        self._source, self._when = source, when
+        self.away = threading.Event()
+        self.failed: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._source, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            gone = self.away.is_set()
+            if gone and self._when == "before" and name != "seen":
+                self.failed.append(name)
+                raise BoardError("the database is away")
+            answer = method(*args, **options)
+            if gone and name not in ("seen", "claim"):
+                self.failed.append(name)
+                raise BoardError("the answer was lost")
+            return answer
+
+        return call

@@ -1,0 +1,297 @@
+"""The Ray engine, on two nodes of one machine that are started and killed for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.fleet import Ledger, State
+from grader.fleet.engine import Slot
+from grader.report import Verdict
+from grader.submission import Submission
+from tests.fleet.fake import PROBLEM, ROOT, until
+from tests.fleet.test_local import alive, below
+
+pytest.importorskip("ray", reason="not run, needs the extra: pip install 'grade[ray]'")
+
+OBJECT_STORE_BYTES = 80_000_000
+ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+
+
+def gpus(count: int, kind: str | None) -> dict[str, float]:
+    return {"CPU": 8.0, "GPU": float(count)} | ({f"accelerator_type:{kind}": 1.0} if kind else {})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unused", "used", "expected"),
+    [
+        ([], {}, {}, []),
+        ([{"CPU": 2.0}, {"CPU": 1.0}], {"CPU": 2.0}, {}, ["cpu+", "cpu+", "cpu-"]),
+        ([{"CPU": 2.0}], {"CPU": 2.0}, {("cpu", None): 1}, ["cpu+", "cpu-"]),
+        ([{"CPU": 2.0}, gpus(2, "H100")], {"GPU": 2.0, "CPU": 9.0}, {}, ["H100+", "H100+"]),
+        ([gpus(2, "H100")], {"GPU": 2.0}, {("cuda", "H100"): 2}, ["H100-", "H100-"]),
+        ([gpus(1, "H100"), gpus(1, "L4")], {"GPU": 1.0}, {("cuda", "H100"): 1}, ["H100-", "L4+"]),
+        ([gpus(1, None)], {"GPU": 1.0}, {}, ["GPU+"]),
+        ([gpus(1, "H100"), gpus(1, "H100")], {}, {}, ["H100-", "H100-"]),
+    ],
+)
+def test_slots_of_a_cluster(
+    nodes: list[dict[str, float]],
+    unused: dict[str, float],
+    used: dict[Any, int],
+    expected: list[str],
+) -> None:
+    from grader.fleet.ray import _slots
+
+    def shown(slot: Slot) -> str:
+        assert (slot.gpu is None) == (slot.device == "cpu")
+        return f"{slot.gpu or slot.device}{'+' if slot.free else '-'}"
+
+    assert [shown(slot) for slot in _slots(nodes, unused, Counter(used))] == expected
+
+
+class Cluster:
+    """A head of one CPU, and a second node of one CPU that can be killed."""
+
+    def __init__(self, folder: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        self.folder = Path(folder)
+        """Where everything lies that its nodes write."""
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._start("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        until(lambda: accepts(port), 60)
+        self._start(f"--address={self.address}", "--dashboard-agent-listen-port=0")
+
+    def _start(self, *options: str) -> None:
+        ray = str(Path(sys.executable).with_name("ray"))
+        small = ["--num-cpus=1", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        self._nodes.append(
+            subprocess.Popen(
+                [ray, "start", *options, *small, "--disable-usage-stats", "--block"],
+                env=ENVIRONMENT | {"TMPDIR": str(self.folder)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+    def lose_the_second(self) -> None:
+        """As when its power fails."""
+        node = self._nodes[1]
+        for pid in (node.pid, *below(node.pid)):
+            os.kill(pid, signal.SIGKILL)
+        node.wait()
+
+    def end(self) -> None:
+        processes = {pid for node in self._nodes for pid in below(node.pid)}
+        for node in reversed(self._nodes):
+            node.terminate()
+        for node in self._nodes:
+            node.wait(30)
+        for pid in filter(alive, processes):
+            os.kill(pid, signal.SIGKILL)
+
+    def slots(self) -> list[str]:
+        """The processes of slots on its nodes."""
+        mark = f"TMPDIR={self.folder}".encode()
+        return [
+            process.name
+            for process in Path("/proc").glob("[0-9]*")
+            if b"grader.fleet.slot" in read(process / "cmdline")
+            and mark in read(process / "environ").split(b"\0")
+        ]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    # Not pytest's folder: the paths of its sockets would be too long.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        started = Cluster(folder)
+        yield started
+        started.end()
+
+
+def run(script: str, *arguments: str, wait_s: float = 120) -> None:
+    """Run a script that asserts what it sees. Ray stays for as long as a process lives."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        timeout=wait_s,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+LIFE = """
+import sys, time
+from dataclasses import replace
+from grader.fleet.engine import NoSlot, Task
+from grader.fleet.ray import RayEngine
+from grader.report import Verdict
+from tests.fleet.fake import PROBLEM, ROOT, until
+
+def task(number, file, **changes):
+    source = (ROOT / "submissions/softmax" / file).read_bytes()
+    made = Task(number, PROBLEM.folder, PROBLEM.digest, "k.py", "python", source, "cpu")
+    return replace(made, **changes)
+
+def outcome(engine):
+    (found,) = engine.poll(60)
+    return found
+
+with RayEngine("process", sys.argv[1]) as engine:
+    until(lambda: len(engine.slots()) == 2, 60)
+    assert all(slot.free and slot.device == "cpu" for slot in engine.slots())
+    stages = []
+    engine.submit(task(1, "wrong_answer/zeros.py"), lambda step: stages.append(step.stage))
+    assert [slot.free for slot in engine.slots()] == [True, False]
+    for wanted in ({"device": "cuda"}, {"gpu": "H100"}):
+        try:
+            engine.submit(task(2, "wrong_answer/zeros.py", **wanted))
+        except NoSlot:
+            continue
+        raise AssertionError("no slot serves this")
+    wrong = outcome(engine)
+    assert wrong.report.verdict is Verdict.WRONG_ANSWER
+    assert "test" in stages
+
+    engine.submit(task(3, "wrong_answer/zeros.py", digest="0" * 64))
+    changed = outcome(engine)
+    assert changed.task_id == 3 and "has changed" in changed.failure
+
+    engine.submit(task(4, "wrong_answer/zeros.py", folder=ROOT / "nowhere"))
+    assert "nowhere" in outcome(engine).failure
+
+    stages.clear()
+    endless = task(5, "time_limit_exceeded/infinite_loop.py")
+    engine.submit(endless, lambda step: stages.append(step.stage))
+    until(lambda: "test" in stages, 60)
+    assert engine.cancel(5)
+    assert not engine.cancel(5)
+    until(lambda: all(slot.free for slot in engine.slots()), 60)
+    assert engine.poll(0) == []
+
+    stages.clear()
+    engine.submit(replace(endless, id=6), lambda step: stages.append(step.stage))
+    until(lambda: "test" in stages, 60)
+    engine.close(0)
+    assert outcome(engine).failure == "the engine was closed before it was done"
+    assert engine.slots() == []
+    try:
+        engine.submit(endless)
+    except NoSlot:
+        pass
+    else:
+        raise AssertionError("it is closed")
+"""
+
+DESK = """
+import sys
+from grader.fleet import Ledger
+from grader.fleet.dispatch import Dispatcher
+from grader.fleet.ray import RayEngine
+from tests.fleet.fake import PROBLEM
+
+ledger = Ledger.open(sys.argv[2])
+with RayEngine("process", sys.argv[1]) as engine:
+    dispatcher = Dispatcher(ledger, engine, {"softmax": PROBLEM.folder}, "desk", "ray")
+    dispatcher.start()
+    sys.stdin.read()
+    dispatcher.drain(0)
+ledger.close()
+"""
+
+SLOW = b"""
+import time
+import torch
+time.sleep(%d)
+
+def softmax(x, out):
+    out.copy_(torch.softmax(x.float(), -1))
+"""
+
+
+@pytest.mark.slow
+def test_the_life_of_tasks(cluster: Cluster) -> None:
+    run(LIFE, cluster.address)
+    assert list(cluster.folder.glob("grade-problem-*")) == []
+    until(lambda: cluster.slots() == [])
+
+
+@pytest.mark.slow
+def test_no_cluster() -> None:
+    run(
+        "from grader.fleet.ray import RayEngine\n"
+        "try:\n"
+        "    RayEngine('process', '127.0.0.1:9')\n"
+        "except ConnectionError:\n"
+        "    raise SystemExit(0)\n"
+        "raise SystemExit(1)\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite3"
+    ledger = Ledger.open(url)
+    for seconds in (8, 9):
+        submission = Submission("slow.py", "python", SLOW % seconds)
+        ledger.submit("ada", "softmax", PROBLEM.digest, submission)
+    desk = subprocess.Popen(
+        [sys.executable, "-c", DESK, cluster.address, url],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+
+        def loads(number: int) -> bool:
+            job = ledger.job(number)
+            return job is not None and job.progress is not None and job.progress.stage == "load"
+
+        until(lambda: loads(1) and loads(2), 60)
+        assert len(cluster.slots()) == 2
+        cluster.lose_the_second()
+        until(lambda: all(one and one.state is State.DONE for one in map(ledger.job, (1, 2))), 80)
+        _, errors = desk.communicate(b"", 60)
+        assert desk.returncode == 0, errors
+    finally:
+        desk.kill()
+        desk.wait()
+    jobs = [ledger.job(number) for number in (1, 2)]
+    assert sorted(job.failures for job in jobs if job) == [0, 1], "one was lost, and tried again"
+    assert [job.deaths for job in jobs if job] == [0, 0]
+    verdicts = [ledger.board.result(number).report.verdict for number in (1, 2)]
+    assert verdicts == [Verdict.ACCEPTED, Verdict.ACCEPTED]
+    assert ledger.board.count("softmax") == 2
+    ledger.close()
+    until(lambda: cluster.slots() == [])

@@ -1,0 +1,184 @@
+"""A server on a real socket, over a SQLite ledger with the repository's problems, and people of
+every role. Nothing grades by itself: `grade` finishes a job by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from grader.fleet import Lease
+from grader.problem import Problem
+from grader.report import Report
+from grader.server.app import create_app
+from grader.server.services import Services, load_problems
+from grader.server.settings import Settings
+from tests.fleet.conftest import Clock
+from tests.fleet.conftest import clock as clock
+from tests.fleet.conftest import ledger as ledger
+from tests.fleet.conftest import report_of as report_of
+from tests.fleet.conftest import url as url
+
+PROBLEMS = Path(__file__).parents[2] / "problems"
+H100 = "NVIDIA H100 80GB HBM3"
+KERNEL = b"def softmax(x, out):\n    out.copy_(x.softmax(-1))\n"
+
+PEOPLE = {"ada": "competitor", "bob": "competitor", "wilma": "worker", "root": "admin"}
+
+
+class Server:
+    """An application served in a thread of this process, as long as the context lasts."""
+
+    def __init__(self, services: Services) -> None:
+        self.app = create_app(services)
+        config = uvicorn.Config(
+            self.app,
+            port=0,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+        self._hub = services.hub
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def __enter__(self) -> str:
+        """Its address."""
+        self._thread.start()
+        deadline = time.monotonic() + 20
+        while not self._server.started:
+            assert self._thread.is_alive(), "the server did not start"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    def __exit__(self, *_: object) -> None:
+        self._hub.close()
+        self._server.should_exit = True
+        self._thread.join(20)
+
+
+@dataclass
+class World:
+    """A server, its parts, and clients who call it."""
+
+    services: Services
+    app: FastAPI
+    url: str
+    clock: Clock
+    make_report: Callable[..., Report]
+    tokens: dict[str, str] = field(default_factory=dict)
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    @property
+    def problem(self) -> Problem:
+        """The softmax problem."""
+        return self.services.problems["softmax"]
+
+    def client(self, name: str | None = None, token: str | None = None) -> httpx.Client:
+        """A client with the token of a person, or with any other; without one for nobody."""
+        token = token or (self.tokens[name] if name else None)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        client = httpx.Client(base_url=self.url, headers=headers, timeout=30)
+        self.clients.append(client)
+        return client
+
+    def submit(
+        self,
+        name: str = "ada",
+        problem: str = "softmax",
+        content: bytes = KERNEL,
+        file: str = "kernel.py",
+        **form: str,
+    ) -> httpx.Response:
+        """Hand in a file by HTTP."""
+        return self.client(name).post(
+            "/api/v1/submissions",
+            data={"problem": problem, **form},
+            files={"file": (file, content)},
+        )
+
+    def submitted(self, name: str = "ada", **more: Any) -> int:
+        """The number of a submission that was taken."""
+        reply = self.submit(name, **more)
+        assert reply.status_code == 202, reply.text
+        return int(reply.json()["id"])
+
+    def lease(self) -> Lease:
+        """The next job, begun."""
+        lease = self.services.ledger.claim("w", lease_s=60, gpu=H100)
+        assert lease is not None
+        assert self.services.ledger.begin(lease)
+        return lease
+
+    def grade(self, **changes: Any) -> int:
+        """Finish the next job with such a report; the number on the board."""
+        lease = self.lease()
+        number = self.services.ledger.finish(lease, self.report(lease, **changes))
+        assert number is not None
+        return number
+
+    def report(self, lease: Lease, **changes: Any) -> Report:
+        """A report on what was leased."""
+        fields = {
+            "problem": lease.problem,
+            "problem_digest": lease.problem_digest,
+            "submission_sha256": hashlib.sha256(lease.source).hexdigest(),
+            "submission_name": lease.name,
+            "language": lease.language,
+            "gpu": H100,
+            "seed": SEED,
+        }
+        return self.make_report(**fields | changes)
+
+    def graded(self, name: str = "ada", **changes: Any) -> int:
+        """The number of a submission that is done."""
+        number = self.submitted(name)
+        self.grade(**changes)
+        return number
+
+
+SEED = 987654321987
+"""A seed that would be noticed wherever it appears."""
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Limits that tests do not meet by accident, and a poller that is quick."""
+    return Settings(requests_per_minute=10_000, submissions_per_minute=1000, poll_s=0.02)
+
+
+@pytest.fixture
+def services(settings: Settings, tmp_path: Path) -> Iterator[Services]:
+    url = f"sqlite:///{tmp_path}/server.sqlite3"
+    opened = Services.open(url, load_problems(PROBLEMS), settings, Clock())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def world(services: Services, make_report: Callable[..., Report]) -> Iterator[World]:
+    """A running server with a token for each of `PEOPLE`."""
+    clock = services.now
+    assert isinstance(clock, Clock)
+    server = Server(services)
+    with server as url:
+        made = World(services, server.app, url, clock, make_report)
+        for name, role in PEOPLE.items():
+            made.tokens[name] = services.accounts.add_user(name, role)  # type: ignore[arg-type]
+        yield made
+        for client in made.clients:
+            client.close()

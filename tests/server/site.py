@@ -1,0 +1,138 @@
+"""A served board with two weeks on it, browsers without scripts, and a strict reader of pages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from grader.server.office import BoardSettings
+from tests.server.conftest import World
+from tests.server.examples import ATTACK, ATTACK_NAME, two_weeks
+
+VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
+
+
+@dataclass
+class Site:
+    """A board with two weeks on it, and browsers without scripts."""
+
+    world: World
+    marks: dict[str, int]
+
+    def browser(self, name: str | None = None) -> httpx.Client:
+        """Whoever is logged in as `name`; nobody without."""
+        client = self.world.client()
+        client.headers["Accept"] = "text/html"
+        if name is not None:
+            services = self.world.services
+            if services.accounts.user(name) is None:
+                self.world.tokens[name] = services.accounts.add_user(name)
+            answer = client.post("/login", data={"token": self.world.tokens[name]})
+            assert answer.status_code == 303, answer.text
+        return client
+
+    def page(self, path: str, name: str | None = None, status: int = 200) -> str:
+        """The text of a page, which is well-formed and carries nothing that the policy forbids."""
+        answer = self.browser(name).get(path)
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        check(answer.text)
+        return answer.text
+
+    def set_board(self, **settings: Any) -> None:
+        """Change the softmax board's settings."""
+        self.world.services.office.set_board("softmax", BoardSettings(**settings), "root")
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    return Site(world, two_weeks(world.services.ledger, world.clock, world.problem))
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser does, and notes what should not be there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.labels: list[str] = []
+        self.fields: list[str | None] = []
+        self.headings: list[int] = []
+        self.faults: list[str] = []
+        self.text: list[str] = []
+
+    @classmethod
+    def words_of(cls, html: str) -> list[str]:
+        """The words of a piece of a page."""
+        reader = cls()
+        reader.feed(html)
+        return " ".join(reader.text).split()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.faults += [name for name in named if name == "style" or name.startswith("on")]
+        if tag in ("style", "iframe", "object") or (tag == "script" and "src" not in named):
+            self.faults.append(tag)
+        for name in ("src", "href", "action"):
+            if not (named.get(name) or "/").startswith(("/", "#", "?", "http://")):
+                self.faults.append(f"{name}={named[name]}")
+        if tag == "img" or (tag == "svg" and not {"aria-label", "aria-hidden"} & set(named)):
+            self.faults.append(f"{tag} without words")
+        if "id" in named:
+            self.ids.append(named["id"] or "")
+        if tag == "label":
+            self.labels.append(named.get("for") or "")
+        if tag in ("input", "select", "textarea") and named.get("type") != "hidden":
+            self.fields.append(named.get("id"))
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def check(page: str) -> Reader:
+    """Assert what holds for every page."""
+    reader = Reader()
+    reader.feed(page)
+    assert reader.faults == []
+    assert reader.open == []
+    assert len(reader.ids) == len(set(reader.ids))
+    assert all(field in reader.labels for field in reader.fields)
+    assert reader.headings.count(1) == 1
+    steps = zip(reader.headings, reader.headings[1:], strict=False)
+    assert all(after <= before + 1 for before, after in steps), reader.headings
+    return reader
+
+
+def words(page: str) -> str:
+    """What a person reads."""
+    return " ".join(" ".join(check(page).text).split())
+
+
+def everywhere(site: Site) -> list[str]:
+    numbers = sorted(site.marks.values())
+    return [
+        "/", "/queue", "/submit", "/login", "/leaderboards/softmax", "/problems/softmax",
+        "/users/ada", f"/users/{ATTACK_NAME}".replace("<", "%3C").replace(">", "%3E"),
+        f"/nothing/{ATTACK}", f"/login?to=/{ATTACK}",
+        *(f"/submissions/{number}" for number in numbers),
+        f"/submissions/{site.marks['attack']}/compare/{site.marks['best']}",
+    ]  # fmt: skip

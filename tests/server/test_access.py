@@ -1,0 +1,569 @@
+"""Who may do what: every route and every role, in one table; and what else keeps people out."""
+
+from __future__ import annotations
+
+import base64
+import re
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from grader.server.settings import Settings
+from tests.server.conftest import H100, KERNEL, SEED, World
+
+FORM = {"data": {"problem": "softmax"}, "files": {"file": ("kernel.py", KERNEL)}}
+HOLD = {"json": {"token": "0" * 32}}
+
+
+def nothing(world: World) -> int:
+    return 1
+
+
+def queued(world: World) -> int:
+    return world.submitted("ada")
+
+
+def done(world: World) -> int:
+    for job in world.services.ledger.queue():
+        world.services.ledger.cancel(job.submission_id, "root")
+    return world.graded("ada")
+
+
+def held(world: World) -> int:
+    number = queued(world)
+    for _ in range(3):
+        world.clock.move(1000)
+        world.services.ledger.fail(world.lease(), "no sandbox")
+    return number
+
+
+def user(world: World) -> int:
+    """A user `eve` with a token, whatever happened to her before."""
+    accounts, office = world.services.accounts, world.services.office
+    if accounts.user("eve") is None:
+        accounts.add_user("eve")
+    account = accounts.user("eve")
+    assert account is not None
+    if account.banned_at is not None:
+        office.unban("eve", "root")
+    accounts.new_token("eve")
+    return accounts.tokens("eve")[-1].id
+
+
+def banned(world: World) -> int:
+    number = user(world)
+    world.services.office.ban("eve", "", "root")
+    return number
+
+
+def rejudge(world: World) -> int:
+    """A rejudge whose only grading is done."""
+    number = done(world)
+    office = world.services.office
+    for old in office.rejudges.rejudges():
+        if old.state == "preview":
+            office.rejudges.drop(old.id, "root")
+    digest = world.problem.digest
+    started = office.rejudges.start("softmax", digest, [number], reason="", by="root")
+    world.grade()
+    return started
+
+
+@dataclass(frozen=True)
+class Row:
+    """A route, how it is called, and its status for nobody, the owner, another competitor, a
+    worker and an admin."""
+
+    method: str
+    path: str
+    statuses: tuple[int, int, int, int, int]
+    prepare: Callable[[World], int] = nothing
+    """Makes the thing that is asked for, anew for each caller; its number."""
+    call: dict[str, Any] | None = None
+    fill: dict[str, str] | None = None
+    """What stands for the parameters in the path, but for numbers."""
+
+
+EVERYONE = (200, 200, 200, 200, 200)
+ADMINS = (401, 403, 403, 403, 200)
+WORKERS = (401, 403, 403, 200, 200)
+API = "/api/v1"
+EVE = {"name": "eve"}
+SOFTMAX = {"name": "softmax", "problem": "softmax"}
+PRESENCE = {"json": {"worker": "w", "device": "cpu", "slots": 1}}
+
+TABLE = [
+    Row("GET", f"{API}/openapi.json", EVERYONE),
+    Row("GET", "/healthz", EVERYONE),
+    Row("GET", "/metrics", EVERYONE),
+    Row("GET", "/static", (200,) * 5),
+    # Competitors.
+    Row("POST", f"{API}/submissions", (401, 202, 202, 403, 202), call=FORM),
+    Row("GET", f"{API}/submissions", EVERYONE),
+    Row("GET", f"{API}/submissions/{{number}}", EVERYONE, done),
+    Row("GET", f"{API}/submissions/{{number}}/source", (403, 200, 403, 403, 200), done),
+    Row("GET", f"{API}/submissions/{{number}}/events", EVERYONE, done),
+    Row("DELETE", f"{API}/submissions/{{number}}", (401, 204, 403, 403, 204), queued),
+    Row("DELETE", f"{API}/submissions/{{number}}", (401, 409, 403, 403, 204), done),
+    Row("GET", f"{API}/problems", EVERYONE),
+    Row("GET", f"{API}/problems/{{name}}", EVERYONE, fill=SOFTMAX),
+    Row("GET", f"{API}/leaderboards/{{name}}", EVERYONE, fill=SOFTMAX),
+    Row("GET", f"{API}/queue", EVERYONE),
+    Row("GET", f"{API}/me", (401, 200, 200, 200, 200)),
+    # Admins.
+    Row("GET", f"{API}/admin/users", ADMINS),
+    Row("POST", f"{API}/admin/users", (401, 403, 403, 403, 201), call={"json": {"name": "new"}}),
+    Row("GET", f"{API}/admin/users/{{name}}/tokens", ADMINS, user, fill=EVE),
+    Row(
+        "POST",
+        f"{API}/admin/users/{{name}}/tokens",
+        (401, 403, 403, 403, 201),
+        user,
+        {"json": {}},
+        EVE,
+    ),
+    Row("DELETE", f"{API}/admin/users/{{name}}/tokens", ADMINS, user, fill=EVE),
+    Row("DELETE", f"{API}/admin/tokens/{{number}}", ADMINS, user),
+    Row(
+        "POST",
+        f"{API}/admin/users/{{name}}/ban",
+        (401, 403, 403, 403, 204),
+        user,
+        {"json": {"reason": "test"}},
+        EVE,
+    ),
+    Row("POST", f"{API}/admin/users/{{name}}/unban", (401, 403, 403, 403, 204), banned, fill=EVE),
+    Row("GET", f"{API}/admin/boards/{{problem}}", ADMINS, fill=SOFTMAX),
+    Row("PUT", f"{API}/admin/boards/{{problem}}", ADMINS, call={"json": {}}, fill=SOFTMAX),
+    Row("GET", f"{API}/admin/held", ADMINS),
+    Row("POST", f"{API}/admin/submissions/{{number}}/release", (401, 403, 403, 403, 204), held),
+    Row("DELETE", f"{API}/admin/submissions/{{number}}", ADMINS, done),
+    Row("GET", f"{API}/admin/rejudges", ADMINS),
+    Row(
+        "POST",
+        f"{API}/admin/rejudges",
+        (401, 403, 403, 403, 201),
+        done,
+        {"json": {"problem": "softmax"}},
+    ),
+    Row("GET", f"{API}/admin/rejudges/{{number}}", ADMINS, rejudge),
+    Row("POST", f"{API}/admin/rejudges/{{number}}/apply", ADMINS, rejudge),
+    Row("POST", f"{API}/admin/rejudges/{{number}}/drop", (401, 403, 403, 403, 204), rejudge),
+    Row("GET", f"{API}/admin/audit", ADMINS),
+    # Workers.
+    Row("POST", f"{API}/work/seen", (401, 403, 403, 204, 204), call=PRESENCE),
+    Row(
+        "POST",
+        f"{API}/work/claim",
+        (401, 403, 403, 204, 204),
+        call={"json": {"worker": "w", "problems": {}, "lease_s": 30, "languages": None}},
+    ),
+    Row("POST", f"{API}/work/{{number}}/begin", WORKERS, queued, HOLD),
+    Row(
+        "POST",
+        f"{API}/work/{{number}}/heartbeat",
+        WORKERS,
+        queued,
+        {"json": {"token": "0" * 32, "lease_s": 30}},
+    ),
+    Row("POST", f"{API}/work/{{number}}/finish", (401, 403, 403, 422, 422), queued, HOLD),
+    Row(
+        "POST",
+        f"{API}/work/{{number}}/fail",
+        WORKERS,
+        queued,
+        {"json": {"token": "0" * 32, "reason": "test"}},
+    ),
+    Row("POST", f"{API}/work/{{number}}/give-back", WORKERS, queued, HOLD),
+    # Pages. A token in a header is no browser's, so their forms want no proof of their origin.
+    Row("GET", "/", EVERYONE),
+    Row("GET", "/problems/{name}", EVERYONE, fill=SOFTMAX),
+    Row("GET", "/leaderboards/{name}", EVERYONE, fill=SOFTMAX),
+    Row("GET", "/submissions/{number}", EVERYONE, done),
+    Row("GET", "/submissions/{number}/state", EVERYONE, done),
+    Row("GET", "/submissions/{number}/compare", (303,) * 5, done, {"params": {"other": 1}}),
+    Row("GET", "/submissions/{number}/compare/{other}", EVERYONE, done),
+    Row("GET", "/users/{name}", EVERYONE, done, fill={"name": "ada"}),
+    Row("GET", "/queue", EVERYONE),
+    Row("GET", "/submit", (303, 200, 200, 200, 200)),
+    Row("POST", "/submit", (401, 303, 303, 403, 303), call=FORM),
+    Row("POST", "/submissions/{number}/cancel", (401, 303, 403, 403, 303), queued),
+    Row("GET", "/login", EVERYONE),
+    Row("POST", "/login", (401,) * 5, call={"data": {"token": "x"}}),
+    Row("POST", "/logout", (303,) * 5),
+]
+
+CALLERS = [None, "ada", "bob", "wilma", "root"]
+
+
+def routes(world: World) -> set[tuple[str, str]]:
+    """Method and path of everything that the application answers."""
+    found: set[tuple[str, str]] = set()
+    for route in world.app.routes:
+        contexts = getattr(route, "effective_route_contexts", None)
+        for one in contexts() if contexts else [route]:
+            path = re.sub(r":\w+}", "}", one.path)
+            for method in getattr(one, "methods", None) or {"GET"}:
+                if method != "HEAD":
+                    found.add((method, path))
+    return found
+
+
+def test_the_table_has_every_route(world: World) -> None:
+    assert routes(world) == {(row.method, row.path) for row in TABLE}
+
+
+class TestTable:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(
+            requests_per_minute=100_000,
+            submissions_per_minute=10_000,
+            failures_per_minute=10_000,
+            max_in_flight=10_000,
+            poll_s=0.02,
+        )
+
+    def call(
+        self, world: World, client: httpx.Client, row: Row, *, prepare: bool = False
+    ) -> httpx.Response:
+        number = row.prepare(world) if prepare else 999
+        names = {"number": str(number), "other": str(number)} | (row.fill or {})
+        path = row.path.format(**names)
+        path = "/static/grade.css" if path == "/static" else path
+        return client.request(row.method, path, **row.call or {})
+
+    def test_each_role_gets_what_the_table_says(self, world: World) -> None:
+        clients = [world.client(name) for name in CALLERS]
+        expected, found = {}, {}
+        for index, row in enumerate(TABLE):
+            key = f"{index} {row.method} {row.path}"
+            expected[key] = row.statuses
+            found[key] = tuple(
+                self.call(world, one, row, prepare=True).status_code for one in clients
+            )
+        assert found == expected
+
+    def test_no_answer_shows_a_secret(self, world: World) -> None:
+        secrets = {str(SEED), *world.tokens.values()}
+        leaks = []
+        for row in TABLE:
+            for name in CALLERS:
+                reply = self.call(world, world.client(name), row, prepare=True)
+                shown = reply.text + str(reply.headers)
+                if any(secret in shown for secret in secrets):
+                    leaks.append((row, name))
+                if name not in ("ada", "root") and KERNEL.decode().splitlines()[1] in shown:
+                    leaks.append((row, name))
+        assert leaks == []
+
+    def test_a_bad_token_opens_nothing(self, world: World) -> None:
+        client = world.client(token="grade_" + "x" * 43)
+        found = {row.path: self.call(world, client, row).status_code for row in TABLE}
+        assert set(found.values()) == {401}
+
+    def test_a_banned_user_is_told_so_everywhere(self, world: World) -> None:
+        world.tokens["mallory"] = world.services.accounts.add_user("mallory")
+        world.services.office.ban("mallory", "sold the answers", "root")
+        client = world.client("mallory")
+        for row in TABLE:
+            reply = self.call(world, client, row)
+            assert reply.status_code == 403, row
+            assert "sold the answers" in reply.json()["error"]["message"]
+
+    def test_every_answer_has_the_headers(self, world: World) -> None:
+        for row in TABLE:
+            for name in (None, "root"):
+                headers = self.call(world, world.client(name), row).headers
+                policy = headers["Content-Security-Policy"]
+                assert "default-src 'self'" in policy
+                assert "frame-ancestors 'none'" in policy
+                assert "unsafe" not in policy
+                assert headers["X-Content-Type-Options"] == "nosniff"
+                assert headers["Referrer-Policy"] == "same-origin"
+                assert "server" not in headers
+
+    def test_every_error_of_the_api_has_one_form(self, world: World) -> None:
+        for row in TABLE:
+            if row.path.startswith(API):
+                reply = self.call(world, world.client(), row)
+                if reply.is_error:
+                    error = reply.json()["error"]
+                    assert set(error) == {"code", "message"}
+                    assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("path", ["/api/v1/nowhere", "/api/v1/submissions/1/x", "/api/v2/me"])
+def test_elsewhere_there_is_nothing(world: World, method: str, path: str) -> None:
+    reply = world.client("root").request(method, path)
+    assert reply.status_code == 404
+    assert reply.json()["error"]["code"] == "not_found"
+
+
+def test_a_wrong_method_is_told(world: World) -> None:
+    reply = world.client("root").put("/api/v1/submissions")
+    assert reply.status_code == 405
+    assert reply.json()["error"]["code"] == "wrong_method"
+
+
+# Tokens ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "Bearer",
+        "Bearer ",
+        "Bearer x",
+        "Basic YWRhOnB3",
+        "grade_x",
+        "Bearer " + "x" * 5000,
+        b"Bearer \xff\xfe",
+        "Bearer ' OR 1=1 --",
+        "Bearer \x00",
+    ],
+)
+def test_odd_tokens_are_no_tokens(world: World, authorization: str | bytes) -> None:
+    with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
+        line = authorization.encode() if isinstance(authorization, str) else authorization
+        raw.sendall(b"GET /api/v1/me HTTP/1.1\r\nHost: x\r\nAuthorization: " + line + b"\r\n\r\n")
+        raw.settimeout(10)
+        assert raw.recv(12)[-3:] in (b"401", b"400")
+
+
+class TestGuessing:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(failures_per_minute=3)
+
+    def test_guesses_are_throttled(self, world: World) -> None:
+        guesser = world.client(token="guess")
+        assert [guesser.get("/api/v1/me").status_code for _ in range(3)] == [401] * 3
+        reply = guesser.get("/api/v1/me")
+        assert reply.status_code == 429
+        assert 0 < int(reply.headers["Retry-After"]) <= 60
+        # Even a right guess is not looked at now; and nobody else at this address gets in.
+        assert world.client("ada").get("/api/v1/me").status_code == 429
+        assert world.client().get("/api/v1/problems").status_code == 200
+
+    def test_cookies_are_no_way_around(self, world: World) -> None:
+        for _ in range(3):
+            reply = world.client().get("/api/v1/me", headers={"Cookie": "grade_session=guess"})
+            assert reply.status_code == 401
+            assert "grade_session=;" in reply.headers["Set-Cookie"]
+        reply = world.client().get("/api/v1/me", headers={"Cookie": "grade_session=guess"})
+        assert reply.status_code == 429
+
+    def test_the_login_page_is_no_way_around(self, world: World) -> None:
+        for _ in range(3):
+            world.client().post("/login", data={"token": "guess"})
+        right = {"token": world.tokens["ada"]}
+        assert world.client().post("/login", data=right).status_code == 429
+
+
+class TestRates:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(requests_per_minute=30, submissions_per_minute=2, max_in_flight=100)
+
+    def test_of_an_address(self, world: World) -> None:
+        client = world.client()
+        statuses = [client.get("/healthz").status_code for _ in range(31)]
+        assert statuses == [200] * 30 + [429]
+
+    def test_of_a_user(self, world: World) -> None:
+        assert [world.submit("ada").status_code for _ in range(2)] == [202, 202]
+        reply = world.submit("ada")
+        assert reply.status_code == 429
+        assert reply.headers["Retry-After"]
+        assert world.submit("bob").status_code == 202
+
+
+# Browsers ----------------------------------------------------------------------------------------
+
+
+def session(world: World, name: str) -> str:
+    opened = world.services.accounts.open_session(world.tokens[name])
+    assert opened is not None
+    return opened
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", None])
+def test_another_site_cannot_use_a_session(world: World, origin: str | None) -> None:
+    headers = {"Cookie": f"grade_session={session(world, 'ada')}"}
+    headers |= {"Origin": origin} if origin else {}
+    reply = world.client().post("/api/v1/submissions", headers=headers, **FORM)  # type: ignore[arg-type]
+    assert reply.status_code == 403
+    assert reply.json()["error"]["code"] == "cross_site"
+    assert world.services.ledger.queue() == []
+
+
+def test_our_own_pages_can(world: World) -> None:
+    headers = {"Cookie": f"grade_session={session(world, 'ada')}", "Origin": world.url}
+    reply = world.client().post("/api/v1/submissions", headers=headers, **FORM)  # type: ignore[arg-type]
+    assert reply.status_code == 202
+
+
+def test_a_session_ends_with_its_token(world: World) -> None:
+    headers = {"Cookie": f"grade_session={session(world, 'ada')}"}
+    assert world.client().get("/api/v1/me", headers=headers).status_code == 200
+    world.services.accounts.revoke("ada")
+    assert world.client().get("/api/v1/me", headers=headers).status_code == 401
+
+
+# Bodies ------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_is_too_large_is_told_so(world: World) -> None:
+    large = b"x" * (world.services.settings.body_bytes + 1)
+    reply = world.submit("ada", content=large)
+    assert reply.status_code == 413
+    assert reply.json()["error"]["code"] == "too_large"
+
+
+def test_a_body_of_unknown_length_is_counted_as_it_comes(world: World) -> None:
+    def chunks() -> Any:
+        for _ in range(200):
+            yield b" " * 100_000
+
+    headers = {"Content-Type": "application/json"}
+    reply = world.client("root").post("/api/v1/admin/users", content=chunks(), headers=headers)
+    assert reply.status_code == 413
+
+
+def test_a_stranger_sends_nothing_large(world: World) -> None:
+    reply = world.client().post("/login", content=b"x" * ((64 << 10) + 1))
+    assert reply.status_code == 413
+
+
+def test_a_source_larger_than_the_problem_takes(world: World) -> None:
+    limit = world.problem.spec.limits.source_bytes
+    assert world.submit("ada", content=b"#" * (limit + 1)).status_code == 413
+    assert world.submit("ada", content=b"#" * limit).status_code == 202
+
+
+class TestSlow:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(body_s=0.5)
+
+    def test_a_body_that_drips_is_cut_off(self, world: World) -> None:
+        started = time.monotonic()
+        with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
+            raw.settimeout(10)
+            raw.sendall(
+                b"POST /api/v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+                b"Content-Type: multipart/form-data; boundary=b\r\n"
+                b"Authorization: Bearer " + world.tokens["ada"].encode() + b"\r\n\r\n--b"
+            )
+            answer = raw.recv(4096)
+            assert b" 408 " in answer
+            assert b"too_slow" in answer
+            while chunk := raw.recv(4096):
+                answer += chunk
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1e3", "99999999999999999999"])
+def test_odd_lengths_are_no_fault_of_ours(world: World, length: str) -> None:
+    with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
+        raw.settimeout(10)
+        raw.sendall(f"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        raw.shutdown(socket.SHUT_WR)
+        assert b" 500 " not in raw.recv(4096)
+
+
+# Text --------------------------------------------------------------------------------------------
+
+HOSTILE = [
+    "../../etc/passwd",
+    "..%2f..%2fetc%2fpasswd",
+    "%2e%2e/%2e%2e/etc/passwd",
+    "softmax/..;/admin",
+    "softmax%00",
+    "softmax' OR '1'='1",
+    "softmax; DROP TABLE results",
+    "\u202esoftmax",
+    "%ff%fe",
+    "x" * 3000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/problems/{}",
+        "/api/v1/leaderboards/{}",
+        "/api/v1/submissions/{}",
+        "/api/v1/admin/boards/{}",
+        "/api/v1/admin/users/{}/tokens",
+        "/static/{}",
+        "/problems/{}",
+        "/leaderboards/{}",
+        "/submissions/{}",
+        "/users/{}",
+    ],
+)
+def test_hostile_names_lead_nowhere(world: World, path: str, text: str) -> None:
+    reply = world.client("root").get(path.format(text))
+    assert reply.status_code in (400, 404, 405, 422), reply.text
+    assert "root:x:" not in reply.text
+
+
+@pytest.mark.parametrize("text", ["' OR 1=1 --", "%", "a\x00b", "\ud800", "x" * 300, "𝔘"])
+def test_hostile_text_in_each_field(world: World, text: str) -> None:
+    root = world.client("root")
+    world.graded("ada")
+    safe = text.encode("utf-8", "surrogatepass")
+    for query in ("user", "problem"):
+        reply = root.get(f"/api/v1/submissions?{query}=" + "".join(f"%{b:02x}" for b in safe))
+        assert reply.status_code in (200, 422)
+        if reply.status_code == 200:
+            assert reply.json()["submissions"] == []
+    form = base64.b64decode(base64.b64encode(safe))
+    for field in ("problem", "gpu"):
+        body = (
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="k.py"\r\n\r\nx\r\n'
+            b'--b\r\nContent-Disposition: form-data; name="' + field.encode() + b'"\r\n\r\n'
+            b"" + form + b"\r\n--b--\r\n"
+        )
+        headers = {"Content-Type": "multipart/form-data; boundary=b"}
+        reply = root.post("/api/v1/submissions", content=body, headers=headers)
+        assert reply.status_code in (400, 404, 422), reply.text
+
+
+def test_a_file_name_is_only_a_name(world: World) -> None:
+    for name in ("../../x.py", "/etc/cron.d/x.py", "..\\..\\x.py", 'a"b\r\nX: y.py', "\u202ex.py"):
+        number = world.submitted("ada", file=name)
+        job = world.services.ledger.job(number)
+        assert job is not None
+        assert "/" not in job.name.replace("\\u202e", "")
+        assert job.name.isprintable()
+        reply = world.client("ada").get(f"/api/v1/submissions/{number}/source")
+        disposition = f'attachment; filename="submission-{number}.py"'
+        assert reply.headers["Content-Disposition"] == disposition
+        assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert world.client("ada").delete(f"/api/v1/submissions/{number}").status_code == 204
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "2147483648", "9" * 30, "1.5", "x", "1e3", "%20"])
+def test_odd_numbers(world: World, number: str) -> None:
+    root = world.client("root")
+    for path in ("submissions/{}", "submissions/{}/source", "submissions/{}/events"):
+        reply = root.get("/api/v1/" + path.format(number))
+        assert reply.status_code in (404, 422)
+    assert root.get(f"/api/v1/submissions?before={number}").status_code in (200, 422)
+    assert root.delete(f"/api/v1/admin/submissions/{number}").status_code in (404, 409, 422)
+
+
+def test_a_gpu_that_nobody_has(world: World) -> None:
+    reply = world.submit("ada", gpu="B200")
+    assert reply.status_code == 422
+    assert H100 not in reply.text

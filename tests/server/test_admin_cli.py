@@ -1,0 +1,195 @@
+"""`grade admin` against a server on a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.cli import main
+from tests.server.conftest import World
+
+
+@dataclass
+class Said:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Grade = Callable[..., Said]
+
+
+@pytest.fixture
+def grade(
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Grade:
+    """`grade admin` as root, whose token is in the environment."""
+    monkeypatch.setenv("GRADE_SERVER", world.url)
+    monkeypatch.setenv("GRADE_TOKEN", world.tokens["root"])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: str) -> Said:
+        status = main(["admin", *words])
+        captured = capsys.readouterr()
+        return Said(status, captured.out, captured.err)
+
+    return run
+
+
+def test_a_new_user_s_token_is_all_that_is_printed(grade: Grade, world: World) -> None:
+    added = grade("user", "add", "Grace", "--role", "worker")
+    assert added.status == 0
+    assert added.out.startswith("grade_")
+    assert added.out.count("\n") == 1
+    assert "the only time that this token of Grace is shown" in added.err
+    me = world.client(token=added.out.strip()).get("/api/v1/me").json()
+    assert me == {"name": "Grace", "role": "worker"}
+    again = grade("user", "add", "grace")
+    assert (again.status, again.out) == (2, "")
+    assert again.err == "grade: the name grace is taken; choose another\n"
+    as_json = grade("user", "add", "Hedy", "--json").json
+    assert set(as_json) == {"name", "token"}
+    assert grade("user", "add", "Hedy", "--json").json == {
+        "error": "the name Hedy is taken; choose another"
+    }
+
+
+def test_users_are_listed_without_secrets(grade: Grade, world: World) -> None:
+    shown = grade("user", "list")
+    assert shown.status == 0
+    for name in world.tokens:
+        assert name in shown.out
+    assert "grade_" not in shown.out
+    assert {one["name"] for one in grade("user", "list", "--json").json["users"]} == set(
+        world.tokens
+    )
+
+
+def test_names_with_anything_in_them(grade: Grade, world: World) -> None:
+    for name in ("a b", "100%", "who?", "x#y", "'; DROP TABLE users; --", "名"):
+        assert grade("user", "add", name).status == 0, name
+        assert grade("token", "new", name, "--label", "2").status == 0, name
+        assert len(grade("token", "list", name, "--json").json["tokens"]) == 2, name
+        assert grade("user", "ban", name, "--reason", "x").status == 0, name
+        assert grade("user", "unban", name).status == 0, name
+    for name in ("..", "a/b", "", "\x07"):
+        assert grade("user", "add", "--", name).status == 2
+
+
+def test_tokens(grade: Grade, world: World) -> None:
+    new = grade("token", "new", "ada", "--label", "laptop").out.strip()
+    listed = grade("token", "list", "ada")
+    assert "laptop" in listed.out
+    assert new not in listed.out
+    first = grade("token", "list", "ada", "--json").json["tokens"][0]["id"]
+    assert grade("token", "revoke", "--id", str(first)).err == "tokens and sessions ended: 1\n"
+    assert world.client("ada").get("/api/v1/me").status_code == 401
+    assert grade("token", "revoke", "ada").status == 0
+    assert world.client(token=new).get("/api/v1/me").status_code == 401
+    for words in ((), ("ada", "--id", "1")):
+        assert "name a user, or one token" in grade("token", "revoke", *words).err
+    assert "last token of an admin" in grade("token", "revoke", "root").err
+
+
+def test_a_board_is_shown_and_set_bit_by_bit(grade: Grade) -> None:
+    assert grade("board", "set", "softmax", "--hide", "--note", "soon").status == 0
+    set_ = grade(
+        "board", "set", "softmax", "--deadline", "2031-01-01T12:00+02:00", "--publish-sources"
+    )
+    assert set_.status == 0
+    for words in ("2031-01-01 10:00 UTC", "hidden", "published", "soon"):
+        assert words in set_.out
+    assert grade(
+        "board", "set", "softmax", "--show", "--private-sources", "--note", "", "--deadline", "none"
+    )
+    assert grade("board", "show", "softmax", "--json").json == {
+        "problem": "softmax",
+        "deadline": None,
+        "hidden": False,
+        "publish_sources": False,
+        "note": None,
+    }
+    refusals: tuple[tuple[tuple[str, ...], str], ...] = (
+        (("set", "softmax"), "nothing to set"),
+        (("set", "softmax", "--deadline", "noon"), "'noon' is no time"),
+        (("set", "softmax", "--deadline", "2031-01-01"), "in which time zone"),
+        (("show", "nothing"), "there is no such problem here"),
+    )
+    for call, said in refusals:
+        refused = grade("board", *call)
+        assert refused.status == 2
+        assert said in refused.err
+
+
+def test_held_jobs(grade: Grade, world: World) -> None:
+    assert grade("held").out == "none\n"
+    number = world.submitted("ada")
+    for _ in range(3):
+        assert world.services.ledger.fail(world.lease(), "no GPU")
+        world.clock.move(100)
+    assert "no GPU" in grade("held").out
+    assert grade("release", str(number)).err == f"submission {number} is queued again\n"
+    assert grade("release", str(number)).status == 2
+    assert grade("delete", str(number)).err == f"submission {number} is cancelled\n"
+    done = world.graded("ada")
+    assert grade("delete", str(done)).err == f"submission {done} is deleted\n"
+    assert grade("delete", str(done)).status == 2
+
+
+def test_a_rejudge(grade: Grade, world: World) -> None:
+    world.graded("ada", score_us=50.0, score_ci_us=(49, 51))
+    assert grade("rejudge", "start", "softmax", "--reason", "new driver").status == 0
+    assert "queued" in grade("rejudge", "show", "1").out
+    early = grade("rejudge", "apply", "1")
+    assert (early.status, "rejudge 1 still has 1 to grade" in early.err) == (2, True)
+    world.grade(score_us=70.0, score_ci_us=(69, 71))
+    shown = grade("rejudge", "show", "1")
+    assert "50.00 µs" in shown.out
+    assert "70.00 µs" in shown.out
+    assert shown.err == "rejudge 1 is preview: 1 of 1 graded\n"
+    assert grade("rejudge", "apply", "1").err == "results exchanged: 1\n"
+    assert "new driver" in grade("rejudge", "list").out
+    assert grade("rejudge", "start", "softmax", "--all", "--json").json == {"id": 2}
+    assert grade("rejudge", "drop", "2").status == 0
+    assert grade("rejudge", "start", "softmax", "2").status == 0
+    assert "not both" in grade("rejudge", "start", "softmax", "2", "--all").err
+    assert grade("rejudge", "show", "9").status == 2
+
+
+def test_the_audit(grade: Grade) -> None:
+    assert grade("user", "ban", "ada", "--reason", "\x1b[31mred").status == 2
+    assert grade("user", "ban", "ada", "--reason", "red [bold]").status == 0
+    shown = grade("audit", "--limit", "3")
+    assert "red [bold]; 0 jobs cancelled" in shown.out
+    newest = grade("audit", "--limit", "1", "--json").json["acts"][0]
+    assert "ban" not in grade("audit", "--before", str(newest["id"]), "--json").out
+
+
+def test_one_who_is_no_admin_is_refused(
+    grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADE_TOKEN", world.tokens["ada"])
+    refused = grade("user", "list")
+    assert (refused.status, refused.out) == (2, "")
+    assert "competitor" in refused.err
+
+
+def test_the_server_may_be_named(
+    grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRADE_SERVER")
+    assert "which server?" in grade("user", "list").err
+    assert grade("user", "list", "--server", world.url).status == 0

@@ -1,0 +1,259 @@
+"""The pages in a real browser: Chromium, driven by Playwright, against a server on a socket."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
+
+from grader.fleet import State
+from grader.fleet.dispatch import Dispatcher
+from grader.fleet.job import Worker
+from grader.fleet.local import LocalEngine
+from grader.judge import Progress
+from tests.server.conftest import H100, PROBLEMS, World
+from tests.server.examples import accepted, finish
+from tests.server.site import Site, everywhere
+from tests.server.site import site as site
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ROOT = Path(__file__).parents[2]
+KERNEL = ROOT / "submissions/softmax/accepted/torch_softmax.py"
+WRONG = ROOT / "submissions/softmax/wrong_answer/wrong_axis.py"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt install chromium")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, and everything in it that should not happen."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.faults: list[str] = []
+        page.set_default_timeout(10_000)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
+        page.on("dialog", self._on_dialog)
+        page.on("request", self._on_request)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        # A page of status 401 and the like is told of on the console; that is what was asked for.
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            self.faults.append(message.text)
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _on_request(self, request: Request) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.faults.append(f"request to {request.url}")
+
+    def go(self, path: str) -> None:
+        """Load a page of ours."""
+        self.page.goto(self.url + path)
+
+    def log_in(self, token: str) -> None:
+        """As a person would."""
+        self.go("/login")
+        self.page.get_by_label("Token").fill(token)
+        self.page.get_by_role("main").get_by_role("button", name="Log in").click()
+        self.page.get_by_role("button", name="Log out").wait_for()
+
+
+@pytest.fixture
+def watched(chromium: Browser, world: World) -> Iterator[Watched]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    seen = Watched(context.new_page(), world.url)
+    yield seen
+    context.close()
+    assert seen.faults == []
+
+
+def test_submit_in_the_page_watch_it_go_and_see_the_rank(site: Site, watched: Watched) -> None:
+    world, ledger = site.world, site.world.services.ledger
+    for number in (site.marks["waiting"], site.marks["waiting_attack"]):
+        ledger.cancel(number, "root")
+    watched.log_in(world.tokens["ada"])
+    watched.go("/submit?problem=softmax")
+    page = watched.page
+    page.get_by_label("File").set_input_files(KERNEL)
+    page.get_by_role("main").get_by_role("button", name="Submit").click()
+    page.get_by_text("next in the queue").wait_for()
+    assert page.url.endswith("/submit?problem=softmax")
+
+    [job] = ledger.queue()
+    lease = ledger.claim("w", lease_s=60)
+    assert lease is not None
+    ledger.begin(lease)
+    ledger.heartbeat(lease, 60, Progress("test", "one_hot", 9, 22, None))
+    page.get_by_text("Testing: one_hot").wait_for()
+    halfway = float(page.get_by_role("progressbar").get_attribute("value") or 0)
+    ledger.heartbeat(lease, 60, Progress("benchmark", "square", 1, 6, None))
+    page.get_by_text("Timing: square").wait_for()
+    assert float(page.get_by_role("progressbar").get_attribute("value") or 0) > halfway > 0.2
+
+    best = accepted(world.problem, 0.95)
+    ledger.finish(lease, world.report(lease, **best))
+    page.get_by_text("Accepted").wait_for()
+    page.get_by_text("Rank 1").wait_for()
+    page.get_by_role("link", name=f"Open submission {job.submission_id}").click()
+    page.get_by_role("heading", name="Accepted").wait_for()
+    watched.go("/leaderboards/softmax")
+    first = page.locator("table.race tbody tr").first
+    assert first.get_attribute("class") == "first me"
+
+
+def test_a_submission_s_own_page_turns_into_its_report(site: Site, watched: Watched) -> None:
+    watched.go(f"/submissions/{site.marks['waiting']}")
+    watched.page.get_by_text("next in the queue").wait_for()
+    finish(site.world.services.ledger, site.world.clock, accepted(site.world.problem, 0.5))
+    watched.page.get_by_role("heading", name="Accepted").wait_for()
+    watched.page.get_by_role("heading", name="Times").wait_for()
+
+
+def test_refused_files_are_told_in_the_page(site: Site, watched: Watched, tmp_path: Path) -> None:
+    watched.log_in(site.world.tokens["ada"])
+    watched.go("/submit")
+    file = tmp_path / "<img src=x onerror=alert(9)>.txt"
+    file.write_text("x")
+    watched.page.get_by_label("File").set_input_files(file)
+    watched.page.get_by_role("main").get_by_role("button", name="Submit").click()
+    alert = watched.page.get_by_role("alert")
+    alert.wait_for()
+    assert "files end in .py and .cu" in alert.inner_text()
+
+
+def test_the_queue_moves_by_itself(site: Site, watched: Watched) -> None:
+    watched.go("/queue")
+    watched.page.get_by_text("0 being graded, 2 waiting").wait_for()
+    site.world.services.ledger.seen(Worker("w", "local", "cuda", H100, 1))
+    assert site.world.services.ledger.claim("w", lease_s=60) is not None
+    watched.page.get_by_text("1 being graded, 1 waiting. 1 slot on NVIDIA H100").wait_for()
+
+
+def test_hostile_text_runs_nowhere(site: Site, watched: Watched) -> None:
+    watched.log_in(site.world.tokens["root"])
+    for path in everywhere(site):
+        watched.go(path)
+        watched.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        injected = watched.page.locator("main img, main script, main [onload], main [onerror]")
+        assert injected.count() == 0, path
+        wide = watched.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, path
+
+
+def test_no_page_is_wider_than_a_phone(site: Site, watched: Watched) -> None:
+    watched.page.set_viewport_size({"width": 360, "height": 740})
+    watched.log_in(site.world.tokens["root"])
+    for path in [*everywhere(site), "/", "/problems/flash_attention", "/problems/int4_matmul"]:
+        watched.go(path)
+        wide = watched.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, path
+
+
+def test_theme_is_kept(site: Site, watched: Watched) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    watched.page.emulate_media(color_scheme="light")
+    watched.go("/")
+    light = watched.page.evaluate(ground)
+    watched.page.get_by_role("button", name="Light or dark").click()
+    dark = watched.page.evaluate(ground)
+    assert dark != light
+    watched.go("/queue")
+    assert watched.page.evaluate(ground) == dark
+    watched.page.get_by_role("button", name="Light or dark").click()
+    watched.page.emulate_media(color_scheme="dark")
+    watched.go("/")
+    assert watched.page.evaluate(ground) == light
+
+
+def test_everything_is_reached_by_keyboard(site: Site, watched: Watched) -> None:
+    watched.log_in(site.world.tokens["ada"])
+    for path in ("/submit", "/leaderboards/softmax", f"/submissions/{site.marks['best']}"):
+        watched.go(path)
+        page = watched.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        wanted = page.evaluate(
+            "[...document.querySelectorAll('a[href], button, input, select, summary')]"
+            ".filter(e => e.type !== 'hidden' && e.checkVisibility()).length"
+        )
+        reached = set()
+        for _ in range(3 * wanted):
+            reached.add(page.evaluate(
+                "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
+            ))  # fmt: skip
+            page.keyboard.press("Tab")
+        assert len(reached) >= wanted, path
+    page.keyboard.press("Control+Home")
+
+
+def test_focus_can_be_seen(site: Site, watched: Watched) -> None:
+    watched.go("/leaderboards/softmax")
+    for _ in range(4):
+        watched.page.keyboard.press("Tab")
+        outline = watched.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid"
+
+
+def test_without_scripts_one_can_still_submit_and_see(site: Site, chromium: Browser) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    watched = Watched(context.new_page(), site.world.url)
+    watched.log_in(site.world.tokens["bob"])
+    watched.go("/submit?problem=softmax")
+    watched.page.get_by_label("File").set_input_files(KERNEL)
+    watched.page.get_by_role("main").get_by_role("button", name="Submit").click()
+    watched.page.get_by_role("heading", name="Waiting").wait_for()
+    assert watched.page.get_by_role("button", name="Copy").count() == 0
+    context.close()
+    assert watched.faults == []
+
+
+@pytest.mark.slow
+def test_a_real_worker_grades_what_is_handed_in_on_the_page(world: World, watched: Watched) -> None:
+    """On a CPU slot: the verdict of a wrong kernel, with its picture."""
+    folders = {"softmax": PROBLEMS / "softmax"}
+    engine = LocalEngine(1, "cpu", "process")
+    dispatcher = Dispatcher(world.services.ledger, engine, folders, "here")
+    stop = threading.Event()
+    ticking = threading.Thread(target=_tick, args=(world, stop), daemon=True)
+    ticking.start()
+    dispatcher.start()
+    try:
+        watched.log_in(world.tokens["ada"])
+        watched.go("/submit?problem=softmax")
+        watched.page.get_by_label("File").set_input_files(WRONG)
+        watched.page.get_by_role("main").get_by_role("button", name="Submit").click()
+        watched.page.get_by_role("link", name="Open submission").wait_for(timeout=120_000)
+        watched.page.get_by_role("link", name="Open submission").click()
+        watched.page.get_by_role("heading", name="Wrong answer").wait_for()
+        watched.page.get_by_text("First wrong").wait_for()
+        assert watched.page.locator("svg.errors rect").count() >= 1
+        assert world.services.shelf.states()[State.DONE] == 1
+    finally:
+        stop.set()
+        ticking.join()
+        dispatcher.drain(0)
+        engine.close(0)
+
+
+def _tick(world: World, stop: threading.Event) -> None:
+    """The fixture's clock stands still; leases need one that goes."""
+    while not stop.is_set():
+        time.sleep(0.25)
+        world.clock.move(0.25)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from grader.judge import Progress
+from grader.server.settings import Settings
+from tests.server.conftest import World
+
+
+def events(reply: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and data of each event of a stream."""
+    name = ""
+    for line in reply.iter_lines():
+        if line.startswith("event:"):
+            name = line.removeprefix("event:").strip()
+        elif line.startswith("data:"):
+            yield name, json.loads(line.removeprefix("data:"))
+
+
+def test_each_change_is_told_and_the_end_last(world: World) -> None:
+    number = world.submitted("ada")
+    with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        told = events(reply)
+        assert next(told)[1] == {"id": number, "state": "queued", "position": 1, "progress": None}
+        lease = world.lease()
+        assert next(told)[1]["state"] == "running"
+        step = Progress("test", "tiny", 0, 2)
+        world.services.ledger.heartbeat(lease, 60, step)
+        name, data = next(told)
+        assert (name, data["progress"]["case"]) == ("state", "tiny")
+        world.services.ledger.finish(lease, world.report(lease))
+        assert list(told) == [
+            (
+                "done",
+                {
+                    "id": number,
+                    "state": "done",
+                    "verdict": "accepted",
+                    "reason": "all 2 cases passed",
+                    "score_us": 50.0,
+                    "rank": 1,
+                },
+            )
+        ]
+
+
+def test_who_comes_late_is_told_the_end_at_once(world: World) -> None:
+    number = world.graded("ada")
+    reply = world.client("ada").get(f"/api/v1/submissions/{number}/events")
+    assert [name for name, _ in events(reply)] == ["done"]
+
+
+def test_a_cancelled_one_ends_the_stream(world: World) -> None:
+    number = world.submitted("ada")
+    assert world.client("ada").delete(f"/api/v1/submissions/{number}").status_code == 204
+    reply = world.client("ada").get(f"/api/v1/submissions/{number}/events")
+    [(name, data)] = events(reply)
+    assert (name, data["state"], data["verdict"]) == ("done", "cancelled", None)
+
+
+def test_one_poller_serves_everyone_and_stops_with_the_last(world: World) -> None:
+    number = world.submitted("ada")
+    hub = world.services.hub
+    ended: list[str] = []
+
+    def listen() -> None:
+        reply = world.client("ada").get(f"/api/v1/submissions/{number}/events")
+        ended.extend(name for name, _ in events(reply) if name == "done")
+
+    threads = [threading.Thread(target=listen) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    while hub.listeners < 5:
+        pass
+    assert hub.pollers == 1
+    world.grade()
+    for thread in threads:
+        thread.join(10)
+    assert ended == ["done"] * 5
+    while hub.listeners or hub.pollers:
+        pass
+
+
+def test_a_listener_who_leaves_is_forgotten(world: World) -> None:
+    number = world.submitted("ada")
+    hub = world.services.hub
+    with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
+        told = events(reply)
+        next(told)
+        assert hub.listeners == 1
+    while hub.listeners or hub.pollers:
+        pass
+
+
+class TestFull:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(listeners=1, poll_s=0.02)
+
+    def test_one_listener_too_many_is_told_to_poll(self, world: World) -> None:
+        number = world.submitted("ada")
+        address = f"/api/v1/submissions/{number}/events"
+        with world.client("ada").stream("GET", address) as reply:
+            told = events(reply)
+            next(told)
+            refused = world.client("ada").get(address)
+            assert refused.status_code == 503
+            assert refused.headers["Retry-After"]
+            assert refused.json()["error"]["code"] == "too_many_listeners"
+
+
+def test_the_end_of_the_server_ends_the_streams(world: World) -> None:
+    number = world.submitted("ada")
+    with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
+        told = events(reply)
+        next(told)
+        world.services.hub.close()
+        assert list(told) == []

@@ -1,0 +1,154 @@
+"""What the pages take: files, tokens, and what other sites would have a browser send."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from grader.server.guard import COOKIE
+from tests.server.site import Site, words
+from tests.server.site import site as site
+
+# Handing in --------------------------------------------------------------------------------------
+
+
+def csrf_of(client: httpx.Client) -> str:
+    return hashlib.sha256(f"csrf{client.cookies[COOKIE]}".encode()).hexdigest()
+
+
+def send(client: httpx.Client, csrf: str, origin: str | None = None, **more: Any) -> httpx.Response:
+    return client.post(
+        "/submit",
+        data={"problem": "softmax", "csrf": csrf},
+        files={"file": more.get("file", ("k.py", b"x = 1"))},
+        headers={"Origin": origin or str(client.base_url).rstrip("/")} | more.get("headers", {}),
+    )
+
+
+def test_submit_leads_to_login_and_back(site: Site) -> None:
+    answer = site.browser().get("/submit?problem=softmax")
+    assert answer.status_code == 303
+    page = site.page(answer.headers["location"])
+    assert 'value="/submit?problem=softmax"' in page
+
+
+def test_submit_without_scripts_goes_to_the_submission(site: Site) -> None:
+    client = site.browser("ada")
+    assert '<option value="softmax" selected>' in client.get("/submit?problem=softmax").text
+    answer = send(client, csrf_of(client))
+    assert answer.status_code == 303
+    assert "Waiting" in words(client.get(answer.headers["location"]).text)
+
+
+def test_submit_with_htmx_answers_with_a_piece_that_goes_on(site: Site) -> None:
+    client = site.browser("ada")
+    answer = send(client, csrf_of(client), headers={"HX-Request": "true"})
+    assert answer.status_code == 200
+    assert "<html" not in answer.text
+    assert re.search(r'sse-connect="/api/v1/submissions/\d+/events"', answer.text)
+
+
+@pytest.mark.parametrize(
+    ("csrf", "origin", "status"),
+    [
+        (None, None, 303),
+        ("", None, 403),
+        ("0" * 64, None, 403),
+        (None, "https://elsewhere.example", 403),
+        (None, "null", 403),
+    ],
+)
+def test_forms_of_other_sites_are_refused(
+    site: Site, csrf: str | None, origin: str | None, status: int
+) -> None:
+    client = site.browser("ada")
+    before = len(site.world.services.ledger.queue())
+    own = csrf_of(client) if csrf is None else csrf
+    assert send(client, own, origin).status_code == status
+    assert len(site.world.services.ledger.queue()) == before + (status == 303)
+
+
+def test_the_field_of_another_session_is_refused(site: Site) -> None:
+    ada, bob = site.browser("ada"), site.browser("bob")
+    assert send(ada, csrf_of(bob)).status_code == 403
+    number = site.marks["best"]
+    refused = bob.post(f"/submissions/{number}/cancel", data={"csrf": csrf_of(bob)},
+                       headers={"Origin": str(bob.base_url).rstrip("/")})  # fmt: skip
+    assert refused.status_code == 403
+
+
+def test_refusals_of_files_are_words(site: Site) -> None:
+    client = site.browser("ada")
+    answer = send(client, csrf_of(client), file=("k.txt", b""))
+    assert answer.status_code == 415
+    assert "files end in .py and .cu" in words(answer.text)
+
+
+def test_cancel_by_its_author(site: Site) -> None:
+    client = site.browser("linus")
+    number = site.marks["waiting"]
+    form = {"csrf": csrf_of(client)}
+    origin = {"Origin": str(client.base_url).rstrip("/")}
+    answer = client.post(f"/submissions/{number}/cancel", data=form, headers=origin)
+    assert answer.status_code == 303
+    assert "Cancelled" in words(client.get(f"/submissions/{number}").text)
+
+
+# Sessions ----------------------------------------------------------------------------------------
+
+
+def test_login_makes_a_session_that_logout_ends(site: Site) -> None:
+    client = site.browser("ada")
+    cookie = client.cookies[COOKIE]
+    assert cookie != site.world.tokens["ada"]
+    assert "Log out" in words(client.get("/").text)
+    origin = {"Origin": str(client.base_url).rstrip("/")}
+    assert client.post("/logout", data={"csrf": ""}, headers=origin).status_code == 403
+    answer = client.post("/logout", data={"csrf": csrf_of(client)}, headers=origin)
+    assert answer.status_code == 303
+    assert COOKIE not in client.cookies
+    client.cookies.set(COOKIE, cookie)
+    assert "Log in" in words(client.get("/").text)
+
+
+def test_cookie_is_for_this_site_and_no_script(site: Site) -> None:
+    answer = site.browser().post("/login", data={"token": site.world.tokens["ada"]})
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "path=/" in cookie
+
+
+@pytest.mark.parametrize("token", ["", "grade_nothing", "grad\u00e9", "x" * 199])
+def test_wrong_tokens_are_told(site: Site, token: str) -> None:
+    answer = site.browser().post("/login", data={"token": token})
+    assert answer.status_code == 401
+    assert "not valid" in words(answer.text)
+    assert "set-cookie" not in answer.headers
+
+
+def test_guessing_is_throttled(site: Site) -> None:
+    statuses = [
+        site.browser().post("/login", data={"token": f"guess{n}"}).status_code for n in range(14)
+    ]
+    assert statuses[0] == 401
+    assert statuses[-1] == 429
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "/\rX: 1",
+    ],
+)
+def test_login_goes_only_to_places_of_ours(site: Site, to: str) -> None:
+    data = {"token": site.world.tokens["ada"], "to": to}
+    assert site.browser().post("/login", data=data).headers["location"] == "/"

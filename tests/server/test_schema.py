@@ -1,0 +1,108 @@
+"""The OpenAPI document, held against the server: each operation is called with what the document
+allows and with what it does not, and must answer as the document says, never with a fault.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from grader.server.settings import Settings
+from tests.server.conftest import World
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own, of its dependencies
+    import schemathesis
+    from schemathesis import GenerationMode
+
+EXAMPLES = 25
+"""Calls of each operation in each mode."""
+
+
+@pytest.fixture
+def limits() -> Settings:
+    return Settings(
+        requests_per_minute=10**6, submissions_per_minute=10**6, max_in_flight=10**6, max_queue=10**6
+    )
+
+
+def test_the_document_is_complete(world: World) -> None:
+    document = world.client().get("/api/v1/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            where = f"{method} {path}"
+            assert operation["summary"], where
+            assert operation["description"], where
+            good = [code for code in operation["responses"] if code.startswith("2")]
+            assert len(good) >= 1, where
+            for code, reply in operation["responses"].items():
+                if code >= "400":
+                    [content] = reply["content"].values()
+                    assert content["schema"]["$ref"].endswith("/ErrorReply"), f"{where} {code}"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(900)
+class TestFuzz:
+    @pytest.fixture
+    def settings(self, limits: Settings) -> Settings:
+        return limits
+
+    @pytest.mark.parametrize("who", ["root", "ada"])
+    def test_every_operation(self, world: World, who: str) -> None:
+        for _ in range(3):
+            world.graded("ada")
+        faults: list[str] = []
+        schema = schemathesis.openapi.from_url(f"{world.url}/api/v1/openapi.json")
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                faults += fuzz(world, operation, mode, who)
+        assert faults == []
+
+
+def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
+    """What is wrong with the answers to some calls of an operation; at most one of each kind."""
+    faults: dict[str, str] = {}
+    documented = {int(code) for code in operation.definition.raw["responses"]}
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def call(case: Any) -> None:
+        headers = {"Authorization": f"Bearer {world.tokens[who]}"}
+        reply = case.call(base_url=world.url, headers=headers, timeout=20)
+        what = f"{operation.label} {mode.value}"
+        if reply.status_code not in documented | {404, 405}:
+            faults.setdefault(what, f"{what}: {reply.status_code} {case.as_curl_command()[:600]}")
+        if reply.status_code >= 500 and reply.status_code != 503:
+            faults.setdefault(f"{what} fault", f"{what}: {reply.status_code} {reply.text[:200]}")
+        if reply.status_code < 500:
+            try:
+                operation.validate_response(reply)
+            except AssertionError as error:
+                faults.setdefault(f"{what} schema", f"{what}: {error}"[:800])
+
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  # one operation shall not hide the others
+        if "Unsatisfiable" not in type(error).__name__:
+            faults["raised"] = f"{operation.label} {mode.value}: {type(error).__name__} {error}"[:800]
+    # Whoever it banned shall be there for the next.
+    world.services.accounts.revoke  # noqa: B018
+    return list(faults.values())
+
+
+def test_a_fault_would_be_found(world: World) -> None:
+    assert httpx.get(f"{world.url}/healthz").status_code == 200

@@ -1,0 +1,255 @@
+"""Workers that pull: over a real socket, against the server's ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+
+from grader.board import BoardError
+from grader.cli.app import main
+from grader.fleet import Job, State, Worker
+from grader.fleet.dispatch import NOT_RANKED, Dispatcher
+from grader.fleet.job import Ticket
+from grader.fleet.remote import RemoteLedger
+from grader.judge import Progress
+from grader.report import Verdict
+from tests.fleet.fake import ROOT, FakeEngine, until
+from tests.server.conftest import H100, World
+
+HOST = Worker("host", "http", "cuda", H100, 2)
+
+
+@pytest.fixture
+def remote(world: World) -> Iterator[RemoteLedger]:
+    opened = RemoteLedger(world.url, world.tokens["wilma"])
+    yield opened
+    opened.close()
+
+
+def claim(remote: RemoteLedger, world: World, **changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "lease_s": 60.0,
+        "problems": {"softmax": world.problem.digest},
+        "gpu": H100,
+        "languages": None,
+    }
+    return remote.claim("host", **(fields | changes))
+
+
+def job(world: World, number: int = 1) -> Job:
+    found = world.services.ledger.job(number)
+    assert found is not None
+    return found
+
+
+def test_a_job_from_claim_to_finish(world: World, remote: RemoteLedger) -> None:
+    remote.seen(HOST)
+    (seen,) = world.services.ledger.workers(60)
+    assert (seen.name, seen.via, seen.gpu, seen.slots) == ("wilma/host", "http", H100, 2)
+    assert claim(remote, world) is None
+    number = world.submitted(content=b"x = '\0\xff'", gpu="H100")
+    lease = claim(remote, world)
+    assert (lease.submission_id, lease.source) == (number, b"x = '\0\xff'")
+    assert (lease.problem, lease.name, lease.gpu) == ("softmax", "kernel.py", "H100")
+    assert (job(world).state, job(world).leased_by) == (State.LEASED, "wilma/host")
+    assert job(world).lease_until == lease.until
+    assert remote.begin(lease)
+    world.clock.move(30)
+    assert remote.heartbeat(lease, 60, Progress("test", "tiny", 1, 7))
+    assert job(world).progress == Progress("test", "tiny", 1, 7)
+    assert (job(world).lease_until or lease.until) > lease.until
+    assert remote.finish(lease, world.report(lease)) == 1
+    assert job(world).state is State.DONE
+    assert remote.finish(lease, world.report(lease)) is None, "the answer may have been lost"
+    assert not remote.heartbeat(lease, 60)
+
+
+def test_ways_to_end_without_a_result(world: World, remote: RemoteLedger) -> None:
+    world.submitted()
+    lease = claim(remote, world)
+    assert remote.give_back(lease)
+    assert job(world).state is State.QUEUED
+    lease = claim(remote, world)
+    assert remote.fail(lease, "no\nGPU" * 1000)
+    assert job(world).failures == 1
+    assert not remote.give_back(lease)
+
+
+def test_only_the_lease_speaks(world: World, remote: RemoteLedger) -> None:
+    world.submitted()
+    lease = claim(remote, world)
+    guess = Ticket(lease.submission_id, "0" * 32)
+    before = job(world)
+    assert not remote.begin(guess)
+    assert not remote.heartbeat(guess, 60)
+    assert not remote.fail(guess, "")
+    assert not remote.give_back(guess)
+    assert remote.finish(guess, world.report(lease)) is None
+    assert not remote.begin(Ticket(2**31 - 1, lease.token))
+    assert job(world) == before
+
+
+def test_only_problems_that_the_worker_has_in_this_version(
+    world: World, remote: RemoteLedger
+) -> None:
+    world.submitted()
+    assert claim(remote, world, problems={}) is None
+    assert claim(remote, world, problems={"softmax": "0" * 64}) is None
+    digests = {name: problem.digest for name, problem in world.services.problems.items()}
+    swapped = digests | {"softmax": digests["int4_matmul"], "int4_matmul": digests["softmax"]}
+    assert claim(remote, world, problems=swapped) is None
+    assert claim(remote, world, languages=["cuda"]) is None
+    assert claim(remote, world, problems=digests, languages=["python"]) is not None
+
+
+def test_a_report_of_another_submission_is_refused(world: World, remote: RemoteLedger) -> None:
+    world.submitted()
+    lease = claim(remote, world)
+    assert remote.begin(lease)
+    with pytest.raises(ValueError, match="the report is not one of submission 1"):
+        remote.finish(lease, world.report(lease, submission_sha256="0" * 64))
+    assert job(world).state is State.RUNNING
+
+
+def test_the_server_too_ranks_no_process_sandbox(world: World, remote: RemoteLedger) -> None:
+    world.submitted()
+    lease = claim(remote, world)
+    assert remote.begin(lease)
+    assert remote.finish(lease, world.report(lease, sandbox="process (namespaces)")) == 1
+    report = world.services.ledger.board.result(1).report
+    assert (report.ranked, report.notes) == (False, [NOT_RANKED])
+
+
+@pytest.mark.parametrize("who", ["ada", None])
+def test_narrow_credentials(world: World, who: str | None) -> None:
+    stranger = RemoteLedger(world.url, world.tokens[who] if who else "grade_guess")
+    with pytest.raises(BoardError, match=r"answered 403: a competitor|answered 401: this token"):
+        claim(stranger, world)
+    stranger.close()
+    worker = world.client("wilma")
+    number = world.submitted()
+    for path in (f"/api/v1/submissions/{number}/source", "/api/v1/admin/users"):
+        assert worker.get(path).status_code in (403, 404)
+    assert world.submit("wilma").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"worker": "", "problems": {}},
+        {"worker": "h", "problems": {"../etc": "0" * 64}},
+        {"worker": "h", "problems": {"softmax": "x"}},
+        {"worker": "h", "problems": {}, "lease_s": 1e9},
+        {"worker": "h", "problems": {}, "lease_s": "NaN"},
+        {"worker": "h", "problems": {}, "more": 1},
+    ],
+)
+def test_a_wish_that_makes_no_sense(world: World, body: dict[str, Any]) -> None:
+    reply = world.client("wilma").post("/api/v1/work/claim", json=body)
+    assert reply.status_code == 422
+    assert reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "2147483648", "9" * 40, "x"])
+def test_odd_numbers(world: World, number: str) -> None:
+    reply = world.client("wilma").post(f"/api/v1/work/{number}/begin", json={"token": "t"})
+    assert reply.status_code == 422
+
+
+def test_a_server_that_is_none(world: World) -> None:
+    with pytest.raises(BoardError, match="cannot be reached"):
+        RemoteLedger("http://127.0.0.1:9", "t").seen(HOST)
+    with pytest.raises(BoardError, match="is no server"):
+        RemoteLedger("ftp://127.0.0.1", "t")
+    with pytest.raises(BoardError, match="this is no token") as caught:
+        RemoteLedger(world.url, "grade_sécret")
+    assert "cret" not in str(caught.value)
+    lost = RemoteLedger(f"{world.url}/elsewhere", world.tokens["wilma"])
+    with closing(lost), pytest.raises(BoardError, match="answered 404"):
+        lost.seen(HOST)
+
+
+def test_a_dispatcher_over_http(world: World, remote: RemoteLedger) -> None:
+    world.submitted()
+    engine = FakeEngine(1, "cuda", H100)
+    folders = {"softmax": world.problem.folder}
+    dispatcher = Dispatcher(remote, engine, folders, "host", "http", tick_s=0.01)
+    dispatcher.start()
+    engine.tell("load")
+    until(lambda: job(world).progress == Progress("load"))
+    report = world.make_report(
+        problem_digest=world.problem.digest, submission_sha256=job(world).sha256
+    )
+    engine.end(report)
+    until(lambda: job(world).state is State.DONE)
+    world.submitted()
+    engine.task()
+    until(lambda: job(world, 2).state is State.RUNNING)
+    dispatcher.drain(0)
+    assert job(world, 2).state is State.QUEUED
+
+
+def grade_worker(world: World) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "grader.cli", "worker", "--sandbox", "process", "--name", "host"],
+        env=os.environ | {"GRADE_SERVER": world.url, "GRADE_TOKEN": world.tokens["wilma"]},
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+
+
+def test_grade_worker_grades_and_ends_when_told(world: World) -> None:
+    """The whole way: a real submission, a real worker process, a real grading on a CPU."""
+    source = (ROOT / "submissions/softmax/accepted/torch_softmax.py").read_bytes()
+    number = world.submitted(content=source)
+    worker = grade_worker(world)
+    try:
+        until(lambda: job(world).progress is not None, 90)
+        until(lambda: job(world).state is State.DONE, 90)
+        endless = (ROOT / "submissions/softmax/time_limit_exceeded/infinite_loop.py").read_bytes()
+        world.submitted(content=endless)
+        until(lambda: job(world, 2).state is State.RUNNING, 30)
+        worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGINT)
+        _, errors = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+    assert worker.returncode == 0, errors
+    assert b"host: 1 cpu slots at the service of" in errors
+    assert b"Traceback" not in errors
+    assert world.tokens["wilma"].encode() not in errors
+    shown = world.client("ada").get(f"/api/v1/submissions/{number}").json()
+    assert (shown["verdict"], shown["ranked"]) == (Verdict.ACCEPTED, False)
+    after = job(world, 2)
+    assert (after.state, after.failures, after.deaths) == (State.QUEUED, 0, 0)
+
+
+def test_grade_worker_says_what_is_wrong(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("GRADE_SERVER", "GRADE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["worker"]) == 2
+    assert "--server or GRADE_SERVER is missing" in capsys.readouterr().err
+    assert main(["worker", "--server", world.url]) == 2
+    assert "--token or GRADE_TOKEN is missing" in capsys.readouterr().err
+    monkeypatch.setenv("GRADE_TOKEN", world.tokens["ada"])
+    assert main(["worker", "--server", world.url, "--sandbox", "process"]) == 2
+    assert "answered 403: a competitor's token cannot do this" in capsys.readouterr().err
+
+
+def test_no_answer_shows_the_token_of_another_lease(world: World, remote: RemoteLedger) -> None:
+    world.submitted()
+    lease = claim(remote, world)
+    admin: httpx.Client = world.client("root")
+    for path in ("/api/v1/submissions/1", "/api/v1/queue", "/api/v1/submissions"):
+        assert lease.token not in admin.get(path).text
