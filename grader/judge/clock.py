@@ -83,7 +83,7 @@ class Plan:
 
 
 PLANS: dict[tuple[str, Effort], Plan] = {
-    ("cuda", "full"): Plan(64, 6, 40, 3.0, 0.002, most_discarded=10),
+    ("cuda", "full"): Plan(64, 6, 40, 6.0, 0.002, most_discarded=10),
     ("cuda", "quick"): Plan(16, 3, 12, 0.3, 0.01),
     ("cpu", "full"): Plan(2, 3, 6, 0.3, 0.05),
     ("cpu", "quick"): Plan(2, 2, 3, 0.1, 0.05),
