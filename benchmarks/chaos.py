@@ -234,7 +234,7 @@ class Truth:
         """Jobs by state."""
         with reading(self.engine) as connection:
             query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-            return Counter(dict(connection.execute(query).tuples().all()))
+            return Counter(dict(map(tuple, connection.execute(query))))
 
     def verdicts(self) -> dict[int, str]:
         """Verdict of the result of each job that is done."""
@@ -243,7 +243,7 @@ class Truth:
         )
         with reading(self.engine) as connection:
             rows = connection.execute(query.where(jobs.c.state == State.DONE))
-            return dict(rows.tuples().all())
+            return dict(map(tuple, rows))
 
     def strays(self) -> dict[str, int]:
         """What should not be: results of no job, several of one source, leases left."""

@@ -105,6 +105,13 @@ def _engine(
     desk: Desk, name: str, sandbox_name: str, slots: int | None
 ) -> tuple[Engine, Literal["local", "ray"], str | None]:
     """What grades, how it is reached, and a note when strangers' code is not well fenced in."""
+    if name == "ray":
+        if slots is not None:
+            raise click.UsageError("--slots: a Ray cluster has as many as its nodes offer")
+        return _ray("process" if sandbox_name == "process" else "docker"), "ray", None
+    from grader.cli.machine import driver
+    from grader.fleet.local import LocalEngine
+
     sandbox, note = choose_sandbox(desk, sandbox_name)
     kind = cast(Literal["docker", "process"], sandbox.name)
     if kind == "process":
@@ -112,15 +119,21 @@ def _engine(
             f"{note or 'the process sandbox'}; it suits your own code only, "
             "and nothing that is graded in it is ranked"
         )
-    if name == "ray":
-        from grader.fleet.ray import RayEngine
-
-        return RayEngine(kind), "ray", note
-    from grader.cli.machine import driver
-    from grader.fleet.local import LocalEngine
-
     gpus = len(driver().gpus) if desk.cuda_missing() is None else 0
     count = slots if slots is not None else gpus or 1
     if gpus and count > gpus:
         raise click.UsageError(f"--slots {count}: a slot has a GPU to itself, and there are {gpus}")
     return LocalEngine(count, "cuda" if gpus else "cpu", kind), "local", note
+
+
+def _ray(sandbox: Literal["docker", "process"]) -> Engine:
+    try:
+        from grader.fleet.ray import RayEngine
+
+        return RayEngine(sandbox)
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f"--engine ray: {error.name} is not installed; pip install 'grade[ray]'"
+        ) from None
+    except ConnectionError as error:
+        raise click.UsageError(f"--engine ray: {error}") from None

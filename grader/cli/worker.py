@@ -77,7 +77,10 @@ def worker(
     folders = _folders(problems)
     device = choose_device(desk, "auto")
     sandbox, note = choose_sandbox(desk, sandbox_name)
-    count = slots or max(1, len(driver().gpus) if device == "cuda" else 1)
+    gpus = len(driver().gpus) if device == "cuda" else 0
+    count = slots or gpus or 1
+    if gpus and count > gpus:
+        raise click.UsageError(f"--slots {count}: a slot has a GPU to itself, and there are {gpus}")
     name = name or platform.node() or "worker"
     with closing(RemoteLedger(server, token)) as source:
         source.seen(Worker(name, "http", device, None, count))

@@ -70,37 +70,6 @@ class Reader:
         """The jobs that wait for a person, oldest first."""
         return [_job(row, None) for row in self._jobs(jobs.c.state == State.HELD)]
 
-    def recent(
-        self,
-        limit: int,
-        before: int | None = None,
-        *,
-        user: str | None = None,
-        problem: str | None = None,
-        state: State | None = None,
-    ) -> list[Job]:
-        """The newest submissions, newest first; `before` is the number to go on below.
-
-        Those of rejudges are left out. Positions in the queue are not told here: each is a count.
-        """
-        query = _JOBS.where(submissions.c.rejudge_id.is_(None))
-        if before is not None:
-            query = query.where(submissions.c.id < max(0, min(before, MAX_ID)))
-        for column, wanted in (
-            (submissions.c.user, user),
-            (submissions.c.problem, problem),
-            (jobs.c.state, state),
-        ):
-            if wanted is not None:
-                query = query.where(column == wanted)
-        with reading(self._engine) as connection:
-            newest = query.order_by(submissions.c.id.desc()).limit(limit)
-            return [_job(row, None) for row in connection.execute(newest).mappings()]
-
-    def user_jobs(self, user: str, limit: int, before: int | None = None) -> list[Job]:
-        """A user's newest submissions, like `recent`."""
-        return self.recent(limit, before, user=user)
-
     def workers(self, alive_s: float) -> list[WorkerSeen]:
         """The workers that were there in the last `alive_s` seconds, by name."""
         alive = workers.c.last_seen >= self._now() - timedelta(seconds=alive_s)

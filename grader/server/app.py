@@ -76,8 +76,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(BoardError, _on_database)
     for kind in _MEANT:
         app.add_exception_handler(kind, _on_meant)
-    app.add_exception_handler(Exception, _on_fault)
-    app.add_middleware(Gate, services=services)
+    app.add_middleware(Gate, services=services, on_fault=_on_fault)
     app.add_middleware(Journal, metrics=services.metrics)
     return app
 
@@ -109,7 +108,7 @@ async def _on_database(request: Request, error: Any) -> Response:
     return _answer(request, unavailable())
 
 
-async def _on_fault(request: Request, error: Any) -> Response:
+def _on_fault(request: Request) -> Response:
     message = "this is a fault of the server, and was noted in its log"
     return _answer(request, Refusal(500, "internal", message))
 

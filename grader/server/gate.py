@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse
+from starlette.requests import Request, cookie_parser
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grader.board import BoardError
@@ -23,6 +24,9 @@ from grader.server.accounts import User
 from grader.server.guard import COOKIE, NO_TOKEN, Refusal, error_body
 from grader.server.services import Services
 from grader.server.throttle import Throttle
+
+OnFault = Callable[[Request], Response]
+"""Makes the answer to a request on which we failed."""
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +53,9 @@ HEADERS = {
 class Gate:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, services: Services) -> None:
+    def __init__(self, app: ASGIApp, services: Services, on_fault: OnFault) -> None:
         self._app = app
+        self._on_fault = on_fault
         self._services = services
         self._settings = services.settings
         self._throttle = Throttle(services.settings)
@@ -73,7 +78,24 @@ class Gate:
         except Refusal as refusal:
             await refused(refusal)(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self._pass(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer; a bug of ours is answered too, with our headers on it."""
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception:
+            if begun:
+                raise
+            log.exception("%s", scope["path"])
+            await self._on_fault(Request(scope))(scope, receive, send)
 
     async def _admit(self, scope: Scope, headers: Headers) -> User | None:
         """Who calls. Raises `Refusal` for a request that no route shall see."""

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, File, Form, Query, Request, Response, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.staticfiles import StaticFiles
 
 from grader.fleet import State
-from grader.server import api, charts, markdown, views, words
+from grader.server import api, markdown, views
+from grader.server.frame import STATIC, piece, render
 from grader.server.fresh import Fresh
 from grader.server.gate import too_often
-from grader.server.guard import COOKIE, Caller, Tools, check_csrf, csrf_field, fail
+from grader.server.guard import COOKIE, Caller, Tools, check_csrf, fail
 from grader.server.race import FRESH_S, on_record
 from grader.server.views import Views
-
-HERE = Path(__file__).parent
-STATIC = HERE / "static"
 
 SESSION_S = 12 * 3600
 """How long a browser keeps the session's cookie; the session itself ends then, too."""
@@ -55,27 +50,6 @@ def error_page(
     )
 
 
-def render(
-    request: Request,
-    template: str,
-    *,
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
-    **values: Any,
-) -> Response:
-    """A template with what every page needs."""
-    services = request.app.state.services
-    frame = {
-        "caller": getattr(request.state, "caller", None),
-        "csrf": csrf_field(request) if hasattr(request.state, "caller") else "",
-        "now": services.now(),
-        "path": request.url.path,
-    }
-    text = environment.get_template(template).render(frame | values)
-    # htmx asks at the same address for a piece of a page; no cache may take one for the other.
-    return HTMLResponse(text, status, {"Vary": "HX-Request, Cookie"} | dict(headers or {}))
-
-
 # Boards ------------------------------------------------------------------------------------------
 
 
@@ -83,15 +57,16 @@ def render(
 def page_home(request: Request, tools: Tools, caller: Caller) -> Response:
     """The boards."""
     desk = _desk(request)
+    places = desk.views.places(caller)
 
     def make() -> Markup:
-        places = desk.views.places(caller)
         cards = [(place, desk.views.race(place, None)) for place in places]
-        return _piece("_boards.html", cards=cards, now=tools.now())
+        return piece("_boards.html", cards=cards, now=tools.now())
 
-    is_admin = caller is not None and caller.role == "admin"
-    boards = desk.fresh.get(("home", is_admin), make)
-    return render(request, "home.html", boards=boards)
+    boards = [(place.name, place.board, place.over) for place in places]
+    names = tuple(place.name for place in places)
+    shown = desk.fresh.get(("home", names), make, (tools.shelf.version(), boards))
+    return render(request, "home.html", boards=shown)
 
 
 @router.get("/problems/{name}")
@@ -129,14 +104,15 @@ def page_leaderboard(
     def make() -> Markup:
         race = desk.views.race(place, gpu)
         if race is None:
-            return _piece(
+            return piece(
                 "_nobody.html", place=place, records=on_record(place.problem),
                 practised=desk.views.practised(caller, place), now=tools.now(),
             )  # fmt: skip
         table = desk.views.table(place, race, page)
-        return _piece("_race.html", table=table, me=me, now=tools.now())
+        return piece("_race.html", table=table, me=me, now=tools.now())
 
-    race = desk.fresh.get((name, gpu, page, me), make)
+    version = (tools.shelf.version(), place.board, place.over)
+    race = desk.fresh.get((name, gpu, page, me), make, version)
     return render(request, "leaderboard.html", place=place, race=race, gpu=gpu)
 
 
@@ -211,7 +187,7 @@ def page_queue(request: Request, tools: Tools, caller: Caller) -> Response:
     lines, _ = desk.views.lines(caller, limit=40)
     return render(
         request,
-        "_queue.html" if _is_piece(request) else "queue.html",
+        "_queue.html" if _ispiece(request) else "queue.html",
         jobs=desk.views.queue(caller),
         graded=[(line, seen) for line, seen in lines if line.state is State.DONE][:12],
         workers=tools.ledger.workers(tools.settings.worker_alive_s),
@@ -252,7 +228,7 @@ def page_hand_in(
     if (wait_s := request.state.throttle.submission(caller.name)) is not None:
         raise too_often("too many submissions within a minute", wait_s)
     number = api.hand_in(tools, caller, problem, file.filename or "", file, gpu)
-    if not _is_piece(request):
+    if not _ispiece(request):
         return RedirectResponse(f"/submissions/{number}", 303)
     seen = _desk(request).views.submission(caller, number)
     return render(request, "_live.html", seen=seen, on="submit")
@@ -328,7 +304,7 @@ def _desk(request: Request) -> Desk:
     return desk
 
 
-def _is_piece(request: Request) -> bool:
+def _ispiece(request: Request) -> bool:
     return request.headers.get("hx-request") == "true"
 
 
@@ -343,10 +319,6 @@ def _to_login(request: Request) -> Response:
     return RedirectResponse(f"/login?to={quote(request.url.path + query)}", 303)
 
 
-def _piece(template: str, **values: Any) -> Markup:
-    return Markup(environment.get_template(template).render(values))  # autoescaped
-
-
 _statements: dict[str, Markup] = {}
 
 
@@ -355,45 +327,3 @@ def _statement(digest: str, text: str) -> Markup:
     if digest not in _statements:
         _statements[digest] = markdown.render(text)
     return _statements[digest]
-
-
-def _asset(name: str) -> str:
-    """The address of a file that pages load; it changes with the file, so that none is stale."""
-    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
-    return f"/static/{name}?v={digest}"
-
-
-def _environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters: tuple[Callable[..., str], ...] = (
-        words.micros, words.margin, words.percent, words.budget, words.ratio, words.number,
-        words.small, words.age, words.ahead, words.moment, words.parameters, words.verdict,
-        words.tone,
-    )  # fmt: skip
-    made.filters.update({function.__name__: function for function in filters})
-    made.filters["segment"] = lambda text: quote(text, safe="")
-    vendored = (f"vendor/{name}.min.js" for name in ("htmx", "htmx-ext-sse"))
-    assets = ("grade.css", "grade.js", "icon.svg", *vendored)
-    made.globals.update(
-        assets={name: _asset(name) for name in assets},
-        bar=charts.bar,
-        record=charts.record,
-        sparkline=charts.sparkline,
-        distribution=charts.distribution,
-        errors=charts.errors,
-        whereabouts=charts.place,
-        how_far=views.how_far,
-        meanings=words.MEANINGS,
-        stages=words.STAGES,
-        shapes=views.SHAPES,
-    )
-    return made
-
-
-environment = _environment()

@@ -20,8 +20,9 @@ from grader.server.charts import Step
 from grader.server.fresh import Fresh
 from grader.server.shelf import Shelf
 
-FRESH_S = 1.0
-"""How old a leaderboard may be: reading one of many results costs more than all the rest."""
+FRESH_S = 5.0
+"""How long a leaderboard is kept where nothing is seen to change. Reading one of many results costs
+more than all the rest of a page."""
 
 REMEMBERED = 4096
 """How many results' details are kept in memory."""
@@ -94,11 +95,8 @@ class Races:
     _fresh: Fresh[tuple[Race, ...]] = field(default_factory=lambda: Fresh(FRESH_S))
 
     def all(self, digest: str) -> tuple[Race, ...]:
-        """The leaderboards of one version of a problem, most entrants first; up to `FRESH_S` old.
-
-        Raises `BoardError`.
-        """
-        return self._fresh.get(digest, lambda: self._read(digest))
+        """Those of one version of a problem, most entrants first. Raises `BoardError`."""
+        return self._fresh.get(digest, lambda: self._read(digest), self.shelf.version())
 
     def _read(self, digest: str) -> tuple[Race, ...]:
         found = []

@@ -39,11 +39,11 @@ PEOPLE = {"ada": "competitor", "bob": "competitor", "wilma": "worker", "root": "
 class Server:
     """An application served in a thread of this process, as long as the context lasts."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, port: int = 0) -> None:
         self.app = create_app(services)
         config = uvicorn.Config(
             self.app,
-            port=0,
+            port=port,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -66,6 +66,10 @@ class Server:
         return f"http://127.0.0.1:{port}"
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it, once or again."""
         self._hub.close()
         self._server.should_exit = True
         self._thread.join(20)
@@ -76,12 +80,17 @@ class World:
     """A server, its parts, and clients who call it."""
 
     services: Services
-    app: FastAPI
+    server: Server
     url: str
     clock: Clock
     make_report: Callable[..., Report]
     tokens: dict[str, str] = field(default_factory=dict)
     clients: list[httpx.Client] = field(default_factory=list)
+
+    @property
+    def app(self) -> FastAPI:
+        """The application."""
+        return self.server.app
 
     @property
     def problem(self) -> Problem:
@@ -176,7 +185,7 @@ def world(services: Services, make_report: Callable[..., Report]) -> Iterator[Wo
     assert isinstance(clock, Clock)
     server = Server(services)
     with server as url:
-        made = World(services, server.app, url, clock, make_report)
+        made = World(services, server, url, clock, make_report)
         for name, role in PEOPLE.items():
             made.tokens[name] = services.accounts.add_user(name, role)  # type: ignore[arg-type]
         yield made

@@ -218,7 +218,7 @@ def test_without_scripts_one_can_still_submit_and_see(site: Site, chromium: Brow
     watched.go("/submit?problem=softmax")
     watched.page.get_by_label("File").set_input_files(KERNEL)
     watched.page.get_by_role("main").get_by_role("button", name="Submit").click()
-    watched.page.get_by_role("heading", name="Waiting").wait_for()
+    watched.page.get_by_role("heading", name="On its way").wait_for()
     assert watched.page.get_by_role("button", name="Copy").count() == 0
     context.close()
     assert watched.faults == []
@@ -241,7 +241,8 @@ def test_a_real_worker_grades_what_is_handed_in_on_the_page(world: World, watche
         watched.page.get_by_role("main").get_by_role("button", name="Submit").click()
         watched.page.get_by_role("link", name="Open submission").wait_for(timeout=120_000)
         watched.page.get_by_role("link", name="Open submission").click()
-        watched.page.get_by_role("heading", name="Wrong answer").wait_for()
+        watched.page.wait_for_url("**/submissions/*")
+        assert watched.page.get_by_role("heading", level=1).inner_text() == "Wrong answer"
         watched.page.get_by_text("First wrong").wait_for()
         assert watched.page.locator("svg.errors rect").count() >= 1
         assert world.services.shelf.states()[State.DONE] == 1

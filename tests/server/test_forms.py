@@ -41,7 +41,7 @@ def test_submit_without_scripts_goes_to_the_submission(site: Site) -> None:
     assert '<option value="softmax" selected>' in client.get("/submit?problem=softmax").text
     answer = send(client, csrf_of(client))
     assert answer.status_code == 303
-    assert "Waiting" in words(client.get(answer.headers["location"]).text)
+    assert "On its way" in words(client.get(answer.headers["location"]).text)
 
 
 def test_submit_with_htmx_answers_with_a_piece_that_goes_on(site: Site) -> None:

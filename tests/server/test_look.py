@@ -232,14 +232,15 @@ def test_parameters_put_sizes_first() -> None:
 # What is kept for a moment -----------------------------------------------------------------------
 
 
-def test_fresh_values_are_made_once_a_moment() -> None:
+def test_values_are_made_once_until_they_are_old_or_change() -> None:
     now = [0.0]
     made = iter(range(10))
     kept: Fresh[int] = Fresh(1.0, lambda: now[0])
-    assert [kept.get("a", made.__next__) for _ in range(3)] == [0, 0, 0]
+    assert [kept.get("a", made.__next__, 1) for _ in range(3)] == [0, 0, 0]
     now[0] = 1.5
-    assert [kept.get("a", made.__next__) for _ in range(2)] == [1, 1]
-    assert kept.get("b", made.__next__) == 2
+    assert [kept.get("a", made.__next__, 1) for _ in range(2)] == [1, 1]
+    assert kept.get("b", made.__next__, 1) == 2
+    assert [kept.get("a", made.__next__, 2) for _ in range(2)] == [3, 3]
 
 
 def test_while_one_makes_a_value_the_others_have_the_old_one() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from grader.fleet.job import Worker
-from grader.judge import Progress
+from grader.judge import Progress, timings
+from grader.problem import Problem
 from grader.server.guard import COOKIE
-from tests.server.conftest import H100, World
-from tests.server.examples import accepted, failed, finish, hand_in, practised, wrong
+from grader.server.services import Services
+from tests.fleet.conftest import Clock
+from tests.server.conftest import H100, PROBLEMS, Server, World
+from tests.server.examples import accepted, failed, finish, hand_in, practised, two_weeks, wrong
 from tests.server.site import Reader, Site, check, everywhere, words
 from tests.server.site import site as site
 
@@ -25,6 +31,20 @@ def test_home_names_the_leader_and_the_entrants(site: Site) -> None:
     assert "led by katherine" in text
     assert "7 entrants" in text
     assert text.count("Nobody ranks yet") == 3
+
+
+def test_what_changes_is_seen_at_once(site: Site) -> None:
+    world, ledger = site.world, site.world.services.ledger
+    site.page("/")
+    before = site.page("/leaderboards/softmax")
+    finish(ledger, world.clock, accepted(world.problem, 0.96))  # by linus, who was last
+    assert "led by linus" in words(site.page("/"))
+    assert site.page("/leaderboards/softmax") != before
+    world.services.accounts.add_user("linus")
+    world.services.office.ban("linus", "cheating", "root")
+    assert "led by katherine" in words(site.page("/"))
+    site.set_board(hidden=True)
+    assert "Softmax" not in words(site.page("/"))
 
 
 def test_home_says_when_a_board_closes_and_leaves_out_a_hidden_one(site: Site) -> None:
@@ -177,7 +197,7 @@ def test_a_rejection_names_its_rule(site: Site) -> None:
 
 def test_waiting_running_held_and_cancelled(site: Site) -> None:
     ledger, number = site.world.services.ledger, site.marks["waiting"]
-    assert "next in the queue" in words(site.page(f"/submissions/{number}"))
+    assert "Next in the queue" in words(site.page(f"/submissions/{number}"))
     lease = ledger.claim("w", lease_s=60)
     assert lease is not None
     assert ledger.begin(lease)
@@ -305,3 +325,31 @@ def replace_case(fields: dict[str, Any], mismatch: Any) -> dict[str, Any]:
     cases = list(fields["cases"])
     cases[2] = cases[2].model_copy(update={"mismatch": mismatch})
     return fields | {"cases": cases}
+
+
+def test_recorded_times_stand_where_nobody_ranks_and_between_those_who_do(tmp_path: Path) -> None:
+    shutil.copytree(PROBLEMS / "softmax", tmp_path / "problems/softmax")
+    problem = Problem.load(tmp_path / "problems/softmax")
+    environment = timings.Environment(
+        driver="1", cuda="13.0", torch="2.11", triton="3.6", python="3.12", grade="0",
+        measured_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    cases = problem.cases("benchmark", "cuda")
+    times = timings.ProblemTimes(
+        digest=problem.digest, environment=environment, experts=["ours.cu"],
+        cases={case.name: {"eager": 120.0, "ours.cu": 95.0} for case in cases},
+    )  # fmt: skip
+    record = timings.Timings(hardware=H100, device="cuda", ranked=True)
+    timings.save(timings.folder_of(problem), record.updated("softmax", times))
+    clock = Clock()
+    services = Services.open(f"sqlite:///{tmp_path}/b.sqlite3", {"softmax": problem}, now=clock)
+    with Server(services) as url, httpx.Client(base_url=url) as client:
+        for path in ("/problems/softmax", "/leaderboards/softmax"):
+            text = words(client.get(path).text)
+            assert "ours.cu" in text
+            assert "95.00 µs" in text
+            assert H100 in text
+        two_weeks(services.ledger, clock, problem)
+        standing = words(client.get("/leaderboards/softmax").text).split("Standings")[1]
+        assert re.search(r" ada .* ours\.cu recorded .* compiled baseline .* barbara ", standing)
+    services.close()

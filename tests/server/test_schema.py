@@ -7,7 +7,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -18,6 +17,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, of its dependencies
     import schemathesis
     from schemathesis import GenerationMode
+    from schemathesis.core.result import Ok
 
 EXAMPLES = 25
 """Calls of each operation in each mode."""
@@ -26,7 +26,10 @@ EXAMPLES = 25
 @pytest.fixture
 def limits() -> Settings:
     return Settings(
-        requests_per_minute=10**6, submissions_per_minute=10**6, max_in_flight=10**6, max_queue=10**6
+        requests_per_minute=10**6,
+        submissions_per_minute=10**6,
+        max_in_flight=10**6,
+        max_queue=10**6,
     )
 
 
@@ -60,10 +63,23 @@ class TestFuzz:
         faults: list[str] = []
         schema = schemathesis.openapi.from_url(f"{world.url}/api/v1/openapi.json")
         for found in schema.get_all_operations():
+            assert isinstance(found, Ok), found
             operation = found.ok()
             for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
                 faults += fuzz(world, operation, mode, who)
         assert faults == []
+
+
+def make_real(case: Any) -> None:
+    """Let half of the calls speak of what there is: guessed names lead no further than 404."""
+    given = case.path_parameters
+    if "number" in given and isinstance(given["number"], int) and given["number"] % 2:
+        given["number"] = 1 + abs(given["number"]) % 5
+    for name in ("name", "problem"):
+        if name in given and len(given[name]) % 2:
+            given[name] = "bob" if "/users/" in case.path else "softmax"
+    if isinstance(case.body, dict) and "problem" in case.body:
+        case.body["problem"] = "softmax"
 
 
 def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
@@ -81,6 +97,8 @@ def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def call(case: Any) -> None:
+        if mode is GenerationMode.POSITIVE:
+            make_real(case)
         headers = {"Authorization": f"Bearer {world.tokens[who]}"}
         reply = case.call(base_url=world.url, headers=headers, timeout=20)
         what = f"{operation.label} {mode.value}"
@@ -98,11 +116,7 @@ def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
         call()
     except Exception as error:  # noqa: BLE001  # one operation shall not hide the others
         if "Unsatisfiable" not in type(error).__name__:
-            faults["raised"] = f"{operation.label} {mode.value}: {type(error).__name__} {error}"[:800]
-    # Whoever it banned shall be there for the next.
-    world.services.accounts.revoke  # noqa: B018
+            faults["raised"] = f"{operation.label} {mode.value}: {type(error).__name__} {error}"[
+                :800
+            ]
     return list(faults.values())
-
-
-def test_a_fault_would_be_found(world: World) -> None:
-    assert httpx.get(f"{world.url}/healthz").status_code == 200

@@ -1,0 +1,174 @@
+"""A whole hosted leaderboard on this machine, to look at: `make demo-server`.
+
+It serves the problems of this repository from a throw-away database. The GPU boards are filled with
+recorded gradings of our own kernels on an H100 (`scripts/demo/h100.jsonl`, see
+`scripts/demo/README.md`); then ten submissions are handed in over HTTP and graded here for real, on
+the CPU where there is no GPU. It prints the address and a token, and runs until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import httpx
+
+from grader.fleet import Ledger
+from grader.problem import Problem
+from grader.report import Report
+from grader.server.accounts import Accounts
+from grader.submission import Submission
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / "scripts" / "demo" / "h100.jsonl"
+LIVE = {
+    "ada": (
+        "softmax/accepted/triton_softmax.py",
+        "softmax/wrong_answer/half_precision.py",
+        "multi_tensor_adamw/accepted/torch_adamw.py",
+    ),
+    "grace": (
+        "softmax/accepted/torch_softmax.py",
+        "softmax/compile_error/syntax_error.py",
+        "int4_matmul/accepted/torch_int4_matmul.py",
+    ),
+    "edsger": (
+        "softmax/rejected/early_done.py",
+        "softmax/runtime_error/raises.py",
+        "flash_attention/accepted/torch_attention.py",
+        "softmax/accepted/returns_softmax.py",
+    ),
+}
+"""Who hands in what of `submissions/`."""
+
+
+def problems() -> dict[str, Problem]:
+    """The repository's problems by name."""
+    return {p.name: Problem.load(p) for p in sorted((ROOT / "problems").iterdir()) if p.is_dir()}
+
+
+def recorded() -> Iterator[tuple[str, Path, Report]]:
+    """User, file and report of each recorded grading."""
+    for line in RECORDED.read_text().splitlines():
+        entry = json.loads(line)
+        yield entry["user"], ROOT / entry["file"], Report.model_validate(entry["report"])
+
+
+def fill(ledger: Ledger, loaded: dict[str, Problem]) -> int:
+    """Put the recorded gradings on the board; how many were of other versions, and left out."""
+    left_out = 0
+    for user, file, report in recorded():
+        submission = Submission.read(file, 1 << 20)
+        current = loaded[report.problem].digest == report.problem_digest
+        if not current or submission.sha256 != report.submission_sha256:
+            left_out += 1
+            continue
+        ledger.submit(user, report.problem, report.problem_digest, submission)
+        lease = ledger.claim("recorded", lease_s=60)
+        assert lease is not None
+        ledger.begin(lease)
+        ledger.finish(lease, report)
+    return left_out
+
+
+def prepare(url: str) -> dict[str, str]:
+    """Make the database with its boards and users; the token of each user who hands in."""
+    ledger = Ledger.open(url)
+    try:
+        left_out = fill(ledger, problems())
+        accounts = Accounts(ledger.board._engine, lambda: datetime.now(UTC))
+        tokens = {name: accounts.add_user(name, "competitor", by="demo") for name in LIVE}
+    finally:
+        ledger.close()
+    if left_out:
+        say(f"{left_out} recorded gradings are of other versions of their problem or kernel")
+    return tokens
+
+
+def hand_in(address: str, tokens: dict[str, str]) -> dict[int, str]:
+    """Hand in all of `LIVE`; number → what it is."""
+    found = {}
+    with httpx.Client(base_url=address, timeout=30) as client:
+        for user, files in LIVE.items():
+            for name in files:
+                answer = client.post(
+                    "/api/v1/submissions",
+                    headers={"Authorization": f"Bearer {tokens[user]}"},
+                    data={"problem": name.split("/")[0]},
+                    files={"file": (name.split("/")[-1], (ROOT / "submissions" / name).open("rb"))},
+                )
+                answer.raise_for_status()
+                found[int(answer.json()["id"])] = f"{name} by {user}"
+    return found
+
+
+def follow(address: str, numbers: dict[int, str], tokens: dict[str, str]) -> None:
+    """Say each verdict as it comes."""
+    waiting = dict(numbers)
+    with httpx.Client(base_url=address, timeout=30) as client:
+        while waiting:
+            for number, what in list(waiting.items()):
+                token = tokens[what.rsplit(" ", 1)[1]]
+                headers = {"Authorization": f"Bearer {token}"}
+                report = client.get(f"/api/v1/submissions/{number}", headers=headers).json()
+                if report["state"] in ("done", "cancelled", "held"):
+                    del waiting[number]
+                    say(f"#{number} {what}: {report.get('verdict') or report['state']}")
+            time.sleep(0.5)
+
+
+def say(text: str) -> None:
+    """A line for whoever watches."""
+    print(text, flush=True)
+
+
+@click.command()
+@click.option("--port", default=8000, show_default=True, help="0 takes any that is free.")
+@click.option("--sandbox", default="auto", show_default=True, help="auto, docker or process.")
+@click.option("--once", is_flag=True, help="End when all is graded, as a test does.")
+def main(port: int, sandbox: str, once: bool) -> None:
+    """Serve a filled leaderboard until Ctrl-C."""
+    with tempfile.TemporaryDirectory(prefix="demo-server-") as folder:
+        url = f"sqlite:///{folder}/board.sqlite3"
+        tokens = prepare(url)
+        words = ["serve", "--port", str(port), "--db", url, "--problems", str(ROOT / "problems")]
+        server = subprocess.Popen(
+            [sys.executable, "-m", "grader.cli", *words, "--sandbox", sandbox],
+            stdout=subprocess.PIPE,
+            stderr=(Path(folder) / "log").open("w"),
+            text=True,
+        )
+        try:
+            address = _address(server)
+            numbers = hand_in(address, tokens)
+            say(f"\n  {address}\n\nTo log in there, or for GRADE_TOKEN: {tokens['ada']} (ada)\n")
+            follow(address, numbers, tokens)
+            say(f"\nAll {len(numbers)} are graded. The boards are at {address}; Ctrl-C ends it.")
+            if not once:
+                server.wait()
+        except KeyboardInterrupt:
+            say("")
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def _address(server: subprocess.Popen[str]) -> str:
+    """Where the server says that it is."""
+    assert server.stdout is not None
+    for line in server.stdout:
+        if found := re.search(r"https?://\S+", line):
+            return found.group()
+    sys.exit("the server did not start; run `grade serve` to see why")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""What a hosted board asks of the ledger: progress, rejudges, workers, versions, GPU types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from sqlalchemy import insert, update
+
+from grader.board.database import writing
+from grader.fleet import Ledger, QueueFull, State, TooMany, Worker, WorkerSeen
+from grader.fleet.job import is_of_type
+from grader.fleet.schema import rejudges, submissions
+from grader.judge import Progress
+from grader.report import Report
+from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in
+from tests.fleet.test_ledger import begun, claim, job
+from tests.fleet.test_races import at_once
+
+MakeReport = Callable[..., Report]
+HERE = Worker("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 8)
+
+
+def rejudged(ledger: Ledger, number: int) -> None:
+    """Make a submission one of a rejudge."""
+    with writing(ledger._engine) as connection:
+        connection.execute(
+            insert(rejudges).values(
+                problem="softmax", created_at=ledger._now(), by="root", reason="", state="preview"
+            )
+        )
+        connection.execute(
+            update(submissions).where(submissions.c.id == number).values(rejudge_id=1)
+        )
+
+
+def test_progress_is_of_the_lease_that_told_it(
+    ledger: Ledger, clock: Clock, report_of: MakeReport
+) -> None:
+    hand_in(ledger)
+
+    def late(ledger: Ledger) -> Ledger:
+        clock.move(100)
+        return ledger
+
+    step = Progress("test", "tiny \0", 3, 17, "passed")
+    endings: list[Callable[..., object]] = [
+        ledger.give_back,
+        partial(ledger.fail, reason="no GPU"),
+        lambda _: late(ledger).sweep(),
+        lambda lease: ledger.finish(lease, report_of()),
+    ]
+    for end in endings:
+        clock.move(10)
+        lease = begun(ledger)
+        assert ledger.heartbeat(lease, 60, step)
+        assert job(ledger, 1).progress == step
+        clock.move(1)
+        assert ledger.heartbeat(lease, 60), "without news"
+        assert (job(ledger, 1).progress, job(ledger, 1).updated_at) == (step, clock())
+        assert not ledger.heartbeat(dataclasses.replace(lease, token="0" * 32), 60, Progress("x"))
+        assert job(ledger, 1).progress == step
+        assert end(lease)
+        assert job(ledger, 1).progress is None
+    assert job(ledger, 1).state is State.DONE
+
+
+def test_users_submissions_go_before_rejudges(ledger: Ledger) -> None:
+    for user in ("ada", "bob", "cy", "dan"):
+        hand_in(ledger, user)
+    rejudged(ledger, 1)
+    rejudged(ledger, 3)
+    order = [2, 4, 1, 3]
+    assert [one.submission_id for one in ledger.queue()] == order
+    assert [job(ledger, number).position for number in order] == [1, 2, 3, 4]
+    assert [one.position for one in ledger.queue()] == [1, 2, 3, 4]
+    assert [claim(ledger).submission_id for _ in order] == order
+    assert job(ledger, 1).position is None
+
+
+def test_rejudges_fill_neither_the_queue_nor_a_users_share(ledger: Ledger) -> None:
+    hand_in(ledger)
+    rejudged(ledger, 1)
+    assert hand_in(ledger, max_in_flight=1, max_queue=1) == 2
+    with pytest.raises(TooMany):
+        hand_in(ledger, max_in_flight=1)
+    with pytest.raises(QueueFull):
+        hand_in(ledger, max_queue=1)
+
+
+def test_a_rejudges_result_does_not_count_yet(ledger: Ledger, report_of: MakeReport) -> None:
+    hand_in(ledger)
+    rejudged(ledger, 1)
+    report = report_of()
+    assert ledger.finish(begun(ledger), report) == 1
+    assert job(ledger, 1).rejudge_id == 1
+    assert ledger.board.leaderboard(DIGEST, str(report.gpu)) == []
+    hand_in(ledger, "bob")
+    ledger.finish(begun(ledger), report)
+    assert [entry.user for entry in ledger.board.leaderboard(DIGEST, str(report.gpu))] == ["bob"]
+
+
+def test_workers_are_known_by_name(ledger: Ledger, clock: Clock) -> None:
+    ledger.seen(HERE)
+    clock.move(5)
+    ledger.seen(Worker("other", "ray", "cpu", None, 1))
+    ledger.seen(dataclasses.replace(HERE, slots=4))
+    assert ledger.workers(60) == [
+        WorkerSeen("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 4, clock()),
+        WorkerSeen("other", "ray", "cpu", None, 1, clock()),
+    ]
+    clock.move(60)
+    ledger.seen(HERE)
+    assert [worker.name for worker in ledger.workers(30)] == ["host"]
+
+
+def test_two_who_say_the_same_at_once(ledger: Ledger) -> None:
+    at_once(*[lambda: ledger.seen(HERE)] * 8)
+    assert len(ledger.workers(60)) == 1
+
+
+def test_a_claim_by_version(ledger: Ledger) -> None:
+    hand_in(ledger)
+    versions: list[dict[str, str]] = [{}, {"softmax": "0" * 64}, {"int4_matmul": DIGEST}]
+    for problems in versions:
+        assert ledger.claim("w", lease_s=60, problems=problems) is None
+    problems = {"softmax": DIGEST, "int4_matmul": "0" * 64}
+    assert ledger.claim("w", lease_s=60, problems=problems) is not None
+
+
+def test_a_claim_by_language(ledger: Ledger) -> None:
+    cuda = dataclasses.replace(a_submission(), language="cuda", name="kernel.cu")
+    ledger.submit("ada", "softmax", DIGEST, cuda)
+    assert ledger.claim("w", lease_s=60, languages=["python"]) is None
+    hand_in(ledger)
+    python = ledger.claim("w", lease_s=60, languages=("python",))
+    assert python
+    assert python.language == "python"
+    assert claim(ledger).language == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wanted", "fits"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100", True),
+        ("NVIDIA H100 80GB HBM3", "H100 80GB", True),
+        ("NVIDIA H100 80GB HBM3", "H200", False),
+        ("NVIDIA L40S", "L4", False),
+        (None, "H100", False),
+    ],
+)
+def test_a_claim_by_type_of_gpu(ledger: Ledger, gpu: str | None, wanted: str, fits: bool) -> None:
+    ledger.submit("ada", "softmax", DIGEST, a_submission(), wanted)
+    assert is_of_type(gpu, wanted) is fits
+    assert (ledger.claim("w", lease_s=60, gpu=gpu) is not None) is fits
+
+
+def test_what_waits_for_another_version_is_held(ledger: Ledger, clock: Clock) -> None:
+    hand_in(ledger)
+    ledger.submit("ada", "softmax", "0" * 64, a_submission())
+    ledger.submit("ada", "unknown", "0" * 64, a_submission())
+    begun(ledger)
+    assert ledger.hold_changed({}) == 0
+    assert ledger.hold_changed({"softmax": "1" * 64, "int4_matmul": DIGEST}) == 1
+    (held,) = ledger.held()
+    assert (held.submission_id, held.updated_at) == (2, clock())
+    assert [job(ledger, number).state for number in (1, 3)] == [State.RUNNING, State.QUEUED]
+    assert ledger.release(2)
+    assert ledger.hold_changed({"softmax": "0" * 64}) == 0
+
+
+def test_every_change_is_dated(ledger: Ledger, clock: Clock) -> None:
+    hand_in(ledger)
+    lease = claim(ledger)
+    for change in (
+        partial(ledger.begin, lease),
+        partial(ledger.heartbeat, lease, 60),
+        partial(ledger.give_back, lease),
+        partial(ledger.claim, "w", lease_s=60),
+        partial(ledger.cancel, 1, "ada"),
+    ):
+        clock.move(1)
+        assert change()
+        assert job(ledger, 1).updated_at == clock()

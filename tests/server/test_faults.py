@@ -1,0 +1,116 @@
+"""What the server says when something of its own goes wrong: no secret, no traceback, no 500 for
+a database that is away; and what it writes into its log."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from grader.board import BoardError
+from grader.fleet import Job
+from grader.server import logs
+from grader.server.hub import Hub
+from tests.server.conftest import World
+from tests.server.test_events import events
+
+
+class TestDatabase:
+    def test_a_database_that_is_away_is_no_fault(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(*_: object) -> None:
+            raise BoardError("the board at /srv/secret/place cannot be used: disk I/O error")
+
+        for part, name in (
+            (world.services.accounts, "whoami"),
+            (world.services.shelf, "states"),
+            (world.services.shelf, "line"),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(part, name, away)
+                path = "/healthz" if name == "states" else "/api/v1/submissions/1"
+                reply = world.client("ada").get(path)
+                assert reply.status_code == 503
+                assert reply.headers["Retry-After"]
+                assert reply.json()["error"]["code"] == "unavailable"
+                assert "secret" not in reply.text
+
+    def test_listeners_outlive_it(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        number = world.submitted("ada")
+        calls = []
+        look = Hub._look
+
+        def sometimes(hub: Hub, numbers: set[int]) -> dict[int, Job | None]:
+            calls.append(numbers)
+            if len(calls) % 2:
+                raise BoardError("locked")
+            return look(hub, numbers)
+
+        monkeypatch.setattr(Hub, "_look", sometimes)
+        with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
+            told = events(reply)
+            assert next(told)[1]["state"] == "queued"
+            world.grade()
+            assert [name for name, _ in told][-1] == "done"
+
+
+def test_a_bug_is_told_without_its_text(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(world.services.shelf, "line", broken)
+    with caplog.at_level(logging.ERROR):
+        reply = world.client("ada").get("/api/v1/submissions/1")
+    assert reply.status_code == 500
+    assert reply.json()["error"]["code"] == "internal"
+    assert "secret" not in reply.text
+    assert "RuntimeError: secret" in caplog.text
+    assert "default-src" in reply.headers["Content-Security-Policy"]
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What is logged in JSON, while the test lasts."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    written = io.StringIO()
+    logs.set_up(written)
+    yield written
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_a_line_is_one_line_whatever_is_in_it(stream: io.StringIO) -> None:
+    log = logging.getLogger("test")
+    log.info("two\nlines \x1b[31m \u202e %s", "x" * 10_000, extra={"path": "/a\n{b}"})
+    try:
+        raise ValueError("why")
+    except ValueError:
+        log.exception("failed")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["message"].startswith("two\nlines \\x1b[31m \\u202e xxx")
+    assert len(first["message"]) <= logs.LINE_CHARS
+    assert (first["level"], first["logger"], first["path"]) == ("info", "test", "/a\n{b}")
+    assert second["trace"].endswith("ValueError: why")
+
+
+def test_a_request_is_logged_without_its_query_and_its_headers(
+    world: World, stream: io.StringIO
+) -> None:
+    client = world.client("ada")
+    client.get("/api/v1/submissions?user=QUERY", headers={"X-Odd": "HEADER"})
+    client.get("/api/v1/%1b[31m")
+    text = stream.getvalue()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["path"], line["user"]) for line in lines] == [
+        ("/api/v1/submissions", "ada"),
+        ("/api/v1/\\x1b[31m", "ada"),
+    ]
+    for secret in ("QUERY", "HEADER", world.tokens["ada"]):
+        assert secret not in text
