@@ -3,11 +3,11 @@
     python -m benchmarks.chaos [--submissions 1000] [--db URL] [--sandbox docker|process]
                                [--slots 2] [--pause 2.0] [--seed N]
 
-Needs a machine on which nothing else of grade runs. It starts `grade serve` with local slots and
-`grade worker` beside it, and hands in small right, wrong and broken files as three users. All the
-while it kills something with SIGKILL every `pause` seconds or so, drawn by lot: the server, the
-worker, one of their slots, or the runner in a sandbox; whatever died is started again. Held jobs
-are released, as a person would. At the end everything is told to end with SIGTERM.
+It starts `grade serve` with local slots and `grade worker` beside it, and hands in small right,
+wrong and broken files as three users. All the while it kills something with SIGKILL every `pause`
+seconds or so, drawn by lot: the server, the worker, one of their slots, or the runner in a sandbox;
+whatever died is started again. Held jobs are released, as a person would. At the end everything is
+told to end with SIGTERM.
 
 It prints a row of a table, and exits with 1 when a submission that was answered with 202 has not
 exactly one final result, a result belongs to none, or a process, container, lease or temporary
@@ -32,6 +32,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 import docker
@@ -43,7 +44,7 @@ from grader.board.schema import results
 from grader.fleet.job import State
 from grader.fleet.ledger import Ledger
 from grader.fleet.schema import jobs, submissions
-from grader.sandbox.sweep import MARK
+from grader.sandbox.sweep import MARK, OWNER
 from grader.server.accounts import Accounts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,13 +83,6 @@ KINDS = {
 }
 """What is handed in, by the verdict that it gets where nobody kills its runner."""
 USERS = ("ann", "bob", "cho")
-MODULES = {
-    "runner": "grader.runner",
-    "slot": "grader.fleet.slot",
-    "worker": "grader.cli worker",
-    "server": "grader.cli serve",
-}
-"""What is killed, and what its command line says."""
 WEIGHTS = {"runner": 4, "slot": 3, "worker": 1, "server": 2}
 IN_FLIGHT = 8
 """How many of one user's submissions are handed in ahead."""
@@ -96,26 +90,76 @@ STUCK_S = 300.0
 """Nothing ended for so long: something is lost."""
 
 
-def processes(kind: str) -> list[int]:
-    """The process ids of one kind, on all of this machine."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            line = b" ".join(words).decode("utf-8", "replace")
-            if f"-m {MODULES[kind]}" in line and "python" in line.split(" ")[0]:
-                found.append(int(folder.name))
-    return found
+class Prey:
+    """The processes and containers of the services, and all of them that there ever were."""
+
+    def __init__(self, services: dict[str, Service]) -> None:
+        self._services = services
+        self._ever: dict[str, set[tuple[int, str]]] = {}
+        """Process ids and start times, by kind."""
+
+    def alive(self, kind: str) -> list[int]:
+        """The process ids of one kind."""
+        if kind in self._services:
+            found = [self._services[kind].pid]
+        else:
+            slots = self._descendants("-m grader.fleet.slot")
+            found = slots if kind == "slot" else self._runners(slots)
+        born = {(pid, started) for pid in found if (started := started_at(pid))}
+        self._ever.setdefault(kind, set()).update(born)
+        return [pid for pid, _ in born]
+
+    def left(self) -> Iterator[str]:
+        """What of all that ever lived is still there."""
+        for kind, born in self._ever.items():
+            if count := sum(started_at(pid) == started for pid, started in born):
+                yield f"{count} processes ({kind})"
+        owners = {pid for pid, _ in self._ever.get("slot", set())}
+        if count := len(containers(owners)):
+            yield f"{count} containers"
+
+    def _runners(self, slots: list[int]) -> list[int]:
+        return self._descendants("-m grader.runner") + [
+            container.attrs["State"]["Pid"] for container in containers(set(slots))
+        ]
+
+    def _descendants(self, words: str) -> list[int]:
+        """Processes below the services whose command line holds these words."""
+        parents = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                stat = (folder / "stat").read_text().rpartition(")")[2].split()
+                parents[int(folder.name)] = int(stat[1])
+        family = {service.pid for service in self._services.values()}
+        for _ in range(8):  # deeper than any of ours
+            family |= {pid for pid, parent in parents.items() if parent in family}
+        return [pid for pid in family if words in command_line(pid)]
 
 
-def containers() -> int:
-    """How many containers of ours there are, ended ones too."""
+def command_line(pid: int) -> str:
+    """Its words; empty when it is gone."""
+    with suppress(OSError):
+        return " ".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0"))
+    return ""
+
+
+def started_at(pid: int) -> str:
+    """When it began, in clock ticks; empty when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+def containers(owners: set[int]) -> list[Any]:
+    """The containers, ended ones too, that these slots have made."""
     try:
         api = docker.from_env()
     except docker.errors.DockerException:
-        return 0
-    with closing(api):
-        return len(api.containers.list(all=True, filters={"label": MARK}))
+        return []
+    with closing(api), suppress(docker.errors.NotFound):
+        every = api.containers.list(all=True, filters={"label": MARK})
+        return [c for c in every if int(c.labels.get(OWNER, "//0").split("/")[2]) in owners]
+    return []
 
 
 def folders() -> set[str]:
@@ -134,6 +178,11 @@ class Service:
         self._process = self._start()
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Of its process now."""
+        return self._process.pid
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -199,8 +248,9 @@ class Crowd:
 class Reaper(threading.Thread):
     """Kills by lot."""
 
-    def __init__(self, pause_s: float, states: Callable[[], Counter[str]]) -> None:
+    def __init__(self, prey: Prey, pause_s: float, states: Callable[[], Counter[str]]) -> None:
         super().__init__(daemon=True)
+        self._prey = prey
         self._pause_s = pause_s
         self._states = states
         self.over = threading.Event()
@@ -212,7 +262,7 @@ class Reaper(threading.Thread):
         kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
         while not self.over.wait(random.uniform(0.2, 1.8) * self._pause_s):
             kind = random.choices(kinds, weights)[0]
-            if found := processes(kind):
+            if found := self._prey.alive(kind):
                 self.during += self._states()
                 with suppress(ProcessLookupError):
                     os.kill(random.choice(found), signal.SIGKILL)
@@ -301,17 +351,6 @@ def until(holds: Callable[[], bool], limit_s: float, what: str) -> None:
         time.sleep(0.2)
 
 
-def left_over(before: set[str]) -> Iterator[str]:
-    """What is there after all has ended."""
-    for kind in MODULES:
-        if found := processes(kind):
-            yield f"{len(found)} processes ({kind})"
-    if count := containers():
-        yield f"{count} containers"
-    if new := folders() - before:
-        yield f"{len(new)} folders ({min(new)})"
-
-
 def problem_folder(parent: Path) -> Path:
     """A problem that is graded in about a second on a CPU; the folder that holds it."""
     folder = parent / "problems" / "doubling"
@@ -359,7 +398,8 @@ def main(
     )
     until(lambda: answers(address), 60, f"the server does not answer; see {place}/server.log")
     crowd = Crowd(address, tokens, total)
-    reaper = Reaper(pause_s, truth.states)
+    prey = Prey({"server": server, "worker": worker})
+    reaper = Reaper(prey, pause_s, truth.states)
     over, released = threading.Event(), list[int]()
     person = threading.Thread(target=release_held, args=(truth, over, released), daemon=True)
     crew = [threading.Thread(target=crowd.run, args=(u, truth.open_jobs)) for u in USERS]
@@ -378,7 +418,9 @@ def main(
     lost = [n for n in crowd.accepted if n not in verdicts]
     other = sum(verdicts.get(n) not in (None, kind) for n, kind in crowd.accepted.items())
     wrong = {what: n for what, n in truth.strays().items() if n}
-    left = list(left_over(before))
+    left = list(prey.left())
+    if new := folders() - before:
+        left.append(f"{len(new)} folders ({min(new)})")
     kills = ", ".join(f"{n} {kind}" for kind, n in reaper.kills.items())
     print(
         "| database | accepted | lost | doubled | killed | released | another verdict | "

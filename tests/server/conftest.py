@@ -171,9 +171,15 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def services(settings: Settings, tmp_path: Path) -> Iterator[Services]:
-    url = f"sqlite:///{tmp_path}/server.sqlite3"
-    opened = Services.open(url, load_problems(PROBLEMS), settings, Clock())
+def database(tmp_path: Path) -> str:
+    """URL of an empty database. A module that wants both kinds imports `url` of the fleet's tests
+    under this name."""
+    return f"sqlite:///{tmp_path}/server.sqlite3"
+
+
+@pytest.fixture
+def services(settings: Settings, database: str) -> Iterator[Services]:
+    opened = Services.open(database, load_problems(PROBLEMS), settings, Clock())
     yield opened
     opened.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import socket
 import time
@@ -518,28 +517,6 @@ def test_hostile_names_lead_nowhere(world: World, path: str) -> None:
         reply = root.get(path.format(text))
         assert reply.status_code in (400, 404, 405, 422), f"{text}: {reply.text}"
         assert "root:x:" not in reply.text
-
-
-@pytest.mark.parametrize("text", ["' OR 1=1 --", "%", "a\x00b", "\ud800", "x" * 300, "𝔘"])
-def test_hostile_text_in_each_field(world: World, text: str) -> None:
-    root = world.client("root")
-    world.graded("ada")
-    safe = text.encode("utf-8", "surrogatepass")
-    for query in ("user", "problem"):
-        reply = root.get(f"/api/v1/submissions?{query}=" + "".join(f"%{b:02x}" for b in safe))
-        assert reply.status_code in (200, 422)
-        if reply.status_code == 200:
-            assert reply.json()["submissions"] == []
-    form = base64.b64decode(base64.b64encode(safe))
-    for field in ("problem", "gpu"):
-        body = (
-            b'--b\r\nContent-Disposition: form-data; name="file"; filename="k.py"\r\n\r\nx\r\n'
-            b'--b\r\nContent-Disposition: form-data; name="' + field.encode() + b'"\r\n\r\n'
-            b"" + form + b"\r\n--b--\r\n"
-        )
-        headers = {"Content-Type": "multipart/form-data; boundary=b"}
-        reply = root.post("/api/v1/submissions", content=body, headers=headers)
-        assert reply.status_code in (400, 404, 422), reply.text
 
 
 def test_a_file_name_is_only_a_name(world: World) -> None:
