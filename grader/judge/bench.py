@@ -41,12 +41,11 @@ WATCHED_ONE_IN = 2
 FLOOR_SHARE = 0.95
 """A time below this share of the roofline's floor is held for review."""
 
-
-REST_S = 0.2
-"""Rest before a round where the problem is tensor-core work. Without, the chip steps its clock down
-and up (by 0.7 %) from round to round, though it reports the highest one; a rest of five times the
-round was too short for rounds of attention, since what the judge computes to check them counts
-too."""
+REST_SHARE, MOST_REST_S = 15.0, 0.2
+"""Rest before a round, where the problem is tensor-core work: so many times what the last round
+took, and at most this. Without, the chip steps its clock down and up from round to round, by 0.7 %,
+though it reports the highest one. With 0.2 s every case of attention settled in 6 to 9 rounds; with
+0.1 s, or five times the round, its long ones took 20 to 40."""
 BASELINE_DRIFT = 0.02
 """How much slower PyTorch may have become since before the submission was loaded."""
 
@@ -68,6 +67,7 @@ class Bench:
         self.thorough_at = secrets.choice([0, *range(2, self.plan.least_rounds + 1)])
         self.first: Sample | None = None
         """The sample of a round that the warm-up ended with."""
+        self._last_us = 0.0
         self.health = Health()
         outputs = outputs_of(grading.problem, loan.layout)
         self.lookout = Lookout(loan, outputs) if Lookout.can_watch(loan, outputs) else None
@@ -83,6 +83,7 @@ class Bench:
         """One round on fresh inputs with every output checked. Raises `SubmissionFault`."""
         self.cool_down()
         bracket = self.bracket(index, order)
+        self._last_us = bracket.claim_us
         complaint = self.health.complaint() if self.loan.device == "cuda" else None
         outside_us = self.grading.overhead(self.case).outside_us(bracket)
         return Sample(bracket.claim_us / bracket.calls, outside_us / bracket.calls, complaint)
@@ -91,7 +92,7 @@ class Bench:
         """Let a chip that runs at its power limit rest, so that each round meets the same clock."""
         is_tensor_work = self.grading.problem.spec.cost.unit == "tensor"
         if is_tensor_work and (self.grading.device, self.grading.effort) == ("cuda", "full"):
-            time.sleep(REST_S)
+            time.sleep(min(REST_SHARE * self._last_us / 1e6, MOST_REST_S))
 
     def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
         """The same, as the clocks saw it."""

@@ -215,6 +215,8 @@ def _report(
     return _scored(report, effort) if scored else report
 
 
+KNOWN_SHARE = 0.002
+"""A score that is ranked is known to ± this share of itself."""
 BETWEEN_RUNS = 0.0015
 """A score's interval reaches at least this share to both sides: a grading sees its own rounds only,
 and two gradings of one file lie up to twice that apart (docs/measurements.md)."""
@@ -236,6 +238,9 @@ def _scored(report: Report, effort: Effort) -> Report:
     names = set.intersection(*(set(c.baseline_us) for c in timed))
     score_us = geometric_mean([c.time_us for c in timed if c.time_us is not None])
     within = product_interval([c.ci_us for c in timed if c.ci_us is not None])
+    doubt = (within[1] - within[0]) / 2 / score_us
+    if not loose and doubt > KNOWN_SHARE and effort == "full":
+        notes.append(f"not ranked: the score is known to ±{doubt:.2%} only; submit it again")
     return report.model_copy(
         update={
             "score_us": score_us,
@@ -244,7 +249,7 @@ def _scored(report: Report, effort: Effort) -> Report:
                 name: geometric_mean([c.baseline_us[name] / (c.time_us or 1.0) for c in timed])
                 for name in sorted(names)
             },
-            "ranked": effort == "full" and not loose,
+            "ranked": effort == "full" and not loose and doubt <= KNOWN_SHARE,
             "notes": notes,
         }
     )

@@ -14,16 +14,11 @@ from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.server import visibility
 from grader.server.accounts import User
+from grader.server.boards import boards, listed, visible
 from grader.server.guard import Caller, Competitor, Known, Tools, errors, fail
 from grader.server.office import BoardSettings
 from grader.server.replies import (
-    BoardShown,
-    EntryShown,
-    Leaderboard,
     Me,
-    Problems,
-    ProblemShown,
-    ProblemSummary,
     Queue,
     Shown,
     Step,
@@ -42,7 +37,6 @@ from grader.submission import LANGUAGES, Language, Submission
 router = APIRouter()
 
 Number = Annotated[int, Path(description="A submission's number.")]
-ProblemName = Annotated[Words, Path(description="A problem's name.")]
 
 
 @router.post(
@@ -83,7 +77,7 @@ def hand_in(
     tools: Services, caller: User, problem: str, name: str, file: UploadFile, gpu: str
 ) -> int:
     """Queue one file of a caller's and return its number. Raises the refusal of what is wrong."""
-    asked, board = _visible(tools, caller, problem)
+    asked, board = visible(tools, caller, problem)
     if visibility.is_over(board, tools.now()) and caller.role != "admin":
         fail(403, "deadline_passed", f"{problem} is over since {board.deadline:%Y-%m-%d %H:%M} UTC")
     submission = _read(asked, name, file)
@@ -127,10 +121,10 @@ def submissions(
     before: Annotated[int | None, Query(description="Go on below this number.")] = None,
 ) -> Submissions:
     """The newest submissions, newest first. What the caller may not see is null or left out."""
-    boards = _boards(tools)
+    settings = boards(tools)
     seen = [
         name
-        for name, board in boards.items()
+        for name, board in settings.items()
         if (problem is None or name == problem)
         and (visibility.sees_board(caller, board) or (caller and user == caller.name))
     ]
@@ -141,7 +135,7 @@ def submissions(
     shown = [
         _summary(request, line, allowed)
         for line in lines
-        if (allowed := sight_of(tools, caller, line, boards[line.problem])).exists
+        if (allowed := sight_of(tools, caller, line, settings[line.problem])).exists
     ]
     return Submissions(submissions=shown, before=lines[-1].id if len(lines) == limit else None)
 
@@ -224,69 +218,6 @@ def cancel(tools: Tools, caller: Competitor, number: Number) -> None:
 
 
 @router.get(
-    "/problems",
-    response_model=Problems,
-    responses=errors(401),
-    summary="List the problems",
-    tags=["problems"],
-)
-def problems(tools: Tools, caller: Caller) -> Problems:
-    """Every problem that the caller may see, by name."""
-    boards = _boards(tools)
-    found = [
-        _problem_summary(tools, problem, boards[name])
-        for name, problem in tools.problems.items()
-        if visibility.sees_board(caller, boards[name])
-    ]
-    return Problems(problems=found)
-
-
-@router.get(
-    "/problems/{name}",
-    response_model=ProblemShown,
-    responses=errors(401, 404),
-    summary="A problem",
-    tags=["problems"],
-)
-def problem(tools: Tools, caller: Caller, name: ProblemName) -> Response:
-    """Its statement, arguments, cases, tolerances and limits."""
-    found, board = _visible(tools, caller, name)
-    summary = _problem_summary(tools, found, board)
-    spec = found.spec.model_dump(mode="json")
-    whole = ProblemShown(**dict(summary), statement=found.statement, spec=spec)
-    return Response(whole.model_dump_json(), media_type="application/json")
-
-
-@router.get(
-    "/leaderboards/{name}",
-    response_model=Leaderboard,
-    responses=errors(401, 404),
-    summary="Who is ahead",
-    tags=["problems"],
-)
-def leaderboard(
-    tools: Tools,
-    caller: Caller,
-    name: ProblemName,
-    gpu: Annotated[Words | None, Query(description="A GPU's name, or words of it.")] = None,
-) -> Response:
-    """Each user's best ranked result on one GPU, for the problem as it is now.
-
-    Without `gpu` it is the GPU that comes first by name.
-    """
-    found, board = _visible(tools, caller, name)
-    gpus = tools.ledger.board.gpus(found.digest)
-    chosen = next((one for one in gpus if gpu == one or is_of_type(one, gpu)), None)
-    if gpu is not None and chosen is None:
-        fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {_list(gpus)}")
-    key = (name, chosen, tuple(gpus), _board(tools, board).model_dump_json(), tools.shelf.version())
-    content = tools.leaderboards.get(
-        key, lambda: _leaderboard(tools, found, board, chosen, gpus).model_dump_json().encode()
-    )
-    return Response(content, media_type="application/json")
-
-
-@router.get(
     "/queue",
     response_model=Queue,
     responses=errors(401),
@@ -295,8 +226,8 @@ def leaderboard(
 )
 def queue(tools: Tools, caller: Caller) -> Queue:
     """The unfinished submissions of boards that the caller may see; rejudges are left out."""
-    boards = _boards(tools)
-    seen = {name for name, board in boards.items() if visibility.sees_board(caller, board)}
+    settings = boards(tools)
+    seen = {name for name, board in settings.items() if visibility.sees_board(caller, board)}
     shown = [
         Waiting.of(job)
         for job in tools.ledger.queue()
@@ -343,39 +274,6 @@ def report_of(tools: Services, line: Line, allowed: Sight) -> Report | None:
     return visibility.shown(tools.ledger.board.result(line.result_id).report, allowed)
 
 
-def _visible(tools: Services, caller: User | None, name: str) -> tuple[Problem, BoardSettings]:
-    """A problem and its board. Raises the refusal of one that is not there for the caller."""
-    found = tools.problems.get(name)
-    if found is not None:
-        board = tools.office.board(name)
-        if visibility.sees_board(caller, board):
-            return found, board
-    boards = _boards(tools)
-    names = [one for one, board in boards.items() if visibility.sees_board(caller, board)]
-    fail(404, "no_such_problem", f"there is no such problem here; there are: {_list(names)}")
-
-
-def _leaderboard(
-    tools: Services, problem: Problem, board: BoardSettings, gpu: str | None, gpus: list[str]
-) -> Leaderboard:
-    entries = tools.ledger.board.leaderboard(problem.digest, gpu) if gpu else []
-    numbers = tools.shelf.submissions_of([entry.result_id for entry in entries])
-    return Leaderboard(
-        problem=problem.name,
-        digest=problem.digest,
-        gpu=gpu,
-        gpus=gpus,
-        board=_board(tools, board),
-        entries=[EntryShown.of(entry, numbers.get(entry.result_id)) for entry in entries],
-    )
-
-
-def _boards(tools: Services) -> dict[str, BoardSettings]:
-    """The settings of every board."""
-    given = tools.office.boards()
-    return {name: given.get(name, BoardSettings()) for name in tools.problems}
-
-
 def _read(problem: Problem, name: str, file: UploadFile) -> Submission:
     """The file as a submission. Raises the refusal of one that cannot be handed in."""
     base = PurePosixPath(name.replace("\\", "/")).name
@@ -398,7 +296,7 @@ def _check_workers(tools: Services, language: Language, gpu: str | None) -> None
     gpus = sorted({worker.gpu for worker in alive if worker.gpu is not None})
     if not any(is_of_type(one, gpu) for one in gpus):
         what = f"the GPU type '{gpu}'" if gpu else "a .cu file, which needs a GPU"
-        fail(422, "no_worker", f"nothing here can grade {what}; GPUs here now: {_list(gpus)}")
+        fail(422, "no_worker", f"nothing here can grade {what}; GPUs here now: {listed(gpus)}")
 
 
 def _summary(request: Request, line: Line, allowed: Sight) -> Summary:
@@ -418,30 +316,5 @@ def _summary(request: Request, line: Line, allowed: Sight) -> Summary:
     )
 
 
-def _problem_summary(tools: Services, problem: Problem, board: BoardSettings) -> ProblemSummary:
-    return ProblemSummary(
-        name=problem.name,
-        digest=problem.digest,
-        title=problem.spec.title,
-        summary=problem.spec.summary,
-        board=_board(tools, board),
-        gpus=tools.ledger.board.gpus(problem.digest),
-    )
-
-
-def _board(tools: Services, board: BoardSettings) -> BoardShown:
-    return BoardShown(
-        deadline=board.deadline,
-        over=visibility.is_over(board, tools.now()),
-        hidden=board.hidden,
-        publish_sources=board.publish_sources,
-        note=board.note,
-    )
-
-
 def _url(request: Request, number: int) -> str:
     return str(request.url_for("api_submission", number=number))
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names) or "none"

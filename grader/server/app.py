@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from grader import __version__
 from grader.board import BoardError
 from grader.report import one_line
-from grader.server import admin, api, events, pages, work
+from grader.server import admin, api, boards, events, pages, work
 from grader.server.errors import Conflict, Invalid, NotThere
 from grader.server.gate import Gate, refused, unavailable
 from grader.server.guard import ErrorReply, Refusal, Tools
@@ -67,7 +67,7 @@ def create_app(services: Services) -> FastAPI:
         strict_content_type=False,
     )
     app.state.services = services
-    for module in (api, events, admin, work):
+    for module in (api, boards, events, admin, work):
         app.include_router(module.router, prefix=API)
     app.include_router(root)
     pages.mount(app)

@@ -165,6 +165,9 @@ def shell(
 ) -> Shell:
     """`grade` with a fake judge and fake sandboxes, a GPU and Docker, and a board of its own."""
     monkeypatch.setenv("GRADE_DB", f"sqlite:///{tmp_path}/board.sqlite3")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("GRADE_SERVER", "GRADE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     judge = FakeJudge(make_report)

@@ -54,7 +54,13 @@ from grader.submission import Submission
 from tests.judge.conftest import HONEST, WriteProblem
 
 PLAN = Plan(
-    most_calls=64, least_rounds=6, most_rounds=40, budget_s=3.0, relative=0.002, most_discarded=10
+    most_calls=64,
+    least_rounds=6,
+    most_rounds=40,
+    budget_s=3.0,
+    relative=0.002,
+    settled=0.005,
+    most_discarded=10,
 )
 CALLS = 10
 DOUBT_US = ROUND_DOUBT_US / CALLS
@@ -212,6 +218,12 @@ def test_beyond_the_cap_they_count_and_nothing_converges() -> None:
 def test_one_complaint_beyond_the_cap_is_enough() -> None:
     timing = timed(honest(50, "power brake"), honest(), most_discarded=0)
     assert (timing.discarded, timing.converged) == ({}, False)
+
+
+def test_what_is_known_well_enough_when_time_is_up_has_settled() -> None:
+    samples = map(honest, itertools.cycle([50.0, 50.4]))
+    timing = measure(lambda _: next(samples), PLAN, CALLS, True, False)
+    assert (timing.rounds, timing.converged) == (PLAN.most_rounds, True)
 
 
 def unsettled() -> Iterator[Sample]:
@@ -408,7 +420,7 @@ def benchmark_case(**changes: Any) -> CaseResult:
         "params": {},
         "status": "passed",
         "time_us": 40.0,
-        "ci_us": (39.0, 41.0),
+        "ci_us": (39.95, 40.05),
         "converged": True,
         "baseline_us": {"eager": 80.0},
     }
@@ -427,7 +439,7 @@ def test_a_score_is_the_geometric_mean_of_the_benchmarks(
     other = benchmark_case(
         name="wide",
         time_us=90.0,
-        ci_us=(89.0, 91.0),
+        ci_us=(89.9, 90.1),
         baseline_us={"eager": 45.0, "library": 9.0},
     )
     report = scored(make_report, "full", test, benchmark_case(), other)
@@ -448,6 +460,17 @@ def test_a_case_that_did_not_settle_is_scored_and_not_ranked(
     assert not report.ranked
     assert report.score_us == pytest.approx(40)
     assert report.notes == ["not ranked: the time of wide did not settle; submit it again"]
+
+
+def test_a_score_that_is_not_known_well_enough_is_not_ranked(
+    make_report: Callable[..., Report],
+) -> None:
+    vague = benchmark_case(time_us=40.0, ci_us=(39.85, 40.15))
+    cases = [vague.model_copy(update={"name": f"case_{i}"}) for i in range(6)]
+    assert scored(make_report, "full", *cases).ranked  # 0.375 % each, over the root of six
+    report = scored(make_report, "full", *cases[:2])
+    assert not report.ranked
+    assert report.notes == ["not ranked: the score is known to ±0.27% only; submit it again"]
 
 
 def test_quick_times_are_scored_and_never_ranked(make_report: Callable[..., Report]) -> None:

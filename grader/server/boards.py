@@ -1,0 +1,150 @@
+"""Problems and their leaderboards, as the API tells them under `/api/v1`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from grader.fleet.job import is_of_type
+from grader.problem import Problem
+from grader.server import visibility
+from grader.server.accounts import User
+from grader.server.guard import Caller, Tools, errors, fail
+from grader.server.office import BoardSettings
+from grader.server.replies import (
+    BoardShown,
+    EntryShown,
+    Leaderboard,
+    Problems,
+    ProblemShown,
+    ProblemSummary,
+    Words,
+)
+from grader.server.services import Services
+
+router = APIRouter()
+
+ProblemName = Annotated[Words, Path(description="A problem's name.")]
+
+
+@router.get(
+    "/problems",
+    response_model=Problems,
+    responses=errors(401),
+    summary="List the problems",
+    tags=["problems"],
+)
+def problems(tools: Tools, caller: Caller) -> Problems:
+    """Every problem that the caller may see, by name."""
+    settings = boards(tools)
+    found = [
+        _problem_summary(tools, problem, settings[name])
+        for name, problem in tools.problems.items()
+        if visibility.sees_board(caller, settings[name])
+    ]
+    return Problems(problems=found)
+
+
+@router.get(
+    "/problems/{name}",
+    response_model=ProblemShown,
+    responses=errors(401, 404),
+    summary="A problem",
+    tags=["problems"],
+)
+def problem(tools: Tools, caller: Caller, name: ProblemName) -> Response:
+    """Its statement, arguments, cases, tolerances and limits."""
+    found, board = visible(tools, caller, name)
+    summary = _problem_summary(tools, found, board)
+    spec = found.spec.model_dump(mode="json")
+    whole = ProblemShown(**dict(summary), statement=found.statement, spec=spec)
+    return Response(whole.model_dump_json(), media_type="application/json")
+
+
+@router.get(
+    "/leaderboards/{name}",
+    response_model=Leaderboard,
+    responses=errors(401, 404),
+    summary="Who is ahead",
+    tags=["problems"],
+)
+def leaderboard(
+    tools: Tools,
+    caller: Caller,
+    name: ProblemName,
+    gpu: Annotated[Words | None, Query(description="A GPU's name, or words of it.")] = None,
+) -> Response:
+    """Each user's best ranked result on one GPU, for the problem as it is now.
+
+    Without `gpu` it is the GPU that comes first by name.
+    """
+    found, board = visible(tools, caller, name)
+    gpus = tools.ledger.board.gpus(found.digest)
+    chosen = next((one for one in gpus if gpu == one or is_of_type(one, gpu)), None)
+    if gpu is not None and chosen is None:
+        fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {listed(gpus)}")
+    key = (name, chosen, tuple(gpus), _board(tools, board).model_dump_json(), tools.shelf.version())
+    content = tools.leaderboards.get(
+        key, lambda: _leaderboard(tools, found, board, chosen, gpus).model_dump_json().encode()
+    )
+    return Response(content, media_type="application/json")
+
+
+def visible(tools: Services, caller: User | None, name: str) -> tuple[Problem, BoardSettings]:
+    """A problem and its board. Raises the refusal of one that is not there for the caller."""
+    found = tools.problems.get(name)
+    if found is not None:
+        board = tools.office.board(name)
+        if visibility.sees_board(caller, board):
+            return found, board
+    settings = boards(tools)
+    names = [one for one, board in settings.items() if visibility.sees_board(caller, board)]
+    fail(404, "no_such_problem", f"there is no such problem here; there are: {listed(names)}")
+
+
+def boards(tools: Services) -> dict[str, BoardSettings]:
+    """The settings of every board."""
+    given = tools.office.boards()
+    return {name: given.get(name, BoardSettings()) for name in tools.problems}
+
+
+def _leaderboard(
+    tools: Services, problem: Problem, board: BoardSettings, gpu: str | None, gpus: list[str]
+) -> Leaderboard:
+    entries = tools.ledger.board.leaderboard(problem.digest, gpu) if gpu else []
+    numbers = tools.shelf.submissions_of([entry.result_id for entry in entries])
+    return Leaderboard(
+        problem=problem.name,
+        digest=problem.digest,
+        gpu=gpu,
+        gpus=gpus,
+        board=_board(tools, board),
+        entries=[EntryShown.of(entry, numbers.get(entry.result_id)) for entry in entries],
+    )
+
+
+def _problem_summary(tools: Services, problem: Problem, board: BoardSettings) -> ProblemSummary:
+    return ProblemSummary(
+        name=problem.name,
+        digest=problem.digest,
+        title=problem.spec.title,
+        summary=problem.spec.summary,
+        board=_board(tools, board),
+        gpus=tools.ledger.board.gpus(problem.digest),
+    )
+
+
+def _board(tools: Services, board: BoardSettings) -> BoardShown:
+    return BoardShown(
+        deadline=board.deadline,
+        over=visibility.is_over(board, tools.now()),
+        hidden=board.hidden,
+        publish_sources=board.publish_sources,
+        note=board.note,
+    )
+
+
+def listed(names: list[str]) -> str:
+    """Names in a sentence."""
+    return ", ".join(names) or "none"
