@@ -1,10 +1,11 @@
-# Two commands set everything up by themselves:
-#   make demo   grade an example softmax kernel on the best device and sandbox found
-#   make test   format, lint, types, import rules, tests
+# Three commands set everything up by themselves:
+#   make demo          grade an example softmax kernel on the best device and sandbox found
+#   make demo-server   serve a filled leaderboard, with ten submissions graded here
+#   make test          format, lint, types, import rules, tests
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test clean
+.PHONY: demo demo-server test clean
 
 BIN := .venv/bin
 COMMA := ,
@@ -15,6 +16,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 
 demo: .venv/.installed
 	$(BIN)/grade practice problems/softmax submissions/softmax/accepted/triton_softmax.py
+
+demo-server: .venv/.installed-server
+	$(BIN)/python -m scripts.demo_server
 
 test: .venv/.installed-dev
 	$(BIN)/ruff format --check .
@@ -29,6 +33,10 @@ clean:
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing grade into .venv. The first time takes some minutes: PyTorch is large."
 	$(INSTALL) '.$(GPU:%=[%])'
+	@touch $@
+
+.venv/.installed-server: .venv/.installed
+	$(INSTALL) '.[server$(GPU:%=$(COMMA)%)]'
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed

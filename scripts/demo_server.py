@@ -118,11 +118,13 @@ def follow(address: str, numbers: dict[int, str], tokens: dict[str, str]) -> Non
             for number, what in list(waiting.items()):
                 token = tokens[what.rsplit(" ", 1)[1]]
                 headers = {"Authorization": f"Bearer {token}"}
-                report = client.get(f"/api/v1/submissions/{number}", headers=headers).json()
+                answer = client.get(f"/api/v1/submissions/{number}", headers=headers)
+                answer.raise_for_status()
+                report = answer.json()
                 if report["state"] in ("done", "cancelled", "held"):
                     del waiting[number]
                     say(f"#{number} {what}: {report.get('verdict') or report['state']}")
-            time.sleep(0.5)
+            time.sleep(2)  # a minute may have no more than 600 requests
 
 
 def say(text: str) -> None:
