@@ -29,20 +29,22 @@ def _missing(marker: str) -> str | None:
         return cuda_missing()
     if marker == "nvcc" and shutil.which("nvcc") is None:
         return "no nvcc on PATH"
+    if marker == "chromium" and not (shutil.which("chromium") or shutil.which("chromium-browser")):
+        return "no Chromium on PATH; apt-get install chromium"
     if marker == "postgres" and not os.environ.get("GRADE_TEST_POSTGRES"):
         return "no GRADE_TEST_POSTGRES; scripts/start-postgres.sh starts one and prints its URL"
     return None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in ("docker", "cuda", "nvcc", "postgres"):
+    for marker in ("docker", "cuda", "nvcc", "postgres", "chromium"):
         if item.get_closest_marker(marker) is None:
             continue
         reason = _missing(marker)
         if reason is None:
             continue
         required = f"GRADE_REQUIRE_{marker.upper()}"
-        if marker in ("docker", "postgres") and os.environ.get(required) == "1":
+        if marker in ("docker", "postgres", "chromium") and os.environ.get(required) == "1":
             pytest.fail(f"{required}=1, but: {reason}", pytrace=False)
         pytest.skip(f"not run, needs {marker}: {reason}")
 

@@ -226,6 +226,20 @@ def test_what_is_known_well_enough_when_time_is_up_has_settled() -> None:
     assert (timing.rounds, timing.converged) == (PLAN.most_rounds, True)
 
 
+def test_rounds_go_on_until_one_looks_as_short_from_outside_as_it_is() -> None:
+    unlucky = Sample(50.0, 50.0 + DOUBT_US + 2)
+    timing = timed(*[unlucky] * 9, honest())
+    assert (timing.rounds, timing.time_us) == (10, 50)
+
+
+def test_bad_luck_that_lasts_counts_as_time() -> None:
+    unlucky = Sample(50.0, 50.0 + DOUBT_US + 2)
+    timing = timed(*[unlucky] * PLAN.most_rounds)
+    assert timing.rounds == PLAN.most_rounds
+    assert timing.fault is None
+    assert timing.time_us == pytest.approx(52, rel=0.01)
+
+
 def unsettled() -> Iterator[Sample]:
     return map(honest, itertools.cycle([50.0, 60.0]))
 
@@ -421,6 +435,7 @@ def benchmark_case(**changes: Any) -> CaseResult:
         "status": "passed",
         "time_us": 40.0,
         "ci_us": (39.95, 40.05),
+        "round_us": [40.0] * 6,
         "converged": True,
         "baseline_us": {"eager": 80.0},
     }
@@ -440,6 +455,7 @@ def test_a_score_is_the_geometric_mean_of_the_benchmarks(
         name="wide",
         time_us=90.0,
         ci_us=(89.9, 90.1),
+        round_us=[90.0] * 6,
         baseline_us={"eager": 45.0, "library": 9.0},
     )
     report = scored(make_report, "full", test, benchmark_case(), other)
@@ -465,7 +481,7 @@ def test_a_case_that_did_not_settle_is_scored_and_not_ranked(
 def test_a_score_that_is_not_known_well_enough_is_not_ranked(
     make_report: Callable[..., Report],
 ) -> None:
-    vague = benchmark_case(time_us=40.0, ci_us=(39.85, 40.15))
+    vague = benchmark_case(time_us=40.0, round_us=[39.85, 40.15] * 3)
     cases = [vague.model_copy(update={"name": f"case_{i}"}) for i in range(6)]
     assert scored(make_report, "full", *cases).ranked  # 0.375 % each, over the root of six
     report = scored(make_report, "full", *cases[:2])

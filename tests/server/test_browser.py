@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "submissions/softmax/accepted/torch_softmax.py"
 WRONG = ROOT / "submissions/softmax/wrong_answer/wrong_axis.py"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt install chromium")
+pytestmark = pytest.mark.chromium
 
 
 @pytest.fixture(scope="module")

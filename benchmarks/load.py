@@ -1,0 +1,379 @@
+"""How fast is a hosted board with 10,000 results on it? Readers, and people who hand in.
+
+    python -m benchmarks.load [--results 10000] [--db URL] [--seconds 10] [--readers 200]
+                              [--only read|submit]
+
+It fills a fresh database (on SQLite unless told otherwise), starts `grade serve --slots 0`, and puts
+the load on it with wrk (`apt-get install wrk`), which shares the machine's cores with the server:
+
+- Readers ask for pages, one reader at a time, many who take 0.5 to 1.5 s between two pages, and
+  many without a pause, which is as much as the server can do. Meanwhile a result a second ends on
+  the very board that is read, so that no cache can be right for long.
+- 32 people hand in a file of 4 KB each, all the time. Afterwards the database is asked whether
+  exactly what was answered with 202 is in it.
+
+It prints Markdown tables, and exits with 1 when a reader was refused, or a submission that was
+answered with 202 is not there, or one is there that nobody was told of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+from sqlalchemy import func, insert, select
+
+from grader.board.database import reading, writing
+from grader.board.store import insert_result
+from grader.fleet.job import State
+from grader.fleet.ledger import Ledger
+from grader.fleet.schema import blobs, jobs, submissions
+from grader.problem import Problem
+from grader.report import Report
+from grader.server.accounts import Accounts
+from grader.submission import Submission
+
+ROOT = Path(__file__).resolve().parent.parent
+PROBLEM = "softmax"
+SOURCE = ROOT / "submissions" / PROBLEM / "accepted" / "triton_softmax.py"
+RECORDED = ROOT / "scripts" / "demo" / "h100.jsonl"
+"""Reports of real gradings; one of them stands for all."""
+COMPETITORS = 32
+QUIET_S = 3
+"""How long the last ones who hand in are waited for."""
+LIMITS = ("MAX_IN_FLIGHT", "MAX_QUEUE", "SUBMISSIONS_PER_MINUTE", "REQUESTS_PER_MINUTE")
+
+READ_LUA = """\
+function done(summary, latency, requests)
+  local errors = summary.errors
+  print("figures " .. string.format(
+    '{"requests": %d, "seconds": %f, "p50": %f, "p99": %f, "most": %f, "refused": %d, "broken": %d}',
+    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3,
+    latency:percentile(99) / 1e3, latency.max / 1e3, errors.status,
+    errors.connect + errors.read + errors.write + errors.timeout))
+end
+"""
+THINK_LUA = """\
+function delay() return math.random(500, 1500) end
+"""
+SUBMIT_LUA = """\
+local tokens, source, until_s = {}, "", 0
+local count, boundary = 0, "----a-boundary-of-the-load-test"
+accepted = {}
+
+function init(args)
+  for line in io.lines(args[1]) do tokens[#tokens + 1] = line end
+  source = io.open(args[2]):read("*a")
+  until_s = os.time() + tonumber(args[3])
+  math.randomseed(os.time())
+end
+
+function request()
+  count = count + 1
+  local part = "--" .. boundary .. '\\r\\nContent-Disposition: form-data; name='
+  local body = part .. '"problem"\\r\\n\\r\\n{problem}\\r\\n' .. part
+    .. '"file"; filename="kernel.py"\\r\\nContent-Type: text/x-python\\r\\n\\r\\n# '
+    .. count .. " " .. math.random(1e9) .. "\\n" .. source .. "\\r\\n--" .. boundary .. "--\\r\\n"
+  return wrk.format("POST", "/api/v1/submissions", {
+    ["Authorization"] = "Bearer " .. tokens[count % #tokens + 1],
+    ["Content-Type"] = "multipart/form-data; boundary=" .. boundary,
+  }, body)
+end
+
+-- Nobody hands in at the end, so that all are answered before wrk hangs up.
+function delay() return os.time() < until_s and 0 or 3600000 end
+
+function response(status, headers, body)
+  if status == 202 then print("accepted " .. body:match('"id":%s*(%d+)')) end
+end
+"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What wrk has measured; times are milliseconds."""
+
+    requests: int
+    seconds: float
+    p50: float
+    p99: float
+    most: float
+    refused: int
+    broken: int
+
+    @property
+    def cells(self) -> str:
+        """The columns of a table: requests a second, p50, p99, longest."""
+        rate = self.requests / self.seconds
+        return f"{rate:,.0f} | {self.p50:.1f} | {self.p99:.1f} | {self.most:.0f}"
+
+
+class Wrk:
+    """The load tool, and the folder of its scripts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        if shutil.which("wrk") is None:
+            raise click.UsageError("wrk is not installed; on Debian: apt-get install wrk")
+
+    def run(
+        self, url: str, connections: int, seconds: int, lua: str, *arguments: str
+    ) -> tuple[Figures, list[int]]:
+        """Put a load on an address; what it found, and the numbers of accepted submissions."""
+        script = self._folder / "load.lua"
+        script.write_text(lua + READ_LUA)
+        words = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
+        words += ["-s", str(script), url, "--", *arguments]
+        told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        figures = re.search(r"^figures (.*)$", told, re.MULTILINE)
+        assert figures is not None, told
+        accepted = [int(number) for number in re.findall(r"^accepted (\d+)$", told, re.MULTILINE)]
+        return Figures(**json.loads(figures[1])), accepted
+
+
+class Finisher(threading.Thread):
+    """Ends a grading a second on the board, with a new user's result."""
+
+    def __init__(self, ledger: Ledger, problem: Problem, report: Report) -> None:
+        super().__init__(daemon=True)
+        self._ledger = ledger
+        self._problem = problem
+        self._report = report
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        count = 0
+        while not self.over.wait(1):
+            count += 1
+            submission = Submission("kernel.py", "python", f"# {random.random()}\n".encode())
+            problem = self._problem
+            user = f"late{count:05}"
+            self._ledger.submit(user, problem.name, problem.digest, submission)
+            lease = self._ledger.claim("load", lease_s=60)
+            assert lease is not None
+            self._ledger.begin(lease)
+            report = some_report(self._report, problem, submission, datetime.now(UTC))
+            self._ledger.finish(lease, report)
+
+
+def some_report(model: Report, problem: Problem, submission: Submission, at: datetime) -> Report:
+    """A real report with another score."""
+    assert model.score_us is not None
+    score_us = model.score_us * random.uniform(1, 4)
+    return model.model_copy(
+        update={
+            "problem_digest": problem.digest,
+            "submission_sha256": submission.sha256,
+            "submission_name": submission.name,
+            "language": submission.language,
+            "created_at": at,
+            "score_us": score_us,
+            "score_ci_us": (score_us * 0.999, score_us * 1.001),
+        }
+    )
+
+
+def fill(ledger: Ledger, problem: Problem, model: Report, count: int) -> None:
+    """Put so many ranked results on the board, one of each user, and each with its job."""
+    first = datetime.now(UTC) - timedelta(days=14)
+    source = SOURCE.read_bytes()
+    with writing(ledger.board._engine) as connection:
+        for number in range(1, count + 1):
+            submission = Submission("kernel.py", "python", b"# %d\n%s" % (number, source))
+            at = first + timedelta(days=14) * number / (count + 1)
+            user = f"racer{number:05}"
+            report = some_report(model, problem, submission, at)
+            result = insert_result(connection, report, user, submission.source)
+            rows: list[tuple[Any, dict[str, Any]]] = [
+                (
+                    blobs,
+                    {
+                        "sha256": submission.sha256,
+                        "size_bytes": len(submission.source),
+                        "content": submission.source,
+                    },
+                ),
+                (
+                    submissions,
+                    {
+                        "id": number,
+                        "user": user,
+                        "problem": problem.name,
+                        "problem_digest": problem.digest,
+                        "name": submission.name,
+                        "language": submission.language,
+                        "sha256": submission.sha256,
+                        "created_at": at,
+                    },
+                ),
+                (
+                    jobs,
+                    {
+                        "submission_id": number,
+                        "state": State.DONE,
+                        "failures": 0,
+                        "deaths": 0,
+                        "result_id": result,
+                        "updated_at": at,
+                    },
+                ),
+            ]
+            for table, values in rows:
+                connection.execute(insert(table).values(values))
+        if connection.dialect.name == "postgresql":
+            highest = select(func.max(submissions.c.id)).scalar_subquery()
+            connection.execute(select(func.setval("submissions_id_seq", highest)))
+
+
+@contextmanager
+def serving(url: str, folder: Path) -> Iterator[str]:
+    """A server over a database; its address."""
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "grader.cli", "serve", "--port", "0", "--slots", "0"]
+            + ["--sandbox", "process", "--db", url, "--problems", str(ROOT / "problems")],
+            env=os.environ | {f"GRADE_SERVE_{name}": "1000000000" for name in LIMITS},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        assert server.stdout is not None
+        try:
+            found = re.search(r"http://\S+", server.stdout.readline())
+            if found is None:
+                sys.exit(f"the server did not start; see {log.name}")
+            yield found.group()
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def read(wrk: Wrk, address: str, number: int, readers: int, seconds: int) -> bool:
+    """Print what readers meet; whether all were answered."""
+    paths = (
+        "/",
+        f"/leaderboards/{PROBLEM}",
+        f"/api/v1/leaderboards/{PROBLEM}",
+        f"/problems/{PROBLEM}",
+        f"/submissions/{number}",
+    )
+    crowds = (
+        (1, "1", ""),
+        (readers, f"{readers}, 1 s between pages", THINK_LUA),
+        (readers, f"{readers}, without a pause", ""),
+    )
+    print(
+        "| page | KB | readers | requests/s | p50 ms | p99 ms | longest ms | load before |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    good = True
+    for path in paths:
+        page = httpx.get(address + path, timeout=60)
+        page.raise_for_status()
+        kb = len(page.content) / 1000
+        for connections, words, lua in crowds:
+            load = os.getloadavg()[0]
+            figures, _ = wrk.run(address + path, connections, seconds, lua)
+            good = good and not figures.refused and not figures.broken
+            failed = f" ({figures.refused} refused, {figures.broken} broken)"
+            print(
+                f"| {path} | {kb:,.0f} | {words} | {figures.cells}"
+                f"{failed if figures.refused or figures.broken else ''} | {load:.1f} |",
+                flush=True,
+            )
+    return good
+
+
+def hand_in(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: int) -> bool:
+    """Print how many submissions are accepted; whether exactly those are in the database."""
+    accounts = Accounts(ledger.board._engine, lambda: datetime.now(UTC))
+    names = [f"hand{number:02}" for number in range(COMPETITORS)]
+    tokens = folder / "tokens"
+    tokens.write_text("".join(accounts.add_user(name, by="load") + "\n" for name in names))
+    load = os.getloadavg()[0]
+    figures, accepted = wrk.run(
+        address,
+        COMPETITORS,
+        seconds + QUIET_S,
+        SUBMIT_LUA.replace("{problem}", PROBLEM),
+        str(tokens),
+        str(SOURCE),
+        str(seconds),
+    )
+    query = (
+        select(submissions.c.id, blobs.c.size_bytes, submissions.c.created_at)
+        .join(jobs, jobs.c.submission_id == submissions.c.id)
+        .join(blobs, blobs.c.sha256 == submissions.c.sha256)
+        .where(jobs.c.state == State.QUEUED, submissions.c.user.in_(names))
+    )
+    with reading(ledger.board._engine) as connection:
+        kept = {row.id: row for row in connection.execute(query)}
+    times = [row.created_at for row in kept.values()]
+    span_s = (max(times) - min(times)).total_seconds()
+    size = SOURCE.stat().st_size
+    lost = set(accepted) - {n for n, row in kept.items() if row.size_bytes > size}
+    untold = set(kept) - set(accepted)
+    print(
+        "\n| database | hand in at once | accepted | a second | p50 ms | p99 ms | longest ms | "
+        "refused | lost | untold | load before |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+        f"| {ledger.board._engine.dialect.name} | {COMPETITORS} | {len(accepted):,} | "
+        f"{len(accepted) / span_s:,.0f} | {figures.p50:.1f} | {figures.p99:.1f} | "
+        f"{figures.most:.0f} | {figures.refused + figures.broken} | {len(lost)} | {len(untold)} | "
+        f"{load:.1f} |",
+        flush=True,
+    )
+    return not lost and not untold and len(accepted) == len(set(accepted))
+
+
+@click.command()
+@click.option("--results", "count", default=10_000, show_default=True)
+@click.option("--db", help="Database URL of an empty database [default: a new SQLite file].")
+@click.option("--seconds", default=10, show_default=True, help="Of each measurement.")
+@click.option("--readers", default=200, show_default=True)
+@click.option("--only", type=click.Choice(["read", "submit"]))
+def main(count: int, db: str | None, seconds: int, readers: int, only: str | None) -> None:
+    """Measure a board with many results under load."""
+    problem = Problem.load(ROOT / "problems" / PROBLEM)
+    entries = map(json.loads, RECORDED.read_text().splitlines())
+    model = next(
+        Report.model_validate(entry["report"])
+        for entry in entries
+        if entry["report"]["problem"] == PROBLEM
+    )
+    with tempfile.TemporaryDirectory(prefix="load-") as name:
+        folder = Path(name)
+        wrk = Wrk(folder)
+        url = db or f"sqlite:///{folder}/board.sqlite3"
+        ledger = Ledger.open(url)
+        fill(ledger, problem, model, count)
+        good = True
+        with serving(url, folder) as address:
+            if only != "submit":
+                finisher = Finisher(ledger, problem, model)
+                finisher.start()
+                good = read(wrk, address, count // 2, readers, seconds)
+                finisher.over.set()
+                finisher.join()
+            if only != "read":
+                good = hand_in(wrk, address, ledger, folder, seconds) and good
+        ledger.close()
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
