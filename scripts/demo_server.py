@@ -145,11 +145,11 @@ def main(port: int, sandbox: str, once: bool) -> None:
         server = subprocess.Popen(
             [sys.executable, "-m", "grader.cli", *words, "--sandbox", sandbox],
             stdout=subprocess.PIPE,
-            stderr=(Path(folder) / "log").open("w"),
+            stderr=(log := Path(folder) / "log").open("w"),
             text=True,
         )
         try:
-            address = _address(server)
+            address = _address(server, log)
             numbers = hand_in(address, tokens)
             say(f"\n  {address}\n\nTo log in there, or for GRADE_TOKEN: {tokens['ada']} (ada)\n")
             follow(address, numbers, tokens)
@@ -163,13 +163,13 @@ def main(port: int, sandbox: str, once: bool) -> None:
             server.wait(60)
 
 
-def _address(server: subprocess.Popen[str]) -> str:
-    """Where the server says that it is."""
+def _address(server: subprocess.Popen[str], log: Path) -> str:
+    """Where the server says that it is; ends with its own words when it does not start."""
     assert server.stdout is not None
     for line in server.stdout:
         if found := re.search(r"https?://\S+", line):
             return found.group()
-    sys.exit("the server did not start; run `grade serve` to see why")
+    sys.exit(log.read_text()[-2000:])
 
 
 if __name__ == "__main__":
