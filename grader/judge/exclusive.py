@@ -1,4 +1,4 @@
-"""One grading at a time on a GPU: two would slow each other, and share its memory."""
+"""One measurement at a time on a GPU: two would slow each other, and share its memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grader.sandbox.base import SandboxError
+from grader.sandbox.host import chosen_node
 
 
 @contextlib.contextmanager
 def exclusive(device: str) -> Iterator[None]:
-    """Hold the current GPU against every other grading on this machine, waiting for it if need be.
+    """Hold the current GPU against every other measurement on this machine, waiting for it if need
+    be.
 
     On a CPU there is nothing to hold.
     """
@@ -47,6 +49,9 @@ def _open(path: Path) -> int:
 
 
 def _name() -> str:
-    """The GPU that CUDA would take, as it was named to us; no driver need be asked for that."""
+    """The GPU that CUDA would take: its node; where the driver does not tell, as it was named to
+    us."""
+    if (node := chosen_node()) is not None:
+        return node.name
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     return "".join(c for c in first if c.isalnum() or c == "-") or "none"

@@ -21,6 +21,7 @@ import torch
 from grader.judge.bound import Rates, explain
 from grader.judge.cases import seed_for
 from grader.judge.environment import gpu_name, measure_ceilings
+from grader.judge.exclusive import exclusive
 from grader.judge.findings import (
     CODE_BYTES,
     FACTS_BYTES,
@@ -83,21 +84,19 @@ def profile(
     subject = Subject(problem, submission, case, sandbox, device)
     limits, record = problem.spec.limits, Record()
     master = secrets.randbits(53)
-    runner = sandbox.start(
-        RunnerLimits(limits.memory_bytes, limits.scratch_bytes, limits.output_bytes, limits.pids),
-        device,
-    )
-    try:
-        with runner:
-            session = Session(runner, limits.total_s + LIMIT_S)
-            greeting = greet(session, submission, device)
-            grading = Grading(problem, session, device, master, record)
-            grading.meet(greeting)
-            grading.load(submission)
-            grading.end_rehearsal()
-            facts, bulk = _ask(grading, case)
-    except SubmissionFault as stop:
-        raise Unprofiled(_report(subject, master, stop.fault, runner.log())) from stop
+    with exclusive(device):
+        runner = sandbox.start(RunnerLimits.of(limits), device)
+        try:
+            with runner:
+                session = Session(runner, limits.total_s + LIMIT_S)
+                greeting = greet(session, submission, device)
+                grading = Grading(problem, session, device, master, record)
+                grading.meet(greeting)
+                grading.load(submission)
+                grading.end_rehearsal()
+                facts, bulk = _ask(grading, case)
+        except SubmissionFault as stop:
+            raise Unprofiled(_report(subject, master, stop.fault, runner.log())) from stop
     record.log = runner.log()
     return _profile(subject, facts, record), bulk
 

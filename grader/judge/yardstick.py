@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader import __version__
+from grader.judge.exclusive import exclusive
 from grader.judge.record import Device, Progress, Watcher
 from grader.judge.timings import COMPILED, Environment
 from grader.problem import Problem, ProblemError
@@ -46,14 +47,15 @@ def measure(problem: Problem, device: Device, progress: Watcher = lambda _: None
     code = ProblemCode(problem, device)
     found = Yardsticks(gpu_name(device) or processor(), environment(device))
     cases = problem.cases("benchmark", device)
-    for index, case in enumerate(cases):
-        progress(Progress("baseline", case.name, index, len(cases)))
-        times = time_baselines(code, case)
-        try:
-            times |= _compiled(code, case)
-        except ProblemError as error:
-            found.notes.append(f"torch.compile, case '{case.name}': {error}")
-        found.cases[case.name] = times
+    with exclusive(device):
+        for index, case in enumerate(cases):
+            progress(Progress("baseline", case.name, index, len(cases)))
+            times = time_baselines(code, case)
+            try:
+                times |= _compiled(code, case)
+            except ProblemError as error:
+                found.notes.append(f"torch.compile, case '{case.name}': {error}")
+            found.cases[case.name] = times
     return found
 
 

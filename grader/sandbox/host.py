@@ -94,7 +94,7 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    elif _chosen_node() is None and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
+    elif chosen_node() is None and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
         # All GPUs' nodes go in, so the runner must number them as we do.
         environment["CUDA_VISIBLE_DEVICES"] = visible
     return environment
@@ -108,7 +108,7 @@ def device_nodes(device: Device) -> list[Path]:
     """
     if device == "cpu":
         return []
-    chosen = _chosen_node()
+    chosen = chosen_node()
     gpus = [chosen] if chosen else sorted(Path("/dev").glob("nvidia[0-9]*"))
     drivers = [Path("/dev") / n for n in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")]
     capabilities = sorted(Path("/dev/nvidia-caps").glob("*"))
@@ -163,7 +163,7 @@ def _driver_folders() -> list[Path]:
 
 
 @cache
-def _chosen_node() -> Path | None:
+def chosen_node() -> Path | None:
     """The node of the GPU that CUDA numbers 0 in this process, when the driver tells."""
     gpus: list[tuple[str, Path]] = []
     for information in sorted(_PROC_GPUS.glob("*/information")):

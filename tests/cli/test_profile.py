@@ -126,7 +126,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(
     (mine / "thesis.txt").write_text("years of work")
     (tmp_path / "link").symlink_to(mine)
     for folder, words in (
-        (mine, "holds thesis.txt"),
+        (mine, "holds other files (thesis.txt)"),
         (kernel, "is there and no folder"),
         (tmp_path / "link", "is there and no folder"),
         (tmp_path / "no" / "such", "there is no folder"),
