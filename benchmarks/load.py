@@ -3,7 +3,7 @@
     python -m benchmarks.load [--results 10000] [--db URL] [--seconds 10] [--readers 200]
                               [--only read|submit]
 
-It fills a fresh database (on SQLite unless told otherwise), starts `grade serve --slots 0`, and puts
+It fills a fresh database (SQLite unless told otherwise), starts `grade serve --slots 0`, and puts
 the load on it with wrk (`apt-get install wrk`), which shares the machine's cores with the server:
 
 - Readers ask for pages, one reader at a time, many who take 0.5 to 1.5 s between two pages, and
@@ -62,7 +62,8 @@ READ_LUA = """\
 function done(summary, latency, requests)
   local errors = summary.errors
   print("figures " .. string.format(
-    '{"requests": %d, "seconds": %f, "p50": %f, "p99": %f, "most": %f, "refused": %d, "broken": %d}',
+    '{"requests": %d, "seconds": %f, "p50": %f, "p99": %f, "most": %f, '
+      .. '"refused": %d, "broken": %d}',
     summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3,
     latency:percentile(99) / 1e3, latency.max / 1e3, errors.status,
     errors.connect + errors.read + errors.write + errors.timeout))
@@ -245,8 +246,10 @@ def serving(url: str, folder: Path) -> Iterator[str]:
     """A server over a database; its address."""
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "grader.cli", "serve", "--port", "0", "--slots", "0"]
-            + ["--sandbox", "process", "--db", url, "--problems", str(ROOT / "problems")],
+            [
+                *(sys.executable, "-m", "grader.cli", "serve", "--port", "0", "--slots", "0"),
+                *("--sandbox", "process", "--db", url, "--problems", str(ROOT / "problems")),
+            ],
             env=os.environ | {f"GRADE_SERVE_{name}": "1000000000" for name in LIMITS},
             stdout=subprocess.PIPE,
             stderr=log,
@@ -324,7 +327,7 @@ def hand_in(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: int) 
     with reading(ledger.board._engine) as connection:
         kept = {row.id: row for row in connection.execute(query)}
     times = [row.created_at for row in kept.values()]
-    span_s = (max(times) - min(times)).total_seconds()
+    span_s = (max(times) - min(times)).total_seconds() if len(times) > 1 else seconds
     size = SOURCE.stat().st_size
     lost = set(accepted) - {n for n, row in kept.items() if row.size_bytes > size}
     untold = set(kept) - set(accepted)

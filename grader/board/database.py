@@ -7,11 +7,13 @@ SQLite in write-ahead mode unless a URL says otherwise; PostgreSQL through psyco
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
@@ -27,6 +29,9 @@ _LOCKS = {
     "office": 0x6772616465_03,
 }
 """PostgreSQL's numbers of our advisory locks: "grade" in ASCII, and one byte."""
+
+
+_TURNS: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
 
 
 class BoardError(Exception):
@@ -73,7 +78,7 @@ def writing(
     stays true until it has written. On PostgreSQL only those that name the same `lock` exclude each
     other. Raises `BoardError` for any failure of the database.
     """
-    with explained(engine.url), engine.connect() as connection:
+    with explained(engine.url), _turn(engine), engine.connect() as connection:
         connection = connection.execution_options(grade_writes=True)
         with connection.begin():
             if lock is not None and engine.dialect.name == "postgresql":
@@ -82,24 +87,38 @@ def writing(
 
 
 @contextmanager
-def explained(url: URL) -> Iterator[None]:
-    """Turn a failure of the database into one line that says what to do."""
-    place = url.render_as_string(hide_password=True)
+def _turn(engine: Engine) -> Iterator[None]:
+    """The writing threads of one process wait for each other here. SQLite would let them sleep and
+    look again, longer each time, so that one may find the others before it for seconds."""
+    lock = _TURNS.get(engine)
+    held = lock is not None and lock.acquire(timeout=LOCK_WAIT_S)
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise BoardError(
-            f"{place} needs the Python package {error.name}, which is not installed"
-        ) from None
-    except OperationalError as error:
-        raise BoardError(f"the board at {place} cannot be used: {_advice(error)}") from None
-    except DBAPIError as error:
+    finally:
+        if lock is not None and held:
+            lock.release()
+
+
+@contextmanager
+def explained(url: URL) -> Iterator[None]:
+    """Turn a failure of the database into one line that says what to do."""
+    try:
+        yield
+    except (ModuleNotFoundError, SQLAlchemyError) as error:
+        raise BoardError(_explanation(error, url.render_as_string(hide_password=True))) from None
+
+
+def _explanation(error: ModuleNotFoundError | SQLAlchemyError, place: str) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"{place} needs the Python package {error.name}, which is not installed"
+    if isinstance(error, OperationalError):
+        return f"the board at {place} cannot be used: {_advice(error)}"
+    if isinstance(error, DBAPIError):
         cause = str(error.orig).splitlines()[0]
         if "not a database" in cause or "malformed" in cause:
             cause += "; move the file away or name another place with --db or GRADE_DB"
-        raise BoardError(f"the board at {place} is broken: {cause}") from None
-    except SQLAlchemyError as error:
-        raise BoardError(f"the board at {place} cannot be used: {error}") from None
+        return f"the board at {place} is broken: {cause}"
+    return f"the board at {place} cannot be used: {error}"
 
 
 def _advice(error: OperationalError) -> str:
@@ -142,6 +161,7 @@ def _engine(url: URL) -> Engine:
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
         engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S})
+    _TURNS[engine] = threading.RLock()
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -75,7 +75,7 @@ def user_list(client: Client, as_json: bool) -> None:
 def user_ban(client: Client, name: str, reason: str) -> None:
     """Shut NAME out, end what is in flight, and take every result off the boards."""
     client.request("POST", f"/admin/users/{step(name)}/ban", json={"reason": reason})
-    say(f"{name} is banned; `grade admin user unban` takes it back")
+    say(f"{name} is banned; `grade admin user unban {name}` takes it back")
 
 
 @user.command("unban")

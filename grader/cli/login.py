@@ -17,7 +17,7 @@ import click
     help="The token [default: $GRADE_TOKEN, or it is asked for, which keeps it out of sight].",
 )
 def login(server: str | None, token: str | None) -> int:
-    """Check a token with a server and store both for the next commands.
+    """Check a token with a server and store both, for `grade admin` and `submit --server URL`.
 
     They are stored in ~/.config/grade/credentials.json, which only you can read.
     """

@@ -103,7 +103,10 @@ class Client:
                 if line.startswith("event:"):
                     name = line.removeprefix("event:").strip()
                 elif line.startswith("data:"):
-                    yield name, json.loads(line.removeprefix("data:"))
+                    try:
+                        yield name, json.loads(line.removeprefix("data:"))
+                    except ValueError:
+                        raise Unreachable(f"{self.server} breaks off in the middle") from None
 
 
 class Credentials:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--problems",
     type=click.Path(path_type=Path),
-    help="Folder of the problems [default: ./problems, or those that come with grade].",
+    help="Folder of the problems [default: ./problems or the repository's].",
 )
 @sandbox_option
 @click.option(
@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     help="How many gradings at a time on this machine [default: one per GPU, or one on the CPU]; "
     "0 leaves them to others, such as grade worker.",
+)
+@click.option(
+    "--new-admin-token",
+    is_flag=True,
+    help="Print a fresh token of the first admin, when his own is lost.",
 )
 @click.pass_obj
 def serve(
@@ -56,20 +61,25 @@ def serve(
     problems: Path | None,
     sandbox_name: str,
     slots: int | None,
+    new_admin_token: bool,
 ) -> int:
     """Serve the leaderboard: HTTP API, pages, and a queue of submissions to grade.
 
     The first start makes an admin and prints his token, once. SIGTERM lets running gradings end.
-    Limits come from the environment: GRADE_SERVE_MAX_QUEUE, and so on; see the documentation.
+    Limits come from the environment, such as GRADE_SERVE_MAX_QUEUE: docs/hosting.md lists them.
     """
     from grader.board import default_url
     from grader.cli.submit import unwinding
     from grader.cli.terminal import err
     from grader.fleet.dispatch import Dispatcher
-    from grader.server import logs, run
-    from grader.server.services import Services, load_problems
-    from grader.server.settings import Settings, SettingsError
 
+    try:
+        from grader.server import logs, run
+        from grader.server.services import Services, load_problems
+        from grader.server.settings import Settings, SettingsError
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        raise click.UsageError(f"{package} is not installed; pip install 'grade[server]'") from None
     try:
         settings = Settings.from_environment()
         listener = run.listen(host, port)
@@ -85,7 +95,9 @@ def serve(
         logs.set_up()
         folders = {name: problem.folder for name, problem in loaded.items()}
         dispatcher = Dispatcher(services.ledger, engine, folders, socket.gethostname(), via)
-        _announce(services.accounts.first_admin(), listener.getsockname())
+        accounts = services.accounts
+        token = accounts.new_admin_token() if new_admin_token else accounts.first_admin()
+        _announce(token, listener.getsockname())
         run.serve(services, dispatcher, engine, listener)
     return 0
 
@@ -116,7 +128,7 @@ def _engine(
     kind = cast(Literal["docker", "process"], sandbox.name)
     if kind == "process":
         note = (
-            f"{note or 'the process sandbox'}; it suits your own code only, "
+            f"{note or 'using the process sandbox'}; it suits your own code only, "
             "and nothing that is graded in it is ranked"
         )
     gpus = len(driver().gpus) if desk.cuda_missing() is None else 0

@@ -88,6 +88,9 @@ def submit(
 
     PROBLEM is a folder or the name of one of `grade problems`. FILE is one .py or .cu file.
     Exit status: 0 accepted, 1 any other verdict, 2 the call was wrong, 3 our fault.
+
+    A server knows you by your token and chooses where to run: --device, --sandbox, --user and --db
+    are for grading on this machine.
     """
     from grader.board import BoardError
     from grader.report import Verdict

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 DRAIN_S = 60.0
 """How long a grading may take to end once we are told to stop; what is left is given back."""
 
+NAME_CHARS = 100
+"""The longest name; a GPU's may be put behind it."""
+
 TICK_S = 1.0
 """How often a server is asked for jobs: less often than a database would be."""
 
@@ -82,6 +85,8 @@ def worker(
     if gpus and count > gpus:
         raise click.UsageError(f"--slots {count}: a slot has a GPU to itself, and there are {gpus}")
     name = name or platform.node() or "worker"
+    if len(name) > NAME_CHARS or not name.isprintable():
+        raise click.UsageError(f"--name: at most {NAME_CHARS} printable characters")
     with closing(RemoteLedger(server, token)) as source:
         source.seen(Worker(name, "http", device, None, count))
         if note:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     RowMapping,
     Update,
     case,
+    delete,
     false,
     insert,
     literal,
@@ -53,6 +54,9 @@ MAX_SOURCE_BYTES = 16 << 20
 
 STRIKES = 3
 """A job is held for a person at so many judge errors, or so many workers dead over it."""
+
+FORGOTTEN = timedelta(days=1)
+"""A worker that was not there for so long is no longer known. Hosts may have new names each day."""
 
 PAUSES_S = (10.0, 60.0)
 """How long a job waits after its first judge error, and after its second."""
@@ -222,8 +226,13 @@ class Ledger(Reader):
             if connection.execute(_if(lease, (State.RUNNING,)).values(ended)).rowcount != 1:
                 return None
             handed_in = _submission(connection, lease.submission_id)
-            graded = (report.submission_sha256, report.problem, report.problem_digest)
-            if graded != tuple(handed_in[key] for key in ("sha256", "problem", "problem_digest")):
+            graded = {
+                "sha256": report.submission_sha256,
+                "language": report.language,
+                "problem": report.problem,
+                "problem_digest": report.problem_digest,
+            }
+            if any(handed_in[key] != value for key, value in graded.items()):
                 raise ValueError(f"the report is not one of submission {lease.submission_id}")
             number = insert_result(connection, report, handed_in["user"], handed_in["content"])
             connection.execute(update(jobs).where(job).values(result_id=number))
@@ -303,8 +312,10 @@ class Ledger(Reader):
         """Note that a worker is there now, and what it has."""
         values = asdict(worker) | {"last_seen": self._now()}
         known = update(workers).where(workers.c.name == worker.name).values(values)
+        gone = workers.c.last_seen < self._now() - FORGOTTEN
         with writing(self._engine) as connection:
             if connection.execute(known).rowcount == 0:
+                connection.execute(delete(workers).where(gone))
                 # Another process may say the same at this moment.
                 with suppress(IntegrityError), connection.begin_nested():
                     connection.execute(insert(workers).values(values))

@@ -5,19 +5,39 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from grader.fleet.job import Lease
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem.spec import Name
-from grader.report import Report
+from grader.report import Report, one_line
 from grader.submission import Language
 
-WorkerName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+WorkerName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Gpu = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 LeaseSeconds = Annotated[float, Field(ge=1, le=600)]
+LeaseToken = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$"), Field(repr=False)]
+
+MOST_STEPS = 10_000
+"""More than the cases of any problem."""
+
+
+def _shown(progress: Progress) -> Progress:
+    """Everyone who waits is shown this."""
+    if not (0 <= progress.index <= MOST_STEPS and 0 <= progress.total <= MOST_STEPS):
+        raise ValueError("no grading has so many steps")
+    return Progress(
+        one_line(progress.stage, 40),
+        one_line(progress.case, 100),
+        progress.index,
+        progress.total,
+        progress.status and one_line(progress.status, 40),
+    )
+
+
+Step = Annotated[Progress, AfterValidator(_shown)]
 
 
 class _Message(BaseModel):
@@ -85,7 +105,7 @@ class Leased(_Message):
 class Hold(_Message):
     """A word about a job, from the worker that has it."""
 
-    token: str = Field(min_length=1, max_length=100, repr=False)
+    token: LeaseToken
 
 
 class Heartbeat(Hold):
@@ -93,7 +113,7 @@ class Heartbeat(Hold):
 
     lease_s: LeaseSeconds = 30
     """Seconds from now until the job is given to another."""
-    progress: Progress | None = None
+    progress: Step | None = None
 
 
 class Finish(Hold):

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Engine, RowMapping, and_, func, or_, select
+from sqlalchemy import ColumnElement, Engine, RowMapping, and_, bindparam, func, or_, select
 
 from grader.board.database import reading
 from grader.board.store import MAX_ID
@@ -19,6 +19,22 @@ PROGRESS = TypeAdapter(Progress)
 """How progress is kept: as JSON."""
 
 _JOBS = select(submissions, jobs).join(jobs, jobs.c.submission_id == submissions.c.id)
+_JOB = _JOBS.where(submissions.c.id == bindparam("number"))
+_MINE = submissions.alias("mine")
+_BEFORE = or_(
+    and_(submissions.c.rejudge_id.is_(None), _MINE.c.rejudge_id.is_not(None)),
+    and_(
+        submissions.c.rejudge_id.is_(None) == _MINE.c.rejudge_id.is_(None),
+        submissions.c.id <= _MINE.c.id,
+    ),
+)
+_POSITION = (
+    select(func.count())
+    .select_from(submissions)
+    .join(jobs, jobs.c.submission_id == submissions.c.id)
+    .join(_MINE, _MINE.c.id == bindparam("number"))
+    .where(jobs.c.state == State.QUEUED, _BEFORE)
+)
 _LIVE_FIRST = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
 """The order of the queue: what users wait for goes before what is only graded again."""
 
@@ -35,28 +51,13 @@ class Reader:
         """A submission and its job; None when there is none of this number."""
         if not is_possible(submission_id):
             return None
-        mine = submissions.alias("mine")
-        first = or_(
-            and_(submissions.c.rejudge_id.is_(None), mine.c.rejudge_id.is_not(None)),
-            and_(
-                submissions.c.rejudge_id.is_(None) == mine.c.rejudge_id.is_(None),
-                submissions.c.id <= mine.c.id,
-            ),
-        )
-        position = (
-            select(func.count())
-            .select_from(submissions)
-            .join(jobs, jobs.c.submission_id == submissions.c.id)
-            .join(mine, mine.c.id == submission_id)
-            .where(jobs.c.state == State.QUEUED, first)
-        )
+        number = {"number": submission_id}
         with reading(self._engine) as connection:
-            found = connection.execute(_JOBS.where(submissions.c.id == submission_id))
-            row = found.mappings().first()
+            row = connection.execute(_JOB, number).mappings().first()
             if row is None:
                 return None
             waits = row["state"] == State.QUEUED
-            return _job(row, connection.scalar(position) if waits else None)
+            return _job(row, connection.scalar(_POSITION, number) if waits else None)
 
     def queue(self) -> list[Job]:
         """The unfinished jobs: those in hand, then those that wait, in the order of the queue."""

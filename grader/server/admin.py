@@ -3,175 +3,43 @@ is noted in the audit."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from grader.problem import Problem
-from grader.server.accounts import Account, Role, Token
-from grader.server.audit import Act
 from grader.server.errors import Conflict, NotThere
 from grader.server.guard import Admin, Tools, errors
 from grader.server.office import BoardSettings
-from grader.server.preview import Change
-from grader.server.rejudge import Preview, Rejudge, Which
+from grader.server.orders import (
+    Applied,
+    Audit,
+    Board,
+    Deleted,
+    Ended,
+    Held,
+    HeldJob,
+    NewRejudge,
+    NewSettings,
+    NewToken,
+    NewUser,
+    Rejudges,
+    RejudgeShown,
+    Secret,
+    Started,
+    Tokens,
+    Users,
+    Why,
+)
 from grader.server.replies import Words
 from grader.server.services import Services
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
 
-def _utc(moment: datetime) -> datetime:
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("must be a time between the years 1 and 9999") from None
-
-
 Name = Annotated[Words, Path(description="A user's name, upper and lower case alike.")]
 ProblemName = Annotated[Words, Path(description="A problem's name.")]
 Number = Annotated[int, Path(description="Its number.")]
-
-
-class NewUser(BaseModel):
-    """A user to make."""
-
-    name: Words
-    """1 to 40 printable characters without slashes."""
-    role: Role = "competitor"
-
-
-class NewToken(BaseModel):
-    """A token to make."""
-
-    label: Words = ""
-    """What it is for, in the user's words."""
-
-
-class Why(BaseModel):
-    """The reason of an act."""
-
-    reason: Words = ""
-
-
-class NewSettings(BaseModel):
-    """All the settings of a board."""
-
-    deadline: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
-    """Until when one may submit, with its time zone; null for always."""
-    hidden: bool = False
-    publish_sources: bool = False
-    note: Words | None = None
-
-
-class NewRejudge(BaseModel):
-    """What to grade anew."""
-
-    problem: Words
-    which: Which = "best"
-    """Each user's best ranked result on each GPU, or everything that was accepted."""
-    submissions: Annotated[list[int], Field(min_length=1, max_length=1000)] | None = None
-    """These and no others, in place of `which`."""
-    reason: Words = ""
-
-
-class Users(BaseModel):
-    """Every user, by name."""
-
-    users: list[Account]
-
-
-class Secret(BaseModel):
-    """A token, shown this once."""
-
-    name: str
-    token: str
-
-
-class Tokens(BaseModel):
-    """A user's tokens, oldest first, without their text."""
-
-    tokens: list[Token]
-
-
-class Ended(BaseModel):
-    """How many tokens and sessions ended."""
-
-    ended: int
-
-
-class Board(BaseModel):
-    """The settings of a board."""
-
-    problem: str
-    deadline: datetime | None
-    hidden: bool
-    publish_sources: bool
-    note: str | None
-
-
-class HeldJob(BaseModel):
-    """A submission that waits for a person."""
-
-    id: int
-    user: str
-    problem: str
-    name: str
-    reason: str | None
-    failures: int
-    deaths: int
-    submitted_at: datetime
-    rejudge_id: int | None
-
-
-class Held(BaseModel):
-    """What waits for a person, oldest first."""
-
-    held: list[HeldJob]
-
-
-class Deleted(BaseModel):
-    """What became of a submission: cancelled if it was not done, deleted if it was."""
-
-    became: Literal["cancelled", "deleted"]
-
-
-class Started(BaseModel):
-    """A rejudge's number."""
-
-    id: int
-
-
-class Rejudges(BaseModel):
-    """Every rejudge, newest first."""
-
-    rejudges: list[Rejudge]
-
-
-class RejudgeShown(BaseModel):
-    """A rejudge and what it changes."""
-
-    rejudge: Rejudge
-    changes: list[Change]
-
-    @classmethod
-    def of(cls, preview: Preview) -> RejudgeShown:
-        """From the office's preview."""
-        return cls(rejudge=preview.rejudge, changes=preview.changes)
-
-
-class Applied(BaseModel):
-    """How many results count in place of old ones."""
-
-    exchanged: int
-
-
-class Audit(BaseModel):
-    """What admins did, newest first."""
-
-    acts: list[Act]
 
 
 @router.get("/users", response_model=Users, responses=errors(401, 403), summary="List the users")
@@ -268,7 +136,7 @@ def unban(tools: Tools, admin: Admin, name: Name) -> None:
 )
 def board(tools: Tools, admin: Admin, problem: ProblemName) -> Board:
     """The defaults where nobody has set any."""
-    return _board(problem, tools.office.board(_known(tools, problem).name))
+    return Board.of(problem, tools.office.board(_known(tools, problem).name))
 
 
 @router.put(
@@ -281,29 +149,13 @@ def set_board(tools: Tools, admin: Admin, problem: ProblemName, new: NewSettings
     """All of them: what is left out is set to its default."""
     settings = BoardSettings(new.deadline, new.hidden, new.publish_sources, new.note)
     name = _known(tools, problem).name
-    return _board(problem, tools.office.set_board(name, settings, by=admin.name))
+    return Board.of(problem, tools.office.set_board(name, settings, by=admin.name))
 
 
 @router.get("/held", response_model=Held, responses=errors(401, 403), summary="List held jobs")
 def held(tools: Tools, admin: Admin) -> Held:
     """What failed, or killed its workers, so often that a person must look."""
-    found = tools.ledger.held()
-    return Held(
-        held=[
-            HeldJob(
-                id=job.submission_id,
-                user=job.user,
-                problem=job.problem,
-                name=job.name,
-                reason=job.held_reason,
-                failures=job.failures,
-                deaths=job.deaths,
-                submitted_at=job.created_at,
-                rejudge_id=job.rejudge_id,
-            )
-            for job in found
-        ]
-    )
+    return Held(held=[HeldJob.of(job) for job in tools.ledger.held()])
 
 
 @router.post(
@@ -410,13 +262,3 @@ def _known(tools: Services, name: str) -> Problem:
     if name not in tools.problems:
         raise NotThere(f"there is no such problem here; there are: {', '.join(tools.problems)}")
     return tools.problems[name]
-
-
-def _board(problem: str, settings: BoardSettings) -> Board:
-    return Board(
-        problem=problem,
-        deadline=settings.deadline,
-        hidden=settings.hidden,
-        publish_sources=settings.publish_sources,
-        note=settings.note,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 from grader.fleet import Job, QueueFull, Refused, State
 from grader.fleet.job import is_of_type
 from grader.problem import Problem
-from grader.report import Report, Verdict
+from grader.report import Report, Verdict, one_line
 from grader.server import visibility
 from grader.server.accounts import User
 from grader.server.boards import boards, listed, visible
@@ -84,7 +85,7 @@ def hand_in(
     wanted = gpu.strip() or asked.spec.gpu
     _check_workers(tools, submission.language, wanted)
     try:
-        return tools.ledger.submit(
+        number = tools.ledger.submit(
             caller.name,
             asked.name,
             asked.digest,
@@ -101,6 +102,12 @@ def hand_in(
             str(refusal),
             {"Retry-After": str(refusal.retry_after_s)},
         )
+    # The caller was known to us before the file came, which may have taken a while.
+    account = tools.accounts.user(caller.name)
+    if account is not None and account.banned_at is not None:
+        tools.ledger.cancel(number, caller.name)
+        fail(403, "banned", one_line(f"you are banned: {account.banned_reason}"))
+    return number
 
 
 @router.get(
@@ -170,7 +177,7 @@ def submission(request: Request, tools: Tools, caller: Caller, number: Number) -
     }
     report = report_of(tools, line, allowed)
     if report is not None:
-        known |= dict(report) | {"rank": tools.shelf.rank(line)}
+        known |= dict(report) | {"rank": tools.races.rank(line)}
         known |= {"reason": report.reason or None, "log": report.log if allowed.details else None}
         if not allowed.details:
             known |= {"submission_sha256": None, "submission_name": None}
@@ -226,14 +233,7 @@ def cancel(tools: Tools, caller: Competitor, number: Number) -> None:
 )
 def queue(tools: Tools, caller: Caller) -> Queue:
     """The unfinished submissions of boards that the caller may see; rejudges are left out."""
-    settings = boards(tools)
-    seen = {name for name, board in settings.items() if visibility.sees_board(caller, board)}
-    shown = [
-        Waiting.of(job)
-        for job in tools.ledger.queue()
-        if job.problem in seen and job.rejudge_id is None
-    ]
-    return Queue(jobs=shown)
+    return Queue(jobs=[Waiting.of(job) for job in in_flight(tools, caller)])
 
 
 @router.get(
@@ -242,6 +242,20 @@ def queue(tools: Tools, caller: Caller) -> Queue:
 def me(caller: Known) -> Me:
     """The caller's name and role."""
     return Me(name=caller.name, role=caller.role)
+
+
+def in_flight(tools: Services, caller: User | None) -> list[Job]:
+    """What is graded now and what waits, on the boards that a caller sees. How far a grading is
+    tells of its result: who came to be timed has passed the tests."""
+    settings, now = boards(tools), tools.now()
+    found = []
+    for job in tools.ledger.queue():
+        board = settings.get(job.problem)
+        if board is None or job.rejudge_id or not visibility.sees_board(caller, board):
+            continue
+        allowed = visibility.sight(caller, job.user, board, now)
+        found.append(job if allowed.result else replace(job, progress=None))
+    return found
 
 
 def look_up(tools: Services, caller: User | None, number: int) -> tuple[Job, Line, Sight]:

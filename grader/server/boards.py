@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from grader.fleet.job import is_of_type
 from grader.problem import Problem
@@ -12,6 +12,7 @@ from grader.server import visibility
 from grader.server.accounts import User
 from grader.server.guard import Caller, Tools, errors, fail
 from grader.server.office import BoardSettings
+from grader.server.race import Race
 from grader.server.replies import (
     BoardShown,
     EntryShown,
@@ -22,6 +23,7 @@ from grader.server.replies import (
     Words,
 )
 from grader.server.services import Services
+from grader.server.unchanged import kept, tag_of
 
 router = APIRouter()
 
@@ -65,11 +67,12 @@ def problem(tools: Tools, caller: Caller, name: ProblemName) -> Response:
 @router.get(
     "/leaderboards/{name}",
     response_model=Leaderboard,
-    responses=errors(401, 404),
+    responses=errors(401, 404) | {304: {"description": "It is still what If-None-Match says."}},
     summary="Who is ahead",
     tags=["problems"],
 )
 def leaderboard(
+    request: Request,
     tools: Tools,
     caller: Caller,
     name: ProblemName,
@@ -80,15 +83,19 @@ def leaderboard(
     Without `gpu` it is the GPU that comes first by name.
     """
     found, board = visible(tools, caller, name)
-    gpus = tools.ledger.board.gpus(found.digest)
-    chosen = next((one for one in gpus if gpu == one or is_of_type(one, gpu)), None)
+    races = sorted(tools.races.now()(found.digest), key=lambda race: race.gpu)
+    gpus = [race.gpu for race in races]
+    chosen = next((race for race in races if gpu == race.gpu or is_of_type(race.gpu, gpu)), None)
     if gpu is not None and chosen is None:
         fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {listed(gpus)}")
-    key = (name, chosen, tuple(gpus), _board(tools, board).model_dump_json(), tools.shelf.version())
-    content = tools.leaderboards.get(
-        key, lambda: _leaderboard(tools, found, board, chosen, gpus).model_dump_json().encode()
-    )
-    return Response(content, media_type="application/json")
+
+    def make() -> tuple[bytes, str]:
+        content = _leaderboard(tools, found, board, chosen, gpus).model_dump_json().encode()
+        return content, tag_of(content)
+
+    key, is_over = (name, chosen and chosen.gpu), visibility.is_over(board, tools.now())
+    content, tag = tools.leaderboards.get(key, make, (races, board, is_over))
+    return kept(request, content, tag, "application/json")
 
 
 def visible(tools: Services, caller: User | None, name: str) -> tuple[Problem, BoardSettings]:
@@ -110,17 +117,17 @@ def boards(tools: Services) -> dict[str, BoardSettings]:
 
 
 def _leaderboard(
-    tools: Services, problem: Problem, board: BoardSettings, gpu: str | None, gpus: list[str]
+    tools: Services, problem: Problem, board: BoardSettings, race: Race | None, gpus: list[str]
 ) -> Leaderboard:
-    entries = tools.ledger.board.leaderboard(problem.digest, gpu) if gpu else []
-    numbers = tools.shelf.submissions_of([entry.result_id for entry in entries])
+    racers = race.racers if race else ()
+    details = tools.races.details([racer.result_id for racer in racers])
     return Leaderboard(
         problem=problem.name,
         digest=problem.digest,
-        gpu=gpu,
+        gpu=race.gpu if race else None,
         gpus=gpus,
         board=_board(tools, board),
-        entries=[EntryShown.of(entry, numbers.get(entry.result_id)) for entry in entries],
+        entries=[EntryShown.of(racer, details[racer.result_id]) for racer in racers],
     )
 
 

@@ -176,7 +176,8 @@ def distribution(
     if ci_us is not None:
         low, high = min(low, ci_us[0]), max(high, ci_us[1])
     if high <= low:
-        low, high = low * 0.99, high * 1.01
+        room = abs(low) * 0.01 or 1.0
+        low, high = low - room, high + room
     bins = min(36, max(8, round(2 * math.sqrt(len(ordered)))))
     counts = [0] * bins
     for value in ordered:

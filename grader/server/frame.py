@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from grader.server import charts, views, words
 from grader.server.guard import csrf_field
+from grader.server.unchanged import kept, tag_of
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -38,7 +39,11 @@ def render(
     }
     text = environment.get_template(template).render(frame | values)
     # htmx asks at the same address for a piece of a page; no cache may take one for the other.
-    return HTMLResponse(text, status, {"Vary": "HX-Request, Cookie"} | dict(headers or {}))
+    told = {"Vary": "HX-Request, Cookie"} | dict(headers or {})
+    if status == 200 and frame["caller"] is None:  # what a caller alone sees is kept nowhere
+        content = text.encode()
+        return kept(request, content, tag_of(content), "text/html", told)
+    return HTMLResponse(text, status, told)
 
 
 def piece(template: str, **values: Any) -> Markup:

@@ -32,6 +32,13 @@ log = logging.getLogger(__name__)
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 
+WORK = "/api/v1/work/"
+"""Where workers pull."""
+
+SOURCES = ("/api/v1/submissions", "/submit")
+"""Where sources are sent. JSON is read as a whole while nobody else is served, and must be short.
+"""
+
 TOKEN_CHARS = 200
 """No token of ours is longer."""
 
@@ -70,7 +77,7 @@ class Gate:
         send = _with_headers(scope, send)
         try:
             caller = await self._admit(scope, headers)
-            limit = self._settings.body_bytes if caller else self._settings.anonymous_body_bytes
+            limit = self._body_bytes(caller, scope["path"])
             declared_bytes = int(headers.get("content-length") or 0)
             receive = _bounded(receive, limit, self._settings.body_s, declared_bytes)
             if declared_bytes > limit:
@@ -100,14 +107,20 @@ class Gate:
     async def _admit(self, scope: Scope, headers: Headers) -> User | None:
         """Who calls. Raises `Refusal` for a request that no route shall see."""
         address = scope["client"][0] if scope.get("client") else "unknown"
-        if (wait_s := self._throttle.request(address)) is not None:
-            raise too_often("too many requests from this address", wait_s)
+        authorization = headers.get("authorization")
+        # A host of many GPUs asks for jobs and tells of them more often than anyone else may ask;
+        # whether it is one, its token tells.
+        is_work = scope["path"].startswith(WORK) and authorization is not None
+        if not is_work:
+            self._count(address)
         if not (headers.get("content-length") or "0").isdecimal():
             raise Refusal(400, "bad_request", "Content-Length must be a number")
         is_api = scope["path"].startswith("/api/")
         changes = scope["method"] not in SAFE
-        if (authorization := headers.get("authorization")) is not None:
+        if authorization is not None:
             caller: User | None = await self._of_token(address, authorization)
+            if is_work and caller and caller.role != "worker":
+                self._count(address)
         else:
             caller = await self._of_session(scope, address, headers)
             if changes and not _same_origin(headers, needed=caller is not None):
@@ -117,16 +130,26 @@ class Gate:
         scope["state"]["caller"] = caller
         return caller
 
+    def _body_bytes(self, caller: User | None, path: str) -> int:
+        """The largest body that this caller may send there."""
+        if caller and path in SOURCES:
+            return self._settings.body_bytes
+        if caller and caller.role != "competitor" and path.startswith(WORK):
+            return self._settings.report_bytes
+        return self._settings.small_body_bytes
+
+    def _count(self, address: str) -> None:
+        if (wait_s := self._throttle.request(address)) is not None:
+            raise too_often("too many requests from this address", wait_s)
+
     async def _of_token(self, address: str, authorization: str) -> User:
         scheme, _, token = authorization.partition(" ")
         self._refuse_guessers(address)
         caller = None
         if scheme.casefold() == "bearer":
-            caller = await self._look_up(token.strip())
-            if caller is None:
-                await self._refuse_banned(token.strip())
+            caller = await self._look_up(address, token.strip(), self._known_or_banned)
         if caller is None:
-            self._throttle.failure(address)
+            self._throttle.failure(address, token.strip())
             raise Refusal(
                 401,
                 "bad_token",
@@ -141,9 +164,9 @@ class Gate:
         if not token:
             return None
         self._refuse_guessers(address)
-        caller = await self._look_up(token)
+        caller = await self._look_up(address, token, self._services.accounts.whoami)
         if caller is None:
-            self._throttle.failure(address)
+            self._throttle.failure(address, token)
             scope["state"]["stale_session"] = True
         return caller
 
@@ -151,19 +174,26 @@ class Gate:
         if (wait_s := self._throttle.is_guessing(address)) is not None:
             raise too_often("too many tokens that are not valid from this address", wait_s)
 
-    async def _look_up(self, token: str) -> User | None:
+    async def _look_up(
+        self, address: str, token: str, find: Callable[[str], User | None]
+    ) -> User | None:
         if not 0 < len(token) <= TOKEN_CHARS or not token.isascii():
             return None
+        if self._throttle.is_wrong(address, token):
+            return None
         try:
-            return await run_sync(self._services.accounts.whoami, token)
+            return await run_sync(find, token)
         except BoardError as error:
             log.error("%s", error)
             raise unavailable() from None
 
-    async def _refuse_banned(self, token: str) -> None:
-        reason = await run_sync(self._services.accounts.banned, token)
-        if reason is not None:
+    def _known_or_banned(self, token: str) -> User | None:
+        """Whose token this is. Raises `Refusal` for one that would be good but for a ban."""
+        accounts = self._services.accounts
+        caller = accounts.whoami(token)
+        if caller is None and (reason := accounts.banned(token)) is not None:
             raise Refusal(403, "banned", one_line(f"you are banned: {reason or 'no reason given'}"))
+        return caller
 
 
 def too_often(what: str, wait_s: int) -> Refusal:
@@ -191,7 +221,11 @@ def _same_origin(headers: Headers, *, needed: bool) -> bool:
     origin = headers.get("origin")
     if origin is None:
         return not needed
-    return urlsplit(origin).netloc.casefold() == headers.get("host", "").casefold() != ""
+    try:
+        netloc = urlsplit(origin).netloc
+    except ValueError:  # such as http://[
+        return False
+    return netloc.casefold() == headers.get("host", "").casefold() != ""
 
 
 def _bounded(receive: Receive, limit_bytes: int, limit_s: float, declared_bytes: int) -> Receive:

@@ -84,7 +84,8 @@ _MEANINGS = {
 }
 
 
-def services(request: Request) -> Services:
+# These are async, though they wait for nothing: the framework calls all else in another thread.
+async def services(request: Request) -> Services:
     """What the server was started with."""
     found: Services = request.app.state.services
     return found
@@ -95,7 +96,7 @@ _bearer = HTTPBearer(auto_error=False, description="A token of `grade admin user
 _cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="The pages' session.")
 
 
-def _caller(
+async def _caller(
     request: Request,
     _token: Annotated[Any, Depends(_bearer)],
     _session: Annotated[Any, Depends(_cookie)],
@@ -105,7 +106,7 @@ def _caller(
 
 
 def _of_role(*roles: str) -> Any:
-    def check(caller: Annotated[User | None, Depends(_caller)]) -> User:
+    async def check(caller: Annotated[User | None, Depends(_caller)]) -> User:
         if caller is None:
             fail(401, "no_token", NO_TOKEN, {"WWW-Authenticate": "Bearer"})
         if caller.role not in (*roles, "admin"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from anyio.to_thread import run_sync
@@ -23,10 +24,14 @@ class Hub:
     For one event loop; other threads may only call `close` and read what it counts.
     """
 
-    def __init__(self, ledger: Ledger, poll_s: float, listeners: int) -> None:
+    def __init__(
+        self, ledger: Ledger, poll_s: float, listeners: int, listeners_per_address: int
+    ) -> None:
         self._ledger = ledger
         self._poll_s = poll_s
         self._most = listeners
+        self._most_per_address = listeners_per_address
+        self._addresses: Counter[str] = Counter()
         self._boxes: dict[int, set[asyncio.Queue[Job | None]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -38,20 +43,21 @@ class Hub:
         """How many pollers run: one while anybody listens."""
         return 0 if self._task is None else 1
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nobody more may listen."""
-        return self._closed or self.listeners >= self._most
+    def is_full_for(self, address: str) -> bool:
+        """Whether nobody more may listen, or nobody more from this address."""
+        alone = self._addresses.get(address, 0)
+        return self._closed or self.listeners >= self._most or alone >= self._most_per_address
 
     def close(self) -> None:
         """Let every listener go, soon; the server ends."""
         self._closed = True
 
-    async def follow(self, number: int) -> AsyncIterator[Job]:
+    async def follow(self, number: int, address: str) -> AsyncIterator[Job]:
         """The job of a submission as it is now, and again at each change until it is final, or
         until the server ends."""
         box: asyncio.Queue[Job | None] = asyncio.Queue()
         self.listeners += 1
+        self._addresses[address] += 1
         self._boxes.setdefault(number, set()).add(box)
         if self._task is None:
             self._task = asyncio.create_task(self._poll())
@@ -66,6 +72,8 @@ class Hub:
                     return
         finally:
             self.listeners -= 1
+            self._addresses[address] -= 1
+            self._addresses += Counter()  # only those that are not 0
             self._boxes[number].discard(box)
             if not self._boxes[number]:
                 del self._boxes[number]

@@ -1,6 +1,7 @@
-"""Markdown and code as HTML: statements with math and tables, sources with colours. Pure.
+"""Markdown as HTML: statements with math, tables and code. Pure.
 
-What comes out holds no script and no style attribute, whatever went in.
+Statements are the operator's; for what strangers write there is `grader.server.colours`. What comes
+out holds no script and no style attribute, whatever went in.
 """
 
 from __future__ import annotations
@@ -20,9 +21,6 @@ from pygments import highlight as coloured
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
-
-COLOURED_CHARS = 256 * 1024
-"""A longer source is shown without colours, which would take seconds."""
 
 _MATHML = "{http://www.w3.org/1998/Math/MathML}"
 _ELEMENTS = frozenset(
@@ -55,12 +53,12 @@ def render(text: str) -> Markup:
 
 
 def highlight(code: str, language: str) -> Markup:
-    """A source, coloured by classes; `language` is ``python``, ``cuda`` or what a fence names."""
+    """An example in a statement, coloured by classes; `language` is what its fence names."""
     try:
         lexer = get_lexer_by_name(language, stripnl=False) if language else None
     except ClassNotFound:
         lexer = None
-    if lexer is None or len(code) > COLOURED_CHARS:
+    if lexer is None:
         return escape(code)
     return Markup(coloured(code, lexer, HtmlFormatter(nowrap=True)))  # Pygments escapes
 

@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Engine, delete, insert, literal, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    bindparam,
+    delete,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from grader.board.database import reading, writing
 from grader.board.schema import Moment, results, voids
@@ -53,7 +63,7 @@ class Office:
     def board(self, problem: str) -> BoardSettings:
         """The settings of a problem's board; the defaults when nobody has set any."""
         with reading(self._engine) as connection:
-            row = connection.execute(_BOARDS.where(boards.c.problem == problem)).mappings().first()
+            row = connection.execute(_BOARD, {"name": problem}).mappings().first()
         return BoardSettings() if row is None else BoardSettings(**row)
 
     def boards(self) -> dict[str, BoardSettings]:
@@ -138,26 +148,46 @@ class Office:
             note(connection, self._now(), by, "release", submission_id)
         return True
 
+    def cancel(self, submission_id: int, by: str) -> bool:
+        """End an unfinished submission. False when there is none (any more)."""
+        if not is_possible(submission_id):
+            return False
+        with writing(self._engine, "office") as connection:
+            return self._cancel(connection, submission_id, by)
+
     def delete(self, submission_id: int, by: str) -> Literal["cancelled", "deleted"] | None:
         """Cancel an unfinished submission, or take the result of a done one off the board and out
-        of everyone's sight. None when there is nothing to delete (any more)."""
+        of everyone's sight, with those by which rejudges have replaced it. None when there is
+        nothing to delete (any more)."""
         if not is_possible(submission_id):
             return None
-        now = self._now()
-        job = jobs.c.submission_id == submission_id
-        unfinished = update(jobs).where(job, jobs.c.state.in_(UNFINISHED))
         with writing(self._engine, "office") as connection:
-            values = cancelled(by) | {jobs.c.updated_at: now}
-            if connection.execute(unfinished.values(values)).rowcount == 1:
-                note(connection, now, by, "cancel", submission_id)
+            if self._cancel(connection, submission_id, by):
                 return "cancelled"
-            result = connection.scalar(select(jobs.c.result_id).where(job))
-            already = (voids.c.result_id == result) & (voids.c.why == "deleted")
-            if result is None or connection.scalar(select(voids.c.result_id).where(already)):
+            deleted = select(voids.c.result_id).where(voids.c.why == "deleted")
+            found = select(jobs.c.submission_id, jobs.c.result_id).where(
+                jobs.c.submission_id.in_(_with_later(submission_id)),
+                jobs.c.result_id.is_not(None),
+                jobs.c.result_id.not_in(deleted),
+            )
+            numbers = {row[0]: row[1] for row in connection.execute(found)}
+            if submission_id not in numbers:
                 return None
-            connection.execute(insert(voids).values(result_id=result, why="deleted", at=now, by=by))
+            now = self._now()
+            values = {"why": "deleted", "at": now, "by": by}
+            connection.execute(
+                insert(voids), [{"result_id": number} | values for number in numbers.values()]
+            )
             note(connection, now, by, "delete", submission_id)
         return "deleted"
+
+    def _cancel(self, connection: Connection, submission_id: int, by: str) -> bool:
+        job = (jobs.c.submission_id == submission_id) & jobs.c.state.in_(UNFINISHED)
+        values = cancelled(by) | {jobs.c.updated_at: self._now()}
+        ended = connection.execute(update(jobs).where(job).values(values)).rowcount == 1
+        if ended:
+            note(connection, self._now(), by, "cancel", submission_id)
+        return ended
 
     def voided(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
         """Those of these results that do not count → why: ``rejudged``, ``preview``, ``deleted``,
@@ -174,5 +204,14 @@ class Office:
         return acts(self._engine, limit, before)
 
 
-_BOARDS = select(boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note)
+_BOARD = select(boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note).where(
+    boards.c.problem == bindparam("name")
+)
 _VOID = ["result_id", "why", "at", "by"]
+
+
+def _with_later(submission_id: int) -> Select[int]:
+    """A submission's number, and those of the submissions that rejudges have made of it."""
+    line = select(submissions.c.id).where(submissions.c.id == submission_id).cte(recursive=True)
+    later = select(submissions.c.id).join(line, submissions.c.original_id == line.c.id)
+    return select(line.union(later).c.id)

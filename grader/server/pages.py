@@ -13,11 +13,13 @@ from starlette.staticfiles import StaticFiles
 
 from grader.fleet import State
 from grader.server import api, markdown, views
+from grader.server.colours import coloured
 from grader.server.frame import STATIC, piece, render
 from grader.server.fresh import Fresh
 from grader.server.gate import too_often
-from grader.server.guard import COOKIE, Caller, Tools, check_csrf, fail
+from grader.server.guard import COOKIE, Caller, Tools, check_csrf, csrf_field, fail
 from grader.server.race import FRESH_S, on_record
+from grader.server.replies import Words
 from grader.server.views import Views
 
 SESSION_S = 12 * 3600
@@ -63,9 +65,8 @@ def page_home(request: Request, tools: Tools, caller: Caller) -> Response:
         cards = [(place, desk.views.race(place, None)) for place in places]
         return piece("_boards.html", cards=cards, now=tools.now())
 
-    boards = [(place.name, place.board, place.over) for place in places]
     names = tuple(place.name for place in places)
-    shown = desk.fresh.get(("home", names), make, (tools.shelf.version(), boards))
+    shown = desk.fresh.get(("home", names), make, places)
     return render(request, "home.html", boards=shown)
 
 
@@ -99,10 +100,13 @@ def page_leaderboard(
     """Who is ahead on one GPU."""
     desk = _desk(request)
     place = desk.views.place(caller, name)
+    race = desk.views.race(place, gpu)
+    page = min(page, views.pages_of(race)) if race else 1
     me = caller.name if caller else None
+    if race and me not in {racer.user for racer in views.racers_of(race, page)}:
+        me = None  # whoever is not on it sees what all see
 
     def make() -> Markup:
-        race = desk.views.race(place, gpu)
         if race is None:
             return piece(
                 "_nobody.html", place=place, records=on_record(place.problem),
@@ -111,27 +115,39 @@ def page_leaderboard(
         table = desk.views.table(place, race, page)
         return piece("_race.html", table=table, me=me, now=tools.now())
 
-    version = (tools.shelf.version(), place.board, place.over)
-    race = desk.fresh.get((name, gpu, page, me), make, version)
-    return render(request, "leaderboard.html", place=place, race=race, gpu=gpu)
+    version = (place, None if race else tools.shelf.version())
+    shown = desk.fresh.get((name, gpu, page, me), make, version)
+    return render(request, "leaderboard.html", place=place, race=shown, gpu=gpu)
 
 
 # Submissions -------------------------------------------------------------------------------------
 
 
 @router.get("/submissions/{number}")
-def page_submission(request: Request, caller: Caller, number: int) -> Response:
+def page_submission(request: Request, tools: Tools, caller: Caller, number: int) -> Response:
     """Verdict, cases, times, what went wrong, log, source."""
     desk = _desk(request)
-    seen = desk.views.submission(caller, number)
-    source = desk.views.source(seen)
-    return render(
-        request,
-        "submission.html",
-        seen=seen,
-        source=None if source is None else markdown.highlight(source, seen.line.language),
-        rivals=desk.views.rivals(caller, seen),
-    )
+    job, line, allowed = api.look_up(tools, caller, number)
+    place = desk.views.place_of(line)
+
+    def make(**more: object) -> Markup:
+        seen = desk.views.seen(job, line, allowed, place)
+        source = desk.views.source(seen)
+        return piece(
+            "_submission.html",
+            seen=seen,
+            source=None if source is None else coloured(source, line.language),
+            rivals=desk.views.rivals(seen),
+            now=tools.now(),
+            **more,
+        )
+
+    if job.state is State.DONE and not (allowed.details or allowed.source):
+        # What strangers see; sources and logs may be too large to keep many of them.
+        shown = desk.fresh.get(("submission", number, allowed), make, (line, place))
+    else:
+        shown = make(caller=caller, csrf=csrf_field(request))
+    return render(request, "submission.html", job=job, shown=shown)
 
 
 @router.get("/submissions/{number}/state")
@@ -167,7 +183,7 @@ def page_compare(request: Request, caller: Caller, number: int, other: int) -> R
 
 
 @router.get("/users/{name:path}")
-def page_user(request: Request, caller: Caller, name: str, before: int | None = None) -> Response:
+def page_user(request: Request, caller: Caller, name: Words, before: int | None = None) -> Response:
     """Where a user stands, and what he handed in."""
     desk = _desk(request)
     standings = desk.views.standings(caller, name)
@@ -214,10 +230,10 @@ def page_hand_in(
     request: Request,
     tools: Tools,
     caller: Caller,
-    problem: Annotated[str, Form()],
+    problem: Annotated[Words, Form()],
     file: Annotated[UploadFile, File()],
     csrf: Annotated[str, Form()] = "",
-    gpu: Annotated[str, Form()] = "",
+    gpu: Annotated[Words, Form()] = "",
 ) -> Response:
     """Hand in, and watch: in the same page with htmx, on the submission's own page without."""
     if caller is None:
@@ -243,9 +259,12 @@ def page_cancel(
         fail(401, "no_session", "your session has ended; log in again")
     check_csrf(request, csrf)
     seen = _desk(request).views.submission(caller, number)
-    if caller.name != seen.job.user and caller.role != "admin":
+    if caller.role == "admin":
+        tools.office.cancel(number, caller.name)
+    elif caller.name == seen.job.user:
+        tools.ledger.cancel(number, caller.name)
+    else:
         fail(403, "not_yours", "only its author can cancel a submission")
-    tools.ledger.cancel(number, caller.name)
     return RedirectResponse(f"/submissions/{number}", 303)
 
 
@@ -270,9 +289,10 @@ def page_open_session(
     throttle = request.state.throttle
     if (wait_s := throttle.is_guessing(address)) is not None:
         raise too_often("too many tokens that are not valid from this address", wait_s)
-    session = tools.accounts.open_session(token.strip()) if token.isascii() else None
+    token = token.strip()
+    session = tools.accounts.open_session(token) if token.isascii() else None
     if session is None:
-        throttle.failure(address)
+        throttle.failure(address, token)
         message = "This token is not valid. Paste all of it, or ask an admin for another one."
         return render(request, "login.html", status=401, to=_own(to), message=message)
     answer = RedirectResponse(_own(to), 303)

@@ -5,47 +5,57 @@ was measured against. Read with few columns, since a board may hold many thousan
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from bisect import bisect
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
+from typing import NamedTuple
 
-from sqlalchemy import RowMapping
+from pydantic import BaseModel
 
-from grader.board import Board
 from grader.board.ranking import ranks
 from grader.judge.timings import Recorded, recorded
 from grader.problem import Problem, ProblemError
-from grader.report import CaseResult, geometric_mean
+from grader.report import geometric_mean
 from grader.server.charts import Step
 from grader.server.fresh import Fresh
-from grader.server.shelf import Shelf
+from grader.server.shelf import Line, Ranked, Shelf
 
 FRESH_S = 5.0
 """How long a leaderboard is kept where nothing is seen to change. Reading one of many results costs
 more than all the rest of a page."""
 
-REMEMBERED = 4096
-"""How many results' details are kept in memory."""
+REMEMBERED = 20_000
+"""How many results' details are kept in memory, about 1 KB each."""
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Racer:
-    """A user's best ranked result."""
+class Racer(NamedTuple):
+    """A user's best ranked result. A tuple, since thousands are made at a time."""
 
     rank: int
     user: str
     result_id: int
+    submission_id: int | None
+    """None for a result that was not handed in to a server."""
     score_us: float
     ci_us: tuple[float, float]
     language: str
-    at: datetime
+    created_at: str
+    """ISO 8601, UTC."""
+
+    @property
+    def at(self) -> datetime:
+        """When it was graded."""
+        return _moment(self.created_at)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Race:
-    """One leaderboard."""
+    """One leaderboard. It is made anew when it changes, so that its identity is its version."""
 
     gpu: str
     racers: tuple[Racer, ...] = ()
@@ -60,7 +70,11 @@ class Race:
 
     def of(self, user: str) -> Racer | None:
         """Where a user stands."""
-        return next((racer for racer in self.racers if racer.user == user), None)
+        return self._by_user.get(user)
+
+    @cached_property
+    def _by_user(self) -> dict[str, Racer]:
+        return {racer.user: racer for racer in self.racers}
 
 
 @dataclass(frozen=True)
@@ -90,34 +104,53 @@ class Races:
     """Reads the leaderboards of one database."""
 
     shelf: Shelf
-    board: Board
     _details: dict[int, Detail] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _fresh: Fresh[tuple[Race, ...]] = field(default_factory=lambda: Fresh(FRESH_S))
 
-    def all(self, digest: str) -> tuple[Race, ...]:
-        """Those of one version of a problem, most entrants first. Raises `BoardError`."""
-        return self._fresh.get(digest, lambda: self._read(digest), self.shelf.version())
+    def now(self) -> Callable[[str], tuple[Race, ...]]:
+        """Gives the leaderboards of one version of a problem by its digest, most entrants first, as
+        they are at this moment. Raises `BoardError`, and so does what it returns."""
+        version = self.shelf.version()
+        return lambda digest: self._fresh.get(digest, lambda: self._read(digest), version)
 
     def _read(self, digest: str) -> tuple[Race, ...]:
-        found = []
-        for gpu in self.board.gpus(digest):
-            rows = self.shelf.ranked(digest, gpu)
-            found.append(Race(gpu, _racers(rows), _steps(rows)))
+        rows: dict[str, list[Ranked]] = {}
+        for row in self.shelf.ranked(digest):
+            rows.setdefault(row.gpu, []).append(row)
+        found = [Race(gpu, _racers(some), _steps(some)) for gpu, some in rows.items()]
         return tuple(sorted(found, key=lambda race: (-len(race.racers), race.gpu)))
 
+    def rank(self, line: Line) -> int | None:
+        """Where a result stands among the best of the others; None for one that is not ranked."""
+        if not line.ranked or line.void or line.result_id is None or line.score_us is None:
+            return None
+        found = self.now()(line.problem_digest)
+        race = next((race for race in found if race.gpu == line.gpu), Race(str(line.gpu)))
+        own = race.of(line.user)
+        if own is not None and own.result_id == line.result_id:
+            return own.rank
+        others = [racer for racer in race.racers if racer is not own]
+        key = (line.score_us, line.result_id)
+        place = bisect(others, key, key=lambda racer: (racer.score_us, racer.result_id))
+        ahead = [racer.ci_us for racer in others[:place]]
+        return ranks([*ahead, (line.ci_low_us or 0.0, line.ci_high_us or 0.0)])[place]
+
     def detail(self, result_id: int) -> Detail:
-        """What a result's report says. Reports are kept for good, so this is read once."""
-        if result_id not in self._details:
-            if len(self._details) >= REMEMBERED:
-                self._details.clear()
-            report = self.board.result(result_id).report
-            timed = [case for case in report.cases if case.kind == "benchmark"]
-            self._details[result_id] = Detail(
-                sol=share(timed),
-                speedup=report.speedup,
-                times_us={case.name: case.time_us for case in timed if case.time_us is not None},
-            )
-        return self._details[result_id]
+        """What a result's report says."""
+        return self.details([result_id])[result_id]
+
+    def details(self, result_ids: Collection[int]) -> dict[int, Detail]:
+        """What the reports of these results say. They never change, so each is read once."""
+        with self._lock:
+            known = {n: self._details[n] for n in result_ids if n in self._details}
+        missing = [number for number in result_ids if number not in known]
+        read = {number: _detail(report) for number, report in self.shelf.reports(missing)}
+        with self._lock:
+            self._details |= read
+            for oldest in list(self._details)[: max(0, len(self._details) - REMEMBERED)]:
+                del self._details[oldest]
+        return known | read
 
     def yardsticks(self, problem: Problem, race: Race) -> list[Yardstick]:
         """What the leader was measured against, and what is on record for this GPU; fastest first.
@@ -151,10 +184,34 @@ def on_record(problem: Problem) -> list[Recorded]:
         return []
 
 
-def share(timed: Sequence[CaseResult]) -> float | None:
+def share(sols: Sequence[float | None]) -> float | None:
     """The fraction of the roofline over all benchmark cases; None where it is not known."""
-    sols = [case.sol for case in timed if case.sol]
-    return geometric_mean(sols) if sols else None
+    known = [sol for sol in sols if sol and sol > 0]
+    return geometric_mean(known) if known else None
+
+
+class _Case(BaseModel):
+    name: str
+    kind: str
+    time_us: float | None = None
+    sol: float | None = None
+
+
+class _Brief(BaseModel):
+    """What `Detail` needs of a report, which is five times as fast to read as all of it."""
+
+    speedup: dict[str, float]
+    cases: list[_Case]
+
+
+def _detail(report: str) -> Detail:
+    brief = _Brief.model_validate_json(report)
+    timed = [case for case in brief.cases if case.kind == "benchmark"]
+    return Detail(
+        sol=share([case.sol for case in timed]),
+        speedup=brief.speedup,
+        times_us={case.name: case.time_us for case in timed if case.time_us is not None},
+    )
 
 
 def _of_record(problem: Problem, record: Recorded) -> list[Yardstick]:
@@ -168,27 +225,30 @@ def _of_record(problem: Problem, record: Recorded) -> list[Yardstick]:
     ]
 
 
-def _racers(rows: Sequence[RowMapping]) -> tuple[Racer, ...]:
-    best: dict[str, RowMapping] = {}
+def _racers(rows: Sequence[Ranked]) -> tuple[Racer, ...]:
+    best: dict[str, Ranked] = {}
     for row in rows:
-        best.setdefault(row["user"], row)
-    ordered = list(best.values())
-    shared = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in ordered])
+        best.setdefault(row.user, row)
+    intervals = [(row.ci_low_us, row.ci_high_us) for row in best.values()]
     return tuple(
         Racer(
-            rank, row["user"], row["id"], row["score_us"],
-            (row["ci_low_us"], row["ci_high_us"]), row["language"], _moment(row["created_at"]),
+            rank, row.user, row.id, row.submission_id, row.score_us, interval, row.language,
+            row.created_at,
         )
-        for rank, row in zip(shared, ordered, strict=True)
+        for rank, row, interval in zip(ranks(intervals), best.values(), intervals, strict=True)
     )  # fmt: skip
 
 
-def _steps(rows: Sequence[RowMapping]) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    for row in sorted(rows, key=lambda row: (row["created_at"], row["id"])):
-        if not steps or row["score_us"] < steps[-1].time_us:
-            steps.append(Step(_moment(row["created_at"]), row["score_us"], row["user"]))
-    return tuple(steps)
+def _steps(rows: Sequence[Ranked]) -> tuple[Step, ...]:
+    """What was a record when it came: none of those that are better, which stand before it, was
+    there already."""
+    records: list[Ranked] = []
+    for row in rows:
+        if not records or row.created_at < records[-1].created_at:
+            if records and records[-1].score_us == row.score_us:
+                records.pop()
+            records.append(row)
+    return tuple(Step(_moment(row.created_at), row.score_us, row.user) for row in reversed(records))
 
 
 def _moment(text: str) -> datetime:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from grader.board import Entry
 from grader.fleet import Job, State
 from grader.judge import Progress
 from grader.report import Report, Verdict
+from grader.server.race import Detail, Racer
 from grader.submission import Language
 
 
@@ -215,18 +215,18 @@ class EntryShown(BaseModel):
     sol: float | None
 
     @classmethod
-    def of(cls, entry: Entry, submission_id: int | None) -> EntryShown:
-        """From the board's entry."""
+    def of(cls, racer: Racer, detail: Detail) -> EntryShown:
+        """From what the server knows of it."""
         return cls(
-            rank=entry.rank,
-            user=entry.user,
-            submission_id=submission_id,
-            score_us=entry.score_us,
-            ci_us=entry.ci_us,
-            language=entry.language,
-            created_at=datetime.fromisoformat(entry.created_at),
-            speedup=entry.speedup,
-            sol=entry.sol,
+            rank=racer.rank,
+            user=racer.user,
+            submission_id=racer.submission_id,
+            score_us=racer.score_us,
+            ci_us=racer.ci_us,
+            language=racer.language,
+            created_at=racer.at,
+            speedup=detail.speedup,
+            sol=detail.sol,
         )
 
 

@@ -15,6 +15,7 @@ import uvicorn
 from grader.fleet.dispatch import Dispatcher
 from grader.fleet.engine import Engine
 from grader.server.app import create_app
+from grader.server.patience import Patience
 from grader.server.services import Services
 
 ANSWER_S = 5
@@ -58,6 +59,8 @@ def serve(
     services.metrics.watch_sweeps(lambda: dispatcher.swept)
     config = uvicorn.Config(
         create_app(services),
+        http=Patience,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -68,8 +71,9 @@ def serve(
     )
     try:
         dispatcher.start()
-        _Server(config, on_exit).run(sockets=[listener])
-        dispatcher.drain(drain_s)
+        server = _Server(config, on_exit)
+        server.run(sockets=[listener])
+        dispatcher.drain(0 if server.force_exit else drain_s)
     finally:
         dispatcher.drain(0)
         engine.close(0)

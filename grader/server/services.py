@@ -16,11 +16,9 @@ from grader.server.fresh import Fresh
 from grader.server.hub import Hub
 from grader.server.metrics import Metrics
 from grader.server.office import Office
+from grader.server.race import FRESH_S, Races
 from grader.server.settings import Settings
 from grader.server.shelf import Shelf
-
-LEADERBOARD_S = 60.0
-"""How long the API's answer is kept for a leaderboard on which nothing happens."""
 
 
 def utc_now() -> datetime:
@@ -40,10 +38,11 @@ class Services:
     """By name, as they were when the server started."""
     now: Callable[[], datetime]
     shelf: Shelf
+    races: Races
     hub: Hub
     metrics: Metrics
-    leaderboards: Fresh[bytes]
-    """Answers of the API, since making one costs more than all the rest."""
+    leaderboards: Fresh[tuple[bytes, str]]
+    """Answers of the API with their tags, since making one costs more than all the rest."""
 
     @classmethod
     def open(
@@ -70,9 +69,10 @@ class Services:
             problems=dict(problems),
             now=now,
             shelf=shelf,
-            hub=Hub(ledger, settings.poll_s, settings.listeners),
+            races=Races(shelf),
+            hub=Hub(ledger, settings.poll_s, settings.listeners, settings.listeners_per_address),
             metrics=Metrics(ledger, shelf, settings.worker_alive_s, now),
-            leaderboards=Fresh(LEADERBOARD_S),
+            leaderboards=Fresh(FRESH_S),
         )
 
     def close(self) -> None:

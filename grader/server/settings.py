@@ -24,9 +24,11 @@ class Settings:
     max_queue: int = 1000
     """Submissions that wait, of all users together."""
     body_bytes: int = (16 << 20) + (64 << 10)
-    """The largest body of a caller who is known: the largest source, and a form around it."""
-    anonymous_body_bytes: int = 64 << 10
-    """The largest body of one who is not."""
+    """The largest body with a source in it: the largest source, and a form around it."""
+    report_bytes: int = 4 << 20
+    """The largest body of a worker; a report takes a few hundred kilobytes."""
+    small_body_bytes: int = 64 << 10
+    """The largest body of all others, and of a caller who is not known."""
     body_s: float = 20.0
     """How long a body may take to arrive."""
     requests_per_minute: int = 600
@@ -37,6 +39,8 @@ class Settings:
     """Tokens that are none, of one address, before it is not listened to for a while."""
     listeners: int = 1000
     """Streams of events at one time."""
+    listeners_per_address: int = 100
+    """Of those, how many to one address."""
     poll_s: float = 0.5
     """How often the database is asked what the listeners wait for."""
     worker_alive_s: float = 60.0

@@ -4,14 +4,14 @@ into one line, without the reports and the sources, which are large.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Engine, RowMapping, Select, func, select
+from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, func, select
 
 from grader.board.database import reading
-from grader.board.ranking import ranks
 from grader.board.schema import counts, results, voids
 from grader.board.store import MAX_ID
 from grader.fleet import State
@@ -40,19 +40,26 @@ class Line:
     """The GPU it ran on."""
     ranked: bool
     score_us: float | None
+    ci_low_us: float | None
+    ci_high_us: float | None
     void: frozenset[str]
     """Why its result does not count; empty where it does."""
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where one ranked result stands."""
+class Ranked(NamedTuple):
+    """A result that ranks. A tuple, since thousands are read at a time."""
 
-    rank: int
+    id: int
+    gpu: str
     user: str
-    result_id: int
     score_us: float
-    ci_us: tuple[float, float]
+    ci_low_us: float
+    ci_high_us: float
+    language: str
+    created_at: str
+    """ISO 8601, UTC."""
+    submission_id: int | None
+    """None for a result that was not handed in to a server."""
 
 
 class Shelf:
@@ -65,7 +72,7 @@ class Shelf:
         """One submission, a rejudge's too; None when there is none of this number."""
         if not 0 < submission_id <= MAX_ID:
             return None
-        return next(iter(self._lines(_LINES.where(submissions.c.id == submission_id))), None)
+        return next(iter(self._lines(_LINE, {"number": submission_id})), None)
 
     def lines(
         self,
@@ -105,39 +112,20 @@ class Shelf:
             content = connection.scalar(query)
         return None if content is None else bytes(content)
 
-    def submissions_of(self, result_ids: Collection[int]) -> dict[int, int]:
-        """Number on the board → number of the submission, for those that came by way of a job."""
-        query = select(jobs.c.result_id, jobs.c.submission_id)
-        found: dict[int, int] = {}
+    def reports(self, result_ids: Collection[int]) -> Iterator[tuple[int, str]]:
+        """Numbers on the board, and the reports in JSON."""
+        query = select(results.c.id, results.c.report)
         wanted = list(result_ids)
-        with reading(self._engine) as connection:
-            for start in range(0, len(wanted), 500):
-                some = query.where(jobs.c.result_id.in_(wanted[start : start + 500]))
-                found.update((row[0], row[1]) for row in connection.execute(some))
-        return found
-
-    def rank(self, line: Line) -> int | None:
-        """Where a result stands among the best of the others; None for one that is not ranked."""
-        if line.result_id is None or not line.ranked or line.void or line.gpu is None:
-            return None
-        rows = [
-            row
-            for row in self.ranked(line.problem_digest, line.gpu)
-            if row["user"] != line.user or row["id"] == line.result_id
-        ]
-        placed = _placed(rows)
-        return next((one.rank for one in placed if one.result_id == line.result_id), None)
-
-    def standings(self, problem_digest: str, gpu: str) -> list[Standing]:
-        """The best result of each user, in order: the leaderboard without its details."""
-        return _placed(self.ranked(problem_digest, gpu))
+        for start in range(0, len(wanted), 500):
+            with reading(self._engine) as connection:
+                some = query.where(results.c.id.in_(wanted[start : start + 500]))
+                found = connection.execute(some).all()
+            yield from ((row[0], row[1]) for row in found)
 
     def version(self) -> tuple[int, int, int]:
         """Something that is another after every change of any leaderboard."""
-        newest = select(func.coalesce(func.max(results.c.id), 0)).scalar_subquery()
-        off = select(func.count(), func.coalesce(func.sum(voids.c.result_id), 0)).subquery()
         with reading(self._engine) as connection:
-            row = connection.execute(select(newest, *off.c)).one()
+            row = connection.execute(_VERSION).one()
         return int(row[0]), int(row[1]), int(row[2])
 
     def states(self) -> dict[State, int]:
@@ -165,36 +153,35 @@ class Shelf:
         with reading(self._engine) as connection:
             return connection.scalar(query)
 
-    def ranked(self, problem_digest: str, gpu: str) -> list[RowMapping]:
-        """Every ranked result that counts, fastest first, without its report."""
+    def ranked(self, problem_digest: str) -> list[Ranked]:
+        """Every ranked result that counts, on every GPU, fastest first."""
         query = (
             select(
                 results.c.id,
+                results.c.gpu,
                 results.c.user,
                 results.c.score_us,
                 results.c.ci_low_us,
                 results.c.ci_high_us,
                 results.c.language,
                 results.c.created_at,
+                jobs.c.submission_id,
             )
-            .where(
-                results.c.problem_digest == problem_digest,
-                results.c.gpu == gpu,
-                results.c.ranked,
-                counts(),
-            )
+            .join(jobs, jobs.c.result_id == results.c.id, isouter=True)
+            .where(results.c.problem_digest == problem_digest, results.c.ranked, counts())
             .order_by(results.c.score_us, results.c.id)
         )
         with reading(self._engine) as connection:
-            return list(connection.execute(query).mappings())
+            return [Ranked(*row) for row in connection.execute(query)]
 
-    def _lines(self, query: Select[tuple[object, ...]]) -> list[Line]:
+    def _lines(
+        self, query: Select[tuple[object, ...]], values: Mapping[str, int] | None = None
+    ) -> list[Line]:
         with reading(self._engine) as connection:
-            rows = list(connection.execute(query).mappings())
+            rows = list(connection.execute(query, values).mappings())
             done = [row["result_id"] for row in rows if row["result_id"] is not None]
-            why = select(voids.c.result_id, voids.c.why).where(voids.c.result_id.in_(done))
             void: dict[int, set[str]] = {}
-            for result_id, reason in connection.execute(why) if done else ():
+            for result_id, reason in connection.execute(_WHY, {"done": done}) if done else ():
                 void.setdefault(result_id, set()).add(reason)
         return [_line(row, frozenset(void.get(row["result_id"], ()))) for row in rows]
 
@@ -215,9 +202,23 @@ _LINES: Select[tuple[object, ...]] = (
         results.c.gpu,
         results.c.ranked,
         results.c.score_us,
+        results.c.ci_low_us,
+        results.c.ci_high_us,
     )
     .join(jobs, jobs.c.submission_id == submissions.c.id)
     .join(results, results.c.id == jobs.c.result_id, isouter=True)
+)
+
+
+# What pages ask for all the time is put together once.
+_LINE = _LINES.where(submissions.c.id == bindparam("number"))
+_WHY = select(voids.c.result_id, voids.c.why).where(
+    voids.c.result_id.in_(bindparam("done", expanding=True))
+)
+_OFF = select(func.count(), func.coalesce(func.sum(voids.c.result_id), 0)).subquery()
+_VERSION = select(
+    select(func.coalesce(func.max(results.c.id), 0)).scalar_subquery(),
+    *_OFF.c,
 )
 
 
@@ -235,15 +236,3 @@ def _line(row: RowMapping, void: frozenset[str]) -> Line:
             "void": void,
         }
     )
-
-
-def _placed(rows: list[RowMapping]) -> list[Standing]:
-    """Ranks over each user's first row, the rows being in order of score."""
-    best: dict[str, RowMapping] = {}
-    for row in rows:
-        best.setdefault(row["user"], row)
-    shared = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in best.values()])
-    return [
-        Standing(rank, user, row["id"], row["score_us"], (row["ci_low_us"], row["ci_high_us"]))
-        for rank, (user, row) in zip(shared, best.items(), strict=True)
-    ]

@@ -6,6 +6,7 @@ Whom what is shown is settled by `grader.server.visibility`; nothing in here dec
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,10 +16,10 @@ from grader.judge import Progress
 from grader.problem import Problem
 from grader.report import CaseResult, Report, Verdict
 from grader.server.accounts import User
-from grader.server.api import look_up, report_of
+from grader.server.api import in_flight, look_up, report_of
 from grader.server.guard import fail
 from grader.server.office import BoardSettings
-from grader.server.race import Detail, Race, Racer, Races, Yardstick, share
+from grader.server.race import Detail, Race, Racer, Yardstick, share
 from grader.server.services import Services
 from grader.server.shelf import Line
 from grader.server.visibility import Sight, is_over, sees_board, sight
@@ -44,6 +45,8 @@ class Place:
     problem: Problem
     board: BoardSettings
     over: bool
+    races: tuple[Race, ...]
+    """Its leaderboards, most entrants first."""
 
     @property
     def name(self) -> str:
@@ -57,7 +60,6 @@ class Row:
 
     racer: Racer | None = None
     detail: Detail | None = None
-    submission_id: int | None = None
     marks: dict[str, float] = field(default_factory=dict)
     """Where each baseline stands on this row's bar, as a share of the roofline."""
     yardstick: Yardstick | None = None
@@ -70,8 +72,6 @@ class Table:
 
     place: Place
     race: Race
-    gpus: list[str]
-    """Every GPU with a leaderboard."""
     rows: list[Row]
     yardsticks: list[Yardstick]
     page: int
@@ -119,7 +119,7 @@ class Seen:
     @property
     def sol(self) -> float | None:
         """The fraction of the roofline over all benchmark cases."""
-        return share(self.cases("benchmark"))
+        return share([case.sol for case in self.cases("benchmark")])
 
 
 @dataclass(frozen=True)
@@ -139,23 +139,22 @@ class Views:
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        board = services.ledger.board
-        self.races = Races(services.shelf, board)
+        self.races = services.races
 
     # Problems and leaderboards ------------------------------------------------------------------
 
     def places(self, caller: User | None) -> list[Place]:
         """The boards that a caller sees: open ones first, by deadline, and lively ones before."""
-        boards = self.services.office.boards()
+        boards, races = self.services.office.boards(), self.races.now()
         seen = [
-            self._place(problem, board)
+            self._place(problem, board, races(problem.digest))
             for name, problem in self.services.problems.items()
             if sees_board(caller, board := boards.get(name, BoardSettings()))
         ]
         far = datetime.max.replace(tzinfo=UTC)
         return sorted(
             seen,
-            key=lambda one: (one.over, one.board.deadline or far, not self.all(one), one.name),
+            key=lambda one: (one.over, one.board.deadline or far, not one.races, one.name),
         )
 
     def place(self, caller: User | None, name: str) -> Place:
@@ -164,38 +163,31 @@ class Views:
         if problem is not None:
             board = self.services.office.board(name)
             if sees_board(caller, board):
-                return self._place(problem, board)
+                return self._place(problem, board, self.races.now()(problem.digest))
         fail(404, "no_such_problem", "there is no such problem here")
 
-    def _place(self, problem: Problem, board: BoardSettings) -> Place:
-        return Place(problem, board, is_over(board, self.services.now()))
-
-    def all(self, place: Place) -> tuple[Race, ...]:
-        """A problem's leaderboards, most entrants first."""
-        return self.races.all(place.problem.digest)
+    def _place(self, problem: Problem, board: BoardSettings, races: tuple[Race, ...]) -> Place:
+        return Place(problem, board, is_over(board, self.services.now()), races)
 
     def race(self, place: Place, gpu: str | None) -> Race | None:
         """A problem's leaderboard: on the GPU asked for, or where most compete. None where none
         ranks yet. Raises the refusal of a GPU on which nothing ranks."""
-        found = [race for race in self.all(place) if gpu in (None, race.gpu)]
+        found = [race for race in place.races if gpu in (None, race.gpu)]
         if gpu is not None and not found:
             fail(404, "no_such_gpu", "no result ranks on such a GPU")
         return found[0] if found else None
 
     def table(self, place: Place, race: Race, page: int) -> Table:
-        """One page of a leaderboard. Pages count from 1; one beyond the last is the last."""
-        pages = max(1, -(-len(race.racers) // ROWS))
-        page = min(max(page, 1), pages)
-        racers = race.racers[(page - 1) * ROWS : page * ROWS]
+        """One page of a leaderboard."""
+        racers = racers_of(race, page)
         yardsticks = self.races.yardsticks(place.problem, race)
         roof_us = self.races.roofline_us(race)
         marks = {one.name: roof_us / one.time_us for one in yardsticks} if roof_us else {}
-        numbers = self.services.shelf.submissions_of([racer.result_id for racer in racers])
-        rows = []
-        for racer in racers:
-            detail = self.races.detail(racer.result_id)
-            number = numbers.get(racer.result_id)
-            rows.append(Row(racer, detail, number, marks, sol=detail.sol))
+        details = self.races.details([racer.result_id for racer in racers])
+        rows = [
+            Row(racer, detail := details[racer.result_id], marks, sol=detail.sol)
+            for racer in racers
+        ]
         cases = [case.name for case in place.problem.cases("benchmark", "cuda")]
         shown = [row.detail.times_us for row in rows[:SHAPES] if row.detail]
         best = {
@@ -203,10 +195,10 @@ class Views:
             for case in cases
             if (times := [times_us[case] for times_us in shown if case in times_us])
         }
+        pages = pages_of(race)
         first, last = page == 1, page == pages
         mixed = list(_mixed(rows, yardsticks, roof_us, first=first, last=last))
-        gpus = [one.gpu for one in self.all(place)]
-        return Table(place, race, gpus, mixed, yardsticks, page, pages, cases, best)
+        return Table(place, race, mixed, yardsticks, page, pages, cases, best)
 
     def practised(self, caller: User | None, place: Place) -> list[Line]:
         """Each user's newest submission that was accepted on a CPU, of the newest ones."""
@@ -225,18 +217,26 @@ class Views:
     def submission(self, caller: User | None, number: int) -> Seen:
         """One submission. Raises the refusal of one that is not there for the caller."""
         job, line, allowed = look_up(self.services, caller, number)
+        return self.seen(job, line, allowed, self.place_of(line))
+
+    def place_of(self, line: Line) -> Place | None:
+        """The problem that a submission is for; None when it is no longer here."""
         problem = self.services.problems.get(line.problem)
-        place = None
-        if problem is not None:
-            place = self._place(problem, self.services.office.board(problem.name))
+        if problem is None:
+            return None
+        board = self.services.office.board(problem.name)
+        return self._place(problem, board, self.races.now()(problem.digest))
+
+    def seen(self, job: Job, line: Line, allowed: Sight, place: Place | None) -> Seen:
+        """One submission, as far as it is shown."""
         return Seen(
             job=job,
             line=line,
             allowed=allowed,
             report=report_of(self.services, line, allowed),
             place=place,
-            rank=self.services.shelf.rank(line) if allowed.result else None,
-            current=problem is not None and problem.digest == line.problem_digest,
+            rank=self.races.rank(line) if allowed.result else None,
+            current=place is not None and place.problem.digest == line.problem_digest,
         )
 
     def source(self, seen: Seen) -> str | None:
@@ -246,30 +246,26 @@ class Views:
         content = self.services.shelf.source(seen.id) or b""
         return content.decode("utf-8", "replace")
 
-    def rivals(self, caller: User | None, seen: Seen) -> list[tuple[str, int]]:
+    def rivals(self, seen: Seen) -> list[tuple[str, int]]:
         """What to compare a ranked submission with: words and number."""
         line = seen.line
         if not (seen.report and line.ranked and line.gpu and seen.place and seen.current):
             return []
-        race = next((one for one in self.all(seen.place) if one.gpu == line.gpu), None)
+        race = next((one for one in seen.place.races if one.gpu == line.gpu), None)
         if race is None:
             return []
         score_us = line.score_us or 0.0
         found: list[tuple[str, Racer]] = []
         if race.leader and race.leader.result_id != line.result_id:
             found.append(("the leader", race.leader))
-        faster = [one for one in race.racers if one.score_us < score_us and one.user != line.user]
-        if faster and faster[-1] is not race.leader:
-            found.append(("the one above", faster[-1]))
+        place = bisect_left(race.racers, score_us, key=lambda one: one.score_us)
+        above = next((one for one in reversed(race.racers[:place]) if one.user != line.user), None)
+        if above and above is not race.leader:
+            found.append(("the one above", above))
         own = race.of(line.user)
         if own and own.result_id != line.result_id and own is not race.leader:
             found.append((f"{line.user}'s best", own))
-        numbers = self.services.shelf.submissions_of([racer.result_id for _, racer in found])
-        return [
-            (words, numbers[racer.result_id])
-            for words, racer in found
-            if racer.result_id in numbers
-        ]
+        return [(words, racer.submission_id) for words, racer in found if racer.submission_id]
 
     def lines(
         self, caller: User | None, *, limit: int, user: str | None = None, before: int | None = None
@@ -300,22 +296,27 @@ class Views:
         return seen, found[-1].id if len(found) == limit else None
 
     def queue(self, caller: User | None) -> list[Job]:
-        """What is graded now and what waits, on the boards that a caller sees."""
-        seen = {place.name for place in self.places(caller)}
-        return [
-            job
-            for job in self.services.ledger.queue()
-            if job.problem in seen and job.rejudge_id is None
-        ]
+        """What is graded now and what waits, as a caller sees it."""
+        return in_flight(self.services, caller)
 
     def standings(self, caller: User | None, user: str) -> list[tuple[Place, Race, Racer]]:
         """Where a user stands, on every board that a caller sees."""
         return [
             (place, race, racer)
             for place in self.places(caller)
-            for race in self.all(place)
+            for race in place.races
             if (racer := race.of(user))
         ]
+
+
+def pages_of(race: Race) -> int:
+    """How many pages a leaderboard has."""
+    return max(1, -(-len(race.racers) // ROWS))
+
+
+def racers_of(race: Race, page: int) -> tuple[Racer, ...]:
+    """Who stands on a page of a leaderboard. Pages count from 1."""
+    return race.racers[(page - 1) * ROWS : page * ROWS]
 
 
 def duels(left: Seen, right: Seen) -> list[Duel]:

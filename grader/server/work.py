@@ -20,6 +20,7 @@ from grader.fleet.messages import (
     Presence,
     Wish,
 )
+from grader.fleet.vetting import vetted
 from grader.report import one_line
 from grader.server.accounts import User
 from grader.server.guard import Tools, Worker, errors, fail
@@ -78,7 +79,8 @@ def heartbeat(number: Number, message: Heartbeat, caller: Worker, tools: Tools) 
 def finish(number: Number, message: Finish, caller: Worker, tools: Tools) -> Finished:
     """Put the result on the board and end the job, both or neither."""
     try:
-        found = tools.ledger.finish(_ticket(number, message), hosted(message.report))
+        report = vetted(hosted(message.report), tools.now())
+        found = tools.ledger.finish(_ticket(number, message), report)
     except ValueError as error:
         fail(422, "bad_report", one_line(str(error)))
     return Finished(result_id=found)

@@ -344,9 +344,9 @@ class TestGuessing:
         return Settings(failures_per_minute=3)
 
     def test_guesses_are_throttled(self, world: World) -> None:
-        guesser = world.client(token="guess")
-        assert [guesser.get("/api/v1/me").status_code for _ in range(3)] == [401] * 3
-        reply = guesser.get("/api/v1/me")
+        guesses = [world.client(token=f"guess{n}") for n in range(4)]
+        assert [one.get("/api/v1/me").status_code for one in guesses[:3]] == [401] * 3
+        reply = guesses[3].get("/api/v1/me")
         assert reply.status_code == 429
         assert 0 < int(reply.headers["Retry-After"]) <= 60
         # Even a right guess is not looked at now; and nobody else at this address gets in.
@@ -354,18 +354,25 @@ class TestGuessing:
         assert world.client().get("/api/v1/problems").status_code == 200
 
     def test_cookies_are_no_way_around(self, world: World) -> None:
-        for _ in range(3):
-            reply = world.client().get("/api/v1/me", headers={"Cookie": "grade_session=guess"})
+        for n in range(3):
+            reply = world.client().get("/api/v1/me", headers={"Cookie": f"grade_session=guess{n}"})
             assert reply.status_code == 401
             assert "grade_session=;" in reply.headers["Set-Cookie"]
         reply = world.client().get("/api/v1/me", headers={"Cookie": "grade_session=guess"})
         assert reply.status_code == 429
 
     def test_the_login_page_is_no_way_around(self, world: World) -> None:
-        for _ in range(3):
-            world.client().post("/login", data={"token": "guess"})
+        for n in range(3):
+            world.client().post("/login", data={"token": f"guess{n}"})
         right = {"token": world.tokens["ada"]}
         assert world.client().post("/login", data=right).status_code == 429
+
+    def test_a_forgotten_client_does_not_shut_out_its_neighbours(self, world: World) -> None:
+        old = world.client(token=world.services.accounts.new_token("wilma"))
+        world.services.accounts.revoke(world.services.accounts.tokens("wilma")[-1].id)
+        for _ in range(10):
+            assert old.get("/api/v1/me").status_code == 401
+        assert world.client("ada").get("/api/v1/me").status_code == 200
 
 
 class TestRates:
@@ -377,6 +384,16 @@ class TestRates:
         client = world.client()
         statuses = [client.get("/healthz").status_code for _ in range(31)]
         assert statuses == [200] * 30 + [429]
+
+    def test_a_host_of_many_gpus_is_not_slowed_down(self, world: World) -> None:
+        def claim(name: str) -> int:
+            wish = {"worker": "w", "problems": {}}
+            return world.client(name).post("/api/v1/work/claim", json=wish).status_code
+
+        assert [claim("wilma") for _ in range(40)] == [204] * 40
+        assert [claim("ada") for _ in range(31)] == [403] * 30 + [429]
+        assert claim("wilma") == 204
+        assert world.client("wilma").get("/api/v1/me").status_code == 429
 
     def test_of_a_user(self, world: World) -> None:
         assert [world.submit("ada").status_code for _ in range(2)] == [202, 202]
@@ -395,7 +412,9 @@ def session(world: World, name: str) -> str:
     return opened
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", None])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://[", None]
+)
 def test_another_site_cannot_use_a_session(world: World, origin: str | None) -> None:
     headers = {"Cookie": f"grade_session={session(world, 'ada')}"}
     headers |= {"Origin": origin} if origin else {}
@@ -438,6 +457,25 @@ def test_a_body_of_unknown_length_is_counted_as_it_comes(world: World) -> None:
     assert reply.status_code == 413
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "limit"),
+    [
+        ("ada", "/api/v1/work/1/finish", "small_body_bytes"),
+        ("root", "/api/v1/admin/users", "small_body_bytes"),
+        ("wilma", "/api/v1/work/1/finish", "report_bytes"),
+    ],
+)
+def test_json_is_read_as_a_whole_and_must_be_short(
+    world: World, name: str, path: str, limit: str
+) -> None:
+    content = b'"' + b" " * getattr(world.services.settings, limit) + b'"'
+    headers = {"Content-Type": "application/json"}
+    reply = world.client(name).post(path, content=content, headers=headers)
+    assert reply.status_code == 413
+    reply = world.client(name).post(path, content=content[2:], headers=headers)
+    assert reply.status_code == 422
+
+
 def test_a_stranger_sends_nothing_large(world: World) -> None:
     reply = world.client().post("/login", content=b"x" * ((64 << 10) + 1))
     assert reply.status_code == 413
@@ -469,6 +507,18 @@ class TestSlow:
             while chunk := raw.recv(4096):
                 answer += chunk
         assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "a<b>:x", "", "x:99999999", "\u00ff"])
+def test_odd_hosts_are_no_fault_of_ours(world: World, host: str) -> None:
+    for path in ("/problems/softmax", "/login"):
+        with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
+            raw.settimeout(10)
+            text = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\r\n"
+            raw.sendall(text.encode("latin-1"))
+            answer = raw.recv(65536)
+            assert b" 500 " not in answer[:20]
+            assert b"<b>" not in answer
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "1e3", "99999999999999999999"])

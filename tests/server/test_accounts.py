@@ -3,10 +3,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import pytest
 from sqlalchemy import select
 
+from grader.board import BoardError
 from grader.fleet import Ledger
 from grader.server.accounts import NAME_CHARS, Accounts, User, checked_name
 from grader.server.audit import acts
@@ -117,6 +119,48 @@ def test_the_first_admin_is_made_once(accounts: Accounts) -> None:
     (token,) = (one for one in made if one is not None)
     assert accounts.whoami(token) == User(1, "admin", "admin")
     assert accounts.first_admin() is None
+
+
+def test_the_way_back_in(accounts: Accounts, office: Office, ledger: Ledger) -> None:
+    first = accounts.first_admin()
+    assert first is not None
+    accounts.add_user("ada")
+    accounts.add_user("root", "admin")
+    again = accounts.new_admin_token()
+    assert accounts.whoami(again) == User(1, "admin", "admin")
+    assert accounts.whoami(first) is not None, "the old one may turn up; it can be revoked"
+    office.ban("admin", "", "root")
+    assert accounts.whoami(accounts.new_admin_token()) == User(3, "root", "admin")
+    office.ban("root", "", "admin")
+    back = accounts.new_admin_token()
+    assert accounts.whoami(back) == User(1, "admin", "admin"), "all were banned"
+    told = [(a.actor, a.action, a.subject) for a in reversed(acts(ledger._engine, 100))][3:]
+    assert told == [
+        ("server", "token new", "admin"),
+        ("root", "ban", "admin"),
+        ("server", "token new", "root"),
+        ("admin", "ban", "root"),
+        ("server", "unban", "admin"),
+        ("server", "token new", "admin"),
+    ]
+    assert back not in repr(acts(ledger._engine, 100))
+
+
+def test_the_way_in_where_nobody_was(accounts: Accounts) -> None:
+    assert accounts.whoami(accounts.new_admin_token()) == User(1, "admin", "admin")
+
+
+def test_one_who_can_only_read_is_still_known(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = accounts.add_user("ada")
+
+    def full(*_: object) -> NoReturn:
+        raise BoardError("database or disk is full")
+
+    monkeypatch.setattr("grader.server.accounts.writing", full)
+    assert accounts.whoami(token) is not None
+    assert "the use of a token was not noted: database or disk is full" in caplog.text
 
 
 def test_of_those_who_want_a_name_at_once_one_gets_it(accounts: Accounts) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grader.fleet import State
+from grader.fleet import Ledger, State
 from grader.fleet.job import Worker
 from grader.judge import Progress
 from grader.report import CaseResult, Report
@@ -268,6 +268,37 @@ def test_the_queue(world: World) -> None:
 
 
 # Operation ---------------------------------------------------------------------------------------
+
+
+def test_the_queue_tells_no_more_than_the_submission_does(world: World) -> None:
+    """Who came to be timed has passed the tests: before the deadline that is nobody's business."""
+    set_board(world, deadline=world.clock() + timedelta(days=1))
+    number = world.submitted("ada")
+    lease = world.lease()
+    step = Progress("benchmark", "widest", 2, 5, "passed")
+    world.services.ledger.heartbeat(lease, 60, step)
+    for who, told in (("ada", "benchmark"), ("root", "benchmark"), ("bob", None), (None, None)):
+        client = world.client(who)
+        (job,) = client.get("/api/v1/queue").json()["jobs"]
+        assert (job["progress"] or {}).get("stage") == told
+        assert (report(world, number, who)["progress"] or {}).get("stage") == told
+        assert ("timing" in client.get("/queue").text) == (told is not None)
+
+
+def test_who_is_banned_while_he_sends_hands_nothing_in(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, submit = world.services.ledger, Ledger.submit
+
+    def banned_first(*args: Any, **more: Any) -> int:
+        world.services.office.ban("ada", "sold the answers", "root")
+        return submit(ledger, *args, **more)
+
+    monkeypatch.setattr(ledger, "submit", banned_first)
+    reply = world.submit("ada")
+    assert error(reply) == (403, "banned")
+    assert "sold the answers" in reply.json()["error"]["message"]
+    assert ledger.queue() == []
 
 
 def test_health(world: World) -> None:

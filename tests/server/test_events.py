@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from grader.judge import Progress
+from grader.server.office import BoardSettings
 from grader.server.settings import Settings
 from tests.server.conftest import World
 
@@ -99,10 +100,25 @@ def test_a_listener_who_leaves_is_forgotten(world: World) -> None:
         pass
 
 
+def test_what_is_out_of_sight_meanwhile_just_ends(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    number = world.submitted("ada")
+    address = f"/api/v1/submissions/{number}/events"
+    with world.client("bob").stream("GET", address) as reply:
+        told = events(reply)
+        assert next(told)[1]["state"] == "queued"
+        world.services.office.set_board("softmax", BoardSettings(hidden=True), "root")
+        world.grade()
+        assert list(told) == []
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("limits", [{"listeners": 1}, {"listeners_per_address": 1}])
 class TestFull:
     @pytest.fixture
-    def settings(self) -> Settings:
-        return Settings(listeners=1, poll_s=0.02)
+    def settings(self, limits: dict[str, int]) -> Settings:
+        return Settings(**limits, poll_s=0.02)
 
     def test_one_listener_too_many_is_told_to_poll(self, world: World) -> None:
         number = world.submitted("ada")
@@ -114,6 +130,10 @@ class TestFull:
             assert refused.status_code == 503
             assert refused.headers["Retry-After"]
             assert refused.json()["error"]["code"] == "too_many_listeners"
+        while world.services.hub.listeners:
+            pass
+        with world.client("ada").stream("GET", address) as reply:
+            assert reply.status_code == 200
 
 
 def test_the_end_of_the_server_ends_the_streams(world: World) -> None:

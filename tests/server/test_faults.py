@@ -27,13 +27,15 @@ class TestDatabase:
 
         for part, name in (
             (world.services.accounts, "whoami"),
+            (world.services.accounts, "banned"),
             (world.services.shelf, "states"),
             (world.services.shelf, "line"),
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(part, name, away)
                 path = "/healthz" if name == "states" else "/api/v1/submissions/1"
-                reply = world.client("ada").get(path)
+                token = "unknown" if name == "banned" else world.tokens["ada"]
+                reply = world.client(token=token).get(path)
                 assert reply.status_code == 503
                 assert reply.headers["Retry-After"]
                 assert reply.json()["error"]["code"] == "unavailable"

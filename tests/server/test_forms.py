@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from grader.fleet import Worker
 from grader.server.guard import COOKIE
 from tests.server.site import Site, words
 from tests.server.site import site as site
@@ -86,6 +87,34 @@ def test_refusals_of_files_are_words(site: Site) -> None:
     answer = send(client, csrf_of(client), file=("k.txt", b""))
     assert answer.status_code == 415
     assert "files end in .py and .cu" in words(answer.text)
+
+
+@pytest.mark.parametrize("field", ["problem", "gpu"])
+@pytest.mark.parametrize("text", ["H100 " * 100, "H100\x00", "H100\u202e", "\n"])
+def test_odd_text_in_the_form_goes_nowhere(site: Site, field: str, text: str) -> None:
+    site.world.services.ledger.seen(Worker("w", "local", "cuda", "NVIDIA H100", 1))
+    client = site.browser("ada")
+    before = len(site.world.services.ledger.queue())
+    answer = client.post(
+        "/submit",
+        data={"problem": "softmax", "csrf": csrf_of(client)} | {field: text},
+        files={"file": ("k.py", b"x = 1")},
+        headers={"Origin": str(client.base_url).rstrip("/")},
+    )
+    assert answer.status_code == 422
+    assert len(site.world.services.ledger.queue()) == before
+
+
+def test_an_admins_cancel_is_in_the_audit(site: Site) -> None:
+    client = site.browser("root")
+    number = site.marks["waiting"]
+    form = {"csrf": csrf_of(client)}
+    origin = {"Origin": str(client.base_url).rstrip("/")}
+    for _ in range(2):
+        path = f"/submissions/{number}/cancel"
+        assert client.post(path, data=form, headers=origin).status_code == 303
+    acts = [(act.actor, act.action, act.subject) for act in site.world.services.office.audit()]
+    assert acts.count(("root", "cancel", str(number))) == 1
 
 
 def test_cancel_by_its_author(site: Site) -> None:

@@ -20,8 +20,10 @@ def test_hostile_text_in_each_field(world: World) -> None:
 def try_text(world: World, text: str) -> None:
     root = world.client("root")
     safe = text.encode("utf-8", "surrogatepass")
+    escaped = "".join(f"%{byte:02x}" for byte in safe)
+    assert root.get(f"/users/{escaped}").status_code in (404, 422)
     for query in ("user", "problem"):
-        reply = root.get(f"/api/v1/submissions?{query}=" + "".join(f"%{b:02x}" for b in safe))
+        reply = root.get(f"/api/v1/submissions?{query}={escaped}")
         assert reply.status_code in (200, 422)
         if reply.status_code == 200:
             assert reply.json()["submissions"] == []

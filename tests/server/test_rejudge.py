@@ -351,6 +351,21 @@ def test_what_is_banned_or_deleted_meanwhile_stays_so(
     assert fleet.ahead() == [(1, "eve", 41), (2, "bob", 61)]
 
 
+def test_what_replaced_a_deleted_one_goes_with_it(office: Office, fleet: Fleet) -> None:
+    first = fleet.graded("ada", 50)
+    fleet.graded("bob", 60)
+    for score in (51, 52):  # a rejudge, and one of what it made
+        number = start(office)
+        fleet.grade(score)
+        fleet.grade(61)
+        office.rejudges.apply(number, "root")
+    assert fleet.ahead() == [(1, "ada", 52), (2, "bob", 61)]
+    assert office.delete(first, "root") == "deleted"
+    assert fleet.ahead() == [(1, "bob", 61)]
+    assert office.delete(first, "root") is None
+    assert [act.subject for act in office.audit() if act.action == "delete"] == ["1"]
+
+
 def test_a_banned_user_is_not_let_back_by_a_ban_before_the_grading(
     office: Office, fleet: Fleet, ledger: Ledger, clock: Clock
 ) -> None:

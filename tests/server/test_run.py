@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from grader.fleet import Ledger, State
-from grader.server.run import CannotListen, listen
+from grader.server.run import CannotListen, listen, serve
+from grader.server.services import Services
 from grader.server.settings import Settings, SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +109,47 @@ def test_the_first_start_prints_a_token_of_an_admin_and_the_next_does_not(tmp_pa
         assert again.popen.stdout.read() == ""
 
 
+def test_a_lost_admin_token_is_replaced(tmp_path: Path) -> None:
+    def me(server: Process, token: str) -> Any:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.get(f"{server.url}/api/v1/me", headers=headers).json()
+
+    with serving(tmp_path, "--slots", "0") as first:
+        assert first.end() == 0
+    with serving(tmp_path, "--slots", "0", "--new-admin-token") as again:
+        assert again.popen.stdout is not None
+        assert "once" in again.popen.stdout.readline()
+        token = again.popen.stdout.readline().strip()
+        assert token != again.token
+        assert me(again, token) == {"name": "admin", "role": "admin"}
+        assert again.end() == 0
+        assert token not in again.log.read_text()
+
+
+SERVER_EXTRA = ("fastapi", "starlette", "uvicorn", "jinja2", "prometheus_client", "markdown_it")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("serve --port 0", r"(fastapi|starlette) is not installed; pip install 'grade\[server\]'"),
+        ("worker --server http://127.0.0.1:9 --token t --sandbox process", "cannot be reached"),
+        ("login --server http://127.0.0.1:9 --token t", "does not answer"),
+        ("admin held --server http://127.0.0.1:9", "does not answer"),
+    ],
+)
+def test_without_the_extra_only_the_server_is_missing(command: str, says: str) -> None:
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({SERVER_EXTRA}))"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{blocked}; from grader.cli.app import main; sys.exit(main())",
+         *command.split()],
+        capture_output=True, text=True, cwd=ROOT, env=os.environ | {"GRADE_TOKEN": "t"},
+    )  # fmt: skip
+    assert run.returncode == 2, run.stderr
+    assert re.search(says, run.stderr)
+    assert len(run.stderr.splitlines()) == 1 or command.startswith("login")
+
+
 def test_the_log_is_json_and_holds_no_secret(tmp_path: Path) -> None:
     with serving(tmp_path, "--slots", "0") as server:
         server.submit()
@@ -121,8 +167,8 @@ def test_the_log_is_json_and_holds_no_secret(tmp_path: Path) -> None:
     assert server.token not in text
     assert "softmax(x, out)" not in text
     assert [line for line in text.splitlines() if not line.startswith("{")] == [
-        "the process sandbox; it suits your own code only, and nothing that is graded in it is "
-        "ranked"
+        "using the process sandbox; it suits your own code only, and nothing that is graded in "
+        "it is ranked"
     ]
 
 
@@ -172,6 +218,46 @@ def test_what_runs_at_the_end_is_finished_or_given_back(
             assert (job.failures, job.deaths) == (0, 0)
             ledger.cancel(waiting, "admin")
             ledger.close()
+
+
+class Idle:
+    """Stands for a dispatcher and for an engine, and notes how long it may take to end."""
+
+    swept = 0
+
+    def __init__(self) -> None:
+        self.drains: list[float] = []
+
+    def start(self) -> None: ...
+
+    def close(self, drain_s: float) -> None: ...
+
+    def drain(self, drain_s: float) -> None:
+        self.drains.append(drain_s)
+
+
+@pytest.mark.parametrize(("signals", "drains"), [(1, [60, 60, 0]), (2, [60, 0, 0])])
+def test_a_second_signal_ends_the_wait(
+    services: Services, signals: int, drains: list[float]
+) -> None:
+    idle: Any = Idle()
+    listener = listen("127.0.0.1", 0)
+    address = listener.getsockname()
+
+    def tell() -> None:
+        with socket.create_connection(address) as unfinished:
+            unfinished.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+            # Answered while the other one waits for its body, so that one has come, too.
+            httpx.get(f"http://127.0.0.1:{address[1]}/healthz", timeout=20)
+            for _ in range(signals):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.3)
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    serve(services, idle, idle, listener)
+    thread.join()
+    assert idle.drains == drains
 
 
 def test_a_port_that_is_taken() -> None:

@@ -280,7 +280,7 @@ def test_a_server_that_is_started_anew(grade: Grade, world: World) -> None:
     def restart() -> None:
         time.sleep(0.3)
         world.server.stop()
-        anew = replace(world.services, hub=Hub(world.services.ledger, 0.02, 10))
+        anew = replace(world.services, hub=Hub(world.services.ledger, 0.02, 10, 10))
         with Server(anew, port), Grader(world):
             done.wait(20)
 
@@ -297,7 +297,7 @@ def test_a_server_that_is_started_anew(grade: Grade, world: World) -> None:
 def test_where_events_are_refused_it_polls(
     grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(world.services.hub), "is_full", True)
+    monkeypatch.setattr(type(world.services.hub), "is_full_for", lambda *_: True)
     with Grader(world):
         assert grade("submit", "softmax", "kernel.py", "--server", world.url).status == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,14 +16,14 @@ import pytest
 
 from grader.board import BoardError
 from grader.cli.app import main
-from grader.fleet import Job, State, Worker
+from grader.fleet import Job, Lease, State, Worker
 from grader.fleet.dispatch import NOT_RANKED, Dispatcher
 from grader.fleet.job import Ticket
 from grader.fleet.remote import RemoteLedger
 from grader.judge import Progress
 from grader.report import Verdict
 from tests.fleet.fake import ROOT, FakeEngine, until
-from tests.server.conftest import H100, World
+from tests.server.conftest import H100, KERNEL, World
 
 HOST = Worker("host", "http", "cuda", H100, 2)
 
@@ -126,6 +127,87 @@ def test_the_server_too_ranks_no_process_sandbox(world: World, remote: RemoteLed
     assert remote.finish(lease, world.report(lease, sandbox="process (namespaces)")) == 1
     report = world.services.ledger.board.result(1).report
     assert (report.ranked, report.notes) == (False, [NOT_RANKED])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"score_us": 0.0},
+        {"score_us": "NaN"},
+        {"score_us": -5.0},
+        {"score_ci_us": ["-Infinity", "Infinity"]},
+        {"speedup": {"eager": 0.0}},
+        {"sol": -1.0},
+        {"language": "cuda"},
+        {"verdict": "judge_error"},
+        {"environment": {"x": [[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]}},
+    ],
+)
+def test_a_report_that_no_judge_makes_is_refused(world: World, said: dict[str, Any]) -> None:
+    """One such number on a board, which is kept for good, and nobody could see it any more."""
+    client = world.client("wilma")
+    number = world.submitted()
+    wish = {"worker": "w", "gpu": H100, "problems": {"softmax": world.problem.digest}}
+    leased = client.post("/api/v1/work/claim", json=wish).json()
+    hold = {"token": leased["token"]}
+    assert client.post(f"/api/v1/work/{number}/begin", json=hold).json() == {"ok": True}
+    lease = Lease(
+        **{n: leased[n] for n in ("token", "problem", "problem_digest", "name", "gpu")},
+        submission_id=number, language="python", source=KERNEL, until=world.clock(),
+    )  # fmt: skip
+    report = world.report(lease).model_dump(mode="json")
+    if "sol" in said:
+        report["cases"][1] |= said
+    else:
+        report |= said
+    reply = client.post(f"/api/v1/work/{number}/finish", json=hold | {"report": report})
+    assert reply.status_code == 422, reply.text
+    assert job(world).state is State.RUNNING
+    for path in ("/", "/leaderboards/softmax", "/api/v1/leaderboards/softmax"):
+        assert world.client("ada").get(path).status_code == 200
+
+
+def test_text_of_a_worker_is_shown_as_what_it_is(world: World, remote: RemoteLedger) -> None:
+    odd = "\x1b[31m\u202e\x00"
+    world.submitted()
+    lease = claim(remote, world)
+    assert remote.begin(lease)
+    assert remote.heartbeat(lease, 60, Progress(f"test{odd}", odd * 100, 1, 2, odd))
+    for path in ("/queue", "/api/v1/queue", "/submissions/1", "/api/v1/submissions/1"):
+        text = world.client("ada").get(path).text
+        assert not {*odd[:1], "\u202e", "\x00"} & set(text)
+        assert "\\u001b" not in text
+    report = world.report(lease, reason=odd, gpu=f"{odd}GPU", log=odd, notes=[odd])
+    early = report.model_copy(update={"created_at": world.clock().replace(year=1)})
+    assert remote.finish(lease, early) == 1
+    for path in ("/submissions/1", "/api/v1/submissions/1", "/leaderboards/softmax"):
+        reply = world.client("ada").get(path)
+        assert reply.status_code == 200
+        assert not {"\x1b", "\u202e", "\x00"} & set(reply.text)
+        assert "\\u001b" not in reply.text
+    assert world.services.ledger.board.result(1).report.created_at == world.clock()
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [{"stage": "test", "index": -1}, {"stage": "test", "total": 10**400}, {"stage": 5}],
+)
+def test_odd_progress_is_refused(world: World, progress: dict[str, Any]) -> None:
+    body = json.dumps({"token": "0" * 32, "progress": progress})
+    headers = {"Content-Type": "application/json"}
+    path = "/api/v1/work/1/heartbeat"
+    assert world.client("wilma").post(path, content=body, headers=headers).status_code == 422
+
+
+@pytest.mark.parametrize("token", ["", "x" * 32, "\x00" * 32, "\ud800", "0" * 33, "0" * 32 + "\n"])
+def test_odd_lease_tokens(world: World, token: str) -> None:
+    content = json.dumps({"token": token})
+    headers = {"Content-Type": "application/json"}
+    for what in ("begin", "give-back"):
+        reply = world.client("wilma").post(
+            f"/api/v1/work/1/{what}", content=content, headers=headers
+        )
+        assert reply.status_code == 422
 
 
 @pytest.mark.parametrize("who", ["ada", None])

@@ -1,0 +1,88 @@
+"""Connections that do not come to the point, against uvicorn's protocols, on a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from grader.server import patience
+from grader.server.patience import HEADERS_BYTES, Patience
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers after longer than one waits for headers."""
+    if scope["path"] == "/slow":
+        while (await receive()).get("more_body"):
+            pass
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(patience, "HEADERS_S", 0.6)
+    config = uvicorn.Config(
+        app, port=0, http=Patience, log_config=None, lifespan="off", timeout_keep_alive=30
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    yield int(server.servers[0].sockets[0].getsockname()[1])
+    server.should_exit = True
+    thread.join(20)
+
+
+@pytest.fixture
+def raw(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(10)
+        yield connection
+
+
+def test_a_connection_without_a_request_is_closed(raw: socket.socket) -> None:
+    assert raw.recv(100) == b""
+
+
+def test_headers_that_drip_are_cut_off(raw: socket.socket) -> None:
+    started = time.monotonic()
+    with pytest.raises(OSError):
+        for byte in REQUEST[:-4] * 100:
+            raw.sendall(bytes([byte]))
+            time.sleep(0.02)
+    assert time.monotonic() - started < 5
+
+
+def test_headers_without_an_end_are_cut_off(raw: socket.socket) -> None:
+    raw.sendall(REQUEST[:-2])
+    with pytest.raises(OSError):
+        for number in range(HEADERS_BYTES):
+            raw.sendall(b"x%d: y\r\n" % number)
+
+
+def test_whoever_asks_is_served_and_may_ask_again(raw: socket.socket) -> None:
+    for _ in range(3):
+        raw.sendall(REQUEST)
+        assert raw.recv(1000).startswith(b"HTTP/1.1 204")
+        time.sleep(0.3)
+    raw.sendall(REQUEST[:10])
+    assert raw.recv(100) == b"", "the next one is waited for no longer"
+
+
+def test_a_body_is_none_of_its_business(raw: socket.socket) -> None:
+    raw.sendall(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n")
+    for _ in range(10):
+        raw.sendall(b"x" * 20_000)
+        time.sleep(0.1)
+    assert raw.recv(1000).startswith(b"HTTP/1.1 204")

@@ -1,0 +1,62 @@
+"""What a client keeps, and asks for anew: 304 while it is the same, the new one once it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.conftest import World
+from tests.server.site import Site
+from tests.server.site import site as site
+
+
+@pytest.mark.parametrize("path", ["/api/v1/leaderboards/softmax", "/problems/softmax"])
+def test_what_is_unchanged_is_not_sent_again(world: World, path: str) -> None:
+    world.graded("ada", score_us=30.0)
+    client = world.client()
+    first = client.get(path)
+    assert first.headers["cache-control"] == "private, no-cache"
+    tag = {"If-None-Match": first.headers["etag"]}
+    again = client.get(path, headers=tag)
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    assert again.headers["x-content-type-options"] == "nosniff"
+    world.graded("bob", score_us=20.0)
+    other = client.get("/api/v1/leaderboards/softmax", headers=tag)
+    assert other.status_code == 200
+    assert other.json()["entries"][0]["user"] == "bob"
+
+
+def test_what_one_alone_sees_is_kept_nowhere(site: Site) -> None:
+    answer = site.browser("ada").get("/leaderboards/softmax")
+    assert answer.headers["cache-control"] == "no-store"
+    assert "etag" not in answer.headers
+    missing = site.browser().get("/problems/nothing")
+    assert missing.headers["cache-control"] == "no-store"
+
+
+def test_a_board_that_is_hidden_is_no_longer_what_it_was(site: Site) -> None:
+    client = site.browser()
+    tag = client.get("/leaderboards/softmax").headers["etag"]
+    site.set_board(hidden=True)
+    answer = client.get("/leaderboards/softmax", headers={"If-None-Match": tag})
+    assert answer.status_code == 404
+
+
+def test_strangers_see_changes_of_a_submission_at_once(site: Site) -> None:
+    number = site.marks["best"]
+    assert "does not count" not in site.page(f"/submissions/{number}")
+    assert site.world.services.office.delete(number, "root")
+    site.page(f"/submissions/{number}", status=404)
+    assert "does not count" in site.page(f"/submissions/{number}", "root")
+
+
+def test_a_result_that_is_not_its_users_best_is_ranked_among_the_others(world: World) -> None:
+    scores = {"ada": (30.0, 50.0), "bob": (40.0,), "root": (60.0,)}
+    numbers = [
+        world.graded(name, score_us=score, score_ci_us=(score - 1, score + 1))
+        for name, some in scores.items()
+        for score in some
+    ]
+    client = world.client()
+    ranks = [client.get(f"/api/v1/submissions/{number}").json()["rank"] for number in numbers]
+    assert ranks == [1, 2, 2, 3]
