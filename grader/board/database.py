@@ -6,11 +6,12 @@ SQLite in write-ahead mode unless a URL says otherwise; PostgreSQL through psyco
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -56,7 +57,7 @@ def engine_of(url: str, *, create: bool) -> Engine:
     if file is not None and not create and not file.exists():
         raise BoardError(f"there is no board at {file} yet; grade submit makes it")
     if file is not None:
-        _make_folder(file.parent)
+        _make_private(file)
     with explained(parsed):
         return _engine(parsed)
 
@@ -142,15 +143,19 @@ def _file(url: URL) -> Path | None:
     return Path(str(url.database)).absolute()
 
 
-def _make_folder(folder: Path) -> None:
-    """A board holds seeds and competitors' sources, so a folder we make is for its owner only."""
+def _make_private(file: Path) -> None:
+    """Make a board's file, and its folder, where they are missing. A board holds seeds and
+    competitors' sources, so what we make is for its owner only."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise BoardError(
-            f"the board's folder {folder} cannot be made ({error.strerror}); "
+            f"the board's folder {file.parent} cannot be made ({error.strerror}); "
             "name another place with --db or GRADE_DB"
         ) from None
+    # Whatever else is wrong with the place, SQLite will say.
+    with suppress(OSError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def _engine(url: URL) -> Engine:

@@ -43,7 +43,7 @@ def hand_in(
 ) -> int:
     """Submit FILE, wait for its report, print that, and return the exit status."""
     from grader.cli.progress import watching
-    from grader.cli.remote import Unreachable
+    from grader.cli.remote import RefusedByServer, Unreachable
     from grader.cli.submit import exit_status, tell
     from grader.cli.terminal import emit, err
 
@@ -57,7 +57,9 @@ def hand_in(
     except KeyboardInterrupt:
         print(f"\ngrade: submission {number} goes on without you: {page}", file=sys.stderr)
         raise
-    except Unreachable as error:
+    except (Unreachable, RefusedByServer) as error:
+        if isinstance(error, RefusedByServer) and error.status < 500:
+            raise
         found = {"state": "away", "reason": f"{error.message}; submission {number} is not lost"}
     if found["state"] == "cancelled":
         raise click.ClickException(f"submission {number} was cancelled")
@@ -71,8 +73,11 @@ def hand_in(
 
 
 def wait(client: Client, number: int, on_state: OnState) -> dict[str, Any]:
-    """The submission once nothing more will become of it by itself. Raises `Unreachable` when the
-    server is away for longer than `AWAY_S`."""
+    """The submission once nothing more will become of it by itself.
+
+    Raises `Unreachable`, or the server's last words, when it is away or at fault for longer than
+    `AWAY_S`.
+    """
     from grader.cli.remote import RefusedByServer, Unreachable
 
     heard = time.monotonic()
@@ -94,7 +99,8 @@ def wait(client: Client, number: int, on_state: OnState) -> dict[str, Any]:
             if time.monotonic() - heard > AWAY_S:
                 raise
         except RefusedByServer as error:
-            if error.status not in (429, 502, 503, 504) or time.monotonic() - heard > AWAY_S:
+            passes = error.status == 429 or error.status >= 500
+            if not passes or time.monotonic() - heard > AWAY_S:
                 raise
         time.sleep(POLL_S)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 
@@ -32,7 +33,7 @@ def login(server: str | None, token: str | None) -> int:
     if url.startswith("http://") and not _is_here(url):
         note = f"{url} is not encrypted: whoever is on the way can read your token"
         err().print(note, style="yellow", soft_wrap=True)
-    token = token or os.environ.get("GRADE_TOKEN") or click.prompt("Token", hide_input=True)
+    token = token or os.environ.get("GRADE_TOKEN") or _asked()
     with Client(url, token.strip()) as client:
         me = client.request("GET", "/me")
     known.tokens[url] = token.strip()
@@ -40,6 +41,15 @@ def login(server: str | None, token: str | None) -> int:
     path = known.save()
     click.echo(f"You are {me['name']} ({me['role']}) on {url}. Stored in {path}")
     return 0
+
+
+def _asked() -> str:
+    """The token from the keyboard, unseen, or from a pipe."""
+    if sys.stdin.isatty():
+        return str(click.prompt("Token", hide_input=True))
+    if not (token := sys.stdin.readline().strip()):
+        raise click.UsageError("no token: say --token, set GRADE_TOKEN, or type it")
+    return token
 
 
 def _is_here(url: str) -> bool:

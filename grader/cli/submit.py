@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from grader.cli.desk import Desk
 from grader.cli.options import (
@@ -96,6 +97,7 @@ def submit(
     from grader.report import Verdict
 
     if server:
+        _refuse_local_options()
         return _submit_to(server, problem, file, gpu, as_json)
     if gpu is not None:
         raise click.UsageError("--gpu: says which GPU of a server's; use it with --server")
@@ -115,6 +117,17 @@ def submit(
     finally:
         board.close()
     return tell(report, as_json)
+
+
+def _refuse_local_options() -> None:
+    """Raise click.UsageError for an option that a server would not heed."""
+    context = click.get_current_context()
+    for name, option in (("device", "device"), ("sandbox_name", "sandbox"), ("user", "user")):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{option} is for grading on this machine; leave it out, or --server and "
+                "GRADE_SERVER"
+            )
 
 
 def _submit_to(server: str, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:

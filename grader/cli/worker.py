@@ -94,7 +94,8 @@ def worker(
         kind: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
         with LocalEngine(count, device, kind) as engine:
             dispatcher = Dispatcher(source, engine, folders, name, "http", tick_s=TICK_S)
-            click.echo(f"{name}: {count} {device} slots at the service of {server}", err=True)
+            slots_of = f"{count} slot{'s' if count > 1 else ''} on {device.upper()}"
+            click.echo(f"{name}: {slots_of}, for {server}", err=True)
             _serve(dispatcher)
     return 0
 

@@ -228,3 +228,4 @@ def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert default_url() == f"sqlite:///{tmp_path}/grade/board.sqlite3"
     Board.open(default_url()).close()
     assert (tmp_path / "grade").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "grade" / "board.sqlite3").stat().st_mode & 0o777 == 0o600

@@ -246,7 +246,10 @@ def test_a_second_signal_ends_the_wait(
 
     def tell() -> None:
         with socket.create_connection(address) as unfinished:
-            unfinished.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+            unfinished.sendall(
+                b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+                b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+            )
             # Answered while the other one waits for its body, so that one has come, too.
             httpx.get(f"http://127.0.0.1:{address[1]}/healthz", timeout=20)
             for _ in range(signals):

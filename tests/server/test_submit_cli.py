@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -111,9 +112,23 @@ def test_login_asks_for_the_token_and_does_not_show_it(
         return world.tokens["bob"] + "\n"
 
     monkeypatch.setattr("click.prompt", prompt)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     assert grade("login", "--server", world.url).status == 0
     assert asked == [{"hide_input": True}]
     assert Credentials.load().tokens[world.url] == world.tokens["bob"]
+
+
+def test_login_reads_the_token_from_a_pipe(
+    grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(world.tokens["bob"] + "\n"))
+    said = grade("login", "--server", world.url)
+    assert (said.status, said.err) == (0, "")
+    assert Credentials.load().tokens[world.url] == world.tokens["bob"]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    said = grade("login", "--server", world.url)
+    assert said.status == 2
+    assert "no token" in said.err
 
 
 def test_a_token_that_is_none_is_not_stored(grade: Grade, world: World) -> None:
@@ -271,6 +286,29 @@ def test_a_server_that_goes_away_for_good(
     said = grade("submit", "softmax", "kernel.py", "--server", world.url)
     assert said.status == 3
     assert "submission 1 is not lost" in said.out.replace("\n", " ")
+
+
+@pytest.mark.usefixtures("as_ada")
+def test_a_server_with_a_bug_does_not_lose_a_submission(
+    grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(hand_in, "AWAY_S", 0.2)
+    monkeypatch.setattr(type(world.services.shelf), "line", broken)
+    said = grade("submit", "softmax", "kernel.py", "--server", world.url)
+    assert said.status == 3
+    assert "submission 1 is not lost" in said.out.replace("\n", " ")
+
+
+@pytest.mark.usefixtures("as_ada")
+@pytest.mark.parametrize("option", ["--device=cpu", "--sandbox=process", "--user=bob"])
+def test_options_of_this_machine_are_refused(grade: Grade, world: World, option: str) -> None:
+    said = grade("submit", "softmax", "kernel.py", "--server", world.url, option)
+    assert said.status == 2
+    assert f"{option.split('=')[0]} is for grading on this machine" in said.err
+    assert world.services.ledger.queue() == []
 
 
 @pytest.mark.usefixtures("as_ada")

@@ -306,7 +306,7 @@ def test_grade_worker_grades_and_ends_when_told(world: World) -> None:
     finally:
         worker.kill()
     assert worker.returncode == 0, errors
-    assert b"host: 1 cpu slots at the service of" in errors
+    assert b"host: 1 slot on CPU, for " in errors
     assert b"Traceback" not in errors
     assert world.tokens["wilma"].encode() not in errors
     shown = world.client("ada").get(f"/api/v1/submissions/{number}").json()
