@@ -17,7 +17,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -34,7 +33,8 @@ from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, S
 from grader.sandbox.engine import FAULTS, client, engine, engine_errors
 from grader.sandbox.host import device_nodes
 from grader.sandbox.output import Output
-from grader.sandbox.sweep import FOLDER, MARK, OWNER, owner_of, sweep
+from grader.sandbox.owner import own_folder, owner_of
+from grader.sandbox.sweep import FOLDER, MARK, OWNER, sweep
 
 START_DEADLINE_S = 60.0
 """How long a runner may take to connect, on a busy machine with a cold disk."""
@@ -104,7 +104,7 @@ class DockerRunner(Runner):
         self._state: dict[str, object] = {}
         self._final: Ending | None = None
         self._lock = threading.Lock()
-        self._folder = Path(tempfile.mkdtemp(prefix="grade-"))
+        self._folder = own_folder()
         self._id = ""
         self._started = False
         _live.add(self)

@@ -28,7 +28,6 @@ import select
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -42,6 +41,7 @@ from grader.sandbox.host import device_nodes, host_paths, runner_environment
 from grader.sandbox.jail import WIRE_FD, Config
 from grader.sandbox.launch import descendants, launcher_command
 from grader.sandbox.output import Output
+from grader.sandbox.owner import own_folder
 
 Isolation = Literal["namespaces", "user", "none"]
 
@@ -121,7 +121,7 @@ class ProcessRunner(Runner):
         self._over = threading.Event()
         self._cleaned = False
         self._user = _OwnUser() if os.geteuid() == 0 and isolation != "none" else None
-        self._folder = Path(tempfile.mkdtemp(prefix="grade-runner-"))
+        self._folder = own_folder()
         self._group = None
         if os.geteuid() == 0:
             self._group = ControlGroup.create(

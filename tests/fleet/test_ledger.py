@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from grader.board import Board, BoardError
 from grader.board.schema import results
-from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooMany
+from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooMany, Worker
 from grader.fleet.ledger import MAX_SOURCE_BYTES, PAUSES_S, STRIKES
 from grader.fleet.schema import blobs
 from grader.report import Report
@@ -403,3 +403,11 @@ def test_a_result_belongs_to_one_job(ledger: Ledger, report_of: MakeReport) -> N
     assert numbers == [1, 2, 3]
     with ledger._engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(results)) == 3
+
+
+def test_workers_that_are_long_gone_are_forgotten(ledger: Ledger, clock: Clock) -> None:
+    for day in range(4):
+        ledger.seen(Worker(f"pod-{day}", "http", "cpu", None, 1))
+        ledger.seen(Worker("steady", "http", "cpu", None, 1))
+        clock.move(86_000)
+    assert [worker.name for worker in ledger.workers(1e7)] == ["pod-2", "pod-3", "steady"]

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from docker.types import Mount
 
 from grader.cli.sandbox import sandbox as command
-from grader.sandbox import conformance, docker, images, sweep
+from grader.sandbox import conformance, docker, images, owner, sweep
 from grader.sandbox.base import Ending, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, Bench
 from grader.sandbox.engine import engine
@@ -41,7 +41,7 @@ def containers() -> set[str]:
     """Ids of containers that this very process has started."""
     with engine() as api:
         listed = api.containers(all=True, filters={"label": sweep.MARK})
-    mine = sweep.owner_of(os.getpid())
+    mine = owner.owner_of(os.getpid())
     return {found["Id"] for found in listed if found["Labels"][sweep.OWNER] == mine}
 
 
@@ -238,7 +238,21 @@ def test_sweep_leaves_the_living_alone() -> None:
     ],
 )
 def test_whose_owner_is_gone(change: Callable[[str], str], gone: bool) -> None:
-    assert sweep._is_gone(change(sweep.owner_of(os.getpid()))) is gone
+    assert owner.is_gone(change(owner.owner_of(os.getpid()))) is gone
+
+
+def test_the_folders_of_the_dead_are_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine = owner.own_folder()
+    _, namespace, pid, _ = owner.owner_of(os.getpid()).split("/")
+    dead, unseen = f"grade-{namespace}-{pid}-1-abc", f"grade-1-{pid}-1-abc"
+    for name in (dead, unseen, "grade-of-somebody"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+    other = owner.own_folder()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {mine.name, other.name, unseen, "grade-of-somebody"}
 
 
 def test_no_engine_is_one_line_that_says_what_to_do(

@@ -31,7 +31,8 @@ def test_each_change_is_told_and_the_end_last(world: World) -> None:
         told = events(reply)
         assert next(told)[1] == {"id": number, "state": "queued", "position": 1, "progress": None}
         lease = world.lease()
-        assert next(told)[1]["state"] == "running"
+        between = {"id": number, "state": "leased", "position": None, "progress": None}
+        assert next(data for _, data in told if data != between)["state"] == "running"
         step = Progress("test", "tiny", 0, 2)
         world.services.ledger.heartbeat(lease, 60, step)
         name, data = next(told)
@@ -110,7 +111,7 @@ def test_what_is_out_of_sight_meanwhile_just_ends(
         assert next(told)[1]["state"] == "queued"
         world.services.office.set_board("softmax", BoardSettings(hidden=True), "root")
         world.grade()
-        assert list(told) == []
+        assert {name for name, _ in told} <= {"state"}
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

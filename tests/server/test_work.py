@@ -325,6 +325,9 @@ def test_grade_worker_says_what_is_wrong(
     assert main(["worker", "--server", world.url]) == 2
     assert "--token or GRADE_TOKEN is missing" in capsys.readouterr().err
     monkeypatch.setenv("GRADE_TOKEN", world.tokens["ada"])
+    for name in ("x" * 101, "a\x1b[31m"):
+        assert main(["worker", "--server", world.url, "--sandbox", "process", "--name", name]) == 2
+        assert "--name: at most 100 printable characters" in capsys.readouterr().err
     assert main(["worker", "--server", world.url, "--sandbox", "process"]) == 2
     assert "answered 403: a competitor's token cannot do this" in capsys.readouterr().err
 
