@@ -85,6 +85,8 @@ def serve(
         listener = run.listen(host, port)
     except (SettingsError, run.CannotListen) as error:
         raise click.UsageError(str(error)) from None
+    for name in Settings.unknown():
+        err().print(f"{name} is set, and is no setting", style="yellow", soft_wrap=True)
     loaded = load_problems(problems or _default_problems())
     url = db or os.environ.get("GRADE_DB") or default_url()
     services = Services.open(url, loaded, settings)

@@ -110,7 +110,13 @@ def _of_role(*roles: str) -> Any:
         if caller is None:
             fail(401, "no_token", NO_TOKEN, {"WWW-Authenticate": "Bearer"})
         if caller.role not in (*roles, "admin"):
-            fail(403, "wrong_role", f"a {caller.role}'s token cannot do this")
+            needed = roles[0] if roles else "admin"
+            fail(
+                403,
+                "wrong_role",
+                f"this needs the token of a user with the role {needed}, and yours is of a "
+                f"{caller.role}; `grade admin user add NAME --role {needed}` makes one",
+            )
         return caller
 
     return Depends(check)

@@ -49,6 +49,12 @@ class Settings:
     """How long running gradings may take to end once the server is told to."""
 
     @classmethod
+    def unknown(cls, environ: Mapping[str, str] = os.environ) -> list[str]:
+        """Names in the environment that look like settings and are none."""
+        known = {PREFIX + field.name.upper() for field in fields(cls)}
+        return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+
+    @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """The defaults, with what the environment says. Raises `SettingsError`."""
         given: dict[str, Any] = {}

@@ -280,3 +280,4 @@ def test_settings_come_from_the_environment() -> None:
     for odd in ("0", "-1", "x", "1.5", "nan", "inf"):
         with pytest.raises(SettingsError, match="GRADE_SERVE_MAX_QUEUE"):
             Settings.from_environment({"GRADE_SERVE_MAX_QUEUE": odd})
+    assert Settings.unknown(given | {"GRADE_SERVE_MAX_QEUE": "5"}) == ["GRADE_SERVE_MAX_QEUE"]

@@ -329,7 +329,10 @@ def test_grade_worker_says_what_is_wrong(
         assert main(["worker", "--server", world.url, "--sandbox", "process", "--name", name]) == 2
         assert "--name: at most 100 printable characters" in capsys.readouterr().err
     assert main(["worker", "--server", world.url, "--sandbox", "process"]) == 2
-    assert "answered 403: a competitor's token cannot do this" in capsys.readouterr().err
+    assert (
+        "answered 403: this needs the token of a user with the role worker"
+        in capsys.readouterr().err
+    )
 
 
 def test_no_answer_shows_the_token_of_another_lease(world: World, remote: RemoteLedger) -> None:
