@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
@@ -26,6 +27,9 @@ DRAIN_S = 60.0
 
 NAME_CHARS = 100
 """The longest name; a GPU's may be put behind it."""
+
+TOLD_S = 0.1
+"""How often to look whether we were told to stop."""
 
 TICK_S = 1.0
 """How often a server is asked for jobs: less often than a database would be."""
@@ -112,17 +116,20 @@ def _serve(dispatcher: Dispatcher) -> None:
     """Work until told to stop, then let what runs end, unless told again."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
-    stop, hurry = threading.Event(), threading.Event()
+    told = 0
 
-    def told(_number: int, _frame: FrameType | None) -> None:
-        (hurry if stop.is_set() else stop).set()
+    def count(_number: int, _frame: FrameType | None) -> None:
+        # No more than this: a lock taken in here may be held by what was interrupted.
+        nonlocal told
+        told += 1
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, told)
+        signal.signal(number, count)
     dispatcher.start()
-    stop.wait()
+    while not told:
+        time.sleep(TOLD_S)
     ending = threading.Thread(target=dispatcher.drain, args=(DRAIN_S,))
     ending.start()
-    while ending.is_alive() and not hurry.wait(0.1):
-        pass
+    while ending.is_alive() and told < 2:
+        time.sleep(TOLD_S)
     dispatcher.drain(0)

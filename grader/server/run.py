@@ -89,12 +89,15 @@ class _Server(uvicorn.Server):
         self._on_exit = on_exit
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends it, the second one without waiting for answers."""
-        if self.should_exit:
-            self.force_exit = True
-        else:
-            self.should_exit = True
-            self._on_exit()
+        """The first signal ends it, the second one without waiting for answers. Nothing is done in
+        here that takes a lock: the thread that was interrupted may hold it."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell the others that it ends, and answer what has been asked."""
+        self._on_exit()
+        await super().shutdown(sockets)
 
 
 def _raise_limit_of_files() -> None:
