@@ -39,7 +39,7 @@ import docker
 import httpx
 from sqlalchemy import func, select
 
-from grader.board.database import reading
+from grader.board.database import engine_of, reading
 from grader.board.schema import results
 from grader.fleet.job import State
 from grader.fleet.ledger import Ledger
@@ -269,7 +269,7 @@ class Truth:
 
     def __init__(self, url: str) -> None:
         self.ledger = Ledger.open(url)
-        self.engine = self.ledger.board._engine
+        self.engine = engine_of(url, create=False)
 
     def open_jobs(self, user: str) -> int:
         """Unfinished jobs of a user."""

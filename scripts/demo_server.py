@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -24,7 +23,7 @@ import httpx
 from grader.fleet import Ledger
 from grader.problem import Problem
 from grader.report import Report
-from grader.server.accounts import Accounts
+from grader.server.services import Services
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,13 +80,13 @@ def fill(ledger: Ledger, loaded: dict[str, Problem]) -> int:
 
 def prepare(url: str) -> dict[str, str]:
     """Make the database with its boards and users; the token of each user who hands in."""
-    ledger = Ledger.open(url)
+    services = Services.open(url, problems())
     try:
-        left_out = fill(ledger, problems())
-        accounts = Accounts(ledger.board._engine, lambda: datetime.now(UTC))
-        tokens = {name: accounts.add_user(name, "competitor", by="demo") for name in LIVE}
+        left_out = fill(services.ledger, services.problems)
+        add = services.accounts.add_user
+        tokens = {name: add(name, "competitor", by="demo") for name in LIVE}
     finally:
-        ledger.close()
+        services.close()
     if left_out:
         say(f"{left_out} recorded gradings are of other versions of their problem or kernel")
     return tokens

@@ -23,8 +23,6 @@ from grader.submission import Submission
 from tests.fleet.fake import PROBLEM, ROOT, until
 from tests.fleet.test_local import alive, below
 
-pytest.importorskip("ray", reason="not run, needs the extra: pip install 'grade[ray]'")
-
 OBJECT_STORE_BYTES = 80_000_000
 ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
 
