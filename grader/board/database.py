@@ -24,10 +24,13 @@ from sqlalchemy.pool import StaticPool
 LOCK_WAIT_S = 30.0
 """How long to wait for another process that is writing."""
 
-_LOCKS = {
+Lock = Literal["schema", "submit", "office", "result"]
+
+_LOCKS: dict[Lock, int] = {
     "schema": 0x6772616465_01,
     "submit": 0x6772616465_02,
     "office": 0x6772616465_03,
+    "result": 0x6772616465_04,
 }
 """PostgreSQL's numbers of our advisory locks: "grade" in ASCII, and one byte."""
 
@@ -70,9 +73,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def writing(
-    engine: Engine, lock: Literal["schema", "submit", "office"] | None = None
-) -> Iterator[Connection]:
+def writing(engine: Engine, lock: Lock | None = None) -> Iterator[Connection]:
     """A transaction to write in: committed at the end, rolled back by an exception.
 
     On SQLite it holds the one write lock from its first moment (BEGIN IMMEDIATE), so what it reads
@@ -82,9 +83,16 @@ def writing(
     with explained(engine.url), _turn(engine), engine.connect() as connection:
         connection = connection.execution_options(grade_writes=True)
         with connection.begin():
-            if lock is not None and engine.dialect.name == "postgresql":
-                connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCKS[lock]})
+            if lock is not None:
+                exclude(connection, lock)
             yield connection
+
+
+def exclude(connection: Connection, lock: Lock) -> None:
+    """Let nobody else who names the same lock on, until the transaction ends. On SQLite nobody else
+    writes anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCKS[lock]})
 
 
 @contextmanager

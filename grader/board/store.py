@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL
 
-from grader.board.database import BoardError, engine_of, reading, writing
+from grader.board.database import BoardError, engine_of, exclude, reading, writing
 from grader.board.ranking import Entry, ranks
 from grader.board.schema import counts, prepare, results, voids
 from grader.report import Report, Verdict, geometric_mean
@@ -167,6 +167,8 @@ def insert_result(connection: Connection, report: Report, user: str, source: byt
     """
     if report.verdict is None or report.verdict is Verdict.JUDGE_ERROR:
         raise ValueError("only a verdict on the submission goes on the board")
+    # Results appear in the order of their numbers, so that the highest tells whether any is new.
+    exclude(connection, "result")
     added = connection.execute(insert(results).values(_row(report, user, source)))
     assert added.inserted_primary_key is not None
     return int(added.inserted_primary_key[0])

@@ -96,7 +96,9 @@ def serve(
             err().print(note, style="yellow", soft_wrap=True)
         logs.set_up()
         folders = {name: problem.folder for name, problem in loaded.items()}
-        dispatcher = Dispatcher(services.ledger, engine, folders, socket.gethostname(), via)
+        # Several servers may share a machine and a database.
+        name = f"{socket.gethostname()}:{listener.getsockname()[1]}"
+        dispatcher = Dispatcher(services.ledger, engine, folders, name, via)
         accounts = services.accounts
         token = accounts.new_admin_token() if new_admin_token else accounts.first_admin()
         _announce(token, listener.getsockname())

@@ -268,6 +268,7 @@ class Dispatcher:
                 device=device,
                 gpu=gpu or None,
                 slots=len(slots),
+                problems=self._digests,
             )
             for (device, gpu), slots in kinds.items()
         ]

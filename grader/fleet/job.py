@@ -14,6 +14,7 @@ A job may be cancelled in every state but `done`. `done` and `cancelled` are fin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -125,6 +126,8 @@ class Worker:
     """The GPU's name; null on a CPU."""
     slots: int
     """How many there are, busy ones too."""
+    problems: Mapping[str, str] | None = field(default=None, kw_only=True)
+    """The versions that it grades: digests by the problem's name. None where it has not said."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,30 @@ def is_of_type(gpu: str | None, wanted: str | None) -> bool:
     It is when each word of the type is one of its name's, so that ``L4`` is no ``L40S``.
     """
     return wanted is None or _words(wanted) <= _words(gpu or "")
+
+
+def obstacle(job: Job, workers: Iterable[Worker]) -> str | None:
+    """Why none of these workers could take a job, in words; None when one could."""
+    version = (job.problem, job.problem_digest)
+    kind = f"{job.gpu} worker" if job.gpu else "worker"
+    needs: tuple[tuple[Callable[[Worker], bool], str], ...] = (
+        (lambda one: one.slots > 0, "no worker is there"),
+        (lambda one: is_of_type(one.gpu, job.gpu), f"no worker has a GPU of the type {job.gpu}"),
+        (
+            lambda one: one.device == "cuda" or job.language == "python",
+            "no worker has a GPU, which a .cu file needs",
+        ),
+        (
+            lambda one: one.problems is None or version in one.problems.items(),
+            f"no {kind} has this version of {job.problem}",
+        ),
+    )
+    left = list(workers)
+    for fits, otherwise in needs:
+        left = [one for one in left if fits(one)]
+        if not left:
+            return otherwise
+    return None
 
 
 class Refused(Exception):

@@ -17,6 +17,8 @@ from grader.submission import Language
 WorkerName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Gpu = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Versions = Annotated[dict[Name, Digest], Field(max_length=1000)]
+"""Problems, each with its digest."""
 LeaseSeconds = Annotated[float, Field(ge=1, le=600)]
 LeaseToken = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$"), Field(repr=False)]
 
@@ -58,6 +60,15 @@ class Presence(_Message):
     gpu: Gpu | None = None
     """The GPU's full name; null on a CPU."""
     slots: int = Field(ge=0, le=10_000)
+    problems: Versions | None = None
+    """What it grades; null when it does not say."""
+
+
+class Welcome(_Message):
+    """What a worker is told that says that it is there."""
+
+    problems: Versions
+    """What the server has."""
 
 
 class Wish(_Message):
@@ -65,9 +76,8 @@ class Wish(_Message):
 
     worker: WorkerName
     gpu: Gpu | None = None
-    problems: dict[Name, Digest] = Field(max_length=1000)
-    """The problems that it has, each with its digest; it is given no other, and no other version.
-    """
+    problems: Versions
+    """What it has; it is given no other problem, and no other version."""
     languages: list[Language] | None = None
     """What it can run; null for everything."""
     lease_s: LeaseSeconds = 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from typing import TypeVar, cast
 
@@ -19,11 +20,14 @@ from grader.fleet.messages import (
     Hold,
     Leased,
     Presence,
+    Welcome,
     Wish,
 )
 from grader.judge import Progress
 from grader.report import Report, one_line
 from grader.submission import Language
+
+log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
 """For each step of a request. A lease outlives two that fail."""
@@ -48,6 +52,8 @@ class RemoteLedger:
             raise BoardError(f"{url!r} is no server: {error}") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise BoardError(f"{url!r} is no server; write https://host or http://host:port")
+        self._told: dict[str, str] = {}
+        """The server's versions that we have said we lack."""
         # A redirect is not followed: it would carry the token to who knows whom.
         self._client = httpx.Client(
             base_url=f"{self._url}/api/v1/work/",
@@ -103,11 +109,30 @@ class RemoteLedger:
         return self._say(lease, "give-back", Hold(token=lease.token))
 
     def seen(self, worker: Worker) -> None:
-        """Say that we are there."""
-        self._post(
-            "seen",
-            Presence(worker=worker.name, device=worker.device, gpu=worker.gpu, slots=worker.slots),
+        """Say that we are there. What the server has in another version than we is logged, once."""
+        ours = None if worker.problems is None else dict(worker.problems)
+        presence = Presence(
+            worker=worker.name,
+            device=worker.device,
+            gpu=worker.gpu,
+            slots=worker.slots,
+            problems=ours,
         )
+        theirs = self._read(Welcome, self._post("seen", presence)).problems
+        if ours is not None:
+            self._compare(ours, theirs)
+
+    def _compare(self, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+        for problem, digest in theirs.items():
+            if digest in (ours.get(problem), self._told.get(problem)):
+                continue
+            self._told[problem] = digest
+            what = (
+                "the server has another version of it than this folder"
+                if problem in ours
+                else "the server has it, and this folder has not"
+            )
+            log.warning("problem %s: %s, so no work of it is taken here", problem, what)
 
     def _say(self, lease: Ticket, what: str, message: Hold) -> bool:
         return self._read(Answer, self._post(f"{lease.submission_id}/{what}", message)).ok

@@ -1,8 +1,9 @@
 """The ledger's tables, beside the board's in one database, and how a database comes to have them.
 
 Alembic's migrations lie in `grader.fleet.migrations`: revision 1 makes the board's tables, revision
-2 the ledger's, revision 3 what a hosted leaderboard adds, `grader.server.schema` among it. A
-database that `Board.open` made is taken to be at revision 1.
+2 the ledger's, revision 3 what a hosted leaderboard adds, `grader.server.schema` among it, and
+revision 4 what problems a worker has. A database that `Board.open` made is taken to be at revision
+1.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.util import CommandError
 from sqlalchemy import (
+    JSON,
     Column,
     Connection,
     Engine,
@@ -103,6 +105,7 @@ workers = Table(
     Column("gpu", String(200)),
     Column("slots", Integer, nullable=False),
     Column("last_seen", Moment, nullable=False),
+    Column("problems", JSON(none_as_null=True)),
 )
 """Who grades: ``local``, through ``ray``, or pulling over ``http``."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -10,13 +11,13 @@ from fastapi import APIRouter, File, Form, Path, Query, Request, Response, Uploa
 from fastapi.responses import PlainTextResponse
 
 from grader.fleet import Job, QueueFull, Refused, State
-from grader.fleet.job import is_of_type
+from grader.fleet.job import is_of_type, obstacle
 from grader.problem import Problem
 from grader.report import Report, Verdict, one_line
 from grader.server import visibility
 from grader.server.accounts import User
 from grader.server.boards import boards, listed, visible
-from grader.server.guard import Caller, Competitor, Known, Tools, errors, fail
+from grader.server.guard import Caller, Competitor, Known, Tools, check_open, errors, fail
 from grader.server.office import BoardSettings
 from grader.server.replies import (
     Me,
@@ -78,6 +79,7 @@ def hand_in(
     tools: Services, caller: User, problem: str, name: str, file: UploadFile, gpu: str
 ) -> int:
     """Queue one file of a caller's and return its number. Raises the refusal of what is wrong."""
+    check_open(tools)
     asked, board = visible(tools, caller, problem)
     if visibility.is_over(board, tools.now()) and caller.role != "admin":
         fail(403, "deadline_passed", f"{problem} is over since {board.deadline:%Y-%m-%d %H:%M} UTC")
@@ -233,7 +235,8 @@ def cancel(tools: Tools, caller: Competitor, number: Number) -> None:
 )
 def queue(tools: Tools, caller: Caller) -> Queue:
     """The unfinished submissions of boards that the caller may see; rejudges are left out."""
-    return Queue(jobs=[Waiting.of(job) for job in in_flight(tools, caller)])
+    jobs, why = in_flight(tools, caller), obstacles(tools)
+    return Queue(jobs=[Waiting.of(job, why(job)) for job in jobs])
 
 
 @router.get(
@@ -256,6 +259,12 @@ def in_flight(tools: Services, caller: User | None) -> list[Job]:
         allowed = visibility.sight(caller, job.user, board, now)
         found.append(job if allowed.result else replace(job, progress=None))
     return found
+
+
+def obstacles(tools: Services) -> Callable[[Job], str | None]:
+    """Tells of a job that waits why no worker that is there now could take it."""
+    alive = tools.ledger.workers(tools.settings.worker_alive_s)
+    return lambda job: obstacle(job, alive) if job.state is State.QUEUED else None
 
 
 def look_up(tools: Services, caller: User | None, number: int) -> tuple[Job, Line, Sight]:

@@ -15,7 +15,7 @@ from grader.report import one_line
 from grader.server import admin, api, boards, events, pages, work
 from grader.server.errors import Conflict, Invalid, NotThere
 from grader.server.gate import Gate, refused, unavailable
-from grader.server.guard import ErrorReply, Refusal, Tools
+from grader.server.guard import ErrorReply, Refusal, Tools, check_open
 from grader.server.logs import Journal
 from grader.server.replies import Health
 from grader.server.services import Services
@@ -33,12 +33,14 @@ root = APIRouter()
 @root.get(
     "/healthz",
     response_model=Health,
-    responses={503: {"model": ErrorReply, "description": "The server cannot work now."}},
+    responses={503: {"model": ErrorReply, "description": "It cannot work now, or stops."}},
     summary="Whether the server works",
     tags=["operation"],
 )
 def healthz(tools: Tools) -> Health:
-    """Ask the database a small question."""
+    """Ask the database a small question. A server that stops sends those who ask elsewhere, while
+    it still answers all that is not new work."""
+    check_open(tools)
     tools.shelf.states()
     return Health(status="ok")
 

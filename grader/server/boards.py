@@ -27,6 +27,9 @@ from grader.server.unchanged import kept, tag_of
 
 router = APIRouter()
 
+ENTRIES = 1000
+"""The most entries in one answer, about 250 KB."""
+
 ProblemName = Annotated[Words, Path(description="A problem's name.")]
 
 
@@ -77,10 +80,13 @@ def leaderboard(
     caller: Caller,
     name: ProblemName,
     gpu: Annotated[Words | None, Query(description="A GPU's name, or words of it.")] = None,
+    limit: Annotated[int, Query(ge=1, le=ENTRIES, description="How many at most.")] = ENTRIES,
+    offset: Annotated[int, Query(ge=0, description="How many to leave out, best first.")] = 0,
 ) -> Response:
     """Each user's best ranked result on one GPU, for the problem as it is now.
 
-    Without `gpu` it is the GPU that comes first by name.
+    Without `gpu` it is the GPU that comes first by name. A board of more than `limit` users comes
+    in parts; `total` says how many there are.
     """
     found, board = visible(tools, caller, name)
     races = sorted(tools.races.now()(found.digest), key=lambda race: race.gpu)
@@ -89,11 +95,15 @@ def leaderboard(
     if gpu is not None and chosen is None:
         fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {listed(gpus)}")
 
+    part = slice(offset, offset + limit)
+
     def make() -> tuple[bytes, str]:
-        content = _leaderboard(tools, found, board, chosen, gpus).model_dump_json().encode()
+        shown = _leaderboard(tools, found, board, chosen, gpus, part)
+        content = shown.model_dump_json().encode()
         return content, tag_of(content)
 
-    key, is_over = (name, chosen and chosen.gpu), visibility.is_over(board, tools.now())
+    is_over = visibility.is_over(board, tools.now())
+    key = (name, chosen and chosen.gpu, offset, limit)
     content, tag = tools.leaderboards.get(key, make, (races, board, is_over))
     return kept(request, content, tag, "application/json")
 
@@ -117,9 +127,15 @@ def boards(tools: Services) -> dict[str, BoardSettings]:
 
 
 def _leaderboard(
-    tools: Services, problem: Problem, board: BoardSettings, race: Race | None, gpus: list[str]
+    tools: Services,
+    problem: Problem,
+    board: BoardSettings,
+    race: Race | None,
+    gpus: list[str],
+    part: slice,
 ) -> Leaderboard:
-    racers = race.racers if race else ()
+    everyone = race.racers if race else ()
+    racers = everyone[part]
     details = tools.races.details([racer.result_id for racer in racers])
     return Leaderboard(
         problem=problem.name,
@@ -127,6 +143,7 @@ def _leaderboard(
         gpu=race.gpu if race else None,
         gpus=gpus,
         board=_board(tools, board),
+        total=len(everyone),
         entries=[EntryShown.of(racer, details[racer.result_id]) for racer in racers],
     )
 

@@ -55,6 +55,13 @@ def fail(
     raise Refusal(status, code, message, headers)
 
 
+def check_open(tools: Services) -> None:
+    """Raise the refusal of new work, once the server ends."""
+    if tools.ending.begun:
+        wait = {"Retry-After": "30"}
+        fail(503, "draining", "this server stops and takes nothing new; try again in 30 s", wait)
+
+
 def error_body(code: str, message: str) -> dict[str, Any]:
     """The JSON of every error."""
     return {"error": {"code": code, "message": message}}

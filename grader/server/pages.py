@@ -206,6 +206,7 @@ def page_queue(request: Request, tools: Tools, caller: Caller) -> Response:
         "_queue.html" if _ispiece(request) else "queue.html",
         jobs=desk.views.queue(caller),
         graded=[(line, seen) for line, seen in lines if line.state is State.DONE][:12],
+        obstacle=api.obstacles(tools),
         workers=tools.ledger.workers(tools.settings.worker_alive_s),
         problems=tools.problems,
     )

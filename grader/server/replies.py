@@ -69,11 +69,14 @@ class Waiting(BaseModel):
     """Place in the queue, 1 is next; null when it does not wait there."""
     progress: Step | None
     submitted_at: datetime
+    obstacle: str | None
+    """Why no worker that is there could take it; null when one could."""
 
     @classmethod
-    def of(cls, job: Job) -> Waiting:
+    def of(cls, job: Job, obstacle: str | None) -> Waiting:
         """From the ledger's job."""
         return cls(
+            obstacle=obstacle,
             id=job.submission_id,
             user=job.user,
             problem=job.problem,
@@ -239,6 +242,8 @@ class Leaderboard(BaseModel):
     """Null when there is no ranked result."""
     gpus: list[str]
     board: BoardShown
+    total: int
+    """How many entries there are, of which these may be a part."""
     entries: list[EntryShown]
 
 

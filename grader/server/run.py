@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import socket
 import threading
-from collections.abc import Callable
+import time
 from contextlib import suppress
 from types import FrameType
 
@@ -17,6 +18,8 @@ from grader.fleet.engine import Engine
 from grader.server.app import create_app
 from grader.server.patience import Patience
 from grader.server.services import Services
+
+log = logging.getLogger(__name__)
 
 ANSWER_S = 5
 """How long requests that run when the server ends may take to be answered."""
@@ -43,19 +46,13 @@ def listen(host: str, port: int) -> socket.socket:
 def serve(
     services: Services, dispatcher: Dispatcher, engine: Engine, listener: socket.socket
 ) -> None:
-    """Serve until SIGTERM or SIGINT, and then for as long as running gradings take to end, but at
-    most `Settings.drain_s`; what runs then is given back. A second signal ends that wait.
+    """Serve until SIGTERM or SIGINT, and then, with nothing new taken, for as long as running
+    gradings take to end, here and on workers that pull, but at most `Settings.drain_s`. What runs
+    here then is given back. A second signal ends that wait, a third one that for open requests.
 
     Closes everything that it is given.
     """
     _raise_limit_of_files()
-    drain_s = services.settings.drain_s
-
-    def on_exit() -> None:
-        services.hub.close()
-        # No job is taken any more from this moment on, while requests are still answered.
-        threading.Thread(target=dispatcher.drain, args=(drain_s,), daemon=True).start()
-
     services.metrics.watch_sweeps(lambda: dispatcher.swept)
     config = uvicorn.Config(
         create_app(services),
@@ -71,9 +68,7 @@ def serve(
     )
     try:
         dispatcher.start()
-        server = _Server(config, on_exit)
-        server.run(sockets=[listener])
-        dispatcher.drain(0 if server.force_exit else drain_s)
+        _Server(config, services, dispatcher).run(sockets=[listener])
     finally:
         dispatcher.drain(0)
         engine.close(0)
@@ -82,22 +77,46 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Ends at a signal, and says so at once; uvicorn itself would send the signal on to us."""
+    """Ends when it is told to and all is drained; uvicorn itself would close at once, and send the
+    signal on to us."""
 
-    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services, dispatcher: Dispatcher) -> None:
         super().__init__(config)
-        self._on_exit = on_exit
+        self._services = services
+        self._told = 0
+        drain_s = services.settings.drain_s
+        self._drain = threading.Thread(target=dispatcher.drain, args=(drain_s,), daemon=True)
+        self._drain_until = float("inf")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends it, the second one without waiting for answers. Nothing is done in
-        here that takes a lock: the thread that was interrupted may hold it."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        """Count, no more: a lock taken in here may be held by what was interrupted."""
+        self._told += 1
+        self.force_exit = self._told > 2
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to close, which is asked all the time."""
+        ends = await super().on_tick(counter)
+        if self._told and not self._services.ending.begun:
+            self._begin_to_end()
+        return ends or self._told > 1 or self._is_drained()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell the others that it ends, and answer what has been asked."""
-        self._on_exit()
+        """Let listeners go, and answer what has been asked."""
+        self._services.hub.close()
         await super().shutdown(sockets)
+
+    def _begin_to_end(self) -> None:
+        log.info("told to stop: nothing new is taken, and what runs may end")
+        self._services.ending.begun = True
+        self._drain_until = time.monotonic() + self._services.settings.drain_s
+        self._drain.start()
+
+    def _is_drained(self) -> bool:
+        """Whether nothing runs any more, or it took too long. What workers that pull have is asked
+        for last: they must still reach us."""
+        ending = self._services.ending
+        is_idle = ending.begun and not self._drain.is_alive() and not ending.leases
+        return is_idle or time.monotonic() >= self._drain_until
 
 
 def _raise_limit_of_files() -> None:

@@ -12,6 +12,7 @@ from grader.fleet import Ledger
 from grader.fleet.schema import upgrade
 from grader.problem import Problem, ProblemError
 from grader.server.accounts import Accounts
+from grader.server.ending import Ending
 from grader.server.fresh import Fresh
 from grader.server.hub import Hub
 from grader.server.metrics import Metrics
@@ -41,6 +42,7 @@ class Services:
     races: Races
     hub: Hub
     metrics: Metrics
+    ending: Ending
     leaderboards: Fresh[tuple[bytes, str]]
     """Answers of the API with their tags, since making one costs more than all the rest."""
 
@@ -72,6 +74,7 @@ class Services:
             races=Races(shelf),
             hub=Hub(ledger, settings.poll_s, settings.listeners, settings.listeners_per_address),
             metrics=Metrics(ledger, shelf, settings.worker_alive_s, now),
+            ending=Ending(),
             leaderboards=Fresh(FRESH_S),
         )
 

@@ -18,6 +18,7 @@ from grader.fleet.messages import (
     Hold,
     Leased,
     Presence,
+    Welcome,
     Wish,
 )
 from grader.fleet.vetting import vetted
@@ -30,9 +31,10 @@ router = APIRouter(prefix="/work", tags=["work"], responses=errors(401, 403))
 Number = Annotated[int, Path(ge=1, le=MAX_ID, description="The submission's number.")]
 
 
-@router.post("/seen", status_code=204, summary="Say that a worker is there")
-def seen(message: Presence, caller: Worker, tools: Tools) -> None:
-    """Workers that were not seen for a minute count as gone."""
+@router.post("/seen", summary="Say that a worker is there")
+def seen(message: Presence, caller: Worker, tools: Tools) -> Welcome:
+    """Workers that were not seen for a minute count as gone. The answer tells which versions of the
+    problems are here."""
     tools.ledger.seen(
         job.Worker(
             name=_name(caller, message.worker),
@@ -40,8 +42,10 @@ def seen(message: Presence, caller: Worker, tools: Tools) -> None:
             device=message.device,
             gpu=message.gpu and one_line(message.gpu, 200),
             slots=message.slots,
+            problems=message.problems,
         )
     )
+    return Welcome(problems={name: one.digest for name, one in tools.problems.items()})
 
 
 @router.post(
@@ -51,7 +55,9 @@ def seen(message: Presence, caller: Worker, tools: Tools) -> None:
     summary="Take the next job",
 )
 def claim(message: Wish, caller: Worker, tools: Tools) -> Leased | Response:
-    """Lease the next job that this worker can run."""
+    """Lease the next job that this worker can run. There is none when the server stops."""
+    if tools.ending.begun:
+        return Response(status_code=204)
     lease = tools.ledger.claim(
         _name(caller, message.worker),
         lease_s=message.lease_s,
@@ -59,7 +65,10 @@ def claim(message: Wish, caller: Worker, tools: Tools) -> Leased | Response:
         gpu=message.gpu,
         languages=message.languages,
     )
-    return Response(status_code=204) if lease is None else Leased.of(lease)
+    if lease is None:
+        return Response(status_code=204)
+    tools.ending.leased(lease, message.lease_s)
+    return Leased.of(lease)
 
 
 @router.post("/{number}/begin", summary="Start to grade")
@@ -72,30 +81,43 @@ def begin(number: Number, message: Hold, caller: Worker, tools: Tools) -> Answer
 def heartbeat(number: Number, message: Heartbeat, caller: Worker, tools: Tools) -> Answer:
     """Move the lease's deadline, and tell where the grading is."""
     ticket = _ticket(number, message)
-    return Answer(ok=tools.ledger.heartbeat(ticket, message.lease_s, message.progress))
+    ok = tools.ledger.heartbeat(ticket, message.lease_s, message.progress)
+    if ok:
+        tools.ending.leased(ticket, message.lease_s)
+    else:
+        tools.ending.over(ticket)
+    return Answer(ok=ok)
 
 
 @router.post("/{number}/finish", summary="Hand in a result")
 def finish(number: Number, message: Finish, caller: Worker, tools: Tools) -> Finished:
     """Put the result on the board and end the job, both or neither."""
+    ticket = _ticket(number, message)
     try:
         report = vetted(hosted(message.report), tools.now())
-        found = tools.ledger.finish(_ticket(number, message), report)
+        found = tools.ledger.finish(ticket, report)
     except ValueError as error:
         fail(422, "bad_report", one_line(str(error)))
+    tools.ending.over(ticket)
     return Finished(result_id=found)
 
 
 @router.post("/{number}/fail", summary="Hand in a judge error")
 def give_up(number: Number, message: Failure, caller: Worker, tools: Tools) -> Answer:
     """The job is tried again after a pause; at the third failure a person must look."""
-    return Answer(ok=tools.ledger.fail(_ticket(number, message), message.reason))
+    ticket = _ticket(number, message)
+    ok = tools.ledger.fail(ticket, message.reason)
+    tools.ending.over(ticket)
+    return Answer(ok=ok)
 
 
 @router.post("/{number}/give-back", summary="Give a job back")
 def give_back(number: Number, message: Hold, caller: Worker, tools: Tools) -> Answer:
     """Queue the job again, at its old place and with nothing counted."""
-    return Answer(ok=tools.ledger.give_back(_ticket(number, message)))
+    ticket = _ticket(number, message)
+    ok = tools.ledger.give_back(ticket)
+    tools.ending.over(ticket)
+    return Answer(ok=ok)
 
 
 def _ticket(number: int, message: Hold) -> job.Ticket:

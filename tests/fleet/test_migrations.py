@@ -32,7 +32,7 @@ BOARD = {table.name for table in (about, results)}
 LEDGER = {table.name for table in (blobs, submissions, jobs)}
 HOSTED = {t.name for t in (users, tokens, boards, audit, voids, rejudges, workers)}
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0003"
+HEAD = "0004"
 ADDED = {"rejudge_id", "original_id", "progress", "updated_at"}
 
 
@@ -100,7 +100,7 @@ def fill(url: str, report_of: MakeReport) -> None:
 
 
 def fill_hosted(connection: Connection) -> None:
-    """A row in each table of revision 3, and a value in each column that it added."""
+    """A row in each table of revision 3, and a value in each column that it or a later one adds."""
     now = Clock()()
     user = connection.execute(
         insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
@@ -124,7 +124,9 @@ def fill_hosted(connection: Connection) -> None:
         )
     )
     connection.execute(
-        insert(workers).values(name="w", via="local", device="cpu", slots=1, last_seen=now)
+        insert(workers).values(
+            name="w", via="local", device="cpu", slots=1, last_seen=now, problems={"softmax": "d"}
+        )
     )
     again = submissions.c.id == 6
     connection.execute(update(submissions).where(again).values(rejudge_id=1, original_id=1))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from grader.board.database import engine_of, writing
+from grader.board.store import insert_result
 from grader.fleet import Ledger, State, TooMany
 from grader.fleet.schema import jobs
 from grader.report import Report
+from grader.server.shelf import Shelf
 from tests.fleet.conftest import Clock, hand_in
 
 MakeReport = Callable[..., Report]
@@ -123,6 +127,25 @@ def test_of_two_who_finish_one_wins(ledger: Ledger, report_of: MakeReport, repea
     done = ledger.job(1)
     assert done
     assert (done.state, done.result_id) == (State.DONE, number)
+
+
+def test_a_result_that_comes_late_is_noticed(url: str, make_report: MakeReport) -> None:
+    """Another process may end its transaction after us, though it began before."""
+    ledger = Ledger.open(url)
+    engine = engine_of(url, create=False)
+    shelf = Shelf(engine)
+    with ThreadPoolExecutor(1) as pool:
+        with writing(engine) as connection:
+            insert_result(connection, make_report(), "ada", b"")
+            other = pool.submit(ledger.board.record, make_report(), "bob", b"")
+            time.sleep(0.5)
+            before = shelf.version()
+        after = shelf.version()
+        other.result()
+    assert before != after
+    assert ledger.board.count("softmax") == 2
+    ledger.close()
+    engine.dispose()
 
 
 @pytest.mark.parametrize("other", ["sweep", "cancel", "fail", "give_back"])

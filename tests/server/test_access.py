@@ -155,7 +155,7 @@ TABLE = [
     Row("POST", f"{API}/admin/rejudges/{{number}}/drop", (401, 403, 403, 403, 204), rejudge),
     Row("GET", f"{API}/admin/audit", ADMINS),
     # Workers.
-    Row("POST", f"{API}/work/seen", (401, 403, 403, 204, 204), call=PRESENCE),
+    Row("POST", f"{API}/work/seen", (401, 403, 403, 200, 200), call=PRESENCE),
     Row(
         "POST",
         f"{API}/work/claim",

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from grader.board.database import writing
+from grader.board.store import insert_result
 from grader.fleet import Ledger, State
 from grader.fleet.job import Worker
 from grader.judge import Progress
@@ -226,6 +228,35 @@ def test_the_leaderboard(world: World) -> None:
     assert same["entries"] == board["entries"]
     reply = world.client().get("/api/v1/leaderboards/softmax", params={"gpu": "B200"})
     assert error(reply) == (404, "no_such_gpu")
+
+
+def test_a_large_leaderboard_comes_in_parts(world: World) -> None:
+    client = world.client()
+
+    def part(**params: int) -> tuple[int, list[str]]:
+        board = client.get("/api/v1/leaderboards/softmax", params=params).json()
+        return board["total"], [entry["user"] for entry in board["entries"]]
+
+    assert part(offset=5) == (0, [])
+    names = [f"user{number:04}" for number in range(1003)]
+    with writing(world.services.ledger.board._engine) as connection:
+        for number, name in enumerate(names):
+            score_us = 50.0 + number
+            report = world.make_report(
+                problem_digest=world.problem.digest,
+                score_us=score_us,
+                score_ci_us=(score_us, score_us),
+            )
+            insert_result(connection, report, name, b"")
+    assert part() == (1003, names[:1000])
+    assert part(offset=1000) == (1003, names[1000:])
+    assert part(limit=2, offset=500) == (1003, names[500:502])
+    assert part(limit=2) == (1003, names[:2])
+    assert part(offset=10**30) == (1003, [])
+    last = client.get("/api/v1/leaderboards/softmax?limit=1&offset=700").json()["entries"]
+    assert [entry["rank"] for entry in last] == [701], "as on the whole board"
+    for odd in ("limit=0", "limit=1001", "offset=-1", "limit=x"):
+        assert error(client.get(f"/api/v1/leaderboards/softmax?{odd}")) == (422, "invalid")
 
 
 def test_a_leaderboard_changes_at_once(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -11,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,17 @@ from typing import Any
 import httpx
 import pytest
 
-from grader.fleet import Ledger, State
+from grader.fleet import Lease, Ledger, State
+from grader.fleet.remote import RemoteLedger
+from grader.judge import Progress
+from grader.problem import Problem
+from grader.report import Report
 from grader.server.run import CannotListen, listen, serve
 from grader.server.services import Services
 from grader.server.settings import Settings, SettingsError
+from tests.fleet.fake import until
 
+MakeReport = Callable[..., Report]
 ROOT = Path(__file__).parents[2]
 SOFTMAX = ROOT / "submissions" / "softmax" / "accepted" / "triton_softmax.py"
 
@@ -44,13 +51,16 @@ class Process:
         self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(timeout_s)
 
-    def submit(self) -> int:
-        reply = httpx.post(
+    def hand_in(self) -> httpx.Response:
+        return httpx.post(
             f"{self.url}/api/v1/submissions",
             data={"problem": "softmax"},
             files={"file": ("k.py", SOFTMAX.read_bytes())},
             headers={"Authorization": f"Bearer {self.token}"},
         )
+
+    def submit(self) -> int:
+        reply = self.hand_in()
         assert reply.status_code == 202, reply.text
         return int(reply.json()["id"])
 
@@ -220,13 +230,95 @@ def test_what_runs_at_the_end_is_finished_or_given_back(
             ledger.close()
 
 
+@dataclass
+class Worker:
+    """A worker that pulls from a server, moved by hand."""
+
+    source: RemoteLedger
+    lease: Lease
+    number: int
+
+    def report(self, make_report: MakeReport) -> Report:
+        return make_report(
+            problem_digest=self.lease.problem_digest,
+            submission_sha256=hashlib.sha256(self.lease.source).hexdigest(),
+        )
+
+
+@contextmanager
+def working(server: Process) -> Iterator[Worker]:
+    """A worker that has begun to grade what was handed in."""
+    number = server.submit()
+    told = httpx.post(
+        f"{server.url}/api/v1/admin/users",
+        json={"name": "farm", "role": "worker"},
+        headers={"Authorization": f"Bearer {server.token}"},
+    )
+    with closing(RemoteLedger(server.url, told.json()["token"])) as source:
+        lease = claim(source)
+        assert lease is not None
+        assert source.begin(lease)
+        yield Worker(source, lease, number)
+
+
+def claim(source: RemoteLedger) -> Lease | None:
+    digests = {"softmax": Problem.load(ROOT / "problems/softmax").digest}
+    return source.claim("host", lease_s=30, problems=digests, gpu=None, languages=None)
+
+
+def answer(server: Process, path: str = "/healthz") -> httpx.Response:
+    return httpx.get(f"{server.url}{path}", timeout=10)
+
+
+def told_to_stop(server: Process) -> None:
+    server.popen.send_signal(signal.SIGTERM)
+    until(lambda: answer(server).status_code == 503)
+
+
+def test_a_server_that_stops_waits_for_the_workers_that_pull(
+    tmp_path: Path, make_report: MakeReport
+) -> None:
+    with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
+        server.submit()
+        told_to_stop(server)
+        assert answer(server).json()["error"]["code"] == "draining"
+        refused = server.hand_in()
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
+        assert "takes nothing new" in refused.json()["error"]["message"]
+        assert claim(worker.source) is None, "another one waits"
+        assert worker.source.heartbeat(worker.lease, 30, Progress("test", "tiny", 0, 7))
+        shown = answer(server, f"/api/v1/submissions/{worker.number}").json()
+        assert (shown["state"], shown["progress"]["case"]) == ("running", "tiny")
+        assert answer(server, "/queue").status_code == 200
+        time.sleep(2)
+        assert server.popen.poll() is None
+        assert worker.source.finish(worker.lease, worker.report(make_report)) == 1
+        assert server.popen.wait(10) == 0
+
+
+@pytest.mark.parametrize("how", ["a job given back", "a second signal", "time is over"])
+def test_what_else_ends_the_wait(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "time is over":
+        monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "3")
+    with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
+        started = time.monotonic()
+        told_to_stop(server)
+        if how == "a job given back":
+            assert worker.source.give_back(worker.lease)
+        elif how == "a second signal":
+            server.popen.send_signal(signal.SIGINT)
+        assert server.popen.wait(20) == 0
+        assert (time.monotonic() - started >= 3) == (how == "time is over")
+
+
 class Idle:
-    """Stands for a dispatcher and for an engine, and notes how long it may take to end."""
+    """Stands for a dispatcher and for an engine: the one drains until it may take no time."""
 
     swept = 0
 
     def __init__(self) -> None:
         self.drains: list[float] = []
+        self._ended = threading.Event()
 
     def start(self) -> None: ...
 
@@ -234,15 +326,49 @@ class Idle:
 
     def drain(self, drain_s: float) -> None:
         self.drains.append(drain_s)
+        if not drain_s:
+            self._ended.set()
+        self._ended.wait(drain_s)
+
+    def finish(self) -> None:
+        """What runs has ended."""
+        self._ended.set()
 
 
-@pytest.mark.parametrize(("signals", "drains"), [(1, [60, 60, 0]), (2, [60, 0, 0])])
-def test_a_second_signal_ends_the_wait(
-    services: Services, signals: int, drains: list[float]
+@pytest.mark.parametrize("how", ["what runs ends", "a second signal"])
+def test_slots_of_this_machine_are_waited_for(services: Services, how: str) -> None:
+    idle: Any = Idle()
+    listener = listen("127.0.0.1", 0)
+    url = "http://127.0.0.1:{1}/healthz".format(*listener.getsockname())
+    statuses: list[int] = []
+
+    def tell() -> None:
+        statuses.append(httpx.get(url, timeout=20).status_code)
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: idle.drains)
+        time.sleep(0.5)
+        statuses.append(httpx.get(url, timeout=20).status_code)
+        if how == "what runs ends":
+            idle.finish()
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    serve(services, idle, idle, listener)
+    thread.join()
+    assert statuses == [200, 503]
+    assert idle.drains == [60, 0]
+
+
+@pytest.mark.parametrize(("signals", "least_s"), [(2, 4.0), (3, 0.0)])
+def test_open_requests_are_answered_unless_told_a_third_time(
+    services: Services, signals: int, least_s: float
 ) -> None:
     idle: Any = Idle()
     listener = listen("127.0.0.1", 0)
     address = listener.getsockname()
+    told: list[float] = []
 
     def tell() -> None:
         with socket.create_connection(address) as unfinished:
@@ -254,13 +380,18 @@ def test_a_second_signal_ends_the_wait(
             httpx.get(f"http://127.0.0.1:{address[1]}/healthz", timeout=20)
             for _ in range(signals):
                 os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(0.3)
+                told.append(time.monotonic())
+                time.sleep(0.5)
+            ended.wait(20)
 
+    ended = threading.Event()
     thread = threading.Thread(target=tell)
     thread.start()
     serve(services, idle, idle, listener)
+    took_s = time.monotonic() - told[1]
+    ended.set()
     thread.join()
-    assert idle.drains == drains
+    assert least_s <= took_s < least_s + 3
 
 
 def test_a_port_that_is_taken() -> None:

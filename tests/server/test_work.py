@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -109,6 +112,44 @@ def test_only_problems_that_the_worker_has_in_this_version(
     assert claim(remote, world, problems=swapped) is None
     assert claim(remote, world, languages=["cuda"]) is None
     assert claim(remote, world, problems=digests, languages=["python"]) is not None
+
+
+def test_a_worker_says_once_what_it_has_in_another_version(
+    world: World, remote: RemoteLedger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And whoever looks at the queue is told why nothing happens."""
+    folder = tmp_path / "softmax"
+    shutil.copytree(world.problem.folder, folder)
+    with (folder / "statement.md").open("a") as file:
+        file.write("Changed.\n")
+    admin = world.client("root")
+
+    def why() -> Any:
+        (waiting,) = admin.get("/api/v1/queue").json()["jobs"]
+        shown = waiting["obstacle"]
+        page = admin.get("/queue", headers={"Accept": "text/html"}).text
+        assert shown is None or shown in page
+        return shown
+
+    world.submitted()
+    assert why() == "no worker is there"
+    folders = {"softmax": folder}
+    dispatcher = Dispatcher(remote, FakeEngine(1), folders, "host", "http", tick_s=0.01)
+    dispatcher.start()
+    until(lambda: why() == "no worker has this version of softmax")
+    dispatcher.drain(0)
+    (worker,) = world.services.ledger.workers(60)
+    told = caplog.messages.copy()
+    assert len([line for line in told if "another version" in line]) == 1
+    assert [line for line in told if line.startswith("problem softmax: the server has another")]
+    assert [line for line in told if "this folder has not" in line], "the server has more problems"
+    remote.seen(replace(HOST, problems=worker.problems))
+    assert caplog.messages == told, "all of it is known"
+    fits = {"softmax": world.problem.digest}
+    remote.seen(replace(HOST, problems=fits))
+    assert why() is None
+    assert claim(remote, world) is not None
+    assert why() is None
 
 
 def test_a_report_of_another_submission_is_refused(world: World, remote: RemoteLedger) -> None:
