@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -242,15 +242,17 @@ def fill(ledger: Ledger, problem: Problem, model: Report, count: int) -> None:
 
 
 @contextmanager
-def serving(url: str, folder: Path) -> Iterator[str]:
-    """A server over a database; its address."""
+def serving(
+    url: str, folder: Path, options: list[str], environment: Mapping[str, str] = os.environ
+) -> Iterator[str]:
+    """A server over a database, with these options and no limits to speak of; its address."""
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
             [
-                *(sys.executable, "-m", "grader.cli", "serve", "--port", "0", "--slots", "0"),
-                *("--sandbox", "process", "--db", url, "--problems", str(ROOT / "problems")),
+                *(sys.executable, "-m", "grader.cli", "serve", "--port", "0", *options),
+                *("--db", url, "--problems", str(ROOT / "problems")),
             ],
-            env=os.environ | {f"GRADE_SERVE_{name}": "1000000000" for name in LIMITS},
+            env=dict(environment) | {f"GRADE_SERVE_{name}": "1000000000" for name in LIMITS},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -365,7 +367,8 @@ def main(count: int, db: str | None, seconds: int, readers: int, only: str | Non
         ledger = Ledger.open(url)
         fill(ledger, problem, model, count)
         good = True
-        with serving(url, folder) as address:
+        idle = ["--slots", "0", "--sandbox", "process"]
+        with serving(url, folder, idle) as address:
             if only != "submit":
                 finisher = Finisher(ledger, problem, model)
                 finisher.start()

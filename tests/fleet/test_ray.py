@@ -27,27 +27,39 @@ OBJECT_STORE_BYTES = 80_000_000
 ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
 
 
+CPU, H100 = ("cpu", None), ("cuda", "H100")
+
+
 def gpus(count: int, kind: str | None) -> dict[str, float]:
     return {"CPU": 8.0, "GPU": float(count)} | ({f"accelerator_type:{kind}": 1.0} if kind else {})
 
 
 @pytest.mark.parametrize(
-    ("nodes", "unused", "used", "expected"),
+    ("nodes", "unused", "used", "idle", "expected"),
     [
-        ([], {}, {}, []),
-        ([{"CPU": 2.0}, {"CPU": 1.0}], {"CPU": 2.0}, {}, ["cpu+", "cpu+", "cpu-"]),
-        ([{"CPU": 2.0}], {"CPU": 2.0}, {("cpu", None): 1}, ["cpu+", "cpu-"]),
-        ([{"CPU": 2.0}, gpus(2, "H100")], {"GPU": 2.0, "CPU": 9.0}, {}, ["H100+", "H100+"]),
-        ([gpus(2, "H100")], {"GPU": 2.0}, {("cuda", "H100"): 2}, ["H100-", "H100-"]),
-        ([gpus(1, "H100"), gpus(1, "L4")], {"GPU": 1.0}, {("cuda", "H100"): 1}, ["H100-", "L4+"]),
-        ([gpus(1, None)], {"GPU": 1.0}, {}, ["GPU+"]),
-        ([gpus(1, "H100"), gpus(1, "H100")], {}, {}, ["H100-", "H100-"]),
+        ([], {}, {}, {}, []),
+        ([{"CPU": 2.0}, {"CPU": 1.0}], {"CPU": 2.0}, {}, {}, ["cpu+", "cpu+", "cpu-"]),
+        ([{"CPU": 2.0}], {"CPU": 2.0}, {CPU: 1}, {}, ["cpu+", "cpu-"]),
+        ([{"CPU": 2.0}, gpus(2, "H100")], {"GPU": 2.0, "CPU": 9.0}, {}, {}, ["H100+", "H100+"]),
+        ([gpus(2, "H100")], {"GPU": 2.0}, {H100: 2}, {}, ["H100-", "H100-"]),
+        ([gpus(1, "H100"), gpus(1, "L4")], {"GPU": 1.0}, {H100: 1}, {}, ["H100-", "L4+"]),
+        ([gpus(1, None)], {"GPU": 1.0}, {}, {}, ["GPU+"]),
+        ([gpus(1, "H100"), gpus(1, "H100")], {}, {}, {}, ["H100-", "H100-"]),
+        # Where an actor of ours waits there is room, whatever Ray says of the GPU.
+        ([gpus(2, "H100")], {}, {}, {H100: 1}, ["H100+", "H100-"]),
+        ([gpus(2, "H100")], {"GPU": 2.0}, {H100: 1}, {H100: 1}, ["H100+", "H100-"]),
+        ([gpus(1, "A100"), gpus(1, "H100")], {}, {}, {H100: 1}, ["A100-", "H100+"]),
+        ([{"CPU": 2.0}], {"CPU": 1.0}, {}, {CPU: 1}, ["cpu+", "cpu+"]),
+        # Its node was lost, and we have not heard of it.
+        ([gpus(1, "H100")], {"GPU": 1.0}, {}, {H100: 2}, ["H100+"]),
+        ([gpus(1, "H100")], {"GPU": 1.0}, {H100: 2}, {}, ["H100-"]),
     ],
 )
 def test_slots_of_a_cluster(
     nodes: list[dict[str, float]],
     unused: dict[str, float],
     used: dict[Any, int],
+    idle: dict[Any, int],
     expected: list[str],
 ) -> None:
     from grader.fleet.ray import _slots
@@ -56,7 +68,8 @@ def test_slots_of_a_cluster(
         assert (slot.gpu is None) == (slot.device == "cpu")
         return f"{slot.gpu or slot.device}{'+' if slot.free else '-'}"
 
-    assert [shown(slot) for slot in _slots(nodes, unused, Counter(used))] == expected
+    slots = _slots(nodes, unused, Counter(used), Counter(idle))
+    assert [shown(slot) for slot in slots] == expected
 
 
 class Cluster:
@@ -109,13 +122,26 @@ class Cluster:
 
     def slots(self) -> list[str]:
         """The processes of slots on its nodes."""
-        mark = f"TMPDIR={self.folder}".encode()
-        return [
-            process.name
-            for process in Path("/proc").glob("[0-9]*")
-            if b"grader.fleet.slot" in read(process / "cmdline")
-            and mark in read(process / "environ").split(b"\0")
-        ]
+        return slots_in(str(self.folder))
+
+
+def slots_in(folder: str) -> list[str]:
+    """The processes of slots with this temporary folder."""
+    mark = f"TMPDIR={folder}".encode()
+    found = [
+        process.name
+        for process in Path("/proc").glob("[0-9]*")
+        if b"grader.fleet.slot" in read(process / "cmdline")
+        and mark in read(process / "environ").split(b"\0")
+    ]
+    # A child that has not become another program yet looks like the slot itself.
+    return [pid for pid in found if parent(pid) not in found]
+
+
+def parent(pid: str) -> str:
+    """The process that started this one; empty when it is gone."""
+    words = read(Path("/proc", pid, "stat")).rpartition(b")")[2].split()
+    return words[1].decode() if words else ""
 
 
 def read(path: Path) -> bytes:
@@ -153,13 +179,14 @@ def run(script: str, *arguments: str, wait_s: float = 120) -> None:
     assert done.returncode == 0, done.stderr
 
 
-LIFE = """
-import sys, time
+SCRIPT = """
+import os, signal, sys, time
 from dataclasses import replace
 from grader.fleet.engine import NoSlot, Task
 from grader.fleet.ray import RayEngine
 from grader.report import Verdict
 from tests.fleet.fake import PROBLEM, ROOT, until
+from tests.fleet.test_ray import slots_in
 
 def task(number, file, **changes):
     source = (ROOT / "submissions/softmax" / file).read_bytes()
@@ -169,7 +196,11 @@ def task(number, file, **changes):
 def outcome(engine):
     (found,) = engine.poll(60)
     return found
+"""
 
+LIFE = (
+    SCRIPT
+    + """
 with RayEngine("process", sys.argv[1]) as engine:
     until(lambda: len(engine.slots()) == 2, 60)
     assert all(slot.free and slot.device == "cpu" for slot in engine.slots())
@@ -215,6 +246,73 @@ with RayEngine("process", sys.argv[1]) as engine:
     else:
         raise AssertionError("it is closed")
 """
+)
+
+WARM = (
+    SCRIPT
+    + """
+import ray
+from grader.fleet import seat
+from tests.fleet.test_ray import parent
+
+def graded(engine, number):
+    engine.submit(task(number, "wrong_answer/zeros.py"))
+    report = outcome(engine).report
+    assert report.verdict is Verdict.WRONG_ANSWER
+    return report.stages_s["sandbox_start"]
+
+def unused():
+    return ray.available_resources().get("CPU", 0)
+
+address, folder = sys.argv[1:]
+with RayEngine("process", address) as engine:
+    until(lambda: len(engine.slots()) == 2, 60)
+    cold_s = graded(engine, 1)
+    (slot,) = slots_in(folder)
+    until(lambda: unused() == 1)
+    assert all(slot.free for slot in engine.slots()), "where an actor waits there is room"
+    time.sleep(3 * cold_s)  # a sandbox for the next grading is started behind the first
+    warm_s = graded(engine, 2)
+    assert slots_in(folder) == [slot]
+    assert warm_s < cold_s / 2, (cold_s, warm_s)
+
+    seat.ANSWER_S = seat.GRACE_S = 2.0
+    for number, fate in ((3, signal.SIGKILL), (4, signal.SIGSTOP)):
+        (slot,) = slots_in(folder)
+        os.kill(int(parent(slot)), fate)
+        graded(engine, number)
+        until(lambda: slot not in slots_in(folder))
+
+    (slot,) = slots_in(folder)
+    seat.MARGIN_S = 2.0 - PROBLEM.spec.limits.total_s
+    stages = []
+    endless = task(5, "time_limit_exceeded/infinite_loop.py")
+    engine.submit(endless, lambda step: stages.append(step.stage))
+    until(lambda: "test" in stages, 60)
+    os.kill(int(parent(slot)), signal.SIGSTOP)
+    assert "did not answer within 4 s" in outcome(engine).failure
+    until(lambda: slots_in(folder) == [])
+    seat.MARGIN_S = 300.0
+    until(lambda: all(slot.free for slot in engine.slots()))
+    graded(engine, 6)
+    assert len(slots_in(folder)) == 1
+assert slots_in(folder) == [], "closed, it lets go of those that wait"
+
+with RayEngine("process", address, idle_s=0.5) as engine:
+    until(lambda: len(engine.slots()) == 2, 60)
+    graded(engine, 7)
+    until(lambda: slots_in(folder) == [])
+    until(lambda: unused() == 2)
+    assert [slot.free for slot in engine.slots()] == [True, True]
+
+with RayEngine("process", address, placed_s=0.01) as engine:
+    until(lambda: len(engine.slots()) == 2, 60)
+    engine.submit(task(8, "wrong_answer/zeros.py"))
+    assert outcome(engine).failure == "not placed within 0.01 s"
+    until(lambda: all(slot.free for slot in engine.slots()))
+    assert slots_in(folder) == []
+"""
+)
 
 DESK = """
 import sys
@@ -245,7 +343,13 @@ def softmax(x, out):
 @pytest.mark.slow
 def test_the_life_of_tasks(cluster: Cluster) -> None:
     run(LIFE, cluster.address)
-    assert list(cluster.folder.glob("grade-problem-*")) == []
+    assert list(cluster.folder.glob("grade-*")) == []
+    until(lambda: cluster.slots() == [])
+
+
+@pytest.mark.slow
+def test_an_actor_stays_warm_for_a_while(cluster: Cluster) -> None:
+    run(WARM, cluster.address, str(cluster.folder))
     until(lambda: cluster.slots() == [])
 
 
