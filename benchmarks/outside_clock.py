@@ -18,7 +18,6 @@ from grader.judge.bench import opened
 from grader.judge.cases import seed_for
 from grader.judge.clock import (
     RELATIVE_DOUBT,
-    ROUND_DOUBT_US,
     Bracket,
     Overhead,
     idle_rounds,
@@ -70,7 +69,7 @@ def _row(name: str, idle: list[Bracket], overhead: Overhead, brackets: list[Brac
     calls = brackets[0].calls
     claim = _spread([b.claim_us / calls for b in brackets], 2)
     lies = [overhead.outside_us(b) - b.claim_us for b in brackets]
-    allowed = ROUND_DOUBT_US + RELATIVE_DOUBT * brackets[0].claim_us
+    allowed = overhead.doubt_us + RELATIVE_DOUBT * brackets[0].claim_us
     cells = [
         name,
         str(calls),

@@ -124,6 +124,13 @@ def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) 
         raise WireClosed(f"the runner is gone ({error.strerror})") from None
 
 
+def has_request(sock: socket.socket) -> bool:
+    """Runner's side: whether a request waits, or the judge is gone."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
+
+
 def stay_awake(sock: socket.socket) -> None:
     """Runner's side: wait for a request without sleeping, since the judge's clock may run."""
     poller = select.poll()

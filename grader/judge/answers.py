@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from grader.arena import Slot, tensor_like
 from grader.judge.block import poison_of
 from grader.judge.cases import ProblemCode, Values
 from grader.judge.check import LEAST_SLICE, TYPICAL_SHARE
@@ -126,6 +127,20 @@ class QuickLook:
             whole_reference2 = zeros.index_add(0, group.sets, reference2)
             doubt |= ~(whole_error2 <= limit2 * whole_reference2)
         return set(doubt.nonzero().flatten().tolist())
+
+
+def load_kernels(code: ProblemCode) -> None:
+    """Compile what a quick look at a problem's benchmarks needs, before it is needed."""
+    kinds = {
+        (code.problem.dtype(argument, case), argument.role == "inout")
+        for argument in code.written
+        for case in code.problem.cases("benchmark", "cuda")
+    }
+    for dtype, is_state in kinds:
+        one = tensor_like(Slot(0, dtype, (1,), (1,)), "cuda")
+        if _comparable(one, one):
+            piece = (0, one, one, one if is_state else None)
+            _compare_all(_group([piece], Tolerance(atol=0, rtol=0, rel_l2=1)))
 
 
 def _comparable(out: torch.Tensor, expected: torch.Tensor) -> bool:

@@ -148,11 +148,12 @@ def set_bytes(problem: Problem, case: Case, template: Values) -> int:
 
 
 def outputs_of(problem: Problem, layout: Layout) -> list[tuple[int, int]]:
-    """Offset in the block and size in bytes of each output tensor of a layout's first set."""
+    """Offset in the block and size in bytes of each tensor of a layout's first set that a call
+    writes."""
     return [
         (slot.offset, slot.nbytes)
         for argument, place in zip(problem.spec.args, layout.sets[0], strict=True)
-        if argument.role == "out"
+        if argument.role != "in" and argument.kind != "scalar"
         for slot in _slots_of(place)
     ]
 

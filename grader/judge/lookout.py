@@ -21,50 +21,85 @@ the end, which is where neighbouring calls would meet, and so many anywhere."""
 PLACES = 2 * ENDS + ANYWHERE
 NEAR = 64
 """Near is within this part of an output tensor."""
+BEFORE = 2
+"""Words of every set that are read before "go", while the outside clock runs: whoever has begun
+has written whole sets."""
 MOST_SWEEPS = 512
 MOST_PITCH_BYTES = 1 << 31
 """CUDA's limit of the distance between rows of a copy."""
 
 
 class Lookout:
-    """Watches the outputs of a block whose outputs were poisoned, on a CUDA device.
+    """Watches the outputs of a block on a CUDA device.
 
-    `outputs` are the (offset, bytes) of the output tensors of the first set.
+    `outputs` are the (offset, bytes) of the tensors of the first set that a call writes.
     """
 
     def __init__(self, block: Block, outputs: list[tuple[int, int]]) -> None:
         self._block = block
         self._set_bytes = block.tail_bytes // block.count
         self._outputs = [(offset, nbytes // 8) for offset, nbytes in outputs if nbytes >= 8]
-        shape = (MOST_SWEEPS * PLACES, block.count)
-        self._seen = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
+        rows = BEFORE + MOST_SWEEPS * PLACES
+        self._seen = torch.zeros((rows, block.count), dtype=torch.int64, pin_memory=True)
         self._stream = torch.cuda.Stream()
+        self._before: list[int] = []
         self._places: list[int] = []
         self._sweeps = 0
 
     @staticmethod
     def can_watch(block: Block, outputs: list[tuple[int, int]]) -> bool:
-        """Whether there is a copy engine that reaches so far, and poison to tell by."""
+        """Whether there is a copy engine, and whether it reaches so far."""
         near_enough = block.tail_bytes // block.count < MOST_PITCH_BYTES
         large_enough = any(nbytes >= 8 for _, nbytes in outputs)
-        return block.device == "cuda" and block.item_bytes > 0 and near_enough and large_enough
+        return block.device == "cuda" and near_enough and large_enough
 
     def aim(self) -> None:
         """Choose new places, before the clock runs."""
         self._sweeps = 0
+        self._before = [self._place(0, 1) for _ in range(BEFORE)]
         self._places = []
         for _ in range(ENDS):
             self._places += [self._place(0, 1 / NEAR), self._place(1 - 1 / NEAR, 1)]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
 
-    def sweep(self) -> None:
-        """Read every place of every set once, one place after the other."""
+    def look(self) -> None:
+        """Read some words before "go"."""
+        self._read(self._before, 0)
+
+    def watch(self, going_on: Callable[[], bool]) -> None:
+        """Read every place again and again while the round is going on."""
+        while going_on() and self._sweeps < MOST_SWEEPS:
+            self._read(self._places, BEFORE + self._sweeps * PLACES)
+            self._sweeps += 1
+
+    def has_begun(self, order: list[int]) -> bool:
+        """Whether outputs had been written before "go"."""
+        seen = self._seen[:BEFORE].to(self._block.device)
+        return bool((seen != self._untouched(self._before))[:, order].any())
+
+    def side_by_side(self, order: list[int]) -> bool:
+        """Whether a later call of `order` was seen to have begun before an earlier one ended.
+
+        A word that a call leaves as it was, as may be where state is updated in place, tells
+        nothing. To be asked while the snapshot is of this round.
+        """
+        if self._sweeps == 0:
+            return False
+        seen = self._seen[BEFORE : BEFORE + self._sweeps * PLACES].to(self._block.device)
+        untouched = self._untouched(self._places)
+        telling = self._words(self._block.snapshot, self._block.head_bytes, self._places)
+        telling = (telling != untouched)[:, order].repeat(self._sweeps, 1)
+        written = (seen != untouched.repeat(self._sweeps, 1))[:, order]
+        return overlapped(written, telling)
+
+    def _read(self, places: list[int], row: int) -> None:
+        """Read places of every set once, one after the other, into rows from `row` on."""
         from cuda.bindings import runtime
 
         row_bytes = 8 * self._block.count
-        target = self._seen.data_ptr() + self._sweeps * PLACES * row_bytes
+        target = self._seen.data_ptr() + row * row_bytes
         base = self._block.arena.buffer.data_ptr()
-        for place in self._places:
+        for place in places:
             (code,) = runtime.cudaMemcpy2DAsync(
                 target,
                 8,
@@ -79,24 +114,20 @@ class Lookout:
                 raise RuntimeError(f"the CUDA runtime says {code.name}")
             target += row_bytes
         self._stream.synchronize()
-        self._sweeps += 1
 
-    def watch(self, going_on: Callable[[], bool]) -> None:
-        """Sweep again and again while the round is going on."""
-        while going_on() and self._sweeps < MOST_SWEEPS:
-            self.sweep()
+    def _untouched(self, places: list[int]) -> torch.Tensor:
+        """What lies at these places of every set before it is called: poison, or its state."""
+        block = self._block
+        if block.item_bytes:
+            word = poison_word(block.item_bytes)
+            return torch.full((len(places), block.count), word, device=block.device)
+        return self._words(block.image, 0, places)
 
-    def has_begun(self, order: list[int]) -> bool:
-        """Whether the first sweep, before "go", found outputs written already."""
-        return bool(self._written(order)[:PLACES].any())
-
-    def side_by_side(self, order: list[int]) -> bool:
-        """Whether a later call of `order` was seen to have begun before an earlier one ended."""
-        return overlapped(self._written(order))
-
-    def _written(self, order: list[int]) -> torch.Tensor:
-        looks = self._seen[: self._sweeps * PLACES, order]
-        return looks != poison_word(self._block.item_bytes)
+    def _words(self, buffer: torch.Tensor, start: int, places: list[int]) -> torch.Tensor:
+        """Words at these places of every set, in a buffer that begins at an offset of the block."""
+        firsts = (torch.tensor(places, device=buffer.device) - start) // 8
+        steps = torch.arange(self._block.count, device=buffer.device) * (self._set_bytes // 8)
+        return buffer.view(torch.int64)[firsts[:, None] + steps]
 
     def _place(self, start: float, end: float) -> int:
         """An offset into the first set's outputs, between two shares of one of its tensors."""
@@ -105,15 +136,16 @@ class Lookout:
         return offset + 8 * (first + secrets.randbelow(max(1, int(words * end) - first)))
 
 
-def overlapped(written: torch.Tensor) -> bool:
+def overlapped(written: torch.Tensor, telling: torch.Tensor | None = None) -> bool:
     """Whether in any look a call's word is unwritten though a later call's was written before.
 
-    `written` is bool [looks, calls], looks in the order of time, calls in the order of the round.
+    `written` is bool [looks, calls], looks in the order of time, calls in the order of the round;
+    only words that are `telling`, of the same shape, count.
     """
     if written.numel() == 0:
         return False
-    calls = written.shape[1]
-    positions = torch.arange(calls).expand_as(written)
-    furthest = torch.where(written, positions, -1).amax(1).cummax(0).values
-    before = torch.cat([torch.tensor([-1]), furthest[:-1]])
-    return bool((~written & (positions < before[:, None])).any())
+    telling = torch.ones_like(written) if telling is None else telling
+    positions = torch.arange(written.shape[1], device=written.device).expand_as(written)
+    furthest = torch.where(written & telling, positions, -1).amax(1).cummax(0).values
+    before = torch.cat([furthest.new_full((1,), -1), furthest[:-1]])
+    return bool((~written & telling & (positions < before[:, None])).any())

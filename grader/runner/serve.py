@@ -27,6 +27,7 @@ from grader.wire import (
     Reply,
     Status,
     WireClosed,
+    has_request,
     receive_request,
     send_reply,
     stay_awake,
@@ -52,6 +53,8 @@ class Server:
         self.rehearsal: Rehearsal | None = None
         self.eager = False
         """Whether to wait for requests without sleeping, since a clock runs when they come."""
+        self.is_primed = device == "cpu"
+        """Whether all is loaded that compiling a Triton kernel needs."""
 
     @classmethod
     def warm(cls, device: str) -> Server:
@@ -72,12 +75,21 @@ class Server:
             torch.cuda.synchronize()
         return server
 
+    def prime(self) -> None:
+        """While nobody asks for anything: load what compiling a kernel needs."""
+        from grader.runner.primer import compile_primer
+
+        self.is_primed = True
+        compile_primer()
+
     def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Tell our versions."""
         import torch
 
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
-        if request["triton"]:
+        if not request["triton"]:
+            self.is_primed = True  # it will compile no such kernel
+        else:
             import triton
 
             versions["triton"] = triton.__version__
@@ -86,18 +98,27 @@ class Server:
         return {"text": " ".join(f"{name}={version}" for name, version in versions.items())}
 
     def idle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Until a submission is loaded, a call only keeps the device busy for so many cycles.
+        """Until a submission is loaded, a call reads the first lent tensor, writes the second, and
+        keeps the device busy for so many cycles more.
 
         With such calls the judge calibrates its own clock.
         """
         import torch
 
         cycles = request["cycles"]
-        self.entry = Entry(lambda arguments: torch.cuda._sleep(cycles))
+
+        def call(arguments: list[Any]) -> None:
+            reads, writes = arguments
+            reads.sum()
+            writes.zero_()
+            torch.cuda._sleep(cycles)
+
+        self.entry = Entry(call)
         return {}
 
     def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Make the lent source a callable entry."""
+        self.is_primed = True  # from here on it does what it is told, and no more
         source = _read(fds[0], request["source_bytes"])
         self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
@@ -192,20 +213,17 @@ class Server:
             self.entry.call(self.prepared[index])  # type: ignore[union-attr]
 
     def _timed(self, body: Any) -> int:
-        gc.disable()  # a collection in the middle of a round would be timed
-        try:
-            if self.device == "cpu":
-                start_ns = time.perf_counter_ns()
-                body()
-                return time.perf_counter_ns() - start_ns
-            start, end = self.events
-            start.record(self.stream)
+        gc.disable()  # until the reply is sent: a collection would be timed
+        if self.device == "cpu":
+            start_ns = time.perf_counter_ns()
             body()
-            end.record(self.stream)
-            end.synchronize()
-            return int(start.elapsed_time(end) * 1e6)
-        finally:
-            gc.enable()
+            return time.perf_counter_ns() - start_ns
+        start, end = self.events
+        start.record(self.stream)
+        body()
+        end.record(self.stream)
+        end.synchronize()
+        return int(start.elapsed_time(end) * 1e6)
 
     def _wait(self) -> None:
         if self.device == "cuda":
@@ -229,6 +247,8 @@ def serve(sock: socket.socket, server: Server) -> None:
     }
     while True:
         try:
+            if not server.is_primed and not has_request(sock):
+                server.prime()
             if server.eager:
                 stay_awake(sock)
             request, fds = receive_request(sock)
@@ -246,6 +266,7 @@ def serve(sock: socket.socket, server: Server) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         send_reply(sock, reply)
+        gc.enable()
 
 
 def _failure(sequence: int, error: BaseException) -> Reply:

@@ -28,6 +28,7 @@ from grader.judge.clock import (
     LEAST_CALLS,
     LEAST_US,
     MEMORY_SHARE,
+    MOST_DOUBT_US,
     PLANS,
     RELATIVE_DOUBT,
     ROUND_DOUBT_US,
@@ -82,7 +83,8 @@ def honest(claim_us: float = 50.0, complaint: str | None = None) -> Sample:
 
 
 def timed(*samples: Sample, ranks: bool = True, **changes: Any) -> Timing:
-    return measure(rounds_of(*samples), replace(PLAN, **changes), CALLS, True, ranks)
+    doubt_us = ROUND_DOUBT_US if ranks else None
+    return measure(rounds_of(*samples), replace(PLAN, **changes), CALLS, True, doubt_us)
 
 
 # --- what is taken off the outside time
@@ -169,6 +171,18 @@ def test_a_hiccup_takes_no_more_off(
     assert overhead_of([*seen, later]).cost_us <= overhead_of(seen).cost_us
 
 
+def test_on_a_noisy_machine_the_clock_outside_is_trusted_less() -> None:
+    """As rounds say that nobody but us had a part in; and never without limit."""
+
+    def doubt_us(*rests_us: float) -> float:
+        return overhead_of([Bracket(10, 500, 500 + rest_us, 200) for rest_us in rests_us]).doubt_us
+
+    assert doubt_us(400, 410, 430) == ROUND_DOUBT_US
+    assert doubt_us(400, 500, 900) == 2 * 100
+    assert doubt_us(400, 2000, 2000) == MOST_DOUBT_US
+    assert Overhead().doubt_us == ROUND_DOUBT_US
+
+
 # --- when a measurement stops
 
 
@@ -195,7 +209,7 @@ def test_every_round_has_a_number_of_its_own() -> None:
         asked.append(index)
         return honest(complaint="too hot" if len(asked) % 2 else None)
 
-    measure(one_round, PLAN, CALLS, False, False)
+    measure(one_round, PLAN, CALLS, False, None)
     assert asked == list(range(len(asked)))
     assert len(asked) == 2 * PLAN.least_rounds
 
@@ -305,6 +319,15 @@ def test_a_shaved_claim_is_replaced_by_what_the_clock_allows() -> None:
     assert timing.time_us == pytest.approx(1000)
     assert timing.ci_us == (timing.time_us, external)
     assert timing.fault is None
+
+
+@pytest.mark.parametrize(("above_us", "settled"), [(0.2, True), (0.4, False)])
+def test_where_the_clocks_disagree_nothing_has_settled(above_us: float, settled: bool) -> None:
+    """An honest kernel had bad luck and shall not rank by it; a forger shall not rank at all."""
+    outside_us = (50 + above_us + DOUBT_US) / (1 - RELATIVE_DOUBT)
+    timing = timed(Sample(50, outside_us))
+    assert timing.time_us == pytest.approx(50 + above_us)
+    assert timing.converged is settled
 
 
 def test_a_claim_far_below_is_a_forgery() -> None:

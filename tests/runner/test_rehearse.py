@@ -36,7 +36,8 @@ Start = Callable[[Job], Rehearsal]
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a rehearsal of three processes that do as told; ended with the test."""
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    monkeypatch.setattr(rehearse, "_make_context", lambda: None, raising=False)
+    monkeypatch.setattr(rehearse, "_make_context", lambda: None)
+    monkeypatch.setattr(rehearse, "_prime", lambda: None)
     made: list[Rehearsal] = []
     ours = os.getpid()
 

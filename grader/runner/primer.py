@@ -1,0 +1,28 @@
+"""A kernel that nobody calls. Compiling it loads whatever compiling anyone's kernel needs.
+
+The first kernel that a process compiles takes over half a second more than the next ones, for
+Triton's own imports. A runner that waits for a submission has that time. Imported only where there
+is a GPU.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _primer(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + at, mask=at < length, other=0.0).to(tl.float32)
+    tl.store(out + at, tl.exp(values - tl.max(values, axis=0)), mask=at < length)
+
+
+def compile_primer() -> None:
+    """Compile it; nothing is run, and the device is not used. What fails here will fail again
+    where it is told."""
+    with suppress(Exception):
+        _primer.warmup(torch.float32, torch.float32, 1, BLOCK=256, grid=(1,))
