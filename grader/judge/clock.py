@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 
 from grader import stats
-from grader.arena import Layout, Slot, Value, arrange
-from grader.arena.layout import GUARD_BYTES
+from grader.arena import Layout, Slot, arrange
+from grader.arena.layout import ITEM_BYTES
 from grader.judge.block import Block
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
-from grader.judge.loan import item_bytes, outputs_of, wanted
+from grader.judge.loan import item_bytes, wanted
 from grader.judge.lookout import Lookout
 from grader.judge.record import Effort
 from grader.judge.session import Session
@@ -33,11 +33,10 @@ from grader.problem.spec import Case
 from grader.report import Rule, Verdict
 from grader.wire import Flag, sealed_memory
 
-CALIBRATION_ROUNDS = 7
-CYCLES_PER_US = 1800
-"""GPU clock cycles in a microsecond, about; only the length of a calibration depends on it."""
-LEAST_IDLE_US = 5.0
-"""A calibration's calls last at least this long, as a kernel's launches do."""
+GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
+IDLE_CALLS, IDLE_WORDS = 32, 1 << 17
+"""Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes. A round
+costs the same whatever its calls are."""
 PINGS = 20
 """Exchanges before a round, which wake both processors: cold ones make a round's cost vary by
 0.3 ms."""
@@ -46,7 +45,7 @@ RELATIVE_DOUBT = 0.001
 ROUND_DOUBT_US, MOST_DOUBT_US = 120.0, 360.0
 """Microseconds per round that it may be wrong by on a quiet machine, and on a noisy one. On an H100
 the shortest of twelve honest rounds lay 8 to 108 above its claim, whatever its length; on another
-host, whose processors are busy for others too, up to 330: docs/measurements.md."""
+host, whose processors are busy for others too, up to 430: docs/measurements.md."""
 NOISE = 2.0
 """On a noisy machine the doubt is so many times what a typical round costs more than the least."""
 GAIN_US, GAIN_SHARE = 2.4, 0.016
@@ -63,6 +62,9 @@ COLD_L2 = 3
 MEMORY_SHARE = 0.6
 """Share of the device memory that a round's sets may take, with all that the judge holds of them;
 the rest is for what the check needs, and for the submission."""
+AGREE_SHARE = 0.005
+"""Where the outside clock allows no less than the claim and this share more, nothing has settled:
+an honest kernel had bad luck and shall not rank by it, and a forger shall not rank at all."""
 FORGED_SHARE = 0.9
 """A claim below this share of what the outside clock allows is a forgery, not noise."""
 FORGED_LEAST_US = 3.0
@@ -82,15 +84,15 @@ class Plan:
     relative: float
     """Stop when the median is known to ± this share of itself."""
     settled: float
-    """When rounds or budget have ended, a median known to ± this share of itself will do. Of six
-    cases that are known so, the score is known to ± 0.2 %."""
+    """When rounds or budget have ended, a median known to ± this share of itself will do. What
+    counts is how well the score is known: `grader.judge.grade.KNOWN_SHARE`."""
 
     most_discarded: int = 0
     """Rounds that may be left out because the chip was held back."""
 
 
 PLANS: dict[tuple[str, Effort], Plan] = {
-    ("cuda", "full"): Plan(64, 6, 40, 4.0, 0.002, 0.005, most_discarded=10),
+    ("cuda", "full"): Plan(64, 6, 40, 4.0, 0.002, 0.01, most_discarded=10),
     ("cuda", "quick"): Plan(16, 3, 12, 0.3, 0.01, 0.01),
     ("cpu", "full"): Plan(2, 3, 6, 0.3, 0.05, 0.05),
     ("cpu", "quick"): Plan(2, 2, 3, 0.1, 0.05, 0.05),
@@ -172,54 +174,51 @@ class Timing:
         return len(self.round_us)
 
 
-def calibrate(session: Session, problem: Problem, case: Case, template: Values) -> Overhead:
-    """Measure rounds of a case with no submission loaded yet.
+def gauge(session: Session) -> Overhead:
+    """Measure what a round costs besides its calls, with this very runner, before it loads
+    anything: it is still ours alone, and its events are honest.
 
-    The runner, still ours alone, replays a graph of as many calls as the rounds will have, each
-    keeping the GPU busy for about the roofline's time, and its events are honest.
+    For each runner anew: other work on the machine, and the processor that a process happens to be
+    on, change that by more than a submission could gain.
     """
-    return overhead_of(idle_rounds(session, problem, case, template, CALIBRATION_ROUNDS))
+    rests_us = [bracket.rest_us for bracket in idle_rounds(session, GAUGE_ROUNDS)]
+    return Overhead(cost_us=min(rests_us), typical_us=stats.median(rests_us))
 
 
-def overhead_of(brackets: list[Bracket]) -> Overhead:
-    """What honest rounds say about the cost of a round."""
-    # The longest of several may be a hiccup, in which a submission could hide.
-    publish_us = sorted(bracket.publish_us for bracket in brackets)[-2:][0]
-    rests_us = [bracket.rest_us for bracket in brackets]
-    return Overhead(publish_us, min(rests_us), stats.median(rests_us))
-
-
-def idle_rounds(
-    session: Session, problem: Problem, case: Case, template: Values, rounds: int
-) -> list[Bracket]:
-    """Rounds of a runner that has loaded nothing; the first, which warms up, is left out."""
-    calls = calls_per_round(problem, case, template, "cuda")
-    layout = arrange([wanted(problem, case, template)] * calls)
-    moving_us = problem.bytes(case) / measure_ceilings().bytes_per_s * 1e6
-    call_us = max(floor_us(problem, case) - moving_us, LEAST_IDLE_US)
-    moved = Layout(layout.nbytes, layout.writable_at, _regions(layout))
-    block = Block(moved, item_bytes(problem, case), "cuda")
+def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
+    """Rounds of a runner that has loaded nothing, whose calls read some memory and write some; the
+    first, which warms up, is left out."""
+    words = Slot(0, "int64", (IDLE_WORDS,), (1,))
+    layout = arrange([[(False, words), (True, words)]] * IDLE_CALLS)
+    block = Block(layout, ITEM_BYTES[words.dtype], "cuda")
     try:
-        session.ask("idle", {"cycles": int(call_us * CYCLES_PER_US)}, 10, "calibration")
-        lend(session, block.arena.fd, moved, {"dims": [], "symbol": ""})
-        order = list(range(calls))
+        session.ask("idle", {}, 10, "calibration")
+        lend(session, block.arena.fd, layout, {"dims": [], "symbol": ""})
+        order = list(range(IDLE_CALLS))
         graph = capture(session, order, 10)
-        outputs = outputs_of(problem, layout)
-        lookout = Lookout(block, outputs) if Lookout.can_watch(block, outputs) else None
+        lookout = Lookout(block, [(layout.writable_at, words.nbytes)])
         found = [run_round(session, block, order, graph, 10, lookout) for _ in range(rounds + 1)]
         return found[1:]
     finally:
         block.close()
 
 
-def _regions(layout: Layout) -> list[list[Value]]:
-    """Per set, its inputs as one tensor and its outputs as another, whatever they consist of."""
-    count = len(layout.sets)
-    parts = []
-    for start, end in ((GUARD_BYTES, layout.writable_at), (layout.writable_at, layout.nbytes)):
-        words = (end - start) // count // 8
-        parts.append([Slot(start + 8 * words * i, "int64", (words,), (1,)) for i in range(count)])
-    return [[reads, writes] for reads, writes in zip(*parts, strict=True)]
+def publishing_us(problem: Problem, case: Case, template: Values) -> float:
+    """How long publishing a round of a case takes at most, microseconds, while nobody disturbs
+    it."""
+    calls = calls_per_round(problem, case, template, "cuda")
+    layout = arrange([wanted(problem, case, template)] * calls)
+    block = Block(layout, item_bytes(problem, case), "cuda")
+    try:
+        times_us = []
+        for _ in range(PUBLISH_ROUNDS + 1):
+            block.ready(list(range(calls)))
+            block.publish(list(range(calls)))
+            times_us.append(block.publish_us())
+        # The longest of several may be a hiccup, in which a submission could hide.
+        return sorted(times_us[1:])[-2]
+    finally:
+        block.close()
 
 
 def is_heavy(problem: Problem, case: Case) -> bool:
@@ -365,7 +364,7 @@ def measure(
         discarded=dict(discarded),
         calls_per_round=calls,
         converged=stats.is_narrow(claims, plan.settled, plan.least_rounds)
-        and allowed <= claim * (1 + plan.settled)
+        and allowed <= claim * (1 + AGREE_SHARE)
         and not any(s.complaint for s in samples),
         graph=graph,
         fault=_forged(claim, allowed),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from grader.judge.answers import load_kernels
 from grader.judge.baseline import time_baselines
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
-from grader.judge.clock import ROUND_DOUBT_US, Overhead, calibrate, lend
+from grader.judge.clock import ROUND_DOUBT_US, Overhead, gauge, lend, publishing_us
 from grader.judge.environment import describe, measure_ceilings
 from grader.judge.loan import Loan, wanted
 from grader.judge.record import Device, Effort, Record
@@ -28,7 +29,6 @@ from grader.problem.prototype import dimensions
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 from grader.sandbox.base import SandboxError
-from grader.stats import median
 from grader.submission import Submission
 from grader.wire import Flag, sealed_memory
 
@@ -39,7 +39,7 @@ GRACE_CASES = 3
 
 
 PREPARED_S = 600.0
-"""How long the times of baselines and the calibration of the outside clock are good for."""
+"""How long the times of baselines and of publishing are good for."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Prepared:
 
     at_s: float
     """On the clock of `time.monotonic`."""
-    overhead: Overhead | None
+    publish_us: float
+    """How long publishing a round takes; infinite where that is not known."""
     baselines_us: dict[str, float]
 
 
@@ -76,8 +77,10 @@ class Grading:
         self.record = record
         self.effort = effort
         self.code = ProblemCode(problem, device)
-        self.overheads: dict[str, Overhead] = {}
-        """By benchmark case, what a round costs the outside clock besides its calls."""
+        self.gauged = Overhead()
+        """What a round of this runner costs the outside clock besides its calls."""
+        self.publish_us: dict[str, float] = {}
+        """By benchmark case, how long publishing a round takes."""
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
         self._idle_device_bytes = 0
@@ -91,14 +94,8 @@ class Grading:
         return self.device == "cuda" and self.effort == "full"
 
     def overhead(self, case: Case) -> Overhead:
-        """What a round of a case costs the outside clock besides its calls: what publishing took
-        there, and the cost of all cases, since it is the same for all."""
-        known = self.overheads.get(case.name)
-        if known is None:
-            return Overhead()
-        every = self.overheads.values()
-        least_us = min(one.cost_us for one in every)
-        return Overhead(known.publish_us, least_us, median([one.typical_us for one in every]))
+        """What a round of a case costs the outside clock besides its calls."""
+        return replace(self.gauged, publish_us=self.publish_us.get(case.name, math.inf))
 
     def meet(self, greeting: int) -> None:
         """Take the runner's greeting. It is ours alone yet: what fails here is a `SandboxError`."""
@@ -135,28 +132,25 @@ class Grading:
             for key, case in cases.items()
             if key not in _PREPARED or now_s - _PREPARED[key].at_s > PREPARED_S
         }
-        # All baselines first: the runner has imports of its own to do meanwhile.
-        times = {key: time_baselines(self.code, case) for key, case in stale.items()}
         for key, case in stale.items():
-            _PREPARED[key] = Prepared(time.monotonic(), self._calibrated(case), times[key])
+            times_us = time_baselines(self.code, case)
+            _PREPARED[key] = Prepared(time.monotonic(), self._publishing_us(case), times_us)
         for key, case in cases.items():
             known = _PREPARED[key]
             self.baselines_us[case.name] = known.baselines_us
-            if known.overhead is not None:
-                self.overheads[case.name] = known.overhead
-        if self.overheads:
-            self._tell_doubt(self.overhead(case).doubt_us)
+            self.publish_us[case.name] = known.publish_us
+        if self.ranks:
+            with ours_alone(self.session):
+                self.gauged = gauge(self.session)
+            self._tell_doubt(self.gauged.doubt_us)
 
     def _prepared_as(self, case: Case) -> tuple[object, ...]:
-        runner = type(self.session.runner)
-        return self.problem.digest, case.name, self.device, self.effort, runner
+        return self.problem.digest, case.name, self.device, self.effort
 
-    def _calibrated(self, case: Case) -> Overhead | None:
+    def _publishing_us(self, case: Case) -> float:
         if not self.ranks:
-            return None
-        template = self.code.inputs(case, seed_for(0, case.name))
-        with ours_alone(self.session):
-            return calibrate(self.session, self.problem, case, template)
+            return math.inf
+        return publishing_us(self.problem, case, self.code.inputs(case, seed_for(0, case.name)))
 
     def _tell_doubt(self, doubt_us: float) -> None:
         self.record.environment["outside_doubt_us"] = round(doubt_us, 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.judge import grade
@@ -38,8 +38,8 @@ from grader.judge.clock import (
     Sample,
     Timing,
     calls_per_round,
+    gauge,
     measure,
-    overhead_of,
 )
 from grader.judge.environment import Ceilings
 from grader.judge.grade import _scored
@@ -142,45 +142,47 @@ def test_an_honest_round_is_known_by_its_parts() -> None:
     assert Overhead().outside_us(bracket) == 600
 
 
-calibrations = st.lists(brackets, min_size=1, max_size=15)
-
-
-@given(calibrations)
-def test_calibration_is_the_longest_publishing_and_the_least_cost(seen: list[Bracket]) -> None:
-    overhead = overhead_of(seen)
-    longest = sorted(bracket.publish_us for bracket in seen)
-    assert overhead.publish_us == longest[-2:][0]  # one of several may be a hiccup
-    assert overhead.cost_us == min(bracket.outside_us - bracket.claim_us for bracket in seen)
-
-
-@given(calibrations)
-def test_no_round_of_the_calibration_would_itself_be_called_a_forgery(
-    seen: list[Bracket],
-) -> None:
-    overhead = overhead_of(seen)
-    for bracket in seen:
-        assert overhead.outside_us(bracket) >= bracket.claim_us - 1e-6 * bracket.outside_us - 1e-6
-
-
-@given(calibrations, brackets, us)
-def test_a_hiccup_takes_no_more_off(
-    seen: list[Bracket], held_up: Bracket, hiccup_us: float
-) -> None:
-    later = replace(held_up, outside_us=held_up.outside_us + hiccup_us)
-    assert overhead_of([*seen, held_up]).cost_us <= overhead_of([*seen, later]).cost_us
-    assert overhead_of([*seen, later]).cost_us <= overhead_of(seen).cost_us
-
-
 def test_on_a_noisy_machine_the_clock_outside_is_trusted_less() -> None:
     """As rounds say that nobody but us had a part in; and never without limit."""
 
-    def doubt_us(*rests_us: float) -> float:
-        return overhead_of([Bracket(10, 500, 500 + rest_us, 200) for rest_us in rests_us]).doubt_us
-
-    assert doubt_us(400, 410, 430) == ROUND_DOUBT_US
-    assert doubt_us(400, 500, 900) == 2 * 100
-    assert doubt_us(400, 2000, 2000) == MOST_DOUBT_US
+    assert Overhead(cost_us=400, typical_us=410).doubt_us == ROUND_DOUBT_US
+    assert Overhead(cost_us=400, typical_us=500).doubt_us == 2 * 100
+    assert Overhead(cost_us=400, typical_us=2000).doubt_us == MOST_DOUBT_US
     assert Overhead().doubt_us == ROUND_DOUBT_US
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Overhead]:
+    """What is gauged of idle rounds with these rests."""
+
+    def gauged(rests_us: list[float]) -> Overhead:
+        found = [Bracket(10, 500, 500 + rest_us, 200) for rest_us in rests_us]
+        monkeypatch.setattr("grader.judge.clock.idle_rounds", lambda *_: found)
+        return gauge(None)  # type: ignore[arg-type]
+
+    return gauged
+
+
+rests = st.lists(us, min_size=1, max_size=30)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rests_us=rests)
+def test_a_round_costs_the_least_that_was_seen(
+    idle: Callable[..., Overhead], rests_us: list[float]
+) -> None:
+    overhead = idle(rests_us)
+    assert overhead.cost_us == pytest.approx(min(rests_us), abs=1e-3)
+    assert overhead.typical_us == pytest.approx(median(rests_us), abs=1e-3)
+    assert overhead.publish_us == math.inf
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rests_us=rests, hiccup_us=us)
+def test_a_hiccup_takes_no_more_off(
+    idle: Callable[..., Overhead], rests_us: list[float], hiccup_us: float
+) -> None:
+    assert idle([*rests_us, hiccup_us]).cost_us <= idle(rests_us).cost_us
 
 
 # --- when a measurement stops
