@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -94,6 +95,11 @@ def _torch() -> Finding:
     if "+cpu" in found and driver().missing is None:
         fix = "install a CUDA build: pip install --force-reinstall torch, from an index that has it"
         return Finding("torch", "warn", f"{found}, a CPU build, beside a GPU", fix)
+    package = find_spec("torch")
+    if package and package.origin and not Path(cache_from_source(package.origin)).exists():
+        detail = f"{found}, without bytecode: every grading starts seconds later"
+        folder = Path(package.origin).parent
+        return Finding("torch", "warn", detail, f"{sys.executable} -m compileall -q {folder}")
     return Finding("torch", "ok", found)
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from grader.cli import checkup
 from grader.cli.doctor import _rates
 from grader.cli.machine import driver
 from grader.cli.terminal import out
@@ -40,3 +45,12 @@ def test_a_gpu_in_words(shell: Shell) -> None:
     assert "720 TFLOP/s" in shown
     assert "1,980 MHz" in shown
     assert "0x1  clocks event reasons" in shown
+
+
+def test_a_torch_without_bytecode_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(checkup, "cache_from_source", lambda _: str(tmp_path / "none.pyc"))
+    found = checkup._torch()
+    assert found.state == "warn"
+    assert "compileall" in found.fix
+    (tmp_path / "none.pyc").touch()
+    assert checkup._torch().state == "ok"
