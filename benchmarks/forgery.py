@@ -2,11 +2,12 @@
 
     python -m benchmarks.forgery [--tries 10] [--sandbox docker] [--only NAME]... [--out FILE]
 
-The honest kernels are graded first, three times each; then every forgery, so many times, with a
-warm pool of sandboxes. No case of an accepted try may be faster than the honest kernel's median by
-more than 2 % or 3 µs, whichever is larger. A try with another verdict has no score and gains
-nothing; after two with the same one, and none accepted before, the rest are left out. Exit status 0
-when every forgery keeps to that, 1 when one does not.
+The honest kernels of a problem are graded first, three times each; then every forgery, so many
+times, with a warm pool of sandboxes. No case of an accepted try may be faster than the honest
+kernel's median by more than 2 % or 3 µs, whichever is larger. A try with another verdict has no
+score and gains nothing. Whether a broken rule is seen may hang on luck, so a rejected forgery gets
+all its tries; of any other verdict two are enough. Exit status 0 when every forgery keeps to that,
+1 when one does not.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import click
 
 from grader.judge import grade
 from grader.problem import Problem
+from grader.problem.spec import Limits
 from grader.report import Report, Verdict
 from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import Pool
@@ -31,43 +33,72 @@ from grader.submission import Submission
 from scripts.grade_corpus import make_sandbox
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "submissions" / "softmax"
+FOLDER = ROOT / "submissions"
 HONEST_TRIES = 3
 ALLOWED_SHARE, ALLOWED_US = 0.02, 3.0
 """What a forgery may gain per call: the larger of this share of the honest time, and so much."""
 
-TORCH, TRITON = "accepted/torch_softmax.py", "accepted/triton_softmax.py"
-FORGERIES = {
-    "rejected/patched_events.py": TORCH,
-    "rejected/native_timer.py": TORCH,
-    "rejected/forged_claim.py": TORCH,
-    "rejected/sandbagged_probe.py": TORCH,
-    "rejected/deferred_stream.py": TORCH,
-    "rejected/deferred_thread.py": TORCH,
-    "rejected/early_done.py": TORCH,
-    "rejected/done_by_thread.py": TORCH,
-    "rejected/skips_the_server.py": TORCH,
-    "rejected/leaves_the_tail.py": TORCH,
-    "accepted/hostile_patches_clocks.py": TORCH,
-    "accepted/hostile_shaves_claim.py": TORCH,
-    "accepted/hostile_shaves_to_the_limit.py": TORCH,
-    "rejected/done_in_flight.py": TORCH,
-    "rejected/peeks_ahead.py": TORCH,
-    "accepted/hostile_starts_before_go.py": TORCH,
-    "rejected/all_at_once.py": TORCH,
-    "rejected/overlapping_calls.py": TORCH,
-    "rejected/batches_calls.py": TRITON,
-    "rejected/l2_persistence.py": TORCH,
-    "accepted/hostile_slows_baseline.py": TORCH,
-    "wrong_answer/hostile_works_in_warm_up.py": TORCH,
-    "wrong_answer/hostile_stale_graph.py": TORCH,
-    "wrong_answer/hostile_cached_by_pointer.py": TORCH,
-    "wrong_answer/hostile_cached_by_shape.py": TORCH,
-    "wrong_answer/hostile_cached_by_sample.py": TORCH,
-    "wrong_answer/hostile_half_the_work.py": TORCH,
-    "wrong_answer/hostile_says_done.py": TORCH,
+HONEST = {
+    "softmax": "torch_softmax.py",
+    "int4_matmul": "torch_int4_matmul.py",
+    "flash_attention": "torch_attention.py",
+    "multi_tensor_adamw": "torch_adamw.py",
 }
-"""Each forgery, and the honest kernel that it wraps; below `submissions/softmax`."""
+"""Of `accepted/`, the kernel that the forgeries of a problem wrap."""
+FORGERIES = {
+    "softmax": (
+        "rejected/patched_events.py",
+        "rejected/native_timer.py",
+        "rejected/forged_claim.py",
+        "rejected/sandbagged_probe.py",
+        "rejected/deferred_stream.py",
+        "rejected/deferred_thread.py",
+        "rejected/early_done.py",
+        "rejected/done_by_thread.py",
+        "rejected/skips_the_server.py",
+        "rejected/leaves_the_tail.py",
+        "accepted/hostile_patches_clocks.py",
+        "accepted/hostile_shaves_claim.py",
+        "accepted/hostile_shaves_to_the_limit.py",
+        "rejected/done_in_flight.py",
+        "rejected/peeks_ahead.py",
+        "accepted/hostile_starts_before_go.py",
+        "rejected/all_at_once.py",
+        "rejected/overlapping_calls.py",
+        "rejected/batches_calls.py",
+        "rejected/l2_persistence.py",
+        "accepted/hostile_slows_baseline.py",
+        "wrong_answer/hostile_works_in_warm_up.py",
+        "wrong_answer/hostile_stale_graph.py",
+        "wrong_answer/hostile_cached_by_pointer.py",
+        "wrong_answer/hostile_cached_by_shape.py",
+        "wrong_answer/hostile_cached_by_sample.py",
+        "wrong_answer/hostile_half_the_work.py",
+        "wrong_answer/hostile_says_done.py",
+    ),
+    "int4_matmul": (
+        "rejected/forged_claim.py",
+        "rejected/early_done.py",
+        "rejected/deferred_thread.py",
+    ),
+    "flash_attention": (
+        "rejected/forged_claim.py",
+        "rejected/early_done.py",
+        "rejected/deferred_thread.py",
+    ),
+    "multi_tensor_adamw": (
+        "rejected/forged_claim.py",
+        "rejected/early_done.py",
+        "rejected/deferred_thread.py",
+        "rejected/overlapping_calls.py",
+    ),
+}
+WRAPPED = {
+    f"{problem}/{file}": f"{problem}/accepted/{HONEST[problem]}"
+    for problem, files in FORGERIES.items()
+    for file in files
+} | {"softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py"}
+"""Each forgery, and the honest kernel that it wraps; below `submissions/`."""
 
 HEAD = """\
 | | file | verdicts | best score µs | honest score µs | gain | worst case | gained of allowed µs |
@@ -86,6 +117,11 @@ class Try:
     """By benchmark case, of an accepted one."""
     ours: bool = False
     """Whether it was the judge that failed."""
+
+    @property
+    def is_luck(self) -> bool:
+        """Whether another try may come to something else: rounds are watched by lot."""
+        return self.outcome.startswith(("accepted", "rejected"))
 
 
 @dataclass(frozen=True)
@@ -130,7 +166,7 @@ def attempt(grade_once: Callable[[], Report]) -> Try:
 
 
 def tries_of(grade_once: Callable[[], Report], tries: int) -> Iterator[Try]:
-    """Up to so many tries; fewer when two came to the same, and none was accepted."""
+    """Up to so many tries; fewer when two came to the same, neither accepted nor rejected."""
     seen: Counter[str] = Counter()
     accepted = False
     for _ in range(tries):
@@ -138,7 +174,7 @@ def tries_of(grade_once: Callable[[], Report], tries: int) -> Iterator[Try]:
         yield one
         seen[one.outcome] += 1
         accepted = accepted or one.score_us is not None
-        if not accepted and max(seen.values()) >= 2:
+        if not accepted and not one.is_luck and seen[one.outcome] >= 2:
             return
 
 
@@ -209,14 +245,13 @@ class Table:
 
 def chosen(only: tuple[str, ...]) -> dict[str, str]:
     """The forgeries whose path contains one of the texts; all of them without a text."""
-    return {f: h for f, h in FORGERIES.items() if not only or any(text in f for text in only)}
+    return {f: h for f, h in WRAPPED.items() if not only or any(text in f for text in only)}
 
 
 def compare(
     grade_file: Callable[[str], Report], names: dict[str, str], tries: int, table: Table
-) -> bool:
-    """Grade honest kernels, then forgeries; whether every one of these keeps to what is allowed."""
-    table.add(HEAD)
+) -> int:
+    """Grade honest kernels, then forgeries; how many of these keep to what is allowed."""
     honest: dict[str, Honest | None] = {}
     for name in dict.fromkeys(names.values()):
         found = list(tries_of(partial(grade_file, name), HONEST_TRIES))
@@ -227,8 +262,7 @@ def compare(
         found = list(tries_of(partial(grade_file, name), tries))
         kept += keeps(honest[wrapped], found)
         table.add(row(name, honest[wrapped], found, tries))
-    table.add(f"\n{kept} of {len(names)} forgeries gained no more than 2 % or 3 µs per call.")
-    return kept == len(names)
+    return kept
 
 
 @click.command()
@@ -239,7 +273,7 @@ def compare(
 @click.option("--only", multiple=True, help="Only forgeries whose path contains this.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the table to this file too.")
 def main(tries: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
-    """Grade forgeries of softmax beside the honest kernels that they wrap."""
+    """Grade forgeries beside the honest kernels that they wrap."""
     import torch
 
     if not torch.cuda.is_available():
@@ -247,15 +281,24 @@ def main(tries: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> N
     names = chosen(only)
     if not names:
         sys.exit(f"no forgery's path contains {' or '.join(only)}")
-    problem = Problem.load(ROOT / "problems" / "softmax")
-    limits = problem.spec.limits
-    with Pool(make_sandbox(sandbox), RunnerLimits.of(limits), "cuda", size=2) as pool:
+    table = Table(out)
+    table.add(HEAD)
+    kept = 0
+    for name in dict.fromkeys(file.split("/")[0] for file in names):
+        problem = Problem.load(ROOT / "problems" / name)
+        limits = problem.spec.limits
+        some = {f: honest for f, honest in names.items() if f.startswith(f"{name}/")}
+        with Pool(make_sandbox(sandbox), RunnerLimits.of(limits), "cuda", size=2) as pool:
 
-        def grade_file(name: str) -> Report:
-            submission = Submission.read(FOLDER / name, limits.source_bytes)
-            return grade(problem, submission, sandbox=pool, device="cuda")
+            def grade_file(
+                file: str, problem: Problem = problem, limits: Limits = limits, pool: Pool = pool
+            ) -> Report:
+                submission = Submission.read(FOLDER / file, limits.source_bytes)
+                return grade(problem, submission, sandbox=pool, device="cuda")
 
-        sys.exit(0 if compare(grade_file, names, tries, Table(out)) else 1)
+            kept += compare(grade_file, some, tries, table)
+    table.add(f"\n{kept} of {len(names)} forgeries gained no more than 2 % or 3 µs per call.")
+    sys.exit(0 if kept == len(names) else 1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.forgery import (
     FOLDER,
-    FORGERIES,
+    WRAPPED,
     Honest,
     Table,
     Try,
@@ -117,13 +117,15 @@ WRONG = report(Verdict.WRONG_ANSWER)
     ("reports", "made"),
     [
         ([OK] * 5, 5),
-        ([FORGED] * 5, 2),
-        ([FORGED, WRONG, FORGED, OK, OK], 3),
+        ([WRONG] * 5, 2),
+        ([FORGED] * 5, 5),
+        ([WRONG, FORGED, WRONG, OK, OK], 3),
+        ([OK, WRONG, WRONG, WRONG, WRONG], 5),
         ([OK, FORGED, FORGED, FORGED, FORGED], 5),
         ([FORGED, OK, FORGED, FORGED, FORGED], 5),
     ],
 )
-def test_tries_stop_early_only_where_none_was_accepted(reports: list[Report], made: int) -> None:
+def test_tries_stop_early_only_where_luck_has_no_part(reports: list[Report], made: int) -> None:
     assert len(list(tries_of(partial(next, iter(reports)), 5))) == made
 
 
@@ -136,7 +138,7 @@ def test_a_judge_that_falls_over_is_told_and_proves_nothing(
         raise OSError("no sandbox")
 
     names = {"rejected/forged_claim.py": "accepted/torch_softmax.py"}
-    assert not compare(grade_file, names, 3, Table(None))
+    assert compare(grade_file, names, 3, Table(None)) == 0
     out, error = capsys.readouterr()
     assert "the judge fell over: OSError × 2; stopped after 2" in out
     assert "no sandbox" in error
@@ -147,18 +149,17 @@ def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:
 
     def reports() -> Iterator[Report]:
         yield from [OK, OK, OK, OK, report(Verdict.ACCEPTED, score_us=8.5)]
-        assert len(out.read_text().splitlines()) == 4  # head, and one row for each file so far
+        assert len(out.read_text().splitlines()) == 2  # a row for each file so far
         yield from [FORGED, FORGED]
 
     each = reports()
     names = {"a.py": "honest.py", "b.py": "honest.py"}
-    assert not compare(lambda _: next(each), names, 2, Table(out))
-    *_, first, second, _, last = out.read_text().splitlines()
+    assert compare(lambda _: next(each), names, 2, Table(out)) == 1
+    *_, first, second = out.read_text().splitlines()
     assert first == (
         "| ✘ | `a.py` | accepted × 2 | 8.50 | 12.00 | +29.2% | small | +3.50 of 3.00 |"
     )
     assert second == "| ✔ | `b.py` | rejected (time_claim) × 2 | – | 12.00 | – | – | – |"
-    assert last.startswith("1 of 2 forgeries")
 
 
 def test_a_row_says_when_tries_were_left_out() -> None:
@@ -166,18 +167,16 @@ def test_a_row_says_when_tries_were_left_out() -> None:
 
 
 def test_forgeries_are_enough_and_in_the_corpus() -> None:
-    assert len(FORGERIES) >= 15
-    assert [
-        name for name in {*FORGERIES, *FORGERIES.values()} if not (FOLDER / name).exists()
-    ] == []
+    assert len(WRAPPED) >= 15
+    assert [name for name in {*WRAPPED, *WRAPPED.values()} if not (FOLDER / name).exists()] == []
 
 
 def test_only_picks_by_part_of_a_path() -> None:
     assert set(chosen(("native", "stale_graph"))) == {
-        "rejected/native_timer.py",
-        "wrong_answer/hostile_stale_graph.py",
+        "softmax/rejected/native_timer.py",
+        "softmax/wrong_answer/hostile_stale_graph.py",
     }
-    assert chosen(()) == FORGERIES
+    assert chosen(()) == WRAPPED
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_only_picks_by_part_of_a_path() -> None:
     ],
 )
 def test_a_forger_has_read_the_judges_source(file: str, name: str) -> None:
-    text = (FOLDER / file).read_text()
+    text = (FOLDER / "softmax" / file).read_text()
     found = re.search(rf"^{name} = ([\d.]+)", text, re.MULTILINE)
     assert found is not None
     assert float(found[1]) == getattr(clock, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,10 +12,13 @@ from typing import Any
 
 from grader.board import BoardError
 from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
+from grader.fleet.local import LocalEngine
+from grader.fleet.node import NodeSlot, SandboxName
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem import Problem
 from grader.report import Report
+from grader.sandbox.owner import own_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = Problem.load(ROOT / "problems/softmax")
@@ -87,6 +91,24 @@ class FakeEngine(Engine):
             del self.tasks[task.id]
         self._outcomes.put(Outcome(task.id, report, failure))
         return task
+
+
+GRADES_ON_THE_CPU = """
+import sys
+from grader.fleet.slot import main
+sys.argv[sys.argv.index("cuda:0")] = "cpu"
+main()
+"""
+
+
+class NoGpuSlot(NodeSlot):
+    """What stands on a node whose GPU is only said to be there: a slot that is told to use it, and
+    grades on the CPU."""
+
+    def __init__(self, device: Device, sandbox: SandboxName) -> None:
+        self._root = own_folder()
+        command = (sys.executable, "-c", GRADES_ON_THE_CPU)
+        self._engine = LocalEngine(1, device, sandbox, command=command)
 
 
 class Away:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,13 @@ def test_slots_of_a_cluster(
 
 
 class Cluster:
-    """A head of one CPU, and a second node of one CPU that can be killed."""
+    """A head, and a second node that can be killed, each of one CPU and perhaps a GPU of this type.
 
-    def __init__(self, folder: str) -> None:
+    Such a GPU is only said to be there. What its node writes lies in a folder named after it.
+    """
+
+    def __init__(self, folder: str, *gpus: str) -> None:
+        first, second = gpus or ("", "")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -83,17 +88,23 @@ class Cluster:
         self.folder = Path(folder)
         """Where everything lies that its nodes write."""
         self._nodes: list[subprocess.Popen[bytes]] = []
-        self._start("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        self._start(first, *head)
         until(lambda: accepts(port), 60)
-        self._start(f"--address={self.address}", "--dashboard-agent-listen-port=0")
+        self._start(second, f"--address={self.address}", "--dashboard-agent-listen-port=0")
 
-    def _start(self, *options: str) -> None:
+    def _start(self, gpu: str, *options: str) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
-        small = ["--num-cpus=1", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        small = ["--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        small += [f"--num-gpus={int(bool(gpu))}"]
+        if gpu:
+            small += [f"--resources={json.dumps({f'accelerator_type:{gpu}': 1})}"]
+        own = self.folder / gpu
+        own.mkdir(exist_ok=True)
         self._nodes.append(
             subprocess.Popen(
                 [ray, "start", *options, *small, "--disable-usage-stats", "--block"],
-                env=ENVIRONMENT | {"TMPDIR": str(self.folder)},
+                env=ENVIRONMENT | {"TMPDIR": str(own)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
@@ -120,9 +131,9 @@ class Cluster:
         for pid in filter(alive, processes):
             os.kill(pid, signal.SIGKILL)
 
-    def slots(self) -> list[str]:
-        """The processes of slots on its nodes."""
-        return slots_in(str(self.folder))
+    def slots(self, gpu: str = "") -> list[str]:
+        """The processes of slots on its nodes, on those with this GPU."""
+        return slots_in(str(self.folder / gpu))
 
 
 def slots_in(folder: str) -> list[str]:
@@ -161,6 +172,15 @@ def cluster() -> Iterator[Cluster]:
     # Not pytest's folder: the paths of its sockets would be too long.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         started = Cluster(folder)
+        yield started
+        started.end()
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Iterator[Cluster]:
+    """An A100 on one node, an H100 on the other."""
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        started = Cluster(folder, "A100", "H100")
         yield started
         started.end()
 
@@ -314,6 +334,58 @@ with RayEngine("process", address, placed_s=0.01) as engine:
 """
 )
 
+GPUS_SAID_TO_BE_THERE = """
+import ray
+from grader.fleet import seat
+from tests.fleet.fake import NoGpuSlot
+
+seat._NodeSlot = ray.remote(NoGpuSlot)
+"""
+
+TYPES = (
+    GPUS_SAID_TO_BE_THERE
+    + SCRIPT
+    + """
+def seen(engine):
+    return [(slot.device, slot.gpu, slot.free) for slot in engine.slots()]
+
+def refused(engine, wanted):
+    try:
+        engine.submit(wanted)
+    except NoSlot:
+        return True
+    return False
+
+address, a100, h100 = sys.argv[1:]
+quick = task(1, "wrong_answer/zeros.py", device="cuda")
+endless = task(2, "time_limit_exceeded/infinite_loop.py", device="cuda", gpu="H100")
+with RayEngine("process", address) as engine:
+    until(lambda: len(engine.slots()) == 2, 60)
+    assert seen(engine) == [("cuda", "A100", True), ("cuda", "H100", True)]
+    assert refused(engine, replace(quick, device="cpu"))
+    assert refused(engine, replace(quick, gpu="L4"))
+
+    stages = []
+    engine.submit(endless, lambda step: stages.append(step.stage))
+    until(lambda: "test" in stages, 60)
+    assert (len(slots_in(a100)), len(slots_in(h100))) == (0, 1)
+    assert seen(engine) == [("cuda", "A100", True), ("cuda", "H100", False)]
+    assert refused(engine, replace(quick, gpu="H100")), "the only H100 is taken"
+
+    engine.submit(replace(quick, gpu="A100"))
+    assert outcome(engine).report.verdict is Verdict.WRONG_ANSWER
+    assert (len(slots_in(a100)), len(slots_in(h100))) == (1, 1)
+    assert refused(engine, replace(quick, gpu="H100")), "and the A100 that is free is none"
+
+    assert engine.cancel(2)
+    until(lambda: all(slot.free for slot in engine.slots()), 60)
+    assert (len(slots_in(a100)), len(slots_in(h100))) == (1, 0)
+    engine.submit(replace(quick, gpu="H100"))
+    assert outcome(engine).report.verdict is Verdict.WRONG_ANSWER
+    assert (len(slots_in(a100)), len(slots_in(h100))) == (1, 1)
+"""
+)
+
 DESK = """
 import sys
 from grader.fleet import Ledger
@@ -338,6 +410,25 @@ time.sleep(%d)
 def softmax(x, out):
     out.copy_(torch.softmax(x.float(), -1))
 """
+
+
+@contextmanager
+def desk_at(cluster: Cluster, url: str, before: str = "") -> Iterator[None]:
+    """A dispatcher between this ledger and this cluster, ended when all is seen."""
+    desk = subprocess.Popen(
+        [sys.executable, "-c", before + DESK, cluster.address, url],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield
+        _, errors = desk.communicate(b"", 60)
+        assert desk.returncode == 0, errors
+    finally:
+        desk.kill()
+        desk.wait()
 
 
 @pytest.mark.slow
@@ -372,28 +463,16 @@ def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_p
     for seconds in (8, 9):
         submission = Submission("slow.py", "python", SLOW % seconds)
         ledger.submit("ada", "softmax", PROBLEM.digest, submission)
-    desk = subprocess.Popen(
-        [sys.executable, "-c", DESK, cluster.address, url],
-        env=ENVIRONMENT,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
 
-        def loads(number: int) -> bool:
-            job = ledger.job(number)
-            return job is not None and job.progress is not None and job.progress.stage == "load"
+    def loads(number: int) -> bool:
+        job = ledger.job(number)
+        return job is not None and job.progress is not None and job.progress.stage == "load"
 
+    with desk_at(cluster, url):
         until(lambda: loads(1) and loads(2), 60)
         assert len(cluster.slots()) == 2
         cluster.lose_the_second()
         until(lambda: all(one and one.state is State.DONE for one in map(ledger.job, (1, 2))), 80)
-        _, errors = desk.communicate(b"", 60)
-        assert desk.returncode == 0, errors
-    finally:
-        desk.kill()
-        desk.wait()
     jobs = [ledger.job(number) for number in (1, 2)]
     assert sorted(job.failures for job in jobs if job) == [0, 1], "one was lost, and tried again"
     assert [job.deaths for job in jobs if job] == [0, 0]
@@ -403,3 +482,35 @@ def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_p
     assert ledger.board.count("softmax") == 2
     ledger.close()
     until(lambda: cluster.slots() == [])
+
+
+@pytest.mark.slow
+def test_a_task_goes_to_the_type_of_gpu_that_it_asks_for(mixed: Cluster) -> None:
+    run(TYPES, mixed.address, str(mixed.folder / "A100"), str(mixed.folder / "H100"))
+    until(lambda: mixed.slots("A100") + mixed.slots("H100") == [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpu", "other"), [("H100", "A100"), ("A100", "H100")])
+def test_a_job_is_done_on_the_type_of_gpu_that_it_asks_for(
+    mixed: Cluster, tmp_path: Path, gpu: str, other: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite3"
+    ledger = Ledger.open(url)
+    source = (ROOT / "submissions/softmax/wrong_answer/zeros.py").read_bytes()
+    for wanted in ("L4", gpu):
+        submission = Submission("zeros.py", "python", source)
+        ledger.submit("ada", "softmax", PROBLEM.digest, submission, wanted)
+
+    def state(number: int) -> State | None:
+        job = ledger.job(number)
+        return job and job.state
+
+    with desk_at(mixed, url, GPUS_SAID_TO_BE_THERE):
+        until(lambda: state(2) is State.DONE, 60)
+        assert (len(mixed.slots(gpu)), mixed.slots(other)) == (1, [])
+        assert {worker.gpu for worker in ledger.workers(60)} == {"A100", "H100"}
+    assert ledger.board.result(1).report.verdict is Verdict.WRONG_ANSWER
+    assert state(1) is State.QUEUED, "nobody has such a GPU"
+    ledger.close()
+    until(lambda: mixed.slots("A100") + mixed.slots("H100") == [])
