@@ -116,27 +116,15 @@ class Grading:
         self._idle_device_bytes = self._device_bytes()
 
     def prepare(self) -> None:
-        """Time the problem's own PyTorch code and calibrate the outside clock.
+        """Time the problem's own PyTorch code, and gauge the outside clock with this runner.
 
         Nothing of the submission's runs yet that could slow the one or mislead the other. What was
-        found holds for the next gradings of this process too.
+        found of a case holds for the next gradings of this process too.
         """
         # On a GPU the processor has nothing better to do than to wait.
         self.session.eager = self.device == "cuda"
-        cases = {
-            self._prepared_as(case): case for case in self.problem.cases("benchmark", self.device)
-        }
-        now_s = time.monotonic()
-        stale = {
-            key: case
-            for key, case in cases.items()
-            if key not in _PREPARED or now_s - _PREPARED[key].at_s > PREPARED_S
-        }
-        for key, case in stale.items():
-            times_us = time_baselines(self.code, case)
-            _PREPARED[key] = Prepared(time.monotonic(), self._publishing_us(case), times_us)
-        for key, case in cases.items():
-            known = _PREPARED[key]
+        for case in self.problem.cases("benchmark", self.device):
+            known = self._prepared(case)
             self.baselines_us[case.name] = known.baselines_us
             self.publish_us[case.name] = known.publish_us
         if self.ranks:
@@ -144,13 +132,17 @@ class Grading:
                 self.gauged = gauge(self.session)
             self._tell_doubt(self.gauged.doubt_us)
 
-    def _prepared_as(self, case: Case) -> tuple[object, ...]:
-        return self.problem.digest, case.name, self.device, self.effort
-
-    def _publishing_us(self, case: Case) -> float:
-        if not self.ranks:
-            return math.inf
-        return publishing_us(self.problem, case, self.code.inputs(case, seed_for(0, case.name)))
+    def _prepared(self, case: Case) -> Prepared:
+        key = (self.problem.digest, case.name, self.device, self.effort)
+        known = _PREPARED.get(key)
+        if known is None or time.monotonic() - known.at_s > PREPARED_S:
+            times_us = time_baselines(self.code, case)
+            publish_us = math.inf
+            if self.ranks:
+                template = self.code.inputs(case, seed_for(0, case.name))
+                publish_us = publishing_us(self.problem, case, template)
+            known = _PREPARED[key] = Prepared(time.monotonic(), publish_us, times_us)
+        return known
 
     def _tell_doubt(self, doubt_us: float) -> None:
         self.record.environment["outside_doubt_us"] = round(doubt_us, 1)

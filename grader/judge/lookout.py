@@ -21,9 +21,10 @@ the end, which is where neighbouring calls would meet, and so many anywhere."""
 PLACES = 2 * ENDS + ANYWHERE
 NEAR = 64
 """Near is within this part of an output tensor."""
-BEFORE = 2
-"""Words of every set that are read before "go", while the outside clock runs: whoever has begun
-has written whole sets."""
+BEFORE = 3
+"""Words of every set that are read before "go": one near the start, one near the end, one anywhere.
+Few, since the outside clock runs; whoever began while inputs were published has written whole
+sets, and whoever began just now has won no more than this look takes."""
 MOST_SWEEPS = 512
 MOST_PITCH_BYTES = 1 << 31
 """CUDA's limit of the distance between rows of a copy."""
@@ -56,10 +57,8 @@ class Lookout:
     def aim(self) -> None:
         """Choose new places, before the clock runs."""
         self._sweeps = 0
-        self._before = [self._place(0, 1) for _ in range(BEFORE)]
-        self._places = []
-        for _ in range(ENDS):
-            self._places += [self._place(0, 1 / NEAR), self._place(1 - 1 / NEAR, 1)]
+        self._before = [*self._ends(), self._place(0, 1)]
+        self._places = [place for _ in range(ENDS) for place in self._ends()]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
 
     def look(self) -> None:
@@ -128,6 +127,10 @@ class Lookout:
         firsts = (torch.tensor(places, device=buffer.device) - start) // 8
         steps = torch.arange(self._block.count, device=buffer.device) * (self._set_bytes // 8)
         return buffer.view(torch.int64)[firsts[:, None] + steps]
+
+    def _ends(self) -> tuple[int, int]:
+        """A place near the start of an output, and one near the end."""
+        return self._place(0, 1 / NEAR), self._place(1 - 1 / NEAR, 1)
 
     def _place(self, start: float, end: float) -> int:
         """An offset into the first set's outputs, between two shares of one of its tensors."""
