@@ -51,7 +51,7 @@ from grader.submission import Submission
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEM = "softmax"
 SOURCE = ROOT / "submissions" / PROBLEM / "accepted" / "triton_softmax.py"
-RECORDED = ROOT / "scripts" / "demo" / "h100.jsonl"
+RECORDED = ROOT / "scripts" / "demo" / "recorded.jsonl"
 """Reports of real gradings; one of them stands for all."""
 COMPETITORS = 32
 QUIET_S = 3

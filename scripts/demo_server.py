@@ -1,7 +1,7 @@
 """A whole hosted leaderboard on this machine, to look at: `make demo-server`.
 
 It serves the problems of this repository from a throw-away database. The GPU boards are filled with
-recorded gradings of our own kernels on an H100 (`scripts/demo/h100.jsonl`, see
+recorded gradings of our own kernels on an H100 and an H200 (`scripts/demo/recorded.jsonl`, see
 `scripts/demo/README.md`); then ten submissions are handed in over HTTP and graded here for real, on
 the CPU where there is no GPU. It prints the address and a token, and runs until Ctrl-C.
 """
@@ -27,7 +27,7 @@ from grader.server.services import Services
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDED = ROOT / "scripts" / "demo" / "h100.jsonl"
+RECORDED = ROOT / "scripts" / "demo" / "recorded.jsonl"
 LIVE = {
     "ada": (
         "softmax/accepted/triton_softmax.py",
