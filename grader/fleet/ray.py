@@ -16,6 +16,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 import ray
+from ray._private.state import available_resources_per_node  # Ray has no other place for it
 from ray.exceptions import RayError
 
 from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
@@ -74,8 +75,12 @@ class RayEngine(Engine):
         if self._closed or time.monotonic() < self._away_until:
             return []
         try:
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-            unused = ray.available_resources()  # type: ignore[no-untyped-call]
+            unused = available_resources_per_node()  # type: ignore[no-untyped-call]
+            nodes = [
+                (node["Resources"], unused.get(node["NodeID"], {}))
+                for node in ray.nodes()  # type: ignore[no-untyped-call]
+                if node["Alive"]
+            ]
         except (RayError, RuntimeError, OSError) as error:
             log.warning("the Ray cluster does not answer: %s", one_line(str(error)))
             self._away_until = time.monotonic() + RETRY_S
@@ -84,7 +89,7 @@ class RayEngine(Engine):
             ours = [(seat.kind, seat.is_idle) for seat in self._seats]
         used = Counter(kind for kind, is_idle in ours if not is_idle)
         idle = Counter(kind for kind, is_idle in ours if is_idle)
-        return _slots(nodes, unused, used, idle)
+        return _slots(nodes, used, idle)
 
     def submit(self, task: Task, on_progress: OnProgress | None = None) -> None:
         """Give a task to an actor that waits, or ask Ray to place one. A problem that cannot be
@@ -166,28 +171,24 @@ def _knock(address: str) -> None:
 
 
 def _slots(
-    nodes: list[dict[str, float]],
-    unused: dict[str, float],
-    used: Counter[Kind],
-    idle: Counter[Kind],
+    nodes: list[tuple[dict[str, float], dict[str, float]]], used: Counter[Kind], idle: Counter[Kind]
 ) -> list[Slot]:
-    """The slots of nodes with these resources.
+    """The slots of nodes that have these resources, and these of them unused by anyone.
 
     A slot is free when an actor of ours waits there. Of the others that we do not use, as many are
-    as the cluster has GPUs (or CPUs) unused by anyone: Ray does not tell by type what others use.
+    as nodes of its kind have GPUs (or CPUs) unused.
     """
+    unit = "GPU" if any("GPU" in has for has, _ in nodes) else "CPU"
     there: Counter[Kind] = Counter()
-    for node in nodes:
-        named = [name.removeprefix(TYPE) for name in node if name.startswith(TYPE)]
-        there["cuda", named[0] if named else UNKNOWN] += int(node.get("GPU", 0))
-    there += Counter()  # only those that are not 0
-    if not there:
-        there["cpu", None] = sum(int(node.get("CPU", 0)) for node in nodes)
-    left = int(unused.get("CPU" if ("cpu", None) in there else "GPU", 0))
+    left: Counter[Kind] = Counter()
+    for has, unused in nodes:
+        named = [name.removeprefix(TYPE) for name in has if name.startswith(TYPE)]
+        kind: Kind = ("cuda", named[0] if named else UNKNOWN) if unit == "GPU" else ("cpu", None)
+        there[kind] += int(has.get(unit, 0))
+        left[kind] += int(unused.get(unit, 0))
     slots = []
     for kind, count in sorted(there.items(), key=str):
-        fresh = max(0, min(count - used[kind] - idle[kind], left))
-        left -= fresh
+        fresh = max(0, min(count - used[kind] - idle[kind], left[kind]))
         free = min(count - used[kind], idle[kind]) + fresh
         device, gpu = kind
         slots += [Slot(f"{gpu or device}-{i}", device, gpu, i < free) for i in range(count)]

@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
@@ -167,7 +168,7 @@ def main() -> None:
     try:
         tell(Word(ready=Ready(gpu=_gpu(device))))
         while True:
-            bench.serve(Order.model_validate_json(orders.get()))
+            bench.serve(Order.model_validate_json(_next(orders)))
     finally:
         bench.close()
 
@@ -201,6 +202,14 @@ def _read(stdin: BinaryIO, orders: SimpleQueue[bytes]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_S)
     os._exit(1)
+
+
+def _next(orders: SimpleQueue[bytes]) -> bytes:
+    """The next order, waited for. Again and again: a signal that comes just before a wait would be
+    heard only when that ends."""
+    while True:
+        with suppress(Empty):
+            return orders.get(timeout=1)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

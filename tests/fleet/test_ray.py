@@ -31,37 +31,47 @@ ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(RO
 CPU, H100 = ("cpu", None), ("cuda", "H100")
 
 
-def gpus(count: int, kind: str | None) -> dict[str, float]:
-    return {"CPU": 8.0, "GPU": float(count)} | ({f"accelerator_type:{kind}": 1.0} if kind else {})
+Node = tuple[dict[str, float], dict[str, float]]
+
+
+def cpus(count: int, unused: int) -> Node:
+    return {"CPU": float(count)}, {"CPU": float(unused)}
+
+
+def gpus(count: int, kind: str | None, unused: int) -> Node:
+    named = {f"accelerator_type:{kind}": 1.0} if kind else {}
+    left = {"GPU": float(unused)} if unused else {}  # Ray leaves out what is used up
+    return {"CPU": 8.0, "GPU": float(count)} | named, {"CPU": 8.0} | left | named
 
 
 @pytest.mark.parametrize(
-    ("nodes", "unused", "used", "idle", "expected"),
+    ("nodes", "used", "idle", "expected"),
     [
-        ([], {}, {}, {}, []),
-        ([{"CPU": 2.0}, {"CPU": 1.0}], {"CPU": 2.0}, {}, {}, ["cpu+", "cpu+", "cpu-"]),
-        ([{"CPU": 2.0}], {"CPU": 2.0}, {CPU: 1}, {}, ["cpu+", "cpu-"]),
-        ([{"CPU": 2.0}, gpus(2, "H100")], {"GPU": 2.0, "CPU": 9.0}, {}, {}, ["H100+", "H100+"]),
-        ([gpus(2, "H100")], {"GPU": 2.0}, {H100: 2}, {}, ["H100-", "H100-"]),
-        ([gpus(1, "H100"), gpus(1, "L4")], {"GPU": 1.0}, {H100: 1}, {}, ["H100-", "L4+"]),
-        ([gpus(1, None)], {"GPU": 1.0}, {}, {}, ["GPU+"]),
-        ([gpus(1, "H100"), gpus(1, "H100")], {}, {}, {}, ["H100-", "H100-"]),
+        ([], {}, {}, []),
+        ([cpus(2, 1), cpus(1, 1)], {}, {}, ["cpu+", "cpu+", "cpu-"]),
+        ([cpus(2, 2)], {CPU: 1}, {}, ["cpu+", "cpu-"]),
+        ([cpus(2, 2), gpus(2, "H100", 2)], {}, {}, ["H100+", "H100+"]),
+        ([gpus(2, "H100", 2)], {H100: 2}, {}, ["H100-", "H100-"]),
+        ([gpus(1, "H100", 0), gpus(1, "L4", 1)], {H100: 1}, {}, ["H100-", "L4+"]),
+        ([gpus(1, None, 1)], {}, {}, ["GPU+"]),
+        ([gpus(1, "H100", 0), gpus(1, "H100", 0)], {}, {}, ["H100-", "H100-"]),
+        # Others use the GPU of one type, which is no reason to wait for the other.
+        ([gpus(1, "A100", 0), gpus(1, "H100", 1)], {}, {}, ["A100-", "H100+"]),
+        ([gpus(1, "A100", 1), gpus(1, "H100", 0)], {}, {}, ["A100+", "H100-"]),
         # Where an actor of ours waits there is room, whatever Ray says of the GPU.
-        ([gpus(2, "H100")], {}, {}, {H100: 1}, ["H100+", "H100-"]),
-        ([gpus(2, "H100")], {"GPU": 2.0}, {H100: 1}, {H100: 1}, ["H100+", "H100-"]),
-        ([gpus(1, "A100"), gpus(1, "H100")], {}, {}, {H100: 1}, ["A100-", "H100+"]),
-        ([{"CPU": 2.0}], {"CPU": 1.0}, {}, {CPU: 1}, ["cpu+", "cpu+"]),
+        ([gpus(2, "H100", 0)], {}, {H100: 1}, ["H100+", "H100-"]),
+        ([gpus(2, "H100", 2)], {H100: 1}, {H100: 1}, ["H100+", "H100-"]),
+        ([gpus(1, "A100", 0), gpus(1, "H100", 0)], {}, {H100: 1}, ["A100-", "H100+"]),
+        ([cpus(2, 1)], {}, {CPU: 1}, ["cpu+", "cpu+"]),
         # Its node was lost, and we have not heard of it.
-        ([gpus(1, "H100")], {"GPU": 1.0}, {}, {H100: 2}, ["H100+"]),
-        ([gpus(1, "H100")], {"GPU": 1.0}, {H100: 2}, {}, ["H100-"]),
+        ([gpus(1, "H100", 1)], {}, {H100: 2}, ["H100+"]),
+        ([gpus(1, "H100", 1)], {H100: 2}, {}, ["H100-"]),
+        # Ray has not told yet what a new node has unused.
+        ([({"CPU": 1.0, "GPU": 1.0}, {})], {}, {}, ["GPU-"]),
     ],
 )
 def test_slots_of_a_cluster(
-    nodes: list[dict[str, float]],
-    unused: dict[str, float],
-    used: dict[Any, int],
-    idle: dict[Any, int],
-    expected: list[str],
+    nodes: list[Node], used: dict[Any, int], idle: dict[Any, int], expected: list[str]
 ) -> None:
     from grader.fleet.ray import _slots
 
@@ -69,7 +79,7 @@ def test_slots_of_a_cluster(
         assert (slot.gpu is None) == (slot.device == "cpu")
         return f"{slot.gpu or slot.device}{'+' if slot.free else '-'}"
 
-    slots = _slots(nodes, unused, Counter(used), Counter(idle))
+    slots = _slots(nodes, Counter(used), Counter(idle))
     assert [shown(slot) for slot in slots] == expected
 
 
@@ -346,6 +356,8 @@ TYPES = (
     GPUS_SAID_TO_BE_THERE
     + SCRIPT
     + """
+from collections import Counter
+
 def seen(engine):
     return [(slot.device, slot.gpu, slot.free) for slot in engine.slots()]
 
@@ -364,6 +376,12 @@ with RayEngine("process", address) as engine:
     assert seen(engine) == [("cuda", "A100", True), ("cuda", "H100", True)]
     assert refused(engine, replace(quick, device="cpu"))
     assert refused(engine, replace(quick, gpu="L4"))
+
+    theirs = ray.remote(Counter).options(num_gpus=1, accelerator_type="A100").remote()
+    ray.get(theirs.total.remote())
+    until(lambda: seen(engine) == [("cuda", "A100", False), ("cuda", "H100", True)])
+    ray.kill(theirs)
+    until(lambda: all(slot.free for slot in engine.slots()))
 
     stages = []
     engine.submit(endless, lambda step: stages.append(step.stage))
@@ -504,7 +522,7 @@ def test_a_job_is_done_on_the_type_of_gpu_that_it_asks_for(
 
     def state(number: int) -> State | None:
         job = ledger.job(number)
-        return job and job.state
+        return job.state if job else None
 
     with desk_at(mixed, url, GPUS_SAID_TO_BE_THERE):
         until(lambda: state(2) is State.DONE, 60)
