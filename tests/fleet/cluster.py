@@ -1,0 +1,112 @@
+"""A Ray cluster of two nodes on this machine, started and killed for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from tests.fleet.fake import ROOT, until
+from tests.fleet.test_local import alive, below
+
+OBJECT_STORE_BYTES = 80_000_000
+ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+
+
+class Cluster:
+    """A head, and a second node that can be killed, each of one CPU and perhaps a GPU of this type.
+
+    Such a GPU is only said to be there. What its node writes lies in a folder named after it.
+    """
+
+    def __init__(self, folder: str, *gpus: str) -> None:
+        first, second = gpus or ("", "")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        self.folder = Path(folder)
+        """Where everything lies that its nodes write."""
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        self._start(first, *head)
+        until(lambda: accepts(port), 60)
+        self._start(second, f"--address={self.address}", "--dashboard-agent-listen-port=0")
+
+    def _start(self, gpu: str, *options: str) -> None:
+        ray = str(Path(sys.executable).with_name("ray"))
+        small = ["--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        small += [f"--num-gpus={int(bool(gpu))}"]
+        if gpu:
+            small += [f"--resources={json.dumps({f'accelerator_type:{gpu}': 1})}"]
+        own = self.folder / gpu
+        own.mkdir(exist_ok=True)
+        self._nodes.append(
+            subprocess.Popen(
+                [ray, "start", *options, *small, "--disable-usage-stats", "--block"],
+                env=ENVIRONMENT | {"TMPDIR": str(own)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+    def lose_the_second(self) -> None:
+        """As when its power fails."""
+        node = self._nodes[1]
+        # All at once, or one would still tell how another died.
+        everyone = (node.pid, *below(node.pid))
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in everyone:
+                with suppress(ProcessLookupError):  # the first process of a jail takes all with it
+                    os.kill(pid, number)
+        node.wait()
+
+    def end(self) -> None:
+        processes = {pid for node in self._nodes for pid in below(node.pid)}
+        for node in reversed(self._nodes):
+            node.terminate()
+        for node in self._nodes:
+            node.wait(30)
+        for pid in filter(alive, processes):
+            os.kill(pid, signal.SIGKILL)
+
+    def slots(self, gpu: str = "") -> list[str]:
+        """The processes of slots on its nodes, on those with this GPU."""
+        return slots_in(str(self.folder / gpu))
+
+
+def slots_in(folder: str) -> list[str]:
+    """The processes of slots with this temporary folder."""
+    mark = f"TMPDIR={folder}".encode()
+    found = [
+        process.name
+        for process in Path("/proc").glob("[0-9]*")
+        if b"grader.fleet.slot" in read(process / "cmdline")
+        and mark in read(process / "environ").split(b"\0")
+    ]
+    # A child that has not become another program yet looks like the slot itself.
+    return [pid for pid in found if parent(pid) not in found]
+
+
+def parent(pid: str) -> str:
+    """The process that started this one; empty when it is gone."""
+    words = read(Path("/proc", pid, "stat")).rpartition(b")")[2].split()
+    return words[1].decode() if words else ""
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
