@@ -37,7 +37,7 @@ COUNTS = {
     ("multi_tensor_adamw", "compile_error"): 1,
     ("multi_tensor_adamw", "memory_limit_exceeded"): 1,
     ("multi_tensor_adamw", "output_limit_exceeded"): 1,
-    ("multi_tensor_adamw", "rejected"): 4,
+    ("multi_tensor_adamw", "rejected"): 5,
     ("multi_tensor_adamw", "runtime_error"): 1,
     ("multi_tensor_adamw", "time_limit_exceeded"): 1,
     ("multi_tensor_adamw", "wrong_answer"): 9,

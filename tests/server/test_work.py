@@ -126,17 +126,19 @@ def test_a_worker_says_once_what_it_has_in_another_version(
 
     def why() -> Any:
         (waiting,) = admin.get("/api/v1/queue").json()["jobs"]
-        shown = waiting["obstacle"]
-        page = admin.get("/queue", headers={"Accept": "text/html"}).text
-        assert shown is None or shown in page
-        return shown
+        return waiting["obstacle"]
+
+    def on_page(text: str) -> bool:
+        return text in admin.get("/queue", headers={"Accept": "text/html"}).text
 
     world.submitted()
     assert why() == "no worker is there"
+    assert on_page("no worker is there")
     folders = {"softmax": folder}
     dispatcher = Dispatcher(remote, FakeEngine(1), folders, "host", "http", tick_s=0.01)
     dispatcher.start()
     until(lambda: why() == "no worker has this version of softmax")
+    assert on_page("no worker has this version of softmax")
     dispatcher.drain(0)
     (worker,) = world.services.ledger.workers(60)
     told = caplog.messages.copy()
