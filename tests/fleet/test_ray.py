@@ -113,7 +113,7 @@ from grader.fleet.engine import NoSlot, Task
 from grader.fleet.ray import RayEngine
 from grader.report import Verdict
 from tests.fleet.fake import PROBLEM, ROOT, until
-from tests.fleet.test_ray import slots_in
+from tests.fleet.cluster import slots_in
 
 def task(number, file, **changes):
     source = (ROOT / "submissions/softmax" / file).read_bytes()
@@ -180,7 +180,7 @@ WARM = (
     + """
 import ray
 from grader.fleet import seat
-from tests.fleet.test_ray import parent
+from tests.fleet.cluster import parent
 
 def graded(engine, number):
     engine.submit(task(number, "wrong_answer/zeros.py"))
