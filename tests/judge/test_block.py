@@ -227,6 +227,7 @@ def test_the_head_of_the_block_is_guarded_too(loan: Loan) -> None:
 
 def test_a_loan_that_cannot_be_laid_out_leaves_no_descriptor(problem: Problem) -> None:
     template = inputs_of(problem)
+    gc.collect()  # what other tests have left behind
     before = len(os.listdir("/proc/self/fd"))
     template["x"] = _Uncopyable(template["x"])
     with pytest.raises(RuntimeError, match="as if memory were short"):
@@ -242,6 +243,7 @@ def test_a_block_for_which_memory_is_short_leaves_no_descriptor(
         raise OSError("no memory")
 
     template = inputs_of(problem)
+    gc.collect()  # what other tests have left behind
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr("grader.arena.host.mmap.mmap", no_memory)
     with pytest.raises(OSError):
