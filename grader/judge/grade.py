@@ -215,7 +215,7 @@ def _report(
     return _scored(report, effort) if scored else report
 
 
-KNOWN_SHARE = 0.0025
+KNOWN_SHARE = 0.002
 """A score that is ranked is known to ± this share of itself."""
 BETWEEN_RUNS = 0.0015
 """A score's interval reaches at least this share to both sides: a grading sees its own rounds only,
