@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -14,6 +15,7 @@ from grader.board import BoardError
 from grader.report import one_line
 from grader.server import admin, api, boards, events, pages, work
 from grader.server.errors import Conflict, Invalid, NotThere
+from grader.server.front import Front, changing
 from grader.server.gate import Gate, refused, unavailable
 from grader.server.guard import ErrorReply, Refusal, Tools, check_open
 from grader.server.logs import Journal
@@ -78,6 +80,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(BoardError, _on_database)
     for kind in _MEANT:
         app.add_exception_handler(kind, _on_meant)
+    app.add_middleware(Front, look=partial(changing, services))
     app.add_middleware(Gate, services=services, on_fault=_on_fault)
     app.add_middleware(Journal, metrics=services.metrics)
     return app

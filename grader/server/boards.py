@@ -23,7 +23,7 @@ from grader.server.replies import (
     Words,
 )
 from grader.server.services import Services
-from grader.server.unchanged import kept, tag_of
+from grader.server.unchanged import Answer, share, tag_of
 
 router = APIRouter()
 
@@ -97,15 +97,15 @@ def leaderboard(
 
     part = slice(offset, offset + limit)
 
-    def make() -> tuple[bytes, str]:
+    def make() -> Answer:
         shown = _leaderboard(tools, found, board, chosen, gpus, part)
         content = shown.model_dump_json().encode()
-        return content, tag_of(content)
+        return Answer(content, tag_of(content), "application/json")
 
     is_over = visibility.is_over(board, tools.now())
     key = (name, chosen and chosen.gpu, offset, limit)
-    content, tag = tools.leaderboards.get(key, make, (races, board, is_over))
-    return kept(request, content, tag, "application/json")
+    answer = tools.leaderboards.get(key, make, (races, board, is_over))
+    return share(request, answer).to(request)
 
 
 def visible(tools: Services, caller: User | None, name: str) -> tuple[Problem, BoardSettings]:

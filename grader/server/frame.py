@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from grader.server import charts, views, words
 from grader.server.guard import csrf_field
-from grader.server.unchanged import kept, tag_of
+from grader.server.unchanged import Answer, share, tag_of
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -27,9 +27,11 @@ def render(
     *,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
+    boards_only: bool = False,
     **values: Any,
 ) -> Response:
-    """A template with what every page needs."""
+    """A template with what every page needs. `boards_only` says that it shows nothing but problems
+    and boards, so that what one sees without an account can be sent to all others too."""
     services = request.app.state.services
     frame = {
         "caller": getattr(request.state, "caller", None),
@@ -42,7 +44,8 @@ def render(
     told = {"Vary": "HX-Request, Cookie"} | dict(headers or {})
     if status == 200 and frame["caller"] is None:  # what a caller alone sees is kept nowhere
         content = text.encode()
-        return kept(request, content, tag_of(content), "text/html", told)
+        answer = Answer(content, tag_of(content), "text/html", told)
+        return (share(request, answer) if boards_only else answer).to(request)
     return HTMLResponse(text, status, told)
 
 

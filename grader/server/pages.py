@@ -67,7 +67,7 @@ def page_home(request: Request, tools: Tools, caller: Caller) -> Response:
 
     names = tuple(place.name for place in places)
     shown = desk.fresh.get(("home", names), make, places)
-    return render(request, "home.html", boards=shown)
+    return render(request, "home.html", boards_only=True, boards=shown)
 
 
 @router.get("/problems/{name}")
@@ -79,6 +79,7 @@ def page_problem(request: Request, caller: Caller, name: str) -> Response:
     return render(
         request,
         "problem.html",
+        boards_only=True,
         place=place,
         race=race,
         yardsticks=desk.views.races.yardsticks(place.problem, race) if race else [],
@@ -117,7 +118,9 @@ def page_leaderboard(
 
     version = (place, None if race else tools.shelf.version())
     shown = desk.fresh.get((name, gpu, page, me), make, version)
-    return render(request, "leaderboard.html", place=place, race=shown, gpu=gpu)
+    return render(
+        request, "leaderboard.html", boards_only=True, place=place, race=shown, gpu=gpu
+    )  # fmt: skip
 
 
 # Submissions -------------------------------------------------------------------------------------

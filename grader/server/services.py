@@ -20,6 +20,7 @@ from grader.server.office import Office
 from grader.server.race import FRESH_S, Races
 from grader.server.settings import Settings
 from grader.server.shelf import Shelf
+from grader.server.unchanged import Answer
 
 
 def utc_now() -> datetime:
@@ -43,8 +44,8 @@ class Services:
     hub: Hub
     metrics: Metrics
     ending: Ending
-    leaderboards: Fresh[tuple[bytes, str]]
-    """Answers of the API with their tags, since making one costs more than all the rest."""
+    leaderboards: Fresh[Answer]
+    """Answers of the API, since making one costs more than all the rest."""
 
     @classmethod
     def open(
