@@ -27,11 +27,11 @@ def render(
     *,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
-    boards_only: bool = False,
+    shared: bool = False,
     **values: Any,
 ) -> Response:
-    """A template with what every page needs. `boards_only` says that it shows nothing but problems
-    and boards, so that what one sees without an account can be sent to all others too."""
+    """A template with what every page needs. `shared` says that what one sees without an account
+    is the same for all, and changes with the boards only."""
     services = request.app.state.services
     frame = {
         "caller": getattr(request.state, "caller", None),
@@ -45,7 +45,7 @@ def render(
     if status == 200 and frame["caller"] is None:  # what a caller alone sees is kept nowhere
         content = text.encode()
         answer = Answer(content, tag_of(content), "text/html", told)
-        return (share(request, answer) if boards_only else answer).to(request)
+        return (share(request, answer) if shared else answer).to(request)
     return HTMLResponse(text, status, told)
 
 

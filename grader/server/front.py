@@ -1,8 +1,8 @@
 """What is shown to everyone alike, answered with what the last one who asked was sent.
 
-Who leads is read far more often than it changes. An answer that shows nothing but problems and
-boards is kept whole, and sent to whoever asks for it without an account, unless a board has changed
-since. That is looked up in the database for every request, after it has come; but by one look for
+Who leads is read far more often than it changes. An answer that changes with the boards only is
+kept whole, and sent to whoever asks for it without an account, unless a board has changed since.
+That is looked up in the database for every request, after it has come; but by one look for
 all that wait at the same time. So a crowd costs as much as one reader, and nobody is shown what was
 over when he asked.
 """

@@ -67,7 +67,7 @@ def page_home(request: Request, tools: Tools, caller: Caller) -> Response:
 
     names = tuple(place.name for place in places)
     shown = desk.fresh.get(("home", names), make, places)
-    return render(request, "home.html", boards_only=True, boards=shown)
+    return render(request, "home.html", shared=True, boards=shown)
 
 
 @router.get("/problems/{name}")
@@ -79,7 +79,7 @@ def page_problem(request: Request, caller: Caller, name: str) -> Response:
     return render(
         request,
         "problem.html",
-        boards_only=True,
+        shared=True,
         place=place,
         race=race,
         yardsticks=desk.views.races.yardsticks(place.problem, race) if race else [],
@@ -118,9 +118,7 @@ def page_leaderboard(
 
     version = (place, None if race else tools.shelf.version())
     shown = desk.fresh.get((name, gpu, page, me), make, version)
-    return render(
-        request, "leaderboard.html", boards_only=True, place=place, race=shown, gpu=gpu
-    )  # fmt: skip
+    return render(request, "leaderboard.html", shared=True, place=place, race=shown, gpu=gpu)
 
 
 # Submissions -------------------------------------------------------------------------------------
@@ -145,12 +143,13 @@ def page_submission(request: Request, tools: Tools, caller: Caller, number: int)
             **more,
         )
 
-    if job.state is State.DONE and not (allowed.details or allowed.source):
-        # What strangers see; sources and logs may be too large to keep many of them.
+    # What strangers see; sources and logs may be too large to keep many of them.
+    public = job.state is State.DONE and not (allowed.details or allowed.source)
+    if public:
         shown = desk.fresh.get(("submission", number, allowed), make, (line, place))
     else:
         shown = make(caller=caller, csrf=csrf_field(request))
-    return render(request, "submission.html", job=job, shown=shown)
+    return render(request, "submission.html", shared=public, job=job, shown=shown)
 
 
 @router.get("/submissions/{number}/state")

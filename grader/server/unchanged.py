@@ -33,7 +33,7 @@ def tag_of(content: bytes) -> str:
 
 
 def share(request: Request, answer: Answer) -> Answer:
-    """Say of the answer to a request that it shows nothing but problems and boards, and the same
-    to everyone who asks without an account: `grader.server.front` sends it to the next one too."""
+    """Say of the answer to a request that everyone who asks without an account gets the same, and
+    that it changes with the boards only: `grader.server.front` sends it to the next one too."""
     request.state.shared = answer
     return answer

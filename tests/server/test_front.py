@@ -264,6 +264,35 @@ def test_pages_and_the_api_are_right_at_once(world: World, path: str) -> None:
     assert seen[-1] == "refused" if path != "/" else "softmax" not in seen[-1]
 
 
+def test_a_submission_is_shown_as_it_is_now(world: World) -> None:
+    client, office = world.client(), world.services.office
+    number = world.graded("ada", score_us=30.0, score_ci_us=(29.0, 31.0))
+    path = f"/submissions/{number}"
+
+    def settled() -> tuple[int, str]:
+        seen = {(answer := client.get(path)).status_code: answer.text for _ in range(3)}
+        return seen.popitem()
+
+    before = settled()
+    world.graded("bob", score_us=20.0, score_ci_us=(19.0, 21.0))
+    behind = settled()
+    assert behind != before
+    assert behind[0] == 200
+    office.set_board("softmax", BoardSettings(publish_sources=True), "root")
+    published = settled()[1]
+    assert "out.copy_" in published
+    assert "out.copy_" not in behind[1]
+    office.set_board("softmax", BoardSettings(), "root")
+    assert "out.copy_" not in settled()[1]
+    waiting = world.submitted("bob")
+    path = f"/submissions/{waiting}"
+    assert "25.00" not in settled()[1]
+    world.grade(score_us=25.0, score_ci_us=(24.0, 26.0))
+    assert "25.00" in settled()[1]
+    assert office.delete(waiting, "root") == "deleted"
+    assert settled()[0] == 404
+
+
 def test_a_page_tells_the_address_that_it_was_asked_at(site: Site) -> None:
     client = site.browser()
     for host in 3 * ("one.example", "two.example"):
