@@ -160,7 +160,5 @@ def _ratio(first: Grading, second: Grading, names: tuple[str, str], case: Case) 
             enough = stats.is_narrow(ratios, SAME_SHARE / 2, LEAST_PAIRS)
             if enough or (len(ratios) >= LEAST_PAIRS and time.monotonic() > end_s):
                 break
-    ci = stats.median_interval(ratios)
-    return Ratio(
-        case.name, stats.median(times[0]), stats.median(times[1]), stats.median(ratios), ci
-    )
+    first_us, second_us = (stats.middle(some).value for some in times)
+    return Ratio(case.name, first_us, second_us, *stats.middle(ratios))

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from markupsafe import Markup, escape
 
 from grader.server.words import micros
-from grader.stats import Interval, median
+from grader.stats import Interval, middle
 
 CHAR = 6.6
 """About how wide a character of a label is, in units of a picture."""
@@ -167,7 +167,7 @@ def sparkline(values: Sequence[float], *, width: int = 132, height: int = 36) ->
 def distribution(
     times_us: Sequence[float], ci_us: Interval | None, *, width: int = 300, height: int = 96
 ) -> Markup:
-    """How the rounds of a case are spread: columns, their median, its interval. One at least.
+    """How the rounds of a case are spread: columns, their middle, its interval. One at least.
 
     The slowest rounds beyond the 99th part lie in the last column.
     """
@@ -197,14 +197,14 @@ def distribution(
             tall = max(count / max(counts) * (floor - top), 2.0)
             column = inner / bins
             parts.append(_rect(left + place * column + 0.5, floor - tall, column - 1, tall, "fill"))
-    middle = median(ordered)
+    centre = middle(ordered).value
     parts.append(_line(left, floor, width - right, floor, "axis"))
-    parts.append(_line(x(middle), top - 4, x(middle), floor, "median"))
+    parts.append(_line(x(centre), top - 4, x(centre), floor, "middle"))
     parts.append(_text(left, height - 5, micros(low), "tick"))
     parts.append(_text(width - right, height - 5, micros(high), "tick end"))
     label = (
         f"{len(ordered)} rounds from {micros(ordered[0])} to {micros(ordered[-1])}, "
-        f"median {micros(middle)}"
+        f"middle {micros(centre)}"
     )
     return _svg(width, height, label, parts, "distribution")
 

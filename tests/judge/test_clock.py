@@ -50,7 +50,7 @@ from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import CaseResult, Report, Rule, Verdict
 from grader.sandbox.process import ProcessSandbox
-from grader.stats import median, median_interval
+from grader.stats import median, middle
 from grader.submission import Submission
 from tests.judge.conftest import HONEST, WriteProblem
 
@@ -188,19 +188,18 @@ def test_a_hiccup_takes_no_more_off(
 # --- when a measurement stops
 
 
-def test_it_stops_as_soon_as_the_median_is_known() -> None:
+def test_it_stops_as_soon_as_the_time_is_known() -> None:
     timing = timed(honest())
     assert (timing.rounds, timing.converged, timing.discarded) == (PLAN.least_rounds, True, {})
     assert (timing.time_us, timing.ci_us, timing.external_us) == (50, (50, 50), 50)
     assert (timing.calls_per_round, timing.graph, timing.fault) == (CALLS, True, None)
 
 
-def test_the_time_is_the_median_claim_with_its_interval() -> None:
+def test_the_time_is_the_middle_claim_with_its_interval() -> None:
     claims = [50.0, 50.01, 49.99, 50.02, 49.98, 50.0]
     timing = timed(*map(honest, claims))
     assert timing.rounds == len(claims)
-    assert timing.time_us == median(claims)
-    assert timing.ci_us == median_interval(claims)
+    assert (timing.time_us, timing.ci_us) == middle(claims)
 
 
 def test_every_round_has_a_number_of_its_own() -> None:
@@ -236,8 +235,15 @@ def test_one_complaint_beyond_the_cap_is_enough() -> None:
     assert (timing.discarded, timing.converged) == ({}, False)
 
 
+def scattered(share: float) -> Iterator[Sample]:
+    """Rounds whose times lie evenly within ± this share of 50 µs."""
+    return (
+        honest(50 * (1 + share * step / 3)) for step in itertools.cycle((0, 3, -2, 1, -3, 2, -1))
+    )
+
+
 def test_what_is_known_well_enough_when_time_is_up_has_settled() -> None:
-    samples = map(honest, itertools.cycle([50.0, 50.4]))
+    samples = scattered(0.015)
     timing = measure(lambda _: next(samples), PLAN, CALLS, True, False)
     assert (timing.rounds, timing.converged) == (PLAN.most_rounds, True)
 
@@ -257,7 +263,7 @@ def test_bad_luck_that_lasts_counts_as_time() -> None:
 
 
 def unsettled() -> Iterator[Sample]:
-    return map(honest, itertools.cycle([50.0, 60.0]))
+    return scattered(0.1)
 
 
 def test_what_does_not_settle_ends_at_the_most_rounds() -> None:
@@ -282,8 +288,20 @@ def test_what_does_not_settle_ends_with_the_budget() -> None:
 
 def test_a_budget_that_is_spent_still_grants_the_least_rounds() -> None:
     samples = unsettled()
-    timing = measure(lambda _: next(samples), replace(PLAN, budget_s=0), CALLS, True, False)
-    assert timing.rounds == PLAN.least_rounds
+    plan = replace(PLAN, budget_s=0, late_s=0)
+    timing = measure(lambda _: next(samples), plan, CALLS, True, False)
+    assert timing.rounds == plan.least_rounds
+
+
+def test_what_has_not_settled_when_the_budget_ends_gets_more_time() -> None:
+    plan = replace(PLAN, budget_s=0, late_s=60)
+    samples = unsettled()
+    assert measure(lambda _: next(samples), plan, CALLS, True, None).rounds == plan.most_rounds
+    # Known to `settled` but not to `relative`: good enough once the budget has ended.
+    share = (PLAN.relative + PLAN.settled) / 2
+    levels = itertools.cycle([50 * (1 - share), 50 * (1 + share)])
+    timing = measure(lambda _: honest(next(levels)), plan, CALLS, True, None)
+    assert (timing.rounds, timing.converged) == (PLAN.least_rounds, True)
 
 
 def test_every_plan_can_be_kept() -> None:
@@ -292,7 +310,7 @@ def test_every_plan_can_be_kept() -> None:
         assert 1 < plan.least_rounds <= plan.most_rounds
         assert 0 < plan.relative < 0.1
         assert plan.budget_s > 0
-    # Fewer rounds than six have no interval of 95 %, see `median_interval`.
+    # Fewer rounds than six have no interval of 95 %, see `middle`.
     assert PLANS["cuda", "full"].least_rounds >= 6
 
 
@@ -370,7 +388,7 @@ def test_a_score_is_the_larger_of_claim_and_clock(rounds: list[tuple[float, floa
     timing = timed(*samples, most_rounds=20, budget_s=60)
     # `rounds_of` repeats the last round, so that the rounds that were run are known.
     ran = (samples + [samples[-1]] * 20)[: timing.rounds]
-    claim = median([sample.claim_us for sample in ran])
+    claim = middle([sample.claim_us for sample in ran]).value
     allowed = allowed_us(min(sample.external_us for sample in ran))
     assert timing.time_us == max(claim, allowed, LEAST_US)
     assert (timing.fault is not None) == (

@@ -14,7 +14,7 @@ from grader.fleet import Ledger
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import CaseResult, Mismatch, Report, geometric_mean
-from grader.stats import median, median_interval, product_interval
+from grader.stats import middle, product_interval
 from grader.submission import Submission
 from tests.fleet.conftest import Clock
 
@@ -231,13 +231,13 @@ def _timed(problem: Problem, case: Case, sol: float, gpu: str, chance: random.Ra
     sol = min(sol, 0.97)
     rounds = [least_us / sol * chance.gauss(1, 0.004) for _ in range(120)]
     rounds += [least_us / sol * chance.uniform(1.01, 1.04) for _ in range(9)]
-    low_us, high_us = median_interval(rounds)
+    time_us, (low_us, high_us) = middle(rounds)
     return CaseResult(
         name=case.name, kind="benchmark", params=case.params, status="passed",
         rel_l2=6.2e-8, max_abs_err=7.8e-9, error_budget_used=0.17,
-        time_us=median(rounds), ci_us=(low_us, high_us), external_us=median(rounds) * 0.99,
-        cold_us=median(rounds) * 1.6, rounds=len(rounds), round_us=rounds, converged=True,
+        time_us=time_us, ci_us=(low_us, high_us), external_us=time_us * 0.99,
+        cold_us=time_us * 1.6, rounds=len(rounds), round_us=rounds, converged=True,
         baseline_us={"eager": least_us / EAGER_SOL, "compiled": least_us / 0.74},
-        gb_per_s=problem.bytes(case) / median(rounds) / 1e3,
-        tflop_per_s=problem.flops(case) / median(rounds) / 1e6, sol=sol,
+        gb_per_s=problem.bytes(case) / time_us / 1e3,
+        tflop_per_s=problem.flops(case) / time_us / 1e6, sol=sol,
     )  # fmt: skip
