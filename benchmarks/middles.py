@@ -1,0 +1,84 @@
+"""Which middle of its rounds a time should be: three of them on the same recorded gradings.
+
+    python -m benchmarks.middles [FILE]
+
+Needs no GPU. FILE has a line of JSON for each grading, with the times of its rounds by case, as
+`benchmarks.precision --out` writes them; by default benchmarks/rounds.jsonl, from H100 and H200 of
+2026-11-21, of which run 3 is from a noisy host. For each kernel and run it prints, by each middle:
+how far the scores of its gradings lie apart, to what a score is known by its rounds, how many would
+rank by that, and how many cases are known to ±0.5 %.
+
+The rounds were recorded while the median said when there were enough of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import click
+
+from grader import stats
+from grader.judge.clock import PLANS
+from grader.judge.grade import KNOWN_SHARE
+from grader.report import geometric_mean
+
+RECORDED = Path(__file__).parent / "rounds.jsonl"
+SETTLED = PLANS["cuda", "full"].settled
+
+Rounds = dict[str, list[float]]
+"""Microseconds by case."""
+
+
+def by_median(times_us: list[float]) -> stats.Middle:
+    """The median with its interval."""
+    return stats.Middle(stats.median(times_us), stats.median_interval(times_us))
+
+
+MIDDLES = {
+    "median": by_median,
+    "Hodges-Lehmann": stats.hodges_lehmann,
+    "the narrower": stats.middle,
+}
+
+
+def row(gradings: list[Rounds], how: str) -> str:
+    """The cells of one kernel and run."""
+    scores, widths, settled = [], [], []
+    for cases in gradings:
+        middles = [MIDDLES[how](times_us) for times_us in cases.values()]
+        score = geometric_mean([middle.value for middle in middles])
+        low, high = stats.product_interval([middle.interval for middle in middles])
+        scores.append(score)
+        widths.append((high - low) / 2 / score)
+        settled += [(b - a) / 2 <= SETTLED * value for value, (a, b) in middles]
+    spread = (max(scores) - min(scores)) / stats.median(scores)
+    ranked = sum(width <= KNOWN_SHARE for width in widths)
+    return (
+        f"{how} | {spread:.2%} | ± {min(widths):.2%} to {max(widths):.2%} | "
+        f"{ranked} of {len(gradings)} | {sum(settled)} of {len(settled)}"
+    )
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, path_type=Path), default=RECORDED)
+def main(file: Path) -> None:
+    """Compare three middles on recorded rounds."""
+    found: dict[tuple[str, str], list[Rounds]] = defaultdict(list)
+    for line in file.read_text().splitlines():
+        grading = json.loads(line)
+        if grading["round_us"]:
+            found[grading["kernel"], str(grading.get("run", ""))].append(grading["round_us"])
+    print(
+        "| kernel | run | middle | scores apart | a score is known to | ranked | "
+        f"cases known to ±{SETTLED:.1%} |\n|---|---|---|---|---|---|---|"
+    )
+    for (kernel, run), gradings in found.items():
+        for number, how in enumerate(MIDDLES):
+            first = f"{kernel} | {run}" if number == 0 else " | "
+            print(f"| {first} | {row(gradings, how)} |")
+
+
+if __name__ == "__main__":
+    main()
