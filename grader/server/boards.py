@@ -23,7 +23,7 @@ from grader.server.replies import (
     Words,
 )
 from grader.server.services import Services
-from grader.server.unchanged import Answer, share, tag_of
+from grader.server.unchanged import Answer, share
 
 router = APIRouter()
 
@@ -99,8 +99,7 @@ def leaderboard(
 
     def make() -> Answer:
         shown = _leaderboard(tools, found, board, chosen, gpus, part)
-        content = shown.model_dump_json().encode()
-        return Answer(content, tag_of(content), "application/json")
+        return Answer(shown.model_dump_json().encode(), "application/json")
 
     is_over = visibility.is_over(board, tools.now())
     key = (name, chosen and chosen.gpu, offset, limit)

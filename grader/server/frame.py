@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from grader.server import charts, views, words
 from grader.server.guard import csrf_field
-from grader.server.unchanged import Answer, share, tag_of
+from grader.server.unchanged import Answer, share
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -43,8 +43,7 @@ def render(
     # htmx asks at the same address for a piece of a page; no cache may take one for the other.
     told = {"Vary": "HX-Request, Cookie"} | dict(headers or {})
     if status == 200 and frame["caller"] is None:  # what a caller alone sees is kept nowhere
-        content = text.encode()
-        answer = Answer(content, tag_of(content), "text/html", told)
+        answer = Answer(text.encode(), "text/html", told)
         return (share(request, answer) if shared else answer).to(request)
     return HTMLResponse(text, status, told)
 

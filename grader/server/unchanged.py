@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,24 +14,35 @@ from starlette.responses import Response
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client may keep."""
+    """What a client may keep. It holds nothing secret: it is sent compressed."""
 
     content: bytes
-    tag: str
     media_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to(self, request: Request) -> Response:
         """The content, or a word that it is still what the client has."""
-        told = {**self.headers, "ETag": self.tag, "Cache-Control": "private, no-cache"}
-        if self.tag in request.headers.get("if-none-match", ""):
+        packs = "gzip" in request.headers.get("accept-encoding", "")
+        told = {
+            **self.headers,
+            "ETag": f'"{self._digest}-gzip"' if packs else f'"{self._digest}"',
+            "Cache-Control": "private, no-cache",
+            "Vary": f"{self.headers.get('Vary', 'Authorization, Cookie')}, Accept-Encoding",
+        }
+        if self._digest in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=told)
-        return Response(self.content, headers=told, media_type=self.media_type)
+        if packs:
+            told["Content-Encoding"] = "gzip"
+        content = self._packed if packs else self.content
+        return Response(content, headers=told, media_type=self.media_type)
 
+    @cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()[:32]
 
-def tag_of(content: bytes) -> str:
-    """What tells one content from another."""
-    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    @cached_property
+    def _packed(self) -> bytes:
+        return gzip.compress(self.content, 6, mtime=0)
 
 
 def share(request: Request, answer: Answer) -> Answer:

@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from grader.board import BoardError
 from grader.server.front import AGE_S, MOST, Front
 from grader.server.office import BoardSettings
-from grader.server.unchanged import Answer, share, tag_of
+from grader.server.unchanged import Answer, share
 from tests.server.conftest import World
 from tests.server.site import Site
 from tests.server.site import site as site
@@ -54,7 +54,7 @@ class Desk:
         self.made.append(path)
         await asyncio.sleep(0.01)
         content = f"{path} {self.number} {request.headers.get('host')}".encode()
-        reply = Answer(content, tag_of(content), "text/plain")
+        reply = Answer(content, "text/plain")
         if path == "/gone" and self.number > 1:
             await PlainTextResponse("gone", 404)(scope, receive, send)
             return

@@ -26,6 +26,31 @@ def test_what_is_unchanged_is_not_sent_again(world: World, path: str) -> None:
     assert other.json()["entries"][0]["user"] == "bob"
 
 
+@pytest.mark.parametrize("path", ["/api/v1/leaderboards/softmax", "/leaderboards/softmax"])
+def test_it_is_packed_for_those_who_can_unpack(world: World, path: str) -> None:
+    world.graded("ada", score_us=30.0)
+    client = world.client()
+    plain = client.get(path, headers={"Accept-Encoding": "identity"})
+    packed = client.get(path, headers={"Accept-Encoding": "br, gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content
+    assert int(packed.headers["content-length"]) < len(plain.content)
+    assert packed.headers["etag"] != plain.headers["etag"]
+    for answer in (plain, packed):
+        assert "Accept-Encoding" in answer.headers["vary"]
+        assert "Cookie" in answer.headers["vary"]
+        again = client.get(path, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert "content-encoding" not in again.headers
+
+
+def test_what_one_alone_sees_is_not_packed(site: Site) -> None:
+    """What is secret in it could be guessed by the length of what also holds another's words."""
+    answer = site.browser("ada").get("/leaderboards/softmax", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in answer.headers
+
+
 def test_what_one_alone_sees_is_kept_nowhere(site: Site) -> None:
     answer = site.browser("ada").get("/leaderboards/softmax")
     assert answer.headers["cache-control"] == "no-store"
