@@ -1,14 +1,15 @@
 """How fast is a hosted board with 10,000 results on it? Readers, and people who hand in.
 
     python -m benchmarks.load [--results 10000] [--db URL] [--seconds 10] [--readers 200]
-                              [--only read|submit]
+                              [--only read|submit] [--plain]
 
 It fills a fresh database (SQLite unless told otherwise), starts `grade serve --slots 0`, and puts
 the load on it with wrk (`apt-get install wrk`), which shares the machine's cores with the server:
 
 - Readers ask for pages, one reader at a time, many who take 0.5 to 1.5 s between two pages, and
-  many without a pause, which is as much as the server can do. Meanwhile a result a second ends on
-  the very board that is read, so that no cache can be right for long.
+  many without a pause, which is as much as the server can do. They take pages packed, as browsers
+  do, or with `--plain` as they are. Meanwhile a result a second ends on the very board that is
+  read, so that no cache can be right for long.
 - 32 people hand in a file of 4 KB each, all the time. Afterwards the database is asked whether
   exactly what was answered with 202 is in it.
 
@@ -125,10 +126,11 @@ class Figures:
 
 
 class Wrk:
-    """The load tool, and the folder of its scripts."""
+    """The load tool, the folder of its scripts, and which packing it accepts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, accepts: str) -> None:
         self._folder = folder
+        self.accepts = accepts
         if shutil.which("wrk") is None:
             raise click.UsageError("wrk is not installed; on Debian: apt-get install wrk")
 
@@ -139,6 +141,7 @@ class Wrk:
         script = self._folder / "load.lua"
         script.write_text(lua + READ_LUA)
         words = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
+        words += ["-H", f"Accept-Encoding: {self.accepts}"]
         words += ["-s", str(script), url, "--", *arguments]
         told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         figures = re.search(r"^figures (.*)$", told, re.MULTILINE)
@@ -283,14 +286,14 @@ def read(wrk: Wrk, address: str, number: int, readers: int, seconds: int) -> boo
         (readers, f"{readers}, without a pause", ""),
     )
     print(
-        "| page | KB | readers | requests/s | p50 ms | p99 ms | longest ms | load before |\n"
+        "| page | KB sent | readers | requests/s | p50 ms | p99 ms | longest ms | load before |\n"
         "|---|---|---|---|---|---|---|---|"
     )
     good = True
     for path in paths:
-        page = httpx.get(address + path, timeout=60)
+        page = httpx.get(address + path, timeout=60, headers={"Accept-Encoding": wrk.accepts})
         page.raise_for_status()
-        kb = len(page.content) / 1000
+        kb = int(page.headers["Content-Length"]) / 1000
         for connections, words, lua in crowds:
             load = os.getloadavg()[0]
             figures, _ = wrk.run(address + path, connections, seconds, lua)
@@ -351,7 +354,10 @@ def hand_in(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: int) 
 @click.option("--seconds", default=10, show_default=True, help="Of each measurement.")
 @click.option("--readers", default=200, show_default=True)
 @click.option("--only", type=click.Choice(["read", "submit"]))
-def main(count: int, db: str | None, seconds: int, readers: int, only: str | None) -> None:
+@click.option("--plain", is_flag=True, help="Readers who cannot unpack.")
+def main(
+    count: int, db: str | None, seconds: int, readers: int, only: str | None, *, plain: bool
+) -> None:
     """Measure a board with many results under load."""
     problem = Problem.load(ROOT / "problems" / PROBLEM)
     entries = map(json.loads, RECORDED.read_text().splitlines())
@@ -362,7 +368,7 @@ def main(count: int, db: str | None, seconds: int, readers: int, only: str | Non
     )
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)
-        wrk = Wrk(folder)
+        wrk = Wrk(folder, "identity" if plain else "gzip")
         url = db or f"sqlite:///{folder}/board.sqlite3"
         ledger = Ledger.open(url)
         fill(ledger, problem, model, count)
