@@ -48,12 +48,25 @@ def grade(
     `ProblemError` when the problem itself is broken and `SandboxError` when no runner can be
     started; every fault of the submission is in the report. A `quick` effort is for one's own code:
     times are the runner's word, roughly, and are not ranked.
+
+    A runner that looks like one that killed itself may have been killed by another, such as the
+    kernel of a host without memory. It is graded once more, and twice is its own doing.
     """
     master = secrets.randbits(53) if seed is None else seed
+    run = partial(_run, problem, submission, sandbox, device, master, benchmarks, effort, progress)
+    record = _recorded(run)
+    if any(fault.killed for fault in record.faults):
+        record = _recorded(run)
+        record.notes.append("graded twice: the first time, its runner was killed")
+    return _report(problem, submission, sandbox, device, master, effort, record)
+
+
+def _recorded(run: Callable[[Record], None]) -> Record:
+    """What is found, whichever way the run ends. Raises `ProblemError` and `SandboxError`."""
     record = Record()
     with record.stage("total"):
         try:
-            _run(problem, submission, sandbox, device, master, benchmarks, effort, progress, record)
+            run(record)
         except SubmissionFault as stop:
             record.faults.append(stop.fault)
         except (ProblemError, SandboxError):
@@ -61,7 +74,7 @@ def grade(
         except Exception as error:  # noqa: BLE001 - a bug of ours is never the submission's fault
             record.faults.append(Fault(Verdict.JUDGE_ERROR, f"{type(error).__name__}: {error}"))
             record.notes.append(traceback.format_exc(limit=-5))
-    return _report(problem, submission, sandbox, device, master, effort, record)
+    return record
 
 
 def _run(

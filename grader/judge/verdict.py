@@ -41,6 +41,8 @@ class Fault:
     reason: str
     rule: Rule | None = None
     """The broken rule; set if and only if the verdict is `rejected`."""
+    killed: bool = False
+    """Whether the runner died of SIGKILL, and nothing says why: others can do that too."""
 
     def __post_init__(self) -> None:
         if self.verdict not in PRECEDENCE:

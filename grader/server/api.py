@@ -287,6 +287,7 @@ def sight_of(tools: Services, caller: User | None, line: Line, board: BoardSetti
         tools.now(),
         void=line.void,
         rejudges=line.rejudge_id is not None and line.state is not State.DONE,
+        cancelled=line.state is State.CANCELLED,
     )
 
 

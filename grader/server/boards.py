@@ -103,7 +103,7 @@ def leaderboard(
 
     is_over = visibility.is_over(board, tools.now())
     key = (name, chosen and chosen.gpu, offset, limit)
-    answer = tools.leaderboards.get(key, make, (races, board, is_over))
+    answer = tools.leaderboards.get(key, make, ([race.version for race in races], board, is_over))
     return share(request, answer).to(request)
 
 

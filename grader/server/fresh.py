@@ -27,7 +27,8 @@ class Fresh(Generic[T]):
     """Keeps values while their version stays, and for `age_s` seconds at most. Safe to use from
     several threads.
 
-    While one thread makes a value anew, the others are given the old one, unless it is much older.
+    While one thread makes a value anew only for its age, the others are given the old one, unless
+    it is much older. Versions are kept too, and so should be small.
     """
 
     def __init__(self, age_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +47,7 @@ class Fresh(Generic[T]):
         value = kept.value
         if value is not None and kept.version == version and not self._is_old(kept):
             return value
-        wait = value is None or self._is_old(kept, 10)
+        wait = value is None or kept.version != version or self._is_old(kept, 10)
         if not kept.making.acquire(blocking=wait):
             assert value is not None
             return value

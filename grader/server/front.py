@@ -27,7 +27,7 @@ from grader.server.unchanged import Answer
 from grader.server.visibility import is_over
 
 MOST = 64
-"""How many answers are kept; the largest are of 250 KB."""
+"""How many answers are kept; the largest are of 300 KB, plain and packed."""
 
 AGE_S = 1.0
 """How long an answer is kept at most: pages tell how long ago things were."""
@@ -50,6 +50,12 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what is kept, or let the application answer."""
+        is_page = scope["type"] == "http" and not scope["path"].startswith("/api/")
+        if is_page and scope["method"] == "HEAD":  # the server leaves the body out
+            asked: Scope = {**scope, "method": "GET"}
+            await self(asked, receive, send)
+            scope["route"] = asked.get("route")
+            return
         if scope["type"] != "http" or scope["method"] != "GET" or scope["state"]["caller"]:
             await self._app(scope, receive, send)
             return
@@ -57,7 +63,7 @@ class Front:
         key = (scope["scheme"], host, scope["path"], scope["query_string"])
         kept = self._kept.get(key)
         if kept is not None and await self._is_right(kept, scope, receive):
-            self._kept.move_to_end(key)
+            self._keep(key, kept)
             scope["route"] = kept.route
             await kept.answer.to(Request(scope))(scope, receive, send)
             return
@@ -67,7 +73,12 @@ class Front:
             self._kept.pop(key, None)
             return
         # Made after no look, it has to be made again for the next one.
-        self._kept[key] = _Kept(answer, scope.get("route"))
+        self._keep(key, _Kept(answer, scope.get("route")))
+
+    def _keep(self, key: Hashable, kept: _Kept) -> None:
+        """Keep an answer, again where others have put it out meanwhile."""
+        self._kept[key] = kept
+        self._kept.move_to_end(key)
         while len(self._kept) > MOST:
             self._kept.popitem(last=False)
 
@@ -78,16 +89,18 @@ class Front:
             if self._agrees(kept, look):
                 return True
             async with kept.making:
-                if self._agrees(kept, look):  # another has made it while we waited
-                    return True
+                if kept.gone or self._agrees(kept, look):  # as another has found while we waited
+                    return not kept.gone
                 look, made_at = await self._looks.next(), self._clock()
                 made: Scope = {**scope, "state": dict(scope["state"])}
                 # Sent to nobody: who reads slowly shall not hold up the others.
                 await self._app(made, receive, _nowhere)
                 answer = made["state"].get("shared")
-                if answer is not None:
-                    kept.answer, kept.look, kept.made_at = answer, look, made_at
-                return answer is not None
+                if answer is None:
+                    kept.gone = True
+                    return False
+                kept.answer, kept.look, kept.made_at = answer, look, made_at
+                return True
         except BoardError:  # the application finds the words for it
             return False
 
@@ -121,6 +134,8 @@ class _Kept:
     look: _Look = _NEVER
     """The last one with which it was found to be right."""
     made_at: float = float("-inf")
+    gone: bool = False
+    """Whether there was no such answer any more."""
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 

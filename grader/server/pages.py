@@ -66,7 +66,7 @@ def page_home(request: Request, tools: Tools, caller: Caller) -> Response:
         return piece("_boards.html", cards=cards, now=tools.now())
 
     names = tuple(place.name for place in places)
-    shown = desk.fresh.get(("home", names), make, places)
+    shown = desk.fresh.get(("home", names), make, [place.version for place in places])
     return render(request, "home.html", shared=True, boards=shown)
 
 
@@ -116,7 +116,7 @@ def page_leaderboard(
         table = desk.views.table(place, race, page)
         return piece("_race.html", table=table, me=me, now=tools.now())
 
-    version = (place, None if race else tools.shelf.version())
+    version = (place.version, None if race else tools.shelf.version())
     shown = desk.fresh.get((name, gpu, page, me), make, version)
     return render(request, "leaderboard.html", shared=True, place=place, race=shown, gpu=gpu)
 
@@ -146,7 +146,8 @@ def page_submission(request: Request, tools: Tools, caller: Caller, number: int)
     # What strangers see; sources and logs may be too large to keep many of them.
     public = job.state is State.DONE and not (allowed.details or allowed.source)
     if public:
-        shown = desk.fresh.get(("submission", number, allowed), make, (line, place))
+        version = (line, place and place.version)
+        shown = desk.fresh.get(("submission", number, allowed), make, version)
     else:
         shown = make(caller=caller, csrf=csrf_field(request))
     return render(request, "submission.html", shared=public, job=job, shown=shown)

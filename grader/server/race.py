@@ -55,13 +55,15 @@ class Racer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Race:
-    """One leaderboard. It is made anew when it changes, so that its identity is its version."""
+    """One leaderboard. It is made anew when it changes."""
 
     gpu: str
     racers: tuple[Racer, ...] = ()
     """In order of their scores."""
     steps: tuple[Step, ...] = ()
     """Every improvement of the record, oldest first."""
+    version: object = field(default_factory=object)
+    """Another one for each that was made, and small, so that it may be kept for long."""
 
     @property
     def leader(self) -> Racer | None:

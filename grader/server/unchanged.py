@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ class Answer:
 
     def to(self, request: Request) -> Response:
         """The content, or a word that it is still what the client has."""
-        packs = "gzip" in request.headers.get("accept-encoding", "")
+        packs = _takes_gzip(request.headers.get("accept-encoding", ""))
         told = {
             **self.headers,
             "ETag": f'"{self._digest}-gzip"' if packs else f'"{self._digest}"',
@@ -43,6 +44,14 @@ class Answer:
     @cached_property
     def _packed(self) -> bytes:
         return gzip.compress(self.content, 6, mtime=0)
+
+
+def _takes_gzip(accepts: str) -> bool:
+    """Whether a request's Accept-Encoding names it, and not with the weight 0."""
+    names = dict(
+        part.replace(" ", "").casefold().partition(";")[::2] for part in accepts.split(",")
+    )
+    return "gzip" in names and not re.fullmatch(r"q=0(\.0*)?", names["gzip"])
 
 
 def share(request: Request, answer: Answer) -> Answer:

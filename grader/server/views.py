@@ -53,6 +53,16 @@ class Place:
         """The problem's name."""
         return self.problem.name
 
+    @property
+    def version(self) -> object:
+        """Another one after every change. It is small."""
+        return self.name, self.board, self.over, tuple(race.version for race in self.races)
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether others' submissions are shown, and not only that they are there."""
+        return self.board.deadline is None or self.over
+
 
 @dataclass(frozen=True)
 class Row:
@@ -78,7 +88,8 @@ class Table:
     pages: int
     cases: list[str]
     best: dict[str, float]
-    """The best time of each benchmark case among the rows of the breakdown."""
+    """The best time of each benchmark case among the rows of the breakdown; empty where there is
+    none, or where it is not shown yet."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +200,7 @@ class Views:
             for racer in racers
         ]
         cases = [case.name for case in place.problem.cases("benchmark", "cuda")]
-        shown = [row.detail.times_us for row in rows[:SHAPES] if row.detail]
+        shown = [row.detail.times_us for row in rows[:SHAPES] if row.detail and place.tells_all]
         best = {
             case: min(times)
             for case in cases
@@ -290,6 +301,7 @@ class Views:
                     boards.get(line.problem, BoardSettings()),
                     now,
                     void=line.void,
+                    cancelled=line.state is State.CANCELLED,
                 )
             ).exists
         ]

@@ -64,11 +64,13 @@ def sight(
     *,
     void: frozenset[str] = frozenset(),
     rejudges: bool = False,
+    cancelled: bool = False,
 ) -> Sight:
     """What `caller` is shown of a submission of `owner`.
 
     `void` is why its result does not count; `rejudges` whether it is a grading again of another
-    submission that is not done yet.
+    submission that is not done yet; `cancelled` whether it was ended ungraded, by its author, or by
+    an admin who deleted it or banned the author.
     """
     if caller is not None and caller.role == "admin":
         return EVERYTHING
@@ -76,7 +78,7 @@ def sight(
         return NOTHING
     if relation(caller, owner) == "owner":
         return EVERYTHING
-    if board.hidden or "banned" in void:
+    if board.hidden or cancelled or "banned" in void:
         return NOTHING
     open_now = board.deadline is None or is_over(board, now)
     return Sight(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from grader.judge import Progress, grade
+from grader.judge.record import Device
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
-from grader.sandbox.base import SandboxError
+from grader.sandbox.base import Runner, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 from tests.judge.conftest import HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
@@ -214,6 +216,59 @@ def test_a_broken_problem_is_the_authors_fault(
         judge(HONEST, **changes)
     with pytest.raises(ProblemError, match=words):
         judge(HONEST, benchmarks=True, **changes)
+
+
+class KilledFromOutside(ProcessSandbox):
+    """Kills what it has started, so many times, once the submission runs."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.started: list[Runner] = []
+
+    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+        """A runner that may be killed."""
+        runner = super().start(limits, device)
+        self.started.append(runner)
+        return runner
+
+    def watch(self, progress: Progress) -> None:
+        """Called by the grading wherever it is."""
+        begins = progress.stage == "test" and progress.index == 1 and progress.status is None
+        if begins and len(self.started) <= self.times:
+            os.kill(self.started[-1]._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_runner_that_is_killed_is_graded_once_more(
+    write_problem: WriteProblem, tmp_path: Path, times: int
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    sandbox = KilledFromOutside(times)
+    report = grade(
+        write_problem(),
+        Submission.read(path, 10_000),
+        sandbox=sandbox,
+        device="cpu",
+        benchmarks=False,
+        progress=sandbox.watch,
+    )
+    assert report.verdict is (Verdict.ACCEPTED if times == 1 else Verdict.RUNTIME_ERROR)
+    assert len(sandbox.started) == 2
+    assert any("graded twice" in note for note in report.notes)
+    assert [case.name for case in report.cases] == ["one", "many", "steps"]
+
+
+def test_one_that_kills_itself_does_so_twice(judge: Judge) -> None:
+    report = judge("""
+        import os, signal
+        def scale(x, total, factor, out):
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    assert report.verdict is Verdict.RUNTIME_ERROR
+    assert "SIGKILL" in report.reason
+    assert any("graded twice" in note for note in report.notes)
 
 
 def test_what_fails_before_the_load_is_not_the_submissions(

@@ -5,7 +5,10 @@ nobody gets another's.
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,8 +22,9 @@ from starlette.types import Message, Receive, Scope, Send
 from grader.board import BoardError
 from grader.server.front import AGE_S, MOST, Front
 from grader.server.office import BoardSettings
+from grader.server.race import Race
 from grader.server.unchanged import Answer, share
-from tests.server.conftest import World
+from tests.server.conftest import H100, World
 from tests.server.site import Site
 from tests.server.site import site as site
 
@@ -167,7 +171,9 @@ def test_nobody_gets_what_is_anothers(desk: Desk) -> None:
             assert (await desk.get(headers={"host": "there"}))[1] == "/ 1 there"
         made = len(desk.made)
         await desk.get(caller="ada")
-        await desk.get(method="HEAD")
+        await desk.get(method="POST")
+        assert len(desk.made) == made + 2
+        assert await desk.get(method="HEAD") == (200, "/ 1 here", "the route")
         assert len(desk.made) == made + 2
         desk.number = 2
         await desk.get(caller="ada")
@@ -229,6 +235,34 @@ def test_only_so_many_are_kept(desk: Desk) -> None:
 
     run(main())
     assert len(desk.front._kept) == MOST
+
+
+def test_what_is_put_out_while_it_is_looked_at_is_still_sent(desk: Desk) -> None:
+    async def main() -> None:
+        await desk.get()
+        await desk.get()
+        desk.look_may_end.clear()
+        waiting = asyncio.create_task(desk.get())
+        while desk.looks < 3:
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*(desk.get(f"/{number}") for number in range(MOST)))
+        desk.look_may_end.set()
+        assert (await waiting)[:2] == (200, "/ 1 here")
+        assert len(desk.front._kept) == MOST
+
+    run(main())
+
+
+def test_a_crowd_at_what_is_gone_asks_once_each(desk: Desk) -> None:
+    async def main() -> None:
+        for _ in range(2):
+            await desk.get("/gone")
+        desk.number, before = 2, len(desk.made)
+        crowd = await asyncio.gather(*(desk.get("/gone") for _ in range(20)))
+        assert {status for status, *_ in crowd} == {404}
+        assert len(desk.made) - before <= 21
+
+    run(main())
 
 
 PATHS = ("/", "/leaderboards/softmax", "/problems/softmax", "/api/v1/leaderboards/softmax")
@@ -325,6 +359,53 @@ def test_a_crowd_in_the_real_server_is_one_reader(
     assert len({answer.content for answer in answers}) == 1
     assert "bob" in answers[0].text
     assert len(reads) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_strangers_see_a_deletion_at_once_while_an_admin_looks_too(
+    world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The admin's look makes the same parts of pages; strangers shall not have the old ones."""
+    number = world.graded("bob", score_us=30.0, score_ci_us=(29.0, 31.0))
+    world.graded("ada", score_us=40.0, score_ci_us=(39.0, 41.0))
+    stranger, admin = world.client(), world.client("root")
+    told = "bob" if path != "/problems/softmax" else "30.00"
+    assert told in stranger.get(path).text
+    assert told in stranger.get(path).text
+    ranked = world.services.shelf.ranked
+
+    def slowly(shelf: object, digest: str) -> list[Any]:
+        found = ranked(digest)
+        time.sleep(0.2)
+        return found
+
+    monkeypatch.setattr(type(world.services.shelf), "ranked", slowly)
+    assert world.services.office.delete(number, "root") == "deleted"
+    looking = threading.Thread(target=admin.get, args=(path,))
+    looking.start()
+    time.sleep(0.05)
+    assert told not in stranger.get(path).text
+    looking.join()
+
+
+def test_what_is_kept_holds_no_board_that_has_changed(site: Site) -> None:
+    """A board of thousands is large, and pages are kept of many moments."""
+    world, races = site.world, site.world.services.races
+    digest = world.problem.digest
+    client = site.browser()
+    numbers = [site.marks["best"], site.marks["leader"]]
+    old: list[weakref.ref[Race]] = []
+    for number in numbers:
+        site.set_board(note=f"note {number}")
+        old += map(weakref.ref, races.now()(digest))
+        for path in (*PATHS, f"/submissions/{number}"):
+            client.get(path)
+            client.get(path)
+        world.graded("root", gpu=H100, score_us=1000.0 + number)
+    races.now()(digest)
+    gc.collect()
+    assert old
+    assert not [ref for ref in old if ref() is not None]
 
 
 def test_front_is_where_it_must_be(world: World) -> None:

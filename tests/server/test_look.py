@@ -243,11 +243,15 @@ def test_values_are_made_once_until_they_are_old_or_change() -> None:
     assert [kept.get("a", made.__next__, 2) for _ in range(2)] == [3, 3]
 
 
-def test_while_one_makes_a_value_the_others_have_the_old_one() -> None:
+@pytest.mark.parametrize("changed", [False, True])
+def test_while_one_makes_a_value_the_others_have_the_old_one_if_it_is_only_old(
+    changed: bool,
+) -> None:
     now = [0.0]
     kept: Fresh[str] = Fresh(1.0, lambda: now[0])
-    kept.get("a", lambda: "old")
+    kept.get("a", lambda: "old", 1)
     now[0] = 2.0
+    version = 2 if changed else 1
     begun, go = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -255,13 +259,13 @@ def test_while_one_makes_a_value_the_others_have_the_old_one() -> None:
         assert go.wait(10)
         return "new"
 
-    maker = threading.Thread(target=kept.get, args=("a", slow))
+    maker = threading.Thread(target=kept.get, args=("a", slow, version))
     maker.start()
     assert begun.wait(10)
-    assert kept.get("a", lambda: "never") == "old"
-    go.set()
+    threading.Timer(0.2, go.set).start()
+    assert kept.get("a", lambda: "never", version) == ("new" if changed else "old")
     maker.join()
-    assert kept.get("a", lambda: "never") == "new"
+    assert kept.get("a", lambda: "never", version) == "new"
 
 
 def test_a_failure_is_not_kept() -> None:

@@ -45,6 +45,35 @@ def test_it_is_packed_for_those_who_can_unpack(world: World, path: str) -> None:
         assert "content-encoding" not in again.headers
 
 
+@pytest.mark.parametrize(
+    ("accepts", "packs"),
+    [
+        ("gzip", True),
+        ("GZIP;q=0.5", True),
+        ("deflate, gzip ; q=1.0", True),
+        ("gzip;q=0, identity", False),
+        ("gzip; q=0.000", False),
+        ("xgzip", False),
+        ("*", False),
+        ("", False),
+        (";;,=,", False),
+    ],
+)
+def test_who_takes_it_packed(world: World, accepts: str, packs: bool) -> None:
+    answer = world.client().get("/", headers={"Accept-Encoding": accepts})
+    assert ("content-encoding" in answer.headers) == packs
+
+
+@pytest.mark.parametrize("path", ["/", "/leaderboards/softmax", "/healthz", "/nowhere"])
+def test_pages_can_be_asked_for_without_their_body(world: World, path: str) -> None:
+    client = world.client()
+    whole, bare = client.get(path), client.head(path)
+    assert (bare.status_code, bare.content) == (whole.status_code, b"")
+    assert bare.headers["content-type"] == whole.headers["content-type"]
+    assert bare.headers["content-length"] == whole.headers["content-length"]
+    assert client.head("/api/v1/problems").status_code == 405
+
+
 def test_what_one_alone_sees_is_not_packed(site: Site) -> None:
     """What is secret in it could be guessed by the length of what also holds another's words."""
     answer = site.browser("ada").get("/leaderboards/softmax", headers={"Accept-Encoding": "gzip"})

@@ -85,6 +85,13 @@ def test_a_banned_users_results_are_gone_for_others() -> None:
     assert of(ROOT, void=void) == EVERYTHING
 
 
+def test_what_was_cancelled_is_gone_for_others() -> None:
+    published = BoardSettings(publish_sources=True)
+    for board in (None, published, AFTER):
+        assert of(BOB, board, cancelled=True) == of(None, board, cancelled=True) == NOTHING
+        assert of(ADA, board, cancelled=True) == of(ROOT, board, cancelled=True) == EVERYTHING
+
+
 def test_a_result_that_was_rejudged_stays_in_sight() -> None:
     assert of(BOB, void=frozenset({"rejudged"})).result
 
