@@ -209,8 +209,10 @@ def test_lists_go_on_where_they_ended(world: World) -> None:
     mine = client.get("/api/v1/submissions", params={"user": "ada"}).json()
     assert {one["user"] for one in mine["submissions"]} == {"ada"}
     world.services.ledger.cancel(numbers[0], "root")
-    gone = client.get("/api/v1/submissions", params={"state": State.CANCELLED}).json()
+    cancelled = {"state": State.CANCELLED}
+    gone = world.client("bob").get("/api/v1/submissions", params=cancelled).json()
     assert [one["id"] for one in gone["submissions"]] == [numbers[0]]
+    assert client.get("/api/v1/submissions", params=cancelled).json()["submissions"] == []
 
 
 def test_the_leaderboard(world: World) -> None:

@@ -217,7 +217,8 @@ def test_waiting_running_held_and_cancelled(site: Site) -> None:
     assert "It is not your fault" in held
     assert "fell off" not in held
     ledger.cancel(number, "root")
-    assert "Cancelled" in words(site.page(f"/submissions/{number}"))
+    assert "Cancelled" in words(site.page(f"/submissions/{number}", "linus"))
+    site.page(f"/submissions/{number}", status=404)
 
 
 def test_a_submission_on_its_way_is_loaded_anew_without_scripts(site: Site) -> None:
