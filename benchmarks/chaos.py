@@ -11,8 +11,8 @@ told to end with SIGTERM.
 
 It prints a row of a table, and exits with 1 when a submission that was answered with 202 has not
 exactly one final result, a result belongs to none, or a process, container, lease or temporary
-folder is left. A runner that was killed looks like one that killed itself: such gradings end with
-another verdict than the file's, and are counted.
+folder is left. A runner that was killed looks like one that killed itself, and is graded once more:
+gradings that it happens to twice end with another verdict than the file's, and are counted.
 """
 
 from __future__ import annotations
