@@ -95,6 +95,19 @@ def test_leaderboard_of_another_gpu_and_of_one_that_is_not_there(site: Site) -> 
     assert "Standings" in site.page("/leaderboards/softmax?page=99999")
 
 
+def test_times_by_shape_wait_for_the_deadline(site: Site) -> None:
+    def shows(who: str | None = None) -> bool:
+        return "By shape" in site.page("/leaderboards/softmax", who)
+
+    assert shows()
+    site.set_board(deadline=site.world.services.now() + timedelta(minutes=1))
+    assert not shows()
+    assert not shows("ada")
+    assert "Standings" in site.page("/leaderboards/softmax")
+    site.world.clock.move(61)
+    assert shows()
+
+
 def test_leaderboard_marks_who_looks_at_it(site: Site) -> None:
     assert 'class="me"' in site.page("/leaderboards/softmax", "ada")
     assert 'class="me"' not in site.page("/leaderboards/softmax")
