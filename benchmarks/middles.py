@@ -31,13 +31,8 @@ Rounds = dict[str, list[float]]
 """Microseconds by case."""
 
 
-def by_median(times_us: list[float]) -> stats.Middle:
-    """The median with its interval."""
-    return stats.Middle(stats.median(times_us), stats.median_interval(times_us))
-
-
 MIDDLES = {
-    "median": by_median,
+    "median": stats.by_median,
     "Hodges-Lehmann": stats.hodges_lehmann,
     "the narrower": stats.middle,
 }

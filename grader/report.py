@@ -117,7 +117,7 @@ class CaseResult(BaseModel):
     time_us: float | None = None
     """Per call, microseconds: the larger of the claim and what the outside clock allows."""
     ci_us: tuple[float, float] | None = None
-    """95 % confidence interval of `time_us`."""
+    """Confidence interval of `time_us`, of about 95 %: see `grader.stats.middle`."""
     external_us: float | None = None
     """Per call by the judge's own clock, less the calibrated constant of a round."""
     cold_us: float | None = None

@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 
 
 class Middle(NamedTuple):
-    """Where values lie, and between what bounds that is known with a confidence of 95 %."""
+    """Where values lie, and between what bounds: of many such intervals 95 % hold the truth."""
 
     value: float
     interval: Interval
@@ -38,10 +38,17 @@ def middle(values: Sequence[float]) -> Middle:
     A few slow rounds among many hardly move the median, but widen the other's interval. Times in
     levels, as of a chip that changes its clock, make the median jump from one level to another; the
     other one lies between. Both are the same where times are spread evenly to both sides.
+
+    Choosing the narrower has its price: of times drawn in several ways, at least 92 % of these
+    intervals hold the truth, and not 95 % (`tests/test_stats.py`).
     """
-    by_median = Middle(median(values), median_interval(values))
-    by_pairs = hodges_lehmann(values)
-    return min(by_median, by_pairs, key=lambda one: one.interval[1] - one.interval[0])
+    both = by_median(values), hodges_lehmann(values)
+    return min(both, key=lambda one: one.interval[1] - one.interval[0])
+
+
+def by_median(values: Sequence[float]) -> Middle:
+    """The median with its interval. Raises ValueError for no values."""
+    return Middle(median(values), median_interval(values))
 
 
 def median_interval(values: Sequence[float]) -> Interval:
