@@ -168,7 +168,7 @@ class Session:
             return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, f"{what} used more memory than allowed")
         if ending.signal is not None:
             name = _signal_name(ending.signal)
-            killed = ending.signal == signal.SIGKILL
+            killed = ending.signal == signal.SIGKILL and not ending.stopped
             return Fault(Verdict.RUNTIME_ERROR, f"{what} was killed by {name}", killed=killed)
         verdict = Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
         return Fault(verdict, f"{what} exited with status {ending.exit_code}")

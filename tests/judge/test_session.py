@@ -172,6 +172,23 @@ def test_an_end_is_told_from_outside(
     assert words in fault.reason
 
 
+@pytest.mark.parametrize(
+    ("ending", "killed"),
+    [
+        (Ending(signal=9), True),
+        (Ending(signal=9, stopped=True), False),
+        (Ending(signal=9, out_of_memory=True), False),
+        (Ending(signal=9, output_exceeded=True), False),
+        (Ending(signal=11), False),
+        (Ending(exit_code=1), False),
+    ],
+)
+def test_only_what_nothing_explains_may_have_been_killed_by_another(
+    fault_of: Callable[..., Fault], ending: Ending, killed: bool
+) -> None:
+    assert fault_of(lambda s: s.close(), ending).killed == killed
+
+
 def test_an_exit_while_loading_is_a_compile_error(fault_of: Callable[..., Fault]) -> None:
     fault = fault_of(lambda s: s.close(), Ending(exit_code=3), loading=True)
     assert fault.verdict is Verdict.COMPILE_ERROR
