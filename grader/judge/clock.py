@@ -49,9 +49,13 @@ host, whose processors are busy for others too, up to 430: docs/measurements.md.
 NOISE = 2.0
 """On a noisy machine the doubt is so many times what a typical round costs more than the least."""
 GAIN_US, GAIN_SHARE = 2.4, 0.016
-"""A round has so many calls that its doubt is at most so much per call, or this share of it, so
-that a forger's gain stays below 3 microseconds, or 2 %. Where `HEAVY_SHARE` or the device's memory
-allow fewer calls, it may be more."""
+"""A round has so many calls that its doubt is at most so much per call, or this share of it; fewer
+where `HEAVY_SHARE` or the device's memory ask for that."""
+MOST_GAIN_US, MOST_GAIN_SHARE = 2.8, 0.018
+"""What a score is given of the doubt per call: at most so much, or this share of the time, so that
+a forger's gain stays below 3 microseconds, or 2 %, however noisy the machine is and however few the
+calls. An honest submission that would need more goes on until a round is lucky, or is not
+ranked."""
 HEAVY_SHARE = 0.5
 """Rounds of tensor-core work have so much fewer calls: long ones reach the chip's power limit, and
 tell another clock each time. With three quarters of the calls (18 ms a round) no int4 product of
@@ -66,7 +70,7 @@ AGREE_SHARE = 0.005
 """Where the outside clock allows no less than the claim and this share more, nothing has settled:
 an honest kernel had bad luck and shall not rank by it, and a forger shall not rank at all."""
 FORGED_SHARE = 0.9
-"""A claim below this share of what the outside clock allows is a forgery, not noise."""
+"""A claim below this share of what is beyond the outside clock's doubt is a forgery, not noise."""
 FORGED_LEAST_US = 3.0
 """Differences per call below this are within the doubt of any clock outside."""
 LEAST_US = 1e-3
@@ -329,7 +333,8 @@ def measure(
     """Rounds until the claim is known well enough, and the verdict of the outside clock.
 
     `one_round(i)` runs round i, checks every output of it, and gives its sample. `doubt_us` is what
-    the outside clock may be wrong by per round; without it, claims are taken as such.
+    the outside clock may be wrong by per round; without it, claims are taken as such. A claim below
+    what is beyond that doubt is a forgery; a score is given no more of it than `MOST_GAIN_US`.
 
     No round can look shorter from outside than it was, only longer, so the shortest is the truest.
     Where it still says a little more than is claimed, rounds go on: an honest submission had bad
@@ -347,10 +352,12 @@ def measure(
         claims = [s.claim_us for s in samples]
         claim, (low, high) = stats.middle(claims)
         external = min(s.external_us for s in samples)
-        allowed = 0.0
+        beyond_doubt = allowed = 0.0
         if doubt_us is not None:
-            allowed = external * (1 - RELATIVE_DOUBT) - doubt_us / calls
-        unlucky = allowed > claim and _forged(claim, allowed) is None
+            least = external * (1 - RELATIVE_DOUBT)
+            beyond_doubt = least - doubt_us / calls
+            allowed = max(beyond_doubt, least - max(MOST_GAIN_US, MOST_GAIN_SHARE * external))
+        unlucky = allowed > claim and _forged(claim, beyond_doubt) is None
         if stats.is_narrow(claims, plan.relative, plan.least_rounds) and not unlucky:
             break
         is_known = stats.is_narrow(claims, plan.settled, plan.least_rounds)
@@ -370,15 +377,15 @@ def measure(
         and allowed <= claim * (1 + AGREE_SHARE)
         and not any(s.complaint for s in samples),
         graph=graph,
-        fault=_forged(claim, allowed),
+        fault=_forged(claim, beyond_doubt),
     )
 
 
-def _forged(claim_us: float, allowed_us: float) -> Fault | None:
-    if claim_us >= FORGED_SHARE * allowed_us or allowed_us - claim_us <= FORGED_LEAST_US:
+def _forged(claim_us: float, least_us: float) -> Fault | None:
+    if claim_us >= FORGED_SHARE * least_us or least_us - claim_us <= FORGED_LEAST_US:
         return None
     return Fault(
         Verdict.REJECTED,
-        f"it claims {claim_us:.1f} µs a call; the clock outside saw at least {allowed_us:.1f} µs",
+        f"it claims {claim_us:.1f} µs a call; the clock outside saw at least {least_us:.1f} µs",
         Rule.TIME_CLAIM,
     )

@@ -29,6 +29,8 @@ from grader.judge.clock import (
     LEAST_US,
     MEMORY_SHARE,
     MOST_DOUBT_US,
+    MOST_GAIN_SHARE,
+    MOST_GAIN_US,
     PLANS,
     RELATIVE_DOUBT,
     ROUND_DOUBT_US,
@@ -63,7 +65,7 @@ PLAN = Plan(
     settled=0.005,
     most_discarded=10,
 )
-CALLS = 10
+CALLS = 50
 DOUBT_US = ROUND_DOUBT_US / CALLS
 """What the outside clock may be wrong by per call of such a round."""
 
@@ -348,6 +350,28 @@ def test_where_the_clocks_disagree_nothing_has_settled(above_us: float, settled:
     timing = timed(Sample(50, outside_us))
     assert timing.time_us == pytest.approx(50 + above_us)
     assert timing.converged is settled
+
+
+@given(claim=us, external=us, doubt_us=st.floats(0, MOST_DOUBT_US), calls=st.integers(1, 64))
+def test_no_doubt_is_so_large_that_a_forger_gains_more_than_he_may(
+    claim: float, external: float, doubt_us: float, calls: int
+) -> None:
+    plan = replace(PLAN, most_rounds=6)
+    timing = measure(rounds_of(Sample(claim, external)), plan, calls, True, doubt_us)
+    assert timing.time_us >= min(external - 3, external * 0.98)
+
+
+def test_on_a_noisy_machine_a_score_loses_before_anybody_is_blamed() -> None:
+    """Honest rounds that all look 5 µs a call longer than they are: neither ranked nor rejected."""
+    external = 20 + 5
+    timing = measure(rounds_of(Sample(20, external)), PLAN, CALLS, True, MOST_DOUBT_US)
+    assert timing.fault is None
+    assert not timing.converged
+    least = external * (1 - RELATIVE_DOUBT)
+    assert timing.time_us == pytest.approx(least - MOST_GAIN_US)
+    slow = measure(rounds_of(Sample(950, 1000)), PLAN, 4, True, MOST_DOUBT_US)
+    assert slow.time_us == pytest.approx(1000 * (1 - RELATIVE_DOUBT - MOST_GAIN_SHARE))
+    assert slow.fault is None
 
 
 def test_a_claim_far_below_is_a_forgery() -> None:
