@@ -65,6 +65,7 @@ FORGERIES = {
         "accepted/hostile_starts_before_go.py",
         "rejected/all_at_once.py",
         "rejected/overlapping_calls.py",
+        "rejected/overlaps_one_round.py",
         "rejected/batches_calls.py",
         "rejected/l2_persistence.py",
         "accepted/hostile_slows_baseline.py",

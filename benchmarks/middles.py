@@ -44,7 +44,7 @@ def row(gradings: list[Rounds], how: str) -> str:
     for cases in gradings:
         middles = [MIDDLES[how](times_us) for times_us in cases.values()]
         score = geometric_mean([middle.value for middle in middles])
-        low, high = stats.product_interval([middle.interval for middle in middles])
+        low, high = stats.product_interval(middles)
         scores.append(score)
         widths.append((high - low) / 2 / score)
         settled += [(b - a) / 2 <= SETTLED * value for value, (a, b) in middles]

@@ -120,14 +120,16 @@ def widened(interval: Interval, value: float, share: float) -> Interval:
     return min(interval[0], value * (1 - share)), max(interval[1], value * (1 + share))
 
 
-def product_interval(intervals: Sequence[Interval]) -> Interval:
-    """Interval of the geometric mean of quantities with the given independent intervals.
+def product_interval(middles: Sequence[Middle]) -> Interval:
+    """Interval of the geometric mean of independent quantities with the given values and intervals.
 
-    Half-widths add in quadrature in the logarithm, as independent errors do.
+    The arms to each side of the values add in quadrature in the logarithm, as independent errors
+    do; an interval that reaches further to one side keeps doing so. Raises ValueError for none.
     """
-    if not intervals:
+    if not middles:
         raise ValueError("no intervals to combine")
-    n = len(intervals)
-    centre = math.fsum((math.log(lo) + math.log(hi)) / 2 for lo, hi in intervals) / n
-    spread = math.sqrt(math.fsum(((math.log(hi) - math.log(lo)) / 2) ** 2 for lo, hi in intervals))
-    return math.exp(centre - spread / n), math.exp(centre + spread / n)
+    n = len(middles)
+    centre = math.fsum(math.log(value) for value, _ in middles) / n
+    below = math.hypot(*(math.log(value / low) for value, (low, _) in middles)) / n
+    above = math.hypot(*(math.log(high / value) for value, (_, high) in middles)) / n
+    return math.exp(centre - below), math.exp(centre + above)

@@ -24,6 +24,7 @@ from grader.stats import (
 )
 
 numbers = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=60)
+factors = st.floats(1, 100)
 
 
 def test_interval_of_known_sizes_uses_the_tabled_ranks() -> None:
@@ -136,15 +137,31 @@ def test_overlap_counts_touching_ends() -> None:
 
 
 def test_product_interval_of_one_is_itself() -> None:
-    low, high = product_interval([(2.0, 8.0)])
+    low, high = product_interval([Middle(3.0, (2.0, 8.0))])
     assert math.isclose(low, 2.0)
     assert math.isclose(high, 8.0)
 
 
 def test_product_interval_narrows_with_independent_factors() -> None:
-    one = product_interval([(0.99, 1.01)])
-    four = product_interval([(0.99, 1.01)] * 4)
+    one = product_interval([Middle(1.0, (0.99, 1.01))])
+    four = product_interval([Middle(1.0, (0.99, 1.01))] * 4)
     assert four[1] - four[0] == pytest.approx((one[1] - one[0]) / 2, rel=0.01)
+
+
+@given(st.lists(st.tuples(factors, factors, factors), min_size=1, max_size=8))
+def test_product_interval_holds_the_mean_of_its_values(sizes: list[tuple[float, ...]]) -> None:
+    """However far the intervals reach to one side: times have slow tails."""
+    middles = [Middle(v, (v / below, v * above)) for v, below, above in sizes]
+    mean = math.exp(math.fsum(math.log(m.value) for m in middles) / len(middles))
+    low, high = product_interval(middles)
+    assert low <= mean * (1 + 1e-9)
+    assert high >= mean * (1 - 1e-9)
+
+
+def test_a_tail_to_one_side_moves_only_that_side() -> None:
+    low, high = product_interval([Middle(1.0, (1.0, 1.005))] * 6)
+    assert low == 1
+    assert 1 < high < 1.005
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ are a claim; the time that counts is the larger of the claim and what the outsid
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,7 +24,7 @@ from grader.arena.layout import ITEM_BYTES
 from grader.judge.block import Block
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
-from grader.judge.loan import item_bytes, wanted
+from grader.judge.loan import item_bytes, outputs_of, wanted
 from grader.judge.lookout import Lookout
 from grader.judge.record import Effort
 from grader.judge.session import Session
@@ -34,28 +35,29 @@ from grader.report import Rule, Verdict
 from grader.wire import Flag, sealed_memory
 
 GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
-IDLE_CALLS, IDLE_WORDS = 32, 1 << 17
+IDLE_CALLS, IDLE_WORDS = 32, 1 << 21
 """Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes. A round
-costs the same whatever its calls are."""
-PINGS = 20
+costs the same whatever its calls are, but publishing it must last for some exchanges."""
+PINGS, PINGS_A_LOOK = 20, 4
 """Exchanges before a round, which wake both processors: cold ones make a round's cost vary by
-0.3 ms."""
+0.3 ms. They go on while inputs are published, with a look at the outputs after every so many."""
 RELATIVE_DOUBT = 0.001
 """Share of the outside time that the outside clock may be wrong by."""
 ROUND_DOUBT_US, MOST_DOUBT_US = 120.0, 360.0
-"""Microseconds per round that it may be wrong by on a quiet machine, and on a noisy one. On an H100
-the shortest of twelve honest rounds lay 8 to 108 above its claim, whatever its length; on another
-host, whose processors are busy for others too, up to 430: docs/measurements.md."""
+"""Microseconds per round that it may be wrong by on a quiet machine, and on a noisy one: by so much
+the shortest of some honest rounds may lie above its claim (docs/measurements.md). Most of it is
+that processors are slow to begin after the milliseconds that a long round took."""
 NOISE = 2.0
 """On a noisy machine the doubt is so many times what a typical round costs more than the least."""
 GAIN_US, GAIN_SHARE = 2.4, 0.016
-"""A round has so many calls that its doubt is at most so much per call, or this share of it; fewer
-where `HEAVY_SHARE` or the device's memory ask for that."""
-MOST_GAIN_US, MOST_GAIN_SHARE = 2.8, 0.018
 """What a score is given of the doubt per call: at most so much, or this share of the time, so that
 a forger's gain stays below 3 microseconds, or 2 %, however noisy the machine is and however few the
-calls. An honest submission that would need more goes on until a round is lucky, or is not
-ranked."""
+calls. A round has so many calls that the usual doubt is no more; fewer where `HEAVY_SHARE` or the
+device's memory ask for that."""
+PATIENCE, LONGER = 9, 3
+"""When after so many rounds the outside clock still allows nothing as short as the claim, a case is
+measured anew in rounds so many times as long. What a round costs does not grow with its calls, so
+they bear as much more doubt, which per call is the same: for machines noisier than they seemed."""
 HEAVY_SHARE = 0.5
 """Rounds of tensor-core work have so much fewer calls: long ones reach the chip's power limit, and
 tell another clock each time. With three quarters of the calls (18 ms a round) no int4 product of
@@ -141,6 +143,10 @@ class Overhead:
         noise_us = NOISE * (self.typical_us - self.cost_us)
         return min(max(ROUND_DOUBT_US, noise_us), MOST_DOUBT_US)
 
+    def of_rounds(self, times: float) -> Overhead:
+        """The same of rounds that publish so many times as much."""
+        return replace(self, publish_us=self.publish_us * times)
+
     def outside_us(self, bracket: Bracket) -> float:
         """Time of all calls by the outside clock. A submission that works while its inputs are
         being published slows that down: then the delay is its time too."""
@@ -172,6 +178,8 @@ class Timing:
     calls_per_round: int
     converged: bool
     graph: bool
+    overruled: bool
+    """Whether the outside clock allows nothing as short as the claim."""
     fault: Fault | None
 
     @property
@@ -215,11 +223,15 @@ def publishing_us(problem: Problem, case: Case, template: Values) -> float:
     calls = calls_per_round(problem, case, template, "cuda")
     layout = arrange([wanted(problem, case, template)] * calls)
     block = Block(layout, item_bytes(problem, case), "cuda")
+    outputs = outputs_of(problem, layout)
+    lookout = Lookout(block, outputs) if Lookout.can_watch(block, outputs) else None
     try:
         times_us = []
         for _ in range(PUBLISH_ROUNDS + 1):
             block.ready(list(range(calls)))
-            block.publish(list(range(calls)))
+            if lookout is not None:
+                lookout.aim()
+            block.publish(list(range(calls)), lookout.look if lookout is not None else None)
             times_us.append(block.publish_us())
         # The longest of several may be a hiccup, in which a submission could hide.
         return sorted(times_us[1:])[-2]
@@ -250,8 +262,10 @@ def calls_per_round(
     device: str,
     effort: Effort = "full",
     sharing: int = 1,
+    longer: int = 1,
 ) -> int:
-    """How many sets a round has: enough for the outside clock, and to keep L2 cold.
+    """How many sets a round has: enough for the outside clock, and to keep L2 cold; `longer` times
+    as many where there is memory for them.
 
     What is enough is reckoned at the roofline's floor, which no submission can influence.
     """
@@ -267,7 +281,8 @@ def calls_per_round(
     tail_bytes = layout.nbytes - layout.writable_at
     held_bytes = 2 * layout.nbytes + 2 * tail_bytes  # block and image, snapshot and answers
     room = int(properties.total_memory * MEMORY_SHARE / sharing) // held_bytes
-    return max(LEAST_CALLS, min(max(math.ceil(needed), cold_enough), plan.most_calls, room))
+    wanted_calls = min(max(math.ceil(needed), cold_enough), plan.most_calls) * longer
+    return max(LEAST_CALLS, min(wanted_calls, room))
 
 
 def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> None:
@@ -288,14 +303,22 @@ def run_round(
     graph: bool,
     limit_s: float,
     lookout: Lookout | None = None,
-    watch: bool = False,
 ) -> Bracket:
     """One bracketed round; leaves the snapshot of all outputs in the block.
 
-    A `lookout` looks before "go", in every round, so that its delay tells nothing; with `watch`
-    it goes on looking until the round is over.
+    While the inputs are published, both sides do what the bracket will ask of them: a processor
+    that waited for milliseconds is slow to begin, and what it then takes would be timed.
+
+    A `lookout` looks before "go", and watches until the round is over.
     """
     what = f"a round of {len(order)} calls"
+    turns = itertools.count(1)
+
+    def meanwhile() -> None:
+        session.ask("ping", {}, limit_s, what)
+        if lookout is not None and next(turns) % PINGS_A_LOOK == 0:
+            lookout.look()
+
     session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
     block.ready(order)
     for _ in range(PINGS):
@@ -303,16 +326,15 @@ def run_round(
     if lookout is not None:
         lookout.aim()
     go = session.aim("go", {})
-    block.publish(order)
-    start_ns = time.perf_counter_ns()
+    block.publish(order, meanwhile)
     if lookout is not None:
         lookout.look()
     sequence = session.fire(go, what)
-    if lookout is not None and watch:
+    if lookout is not None:
         lookout.watch(lambda: not session.has_reply())
     reply = session.take(sequence, limit_s, what)
     block.probe()
-    outside_us = (time.perf_counter_ns() - start_ns) / 1e3
+    outside_us = block.since_published_us()
     block.collect()
     return Bracket(len(order), reply.claim_ns / 1e3, outside_us, block.publish_us())
 
@@ -329,16 +351,18 @@ def measure(
     calls: int,
     graph: bool,
     doubt_us: float | None,
+    patience: int | None = None,
 ) -> Timing:
     """Rounds until the claim is known well enough, and the verdict of the outside clock.
 
     `one_round(i)` runs round i, checks every output of it, and gives its sample. `doubt_us` is what
     the outside clock may be wrong by per round; without it, claims are taken as such. A claim below
-    what is beyond that doubt is a forgery; a score is given no more of it than `MOST_GAIN_US`.
+    what is beyond that doubt is a forgery; a score is given no more of it than `GAIN_US`.
 
     No round can look shorter from outside than it was, only longer, so the shortest is the truest.
     Where it still says a little more than is claimed, rounds go on: an honest submission had bad
-    luck, and another one gains nothing, since none of its rounds will look shorter than it is.
+    luck, and another one gains nothing, since none of its rounds will look shorter than it is. With
+    `patience`, no further than for so many rounds.
     """
     samples: list[Sample] = []
     discarded: Counter[str] = Counter()
@@ -356,9 +380,11 @@ def measure(
         if doubt_us is not None:
             least = external * (1 - RELATIVE_DOUBT)
             beyond_doubt = least - doubt_us / calls
-            allowed = max(beyond_doubt, least - max(MOST_GAIN_US, MOST_GAIN_SHARE * external))
+            allowed = max(beyond_doubt, least - max(GAIN_US, GAIN_SHARE * external))
         unlucky = allowed > claim and _forged(claim, beyond_doubt) is None
         if stats.is_narrow(claims, plan.relative, plan.least_rounds) and not unlucky:
+            break
+        if unlucky and patience is not None and len(samples) >= patience:
             break
         is_known = stats.is_narrow(claims, plan.settled, plan.least_rounds)
         late_s = 0.0 if is_known else plan.late_s
@@ -377,6 +403,7 @@ def measure(
         and allowed <= claim * (1 + AGREE_SHARE)
         and not any(s.complaint for s in samples),
         graph=graph,
+        overruled=allowed > claim,
         fault=_forged(claim, beyond_doubt),
     )
 

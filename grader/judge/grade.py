@@ -238,7 +238,7 @@ and two gradings of one file lie up to twice that apart (docs/measurements.md)."
 def _scored(report: Report, effort: Effort) -> Report:
     """Score an accepted GPU grading: geometric means over its benchmark cases. It is ranked if all
     of them were measured as well as ranking asks."""
-    from grader.stats import middle, product_interval, widened
+    from grader.stats import Middle, middle, product_interval, widened
 
     timed = [c for c in report.cases if c.kind == "benchmark" and c.time_us is not None]
     if not timed:
@@ -250,9 +250,9 @@ def _scored(report: Report, effort: Effort) -> Report:
         notes.append(f"not ranked: the time of {names_of} did not settle; submit it again")
     names = set.intersection(*(set(c.baseline_us) for c in timed))
     score_us = geometric_mean([c.time_us for c in timed if c.time_us is not None])
-    within = product_interval([c.ci_us for c in timed if c.ci_us is not None])
+    within = product_interval([Middle(c.time_us, c.ci_us) for c in timed if c.time_us and c.ci_us])
     # What the rounds leave open; `ci_us` may be wider, for what the outside clock does.
-    rounds = product_interval([middle(c.round_us).interval for c in timed])
+    rounds = product_interval([middle(c.round_us) for c in timed])
     doubt = (rounds[1] - rounds[0]) / 2 / score_us
     if not loose and doubt > KNOWN_SHARE and effort == "full":
         notes.append(f"not ranked: the score is known to ±{doubt:.2%} only; submit it again")

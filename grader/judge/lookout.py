@@ -14,9 +14,10 @@ from collections.abc import Callable
 import torch
 
 from grader.judge.block import Block, poison_word
+from grader.judge.peek import Peek
 
 ENDS, ANYWHERE = 3, 2
-"""Words of every set that one sweep reads: so many near the start of its outputs and as many near
+"""Places in every set that are read in turn: so many near the start of its outputs and as many near
 the end, which is where neighbouring calls would meet, and so many anywhere."""
 PLACES = 2 * ENDS + ANYWHERE
 NEAR = 64
@@ -25,7 +26,7 @@ BEFORE = 3
 """Words of every set that are read before "go": one near the start, one near the end, one anywhere.
 Few, since the outside clock runs; whoever began while inputs were published has written whole
 sets, and whoever began just now has won no more than this look takes."""
-MOST_SWEEPS = 512
+MOST_READS = 4096
 MOST_PITCH_BYTES = 1 << 31
 """CUDA's limit of the distance between rows of a copy."""
 
@@ -40,12 +41,12 @@ class Lookout:
         self._block = block
         self._set_bytes = block.tail_bytes // block.count
         self._outputs = [(offset, nbytes // 8) for offset, nbytes in outputs if nbytes >= 8]
-        rows = BEFORE + MOST_SWEEPS * PLACES
-        self._seen = torch.zeros((rows, block.count), dtype=torch.int64, pin_memory=True)
-        self._stream = torch.cuda.Stream()
+        rows = BEFORE + MOST_READS
+        self._peek = Peek(rows * block.count)
+        self._seen = self._peek.words.view(rows, block.count)
         self._before: list[int] = []
         self._places: list[int] = []
-        self._sweeps = 0
+        self._reads = 0
 
     @staticmethod
     def can_watch(block: Block, outputs: list[tuple[int, int]]) -> bool:
@@ -56,7 +57,7 @@ class Lookout:
 
     def aim(self) -> None:
         """Choose new places, before the clock runs."""
-        self._sweeps = 0
+        self._reads = 0
         self._before = [*self._ends(), self._place(0, 1)]
         self._places = [place for _ in range(ENDS) for place in self._ends()]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
@@ -66,10 +67,11 @@ class Lookout:
         self._read(self._before, 0)
 
     def watch(self, going_on: Callable[[], bool]) -> None:
-        """Read every place again and again while the round is going on."""
-        while going_on() and self._sweeps < MOST_SWEEPS:
-            self._read(self._places, BEFORE + self._sweeps * PLACES)
-            self._sweeps += 1
+        """Read the places in turn, again and again, while the round is going on."""
+        while going_on() and self._reads < MOST_READS:
+            # One at a time: the end of the round is waited for here, by a clock that runs.
+            self._read([self._places[self._reads % PLACES]], BEFORE + self._reads)
+            self._reads += 1
 
     def has_begun(self, order: list[int]) -> bool:
         """Whether outputs had been written before "go"."""
@@ -82,37 +84,20 @@ class Lookout:
         A word that a call leaves as it was, as may be where state is updated in place, tells
         nothing. To be asked while the snapshot is of this round.
         """
-        if self._sweeps == 0:
-            return False
-        seen = self._seen[BEFORE : BEFORE + self._sweeps * PLACES].to(self._block.device)
+        seen = self._seen[BEFORE : BEFORE + self._reads].to(self._block.device)
         untouched = self._untouched(self._places)
-        telling = self._words(self._block.snapshot, self._block.head_bytes, self._places)
-        telling = (telling != untouched)[:, order].repeat(self._sweeps, 1)
-        written = (seen != untouched.repeat(self._sweeps, 1))[:, order]
-        return overlapped(written, telling)
+        done = self._words(self._block.snapshot, self._block.head_bytes, self._places)
+        place = torch.arange(self._reads, device=seen.device) % PLACES
+        written = (seen != untouched[place])[:, order]
+        return overlapped(written, (done != untouched)[place][:, order])
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""
-        from cuda.bindings import runtime
-
-        row_bytes = 8 * self._block.count
-        target = self._seen.data_ptr() + row * row_bytes
         base = self._block.arena.buffer.data_ptr()
-        for place in places:
-            (code,) = runtime.cudaMemcpy2DAsync(
-                target,
-                8,
-                base + place,
-                self._set_bytes,
-                8,
-                self._block.count,
-                runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost,
-                self._stream.cuda_stream,
-            )
-            if code != runtime.cudaError_t.cudaSuccess:
-                raise RuntimeError(f"the CUDA runtime says {code.name}")
-            target += row_bytes
-        self._stream.synchronize()
+        for i, place in enumerate(places):
+            at = (row + i) * self._block.count
+            self._peek.read(base + place, self._set_bytes, self._block.count, at)
+        self._peek.wait()
 
     def _untouched(self, places: list[int]) -> torch.Tensor:
         """What lies at these places of every set before it is called: poison, or its state."""

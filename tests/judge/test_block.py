@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grader.arena.layout import GUARD_BYTES
-from grader.judge.block import GUARD, POISON, bits, poison_of
+from grader.judge.block import GUARD, MOST_PROBES, POISON, _lattice, bits, poison_of
 from grader.judge.cases import ProblemCode, Values
 from grader.judge.loan import Loan, item_bytes
 from grader.problem import Problem
@@ -175,12 +177,34 @@ def test_work_that_ended_in_time_is_not_late(loan: Loan, chosen: list[int]) -> N
         assert not loan.was_late()
 
 
-def test_the_probe_looks_elsewhere_every_time(loan: Loan) -> None:
-    loan.ready([0])
-    first = loan._aims.clone()
-    loan.ready([0])
-    assert not torch.equal(first, loan._aims)
-    assert int(loan._aims.max()) < loan.tail_bytes // 8
+@given(first=st.integers(0, 1 << 40), words=st.integers(1, 1 << 34))
+def test_a_probe_reaches_over_all_outputs(first: int, words: int) -> None:
+    lattice = _lattice(first, words)
+    assert 1 <= len(lattice) <= MOST_PROBES
+    assert min(words, MOST_PROBES // 2) <= len(lattice)
+    assert lattice[0] >= first
+    assert lattice[-1] < first + words
+    # No stretch of a fortieth of the outputs goes unseen, the first and the last least of all.
+    widest = max(lattice[0] - first, lattice.step - 1, first + words - 1 - lattice[-1])
+    assert widest <= words // 40
+
+
+def test_few_words_are_all_looked_at() -> None:
+    assert _lattice(7, MOST_PROBES) == range(7, 7 + MOST_PROBES)
+
+
+def test_the_probe_looks_elsewhere_every_time() -> None:
+    places = {_lattice(0, 1 << 30)[500] for _ in range(50)}
+    assert len(places) == 50
+
+
+def test_a_probe_of_one_set_stays_within_it(loan: Loan) -> None:
+    each = loan.tail_bytes // COUNT // 8
+    loan.ready([1])
+    assert int(loan._aims().min()) >= each
+    assert int(loan._aims().max()) < 2 * each
+    loan.ready([2, 0, 1])
+    assert int(loan._aims().max()) < loan.tail_bytes // 8
 
 
 def test_what_comes_late_is_collected_again(loan: Loan) -> None:

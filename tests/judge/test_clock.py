@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -16,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grader.judge import grade
+from grader.judge import bench, grade
 from grader.judge.bench import Bench
 from grader.judge.cases import Values
 from grader.judge.clock import (
@@ -27,10 +28,9 @@ from grader.judge.clock import (
     GAIN_US,
     LEAST_CALLS,
     LEAST_US,
+    LONGER,
     MEMORY_SHARE,
     MOST_DOUBT_US,
-    MOST_GAIN_SHARE,
-    MOST_GAIN_US,
     PLANS,
     RELATIVE_DOUBT,
     ROUND_DOUBT_US,
@@ -256,6 +256,15 @@ def test_rounds_go_on_until_one_looks_as_short_from_outside_as_it_is() -> None:
     assert (timing.rounds, timing.time_us) == (10, 50)
 
 
+def test_patience_ends_where_no_round_is_lucky() -> None:
+    unlucky = Sample(50.0, 50.0 + DOUBT_US + 2)
+    doubt_us = ROUND_DOUBT_US
+    timing = measure(rounds_of(unlucky), PLAN, CALLS, True, doubt_us, patience=9)
+    assert (timing.rounds, timing.overruled) == (9, True)
+    lucky = measure(rounds_of(*[unlucky] * 7, honest()), PLAN, CALLS, True, doubt_us, patience=9)
+    assert (lucky.rounds, lucky.overruled) == (8, False)
+
+
 def test_bad_luck_that_lasts_counts_as_time() -> None:
     unlucky = Sample(50.0, 50.0 + DOUBT_US + 2)
     timing = timed(*[unlucky] * PLAN.most_rounds)
@@ -368,9 +377,9 @@ def test_on_a_noisy_machine_a_score_loses_before_anybody_is_blamed() -> None:
     assert timing.fault is None
     assert not timing.converged
     least = external * (1 - RELATIVE_DOUBT)
-    assert timing.time_us == pytest.approx(least - MOST_GAIN_US)
+    assert timing.time_us == pytest.approx(least - GAIN_US)
     slow = measure(rounds_of(Sample(950, 1000)), PLAN, 4, True, MOST_DOUBT_US)
-    assert slow.time_us == pytest.approx(1000 * (1 - RELATIVE_DOUBT - MOST_GAIN_SHARE))
+    assert slow.time_us == pytest.approx(1000 * (1 - RELATIVE_DOUBT - GAIN_SHARE))
     assert slow.fault is None
 
 
@@ -483,6 +492,48 @@ def test_those_that_share_a_gpu_share_its_memory(write_problem: WriteProblem) ->
     shared = calls_per_round(problem, case, template, "cuda", sharing=2)
     assert LEAST_CALLS <= shared <= alone
     assert shared == LEAST_CALLS or 2 * 2 * shared * one <= MEMORY_SHARE * H100.total_memory
+
+
+@pytest.mark.usefixtures("h100")
+@pytest.mark.parametrize("n", SIZES)
+def test_longer_rounds_have_more_calls_where_there_is_room(
+    write_problem: WriteProblem, n: int
+) -> None:
+    problem = write_problem()
+    case, template = of_size(problem, n)
+    usual = calls_per_round(problem, case, template, "cuda")
+    longer = calls_per_round(problem, case, template, "cuda", longer=2)
+    assert usual <= longer <= 2 * usual
+    if 4 * 2 * usual * set_bytes(problem, case, template) < MEMORY_SHARE * H100.total_memory:
+        assert longer == 2 * usual
+
+
+def test_more_that_is_published_may_take_as_much_longer() -> None:
+    overhead = Overhead(publish_us=200, cost_us=100, typical_us=110)
+    assert overhead.of_rounds(1.5) == Overhead(publish_us=300, cost_us=100, typical_us=110)
+    assert Overhead().of_rounds(2) == Overhead()
+
+
+def test_where_no_round_is_lucky_longer_ones_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An honest kernel of 50 µs on a machine whose rounds cost 300 µs more than was gauged."""
+    opened: list[int] = []
+
+    @contextlib.contextmanager
+    def opened_like(grading: Any, case: Any, longer: int) -> Iterator[Any]:
+        opened.append(longer)
+        calls = CALLS * longer
+        sample = Sample(50.0, 50.0 + 300 / calls)
+        yield SimpleNamespace(
+            next=lambda _: sample, plan=PLAN, calls=calls, graph=True, overhead=Overhead()
+        )
+
+    monkeypatch.setattr(bench, "opened", opened_like)
+    monkeypatch.setattr(bench, "_result", lambda _, timing: timing)
+    grading: Any = SimpleNamespace(ranks=True, record=Record())
+    timing: Any = bench.benchmark(grading, Case(name="any", params={}))
+    assert opened == [1, LONGER]
+    assert (timing.calls_per_round, timing.overruled) == (LONGER * CALLS, False)
+    assert (timing.time_us, timing.converged) == (50, True)
 
 
 def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> None:
@@ -636,3 +687,55 @@ def test_after_a_wrong_replay_no_inputs_come_again() -> None:
     measure(bench.next, PLAN, CALLS, bench.graph, True)
     assert len(asked) > PLAN.least_rounds
     assert len(set(asked)) == len(asked)
+
+
+def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One fast round is all that a forger needs, since the least outside time counts."""
+    thorough: list[bool] = []
+
+    class Scripted(Bench):
+        def __init__(self) -> None:
+            limits = SimpleNamespace(call_s=1)
+            self.grading: Any = SimpleNamespace(
+                session=None,
+                device="cpu",
+                problem=SimpleNamespace(spec=SimpleNamespace(limits=limits)),
+            )
+            self.overhead = Overhead()
+            self.case: Any = None
+            layout = SimpleNamespace(sets=[None] * 4)
+            self.loan: Any = SimpleNamespace(layout=layout, fill=lambda *_: None)
+            self.answers: Any = SimpleNamespace(compute=lambda: None)
+            self.lookout, self.graph = None, False
+            self._vouched_us = math.inf
+
+        def inputs(self, index: int, i: int) -> Values:
+            return {}
+
+        def _expect_right(self, chosen: list[int], checked: int | None) -> None:
+            thorough.append(checked is not None)
+            if wrong:
+                raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, "too coarse"))
+
+    def run(*outside_us: float) -> list[bool]:
+        thorough.clear()
+        for us in outside_us:
+            bracket = Bracket(4, us, us, 0)
+            monkeypatch.setattr("grader.judge.bench.run_round", lambda *_, b=bracket: b)
+            bench.bracket(1)
+        return list(thorough)
+
+    monkeypatch.setattr("grader.judge.bench.secrets.randbelow", lambda _: 1)  # no luck
+    wrong = False
+    bench = Scripted()
+    less = ROUND_DOUBT_US * 0.9
+    assert run(1000, 1100, 1000 - less, 1000 - less) == [True, False, False, False]
+    # Not in small steps either: what counts is how fast a round was that had been checked so.
+    assert run(1000 - 2 * less, 1000 - 3 * less, 1000 - 4 * less) == [True, False, True]
+    wrong = True
+    for _ in range(2):
+        with pytest.raises(SubmissionFault):
+            run(1)
+        assert thorough == [True]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from grader.arena import Slot, arrange
+from grader.judge.block import Block
 from grader.report import Report, Rule, Verdict
 from tests.judge.conftest import HONEST, SPEC, Judge
 
@@ -50,6 +54,44 @@ def test_a_side_stream_that_is_not_joined_is_work_after_done(judged: Judge) -> N
                 out.copy_(x * factor)
     """)
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.WORK_OUTSIDE_CALL)
+
+
+def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() -> None:
+    words = Slot(0, "int64", (1 << 25,), (1,))
+    block = Block(arrange([[(False, words), (True, words)]] * 4), 8, "cuda")
+    try:
+        every = list(range(4))
+        block.ready(every)
+        delays: list[float] = []
+
+        def delay() -> None:
+            time.sleep(0.05)
+            delays.append(0.05)
+
+        block.publish(every, delay)
+        assert len(delays) == 1
+        assert 0 < block.publish_us() < 10_000
+        assert block.since_published_us() > 50_000 - block.publish_us()
+    finally:
+        block.close()
+
+
+def test_a_probe_sees_what_is_written_after_it() -> None:
+    words = Slot(0, "int64", (1 << 20,), (1,))
+    block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
+    try:
+        for late in range(8):
+            block.ready(list(range(8)))
+            block.probe()
+            block.collect()
+            assert not block.was_late()
+            each = block.tail_bytes // 8
+            start = block.head_bytes + late * each
+            block.arena.buffer[start : start + each] = 0
+            block.collect()
+            assert block.was_late()
+    finally:
+        block.close()
 
 
 def test_an_illegal_address_is_a_runtime_error(judged: Judge) -> None:

@@ -14,7 +14,7 @@ from grader.fleet import Ledger
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import CaseResult, Mismatch, Report, geometric_mean
-from grader.stats import middle, product_interval
+from grader.stats import Middle, middle, product_interval
 from grader.submission import Submission
 from tests.fleet.conftest import Clock
 
@@ -68,7 +68,9 @@ def accepted(problem: Problem, sol: float, gpu: str = H100, noise: int = 0) -> d
         "device": "cuda",
         "ranked": True,
         "score_us": geometric_mean(times),
-        "score_ci_us": product_interval([case.ci_us for case in timed if case.ci_us]),
+        "score_ci_us": product_interval(
+            [Middle(case.time_us, case.ci_us) for case in timed if case.time_us and case.ci_us]
+        ),
         "speedup": ratios,
         "cases": results + timed,
     }

