@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from grader.cli.desk import Desk
 from grader.cli.options import choose_device, device_option, find_problem, sandbox_option
 
 if TYPE_CHECKING:
-    from grader.judge.timings import Timings
+    from grader.judge.timings import Ceilings, Timings
     from grader.judge.yardstick import Yardsticks
     from grader.problem import Problem
     from grader.report import Report
@@ -73,9 +73,10 @@ def baseline(desk: Desk, problem: str, device: str, sandbox_name: str) -> int:
 
 def expert_files(problem: Problem) -> list[Path]:
     """Our expert kernels of a problem, from the folder `reference` beside `problems`."""
+    from grader.judge.timings import folder_of
     from grader.submission import LANGUAGES
 
-    root = problem.folder.resolve().parent.parent / "reference" / problem.name
+    root = folder_of(problem).parent / problem.name
     return sorted(path for path in root.glob("*") if path.suffix in LANGUAGES)
 
 
@@ -121,4 +122,19 @@ def _timings(
         },
     )
     empty = Timings(hardware=sticks.hardware, device=device, ranked=device == "cuda")
-    return (old or empty).updated(problem.name, times)
+    return (old or empty).updated(problem.name, times, _ceilings(device, experts))
+
+
+def _ceilings(device: Device, experts: list[Expert]) -> Ceilings | None:
+    """As the newest grading on the GPU measured them; a CPU's, which no grading does, as of now."""
+    from grader.judge.timings import Ceilings
+
+    if device == "cpu":
+        from grader.judge.environment import measure_cpu_ceilings
+
+        measured = [asdict(measure_cpu_ceilings())]
+    else:
+        measured = [found for e in experts if (found := e.report.environment.get("ceilings"))]
+    if not measured:
+        return None
+    return Ceilings(**{name: float(f"{rate:.4g}") for name, rate in measured[-1].items()})

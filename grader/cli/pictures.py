@@ -5,15 +5,19 @@ Everything is in base units (seconds, bytes, operations), and matplotlib finds t
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
 from grader.cli.labels import across, height, lead, spread, within
@@ -26,6 +30,8 @@ MARKERS = "osD^vP"
 DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)), (0, (8, 3)), (0, (2, 3)))
 CEILING = "#1a1a1a"
 LIGHT = "speed of light"
+NAME_POINTS = 165.0
+"""Room for a name beside its line, before the numbers of the next panel."""
 
 
 @dataclass(frozen=True)
@@ -91,26 +97,34 @@ Measure = Callable[[Spot, float], float]
 
 def draw(picture: Picture, path: Path) -> None:
     """Write the picture as PNG or SVG, by the suffix of `path`. Raises OSError."""
-    compose(picture).savefig(path, format=path.suffix[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # of glyphs that the font lacks: nothing that a user can mend
+        compose(picture).savefig(path, format=path.suffix[1:])
 
 
 def compose(picture: Picture) -> Figure:
-    """The figure: times above rates, over the same sizes, and a roofline beside them."""
+    """The figure: times above rates, over the same sizes, and a roofline beside them.
+
+    A case without operations is not on the roofline; without any that has some, there is none.
+    """
     figure = Figure(figsize=(14, 7.6), dpi=150, facecolor="white")
     FigureCanvasAgg(figure)
+    counted = [spot for spot in picture.spots if spot.flops]
     grid = figure.add_gridspec(
-        2, 2, width_ratios=(1.3, 1), left=0.085, right=0.985, top=0.82, bottom=0.115,
-        wspace=0.55, hspace=0.1,
+        2, 2 if counted else 1, width_ratios=(1.3, 1) if counted else None, left=0.085,
+        right=0.985 if counted else 0.8, top=0.82, bottom=0.115, wspace=0.75, hspace=0.1,
     )  # fmt: skip
     time = figure.add_subplot(grid[0, 0])
     rate = figure.add_subplot(grid[1, 0], sharex=time)
-    roof = figure.add_subplot(grid[:, 1])
     figure.text(0.02, 0.955, picture.title, fontsize=15, weight="bold")
     figure.text(0.02, 0.022, picture.footnote, fontsize=8.5, color="#555555")
     sizes = _Sizes(picture)
     _draw_times(time, picture, sizes)
     _draw_rates(rate, picture, sizes)
-    _draw_roofline(roof, picture)
+    if counted:
+        _draw_roofline(figure.add_subplot(grid[:, 1]), replace(picture, spots=counted))
     figure.align_ylabels([time, rate])
     return figure
 
@@ -209,7 +223,10 @@ def _draw_roofline(axes: Axes, picture: Picture) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     axes.yaxis.set_major_formatter(EngFormatter("FLOP/s"))
     axes.set_xlabel("operations per byte moved")
-    axes.set_title("Roofline: arithmetic over intensity", fontsize=10, loc="left", pad=12)
+    title = (
+        "Arithmetic over intensity" if ceiling is None else "Roofline: arithmetic over intensity"
+    )
+    axes.set_title(title, fontsize=10, loc="left", pad=12)
     _finish(axes)
     _name_points(axes, picture)
 
@@ -270,7 +287,17 @@ def _name_lines(axes: Axes, picture: Picture, sizes: _Sizes, of: Measure) -> Non
     heights = spread([height(axes, y) for y, *_ in ends], 0.062)
     for (y, x, name, colour, bold), at in zip(ends, within(heights, 0, 1), strict=True):
         weight = "bold" if bold else "normal"
-        lead(axes, name, (x, y), "data", (1.03, at), colour, va="center", weight=weight)
+        shown = _fitted(name, weight)
+        lead(axes, shown, (x, y), "data", (1.03, at), colour, va="center", weight=weight)
+
+
+def _fitted(name: str, weight: str) -> str:
+    """The name, cut to the room there is."""
+    font, shown = FontProperties(weight=weight), name
+    while TextPath((0, 0), shown, 9, font).get_extents().width > NAME_POINTS:
+        name = name[:-1].rstrip("\\ ")
+        shown = f"{name}…"
+    return shown
 
 
 def _name_points(axes: Axes, picture: Picture) -> None:
@@ -288,6 +315,8 @@ def _name_points(axes: Axes, picture: Picture) -> None:
         right = max(across(axes, x) for _, x, _ in points) + 0.05
         heights = spread([height(axes, y) for y, *_ in points], 0.03)
         under_roof = height(axes, points[-1][0])
+        if picture.ceiling is not None:
+            under_roof = min(under_roof, height(axes, picture.ceiling.flops_per_s) - 0.025)
         for (y, x, name), at in zip(points, within(heights, 0.02, under_roof), strict=True):
             lead(axes, name, (x, y), "data", (right, at), "#333333", va="center")
 
@@ -324,17 +353,20 @@ def _errors_s(series: Series, spots: list[Spot]) -> list[list[float]] | None:
 
 def _log_ticks(axis: Any, decades: float) -> None:
     """Ticks that are all labelled, few enough to read."""
-    subs = (
-        (1, 2, 3, 5)
-        if decades < 1.6
-        else (1, 2, 5)
-        if decades < 2
-        else (1, 3)
-        if decades < 3.5
-        else (1,)
-    )
-    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_minor_formatter(NullFormatter())
+    for subs, most in (((1, 2, 3, 5), 1.6), ((1, 2, 5), 2), ((1, 3), 3.5), ((1,), math.inf)):
+        if decades < most:
+            axis.set_major_locator(LogLocator(subs=subs))
+            if _apart(axis):
+                return
+
+
+def _apart(axis: Any) -> bool:
+    """Whether there is room between all labels of the axis."""
+    boxes = [
+        label.get_window_extent() for label in axis.get_majorticklabels() if label.get_visible()
+    ]
+    return not any(a.padded(8).overlaps(b) for a, b in itertools.pairwise(boxes))
 
 
 def _finish(axes: Axes) -> None:

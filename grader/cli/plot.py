@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import tempfile
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import click
 
 from grader.cli.desk import Desk
 from grader.cli.options import db_option, device_option, find_problem, sandbox_option
+from grader.cli.profile import check_writable, unwritable
 
 if TYPE_CHECKING:
     from grader.cli.pictures import Ceiling, Picture, Series
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 MOST = 6
 """Files or results in one picture: as many as there are colours that everyone can tell apart."""
 
-NAME_CHARS = 24
+NAME_CHARS = 40
 
 
 @click.command()
@@ -62,12 +64,12 @@ def plot(
     status = 0
     if files:
         reports, status = _graded(desk, found, files, device, sandbox_name)
+        if not reports:
+            return status
     else:
         reports = _best(desk, found, device, db)
     picture = _picture(found, reports, _record(found, reports, device), graded=bool(files))
     if picture is None:
-        if files:
-            return status
         raise click.UsageError(
             f"nothing is on record for this version of {found.name}; name files to grade and draw"
         )
@@ -78,12 +80,14 @@ def plot(
 
 def _checked(out: Path) -> Path:
     """Everything that would be a pity to find out after the grading."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no word of its fonts and caches
     if find_spec("matplotlib") is None:
         raise click.UsageError("pictures need matplotlib: pip install 'grade[plot]'")
     if out.suffix not in (".png", ".svg"):
         raise click.UsageError(f"--out {out}: end the name in .png or .svg")
-    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise click.UsageError(f"--out {out}: no file can be written there")
+    check_writable(out)
+    if out.is_dir():
+        raise click.UsageError(f"--out {out}: is a folder; name a file in it")
     return out
 
 
@@ -139,11 +143,19 @@ def _best(desk: Desk, problem: Problem, device: str, db: str | None) -> dict[str
 
 
 def _record(problem: Problem, reports: dict[str, Report], device: str) -> Recorded | None:
-    """The recorded times of the reports' hardware; without reports, the first of that device."""
+    """The recorded times of the reports' hardware; without reports, the first of that device. A
+    record that cannot be read hides nothing else."""
+    from grader.cli.terminal import err, safe
     from grader.judge.timings import recorded
+    from grader.problem import ProblemError
 
     hardware = {_hardware(report) for report in reports.values()}
-    for one in recorded(problem):
+    try:
+        records = recorded(problem)
+    except ProblemError as error:
+        err().print(safe(f"no recorded times: {error}", 400, "yellow"), soft_wrap=True)
+        return None
+    for one in records:
         if one.hardware in hardware or (not reports and device in ("auto", one.device)):
             return one
     return None
@@ -177,13 +189,18 @@ def _picture(
     cases = [case for case in problem.spec.benchmarks if case.name in timed]
     hardware = _hardware(first) if first else record.hardware if record else ""
     practice = " (practice, not ranked)" if source.device == "cpu" else ""
+    # A cost may be 0, and a logarithm's argument may not: a call moves a byte at the least.
+    spots = [Spot(c.name, max(problem.bytes(c), 1), problem.flops(c)) for c in cases]
+    tensor = problem.spec.cost.unit == "tensor"
+    unit = "tensor" if tensor and source.device == "cuda" else "fp32"
+    ceiling = _ceiling(_rates(first, record, graded), unit)
     return Picture(
         title=_label(f"{problem.spec.title} on {hardware}{practice}", 120),
-        footnote=_footnote(first, record),
-        spots=[Spot(case.name, problem.bytes(case), problem.flops(case)) for case in cases],
+        footnote=_footnote(first, record, ceiling),
+        spots=spots,
         series=sorted(series, key=lambda one: one.baseline),
-        by="flops" if problem.spec.cost.unit == "tensor" else "bytes",
-        ceiling=_ceiling(problem, first, graded),
+        by="flops" if tensor and all(spot.flops for spot in spots) else "bytes",
+        ceiling=ceiling,
     )
 
 
@@ -233,25 +250,26 @@ def _recorded(record: Recorded, known: set[str], beside: bool) -> list[Series]:
     ]
 
 
-def _ceiling(problem: Problem, report: Report | None, graded: bool) -> Ceiling | None:
-    """The ceilings that the report's grading measured; a CPU's are measured now."""
-    from grader.cli.pictures import Ceiling
-
-    if report is None:
-        return None
-    if graded and report.device == "cpu":
+def _rates(report: Report | None, record: Recorded | None, graded: bool) -> dict[str, Any]:
+    """The ceilings that the report's grading measured, else those on record; a CPU's of now."""
+    if graded and report and report.device == "cpu":
         from grader.judge.environment import measure_cpu_ceilings
 
-        best = measure_cpu_ceilings()
-        return Ceiling(best.bytes_per_s, best.fp32_per_s, "fp32")
-    unit = problem.spec.cost.unit
-    found: dict[str, Any] = report.environment.get("ceilings", {})
-    if not {"bytes_per_s", f"{unit}_per_s"} <= found.keys():
-        return None  # of a grading before ceilings were recorded
-    return Ceiling(float(found["bytes_per_s"]), float(found[f"{unit}_per_s"]), unit)
+        return asdict(measure_cpu_ceilings())
+    if report and (found := report.environment.get("ceilings")):
+        return dict(found)
+    return record.ceilings.model_dump() if record and record.ceilings else {}
 
 
-def _footnote(report: Report | None, record: Recorded | None) -> str:
+def _ceiling(rates: dict[str, Any], unit: str) -> Ceiling | None:
+    from grader.cli.pictures import Ceiling
+
+    if not {"bytes_per_s", f"{unit}_per_s"} <= rates.keys():
+        return None  # of a grading or a record from before ceilings were kept
+    return Ceiling(float(rates["bytes_per_s"]), float(rates[f"{unit}_per_s"]), unit)
+
+
+def _footnote(report: Report | None, record: Recorded | None, ceiling: Ceiling | None) -> str:
     """Where the numbers are from, as far as the reports say."""
     parts = []
     if report is not None:
@@ -260,7 +278,9 @@ def _footnote(report: Report | None, record: Recorded | None) -> str:
     if record is not None:
         parts.append(f"baselines recorded {record.times.environment.measured_at:%Y-%m-%d}")
     if report is not None:
-        parts.append("bars: 95 % intervals; speed of light: best rates measured on this device")
+        parts.append("bars: 95 % intervals")
+    if ceiling is not None:
+        parts.append("speed of light: best rates measured on this device")
     return _label(" · ".join(parts), 300)
 
 
@@ -275,14 +295,10 @@ def _write(picture: Picture, path: Path) -> None:
     """Whole or not at all."""
     from grader.cli.pictures import draw
 
-    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-    os.close(descriptor)
-    half = Path(name)
     try:
-        draw(picture, half)
-        half.chmod(0o644)
-        half.replace(path)
+        with tempfile.TemporaryDirectory(prefix=".plot-", dir=path.parent) as name:
+            half = Path(name) / path.name
+            draw(picture, half)
+            half.replace(path)
     except OSError as error:
-        raise click.UsageError(f"--out {path}: cannot be written: {error.strerror}") from None
-    finally:
-        half.unlink(missing_ok=True)
+        raise unwritable(path, error) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shutil
@@ -19,6 +20,7 @@ from grader.cli.submit import Job, judge_error, tell, unwinding
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from grader.judge.findings import Bulk, Kernel, Profile
     from grader.problem import Problem
@@ -32,6 +34,18 @@ FILES = {
     "sass": "kernels.sass",
 }
 """Kind → file name; a folder with nothing but these in it is an earlier profile."""
+
+FIGURES = {
+    "calls": 110,
+    "time": 0,
+    "grid": 110,
+    "block": 80,
+    "regs": 0,
+    "shared B": 0,
+    "local B": 80,
+    "occupancy": 0,
+}
+"""Heading → from how many columns of a terminal on it is shown, so that every figure is whole."""
 
 MOST_ROWS = 10
 
@@ -115,16 +129,45 @@ def choose_case(problem: Problem, name: str | None, device: str) -> Case:
 
 def check_folder(folder: Path) -> None:
     """Raise click.UsageError unless `folder` can be made, or replaced as an earlier profile."""
+    check_writable(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise click.UsageError(f"--out: {folder} is there and no folder; name another")
-    if not folder.absolute().parent.is_dir():
-        raise click.UsageError(f"--out: there is no folder {folder.absolute().parent}")
-    if folder.is_dir() and (others := {f.name for f in folder.iterdir()} - {*FILES.values()}):
+    if not folder.exists():
+        return
+    if os.path.ismount(folder):
+        raise click.UsageError(
+            f"--out: {folder} is a mount and cannot be replaced; name a folder in it"
+        )
+    check_writable(folder / FILES["profile"])
+    if others := {f.name for f in folder.iterdir()} - {*FILES.values()}:
         raise click.UsageError(f"--out: {folder} holds other files ({min(others)}); name another")
 
 
+def check_writable(path: Path) -> None:
+    """Raise click.UsageError unless something can be made in the folder that `path` is to be in.
+
+    It is tried, since permissions do not tell: of root, or of /proc.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            path.lstat()  # finds a name that is too long
+        tempfile.TemporaryDirectory(prefix=".grade-", dir=path.absolute().parent).cleanup()
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> click.UsageError:
+    """What to raise when nothing can be written at `path`."""
+    return click.UsageError(
+        f"--out: {path} cannot be written ({error.strerror or error}); name another place"
+    )
+
+
 def write(folder: Path, found: Profile, bulk: Bulk) -> Profile:
-    """Write all files, or none; the profile, telling which there are."""
+    """Write all files, or none; the profile, telling which there are.
+
+    Raises click.UsageError when they cannot be written.
+    """
     contents = {
         "table": bulk.table.encode(),
         "trace": bulk.trace,
@@ -134,14 +177,17 @@ def write(folder: Path, found: Profile, bulk: Bulk) -> Profile:
     kinds = ["profile", *(kind for kind, content in contents.items() if content)]
     found = found.model_copy(update={"files": {k: str(folder / FILES[k]) for k in kinds}})
     contents["profile"] = found.model_dump_json(indent=1).encode()
-    with tempfile.TemporaryDirectory(prefix=".profile-", dir=folder.absolute().parent) as name:
-        new = Path(name) / "new"
-        new.mkdir()
-        for kind in kinds:
-            (new / FILES[kind]).write_bytes(contents[kind])
-        if folder.exists():
-            shutil.move(folder, Path(name) / "old")
-        shutil.move(new, folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".profile-", dir=folder.absolute().parent) as name:
+            new = Path(name) / "new"
+            new.mkdir()
+            for kind in kinds:
+                (new / FILES[kind]).write_bytes(contents[kind])
+            if folder.exists():
+                shutil.move(folder, Path(name) / "old")
+            shutil.move(new, folder)
+    except OSError as error:
+        raise unwritable(folder, error) from None
     return found
 
 
@@ -157,19 +203,21 @@ def _show(found: Profile, note: str | None, as_json: bool) -> None:
     if note:
         err().print(note, style="yellow", soft_wrap=True)
     console = out()
-    for part in _parts(found):
+    for part in _parts(found, console.width):
         console.print(part)
 
 
-def _parts(found: Profile) -> Iterator[RenderableType]:
+def _parts(found: Profile, width: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from grader.cli.terminal import safe
 
     if found.kernels:
-        yield _kernels(found.kernels)
+        yield _kernels(found.kernels, width)
         if len(found.kernels) > MOST_ROWS:
             yield Text(f"{len(found.kernels) - MOST_ROWS} more in profile.json", style="dim")
+        if hidden := [heading for heading, least in FIGURES.items() if least > width]:
+            yield Text(f"{', '.join(hidden)}: in a wider terminal", style="dim")
         yield Text()
     if found.ncu:
         yield from (_counters(found), Text())
@@ -204,21 +252,13 @@ def _rate(value: float, ceiling: float | None, unit: str) -> str:
     return f"{value:,.4g} of {ceiling:,.4g} {unit} measured here ({value / ceiling:.0%})"
 
 
-def _kernels(kernels: list[Kernel]) -> Table:
-    from rich import box
-    from rich.table import Table
-
+def _kernels(kernels: list[Kernel], width: int) -> Table:
+    """Where there is no room for all figures, those that say what limits a kernel."""
     from grader.cli.render import micros
-    from grader.cli.terminal import safe
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("kernel", overflow="ellipsis", no_wrap=True, max_width=44)
-    headings = ("calls", "time", "grid", "block", "regs", "shared B", "local B", "occupancy")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _table("kernel", [heading for heading, least in FIGURES.items() if least <= width])
     for kernel in kernels[:MOST_ROWS]:
-        table.add_row(
-            safe(brief(kernel.name), 100),
+        figures = (
             f"{kernel.launches:.3g}" if kernel.launches else "–",
             micros(kernel.time_us) if kernel.time_us else "–",
             _shape(kernel.grid),
@@ -228,25 +268,38 @@ def _kernels(kernels: list[Kernel]) -> Table:
             _number(kernel.local_bytes),
             "–" if kernel.occupancy is None else f"{kernel.occupancy:.0%} {kernel.occupancy_bound}",
         )
+        shown = zip(figures, FIGURES.values(), strict=True)
+        table.add_row(_name(kernel.name), *(figure for figure, least in shown if least <= width))
     return table
 
 
 def _counters(found: Profile) -> Table:
+    table = _table("counted by ncu", ["DRAM", "SM", "L2 hits", "occupancy"])
+    for one in found.ncu[:MOST_ROWS]:
+        values = (one.dram_percent, one.sm_percent, one.l2_hit_percent, one.occupancy_percent)
+        table.add_row(_name(one.name), *("–" if v is None else f"{v:.0f}%" for v in values))
+    return table
+
+
+def _table(first: str, headings: list[str]) -> Table:
+    """A column of names, which alone gives way, and columns of figures."""
     from rich import box
     from rich.table import Table
 
+    table = Table(box=box.SIMPLE_HEAD, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column(first, overflow="ellipsis", max_width=44)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _name(name: str) -> Text:
+    """For a column that may shrink, where its text may not wrap."""
     from grader.cli.terminal import safe
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("counted by ncu", overflow="ellipsis", no_wrap=True, max_width=44)
-    for heading in ("DRAM", "SM", "L2 hits", "occupancy"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for one in found.ncu[:MOST_ROWS]:
-        values = (one.dram_percent, one.sm_percent, one.l2_hit_percent, one.occupancy_percent)
-        table.add_row(
-            safe(brief(one.name), 100), *("–" if v is None else f"{v:.0f}%" for v in values)
-        )
-    return table
+    shown = safe(brief(name), 100)
+    shown.no_wrap = True
+    return shown
 
 
 def brief(name: str) -> str:

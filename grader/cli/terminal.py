@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from typing import IO
 
@@ -35,6 +36,21 @@ def out() -> Console:
 def err() -> Console:
     """Progress and notes."""
     return _Console(sys.stderr)
+
+
+def is_read(console: Console) -> bool:
+    """Whether anybody may still read it: false once the reader of a pipe went away.
+
+    For commands that wait long before they print again, or for ever; others find out by printing.
+    """
+    if console.quiet:
+        return False
+    poll = select.poll()
+    try:
+        poll.register(console.file, 0)  # errors are told without being asked for
+    except ValueError:  # it is no file of the system's
+        return True
+    return not poll.poll(0)
 
 
 def emit(text: str) -> None:

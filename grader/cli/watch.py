@@ -39,6 +39,9 @@ WARM = 2
 SAME = 0.01
 """A smaller change is none: a quick grading has few rounds, whose interval is short by luck."""
 
+LEAST_ROUNDS = 5
+"""Of fewer rounds no change is told: their interval is no more than the range of what was seen."""
+
 LOG_LINES = 6
 
 Stamp = tuple[int, int, int]
@@ -54,9 +57,10 @@ Stamp = tuple[int, int, int]
 def watch(desk: Desk, problem: str, file: Path, device: str, sandbox_name: str) -> None:
     """Grade FILE against PROBLEM now and each time it is saved, without recording it.
 
-    First comes whether it is right, then how fast it is and what the last change brought; times are
-    rougher than those of `grade practice`. A save in the middle of a grading starts over. Ctrl-C
-    ends it.
+    First comes whether it is right, then how fast it is and what the last change brought: faster,
+    slower, the same, or unsure where too few rounds were timed or their times did not settle. Times
+    are rougher than those of `grade practice`. A save in the middle of a grading starts over.
+    Ctrl-C ends it.
     """
     from grader.cli.terminal import err, out
     from grader.sandbox.base import RunnerLimits
@@ -66,8 +70,11 @@ def watch(desk: Desk, problem: str, file: Path, device: str, sandbox_name: str) 
     if job.note:
         err().print(job.note, style="yellow", soft_wrap=True)
     limits = RunnerLimits.of(job.problem.spec.limits)
-    # To interrupt it is the one way to end it, and a good end.
-    with suppress(KeyboardInterrupt), Pool(job.sandbox, limits, job.device, WARM) as pool:
+    # It never ends by itself, so both are good ends.
+    with (
+        suppress(KeyboardInterrupt, _Unread),
+        Pool(job.sandbox, limits, job.device, WARM) as pool,
+    ):
         Watch(desk, job, file, pool, out()).run()
 
 
@@ -77,10 +84,22 @@ class Timed:
 
     time_us: float
     ci_us: tuple[float, float]
+    rounds: int
+    """How many rounds count; of all cases together, those of the case with the fewest."""
+    settled: bool
+
+    @property
+    def tells(self) -> bool:
+        """Whether another time may be called faster or slower than this one."""
+        return self.settled and self.rounds >= LEAST_ROUNDS
 
 
 class _Abandoned(Exception):
     """Ends a grading that nobody waits for any more."""
+
+
+class _Unread(Exception):
+    """Ends the watch: whoever read what it prints went away."""
 
 
 class Watch:
@@ -95,9 +114,12 @@ class Watch:
         self._seen: Stamp | None = None
         self._before: dict[str, Timed] = {}
         """The times of the last save that had any, by case."""
+        self._told: Submission | None = None
+        """What the last report shown is of."""
 
     def run(self) -> NoReturn:
-        """Until interrupted. Raises `ProblemError` for a broken problem."""
+        """Until interrupted, or nobody reads it: `_Unread`. Raises `ProblemError` for a broken
+        problem."""
         from grader.sandbox.base import SandboxError
 
         where = "on the CPU, for practice" if self._job.device == "cpu" else "on the GPU"
@@ -114,27 +136,41 @@ class Watch:
                     continue
                 if report is not None:
                     self._tell(report)
+                    self._told = submission
 
     def _next(self) -> tuple[Submission, float]:
         """Wait for a save; what was saved, and when it was noticed (monotonic, seconds)."""
         from grader.submission import Submission, SubmissionError
 
-        last, noticed = self._seen, time.monotonic()
+        last, noticed, gone = self._seen, time.monotonic(), False
+        most_bytes = self._job.problem.spec.limits.source_bytes
         while True:
+            self._check_reader()
             now = _stamp(self._file)
             if now != last:
                 noticed = time.monotonic()
                 if now is None:
                     self._say(f"{self._file} is gone; waiting for it", "yellow")
+                    self._seen, gone = None, True  # it may come back just as it was
             elif now is not None and now != self._seen:  # and nobody is writing it any more
                 self._seen = now
                 try:
-                    most_bytes = self._job.problem.spec.limits.source_bytes
-                    return Submission.read(self._file, most_bytes), noticed
+                    found = Submission.read(self._file, most_bytes)
                 except SubmissionError as error:
                     self._say(str(error), "red")
+                else:
+                    if not gone or found != self._told:
+                        return found, noticed
+                    self._say(f"{self._file} is back; nothing changed", "dim")
+                    gone = False
             last = now
             time.sleep(LOOK_S)
+
+    def _check_reader(self) -> None:
+        from grader.cli.terminal import is_read
+
+        if not is_read(self._console):
+            raise _Unread
 
     def _graded(
         self, judge: ThreadPoolExecutor, submission: Submission, saved: float
@@ -172,6 +208,7 @@ class Watch:
         """Until it ends, or a new save comes: then False."""
         told = False
         while not (grading.done() and steps.empty()):
+            self._check_reader()
             if _stamp(self._file) not in (self._seen, None):
                 return False
             try:
@@ -189,6 +226,8 @@ class Watch:
         timed = _times(report) if report.verdict == "accepted" else {}
         if timed:
             self._console.print(_table(report, timed, self._before))
+            if not all(now.settled for now in timed.values()):
+                self._say("~ had not settled when its time budget ended", "yellow")
             self._before = timed
         else:
             self._console.print(*_trouble(report), sep="\n")
@@ -202,9 +241,12 @@ class Watch:
 
 
 def change(before: Timed, now: Timed) -> str:
-    """``2.1% faster``, ``1.60× slower``, or ``same`` where the intervals meet, or nearly do."""
+    """``2.1% faster``, ``1.60× slower``, ``same`` where the intervals meet, or nearly do, or
+    ``unsure`` where a time is not known well enough for any of these."""
     from grader.stats import overlap
 
+    if not (before.tells and now.tells):
+        return "unsure"
     ratio = before.time_us / now.time_us
     if overlap(before.ci_us, now.ci_us) or abs(ratio - 1) < SAME:
         return "same"
@@ -237,17 +279,21 @@ def _first_word(step: Progress, seconds: float) -> Text:
 def _times(report: Report) -> dict[str, Timed]:
     """By case, and over all of them under an empty name."""
     from grader.report import geometric_mean
-    from grader.stats import product_interval
+    from grader.stats import Middle, product_interval
 
     found = {
-        case.name: Timed(case.time_us, case.ci_us)
+        case.name: Timed(case.time_us, case.ci_us, case.rounds or 0, bool(case.converged))
         for case in report.cases
         if case.kind == "benchmark" and case.time_us and case.ci_us
     }
     if len(found) > 1:
-        mean_us = geometric_mean([timed.time_us for timed in found.values()])
-        spread_us = product_interval([timed.ci_us for timed in found.values()])
-        found[""] = Timed(mean_us, spread_us)
+        every = list(found.values())
+        found[""] = Timed(
+            geometric_mean([timed.time_us for timed in every]),
+            product_interval([Middle(timed.time_us, timed.ci_us) for timed in every]),
+            min(timed.rounds for timed in every),
+            all(timed.settled for timed in every),
+        )
     return found
 
 
@@ -255,7 +301,7 @@ def _table(report: Report, timed: dict[str, Timed], before: dict[str, Timed]) ->
     from rich.table import Table
     from rich.text import Text
 
-    from grader.cli.render import interval, micros, speedup
+    from grader.cli.render import speedup
 
     cases = {case.name: case for case in report.cases if case.kind == "benchmark"}
     table = Table.grid(padding=(0, 3, 0, 0))
@@ -267,11 +313,23 @@ def _table(report: Report, timed: dict[str, Timed], before: dict[str, Timed]) ->
         style = {"faster": "green", "slower": "yellow"}.get(word.rpartition(" ")[2], "dim")
         table.add_row(
             Text(f"  {name or 'all together'}", "" if name else "bold"),
-            Text.assemble(micros(now.time_us), (interval(now.time_us, now.ci_us), "dim")),
+            _time(now),
             Text(", ".join(f"{speedup(ratio)}× {baseline}" for baseline, ratio in ratios.items())),
             Text(word, style),
         )
     return table
+
+
+def _time(timed: Timed) -> Text:
+    from rich.text import Text
+
+    from grader.cli.render import interval, micros
+
+    # No interval goes below zero, so only its upper end can be further away than the time itself.
+    is_wide = timed.ci_us[1] > 2 * timed.time_us
+    spread = "  did not settle" if is_wide else interval(timed.time_us, timed.ci_us)
+    mark = "" if timed.settled else "~"
+    return Text.assemble((mark, "yellow"), micros(timed.time_us), (spread, "dim"))
 
 
 def _trouble(report: Report) -> list[RenderableType]:

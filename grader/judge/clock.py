@@ -101,9 +101,9 @@ class Plan:
 
 PLANS: dict[tuple[str, Effort], Plan] = {
     ("cuda", "full"): Plan(64, 6, 40, 4.0, 0.002, 0.005, late_s=4.0, most_discarded=10),
-    ("cuda", "quick"): Plan(16, 3, 12, 0.3, 0.01, 0.01),
-    ("cpu", "full"): Plan(2, 3, 6, 0.3, 0.05, 0.05),
-    ("cpu", "quick"): Plan(2, 2, 3, 0.1, 0.05, 0.05),
+    ("cuda", "quick"): Plan(16, 5, 12, 0.3, 0.01, 0.01),
+    ("cpu", "full"): Plan(2, 3, 20, 0.3, 0.05, 0.05),
+    ("cpu", "quick"): Plan(2, 2, 20, 0.1, 0.05, 0.05),
 }
 
 

@@ -24,6 +24,7 @@ COMPILED = "compiled"
 """What torch.compile of a problem's eager function is called in every record."""
 
 Micros = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -58,6 +59,14 @@ class ProblemTimes(_Strict):
     """Benchmark case → baseline or kernel → microseconds per call, cold L2."""
 
 
+class Ceilings(_Strict):
+    """The best that this hardware was seen to do, per second: `environment.Ceilings`, kept."""
+
+    bytes_per_s: Rate
+    fp32_per_s: Rate
+    tensor_per_s: Rate
+
+
 class Timings(_Strict):
     """A whole `reference/timings/<gpu>.json`."""
 
@@ -67,6 +76,8 @@ class Timings(_Strict):
     device: Literal["cpu", "cuda"]
     ranked: bool
     """False for a CPU: its times are practice, and stand beside no GPU's."""
+    ceilings: Ceilings | None = None
+    """The newest that were measured; null in a record from before they were kept."""
     problems: dict[Name, ProblemTimes] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -75,10 +86,12 @@ class Timings(_Strict):
             raise ValueError("times of a GPU are ranked, and times of a CPU are not")
         return self
 
-    def updated(self, problem: str, times: ProblemTimes) -> Timings:
-        """The same with one problem's times exchanged."""
+    def updated(
+        self, problem: str, times: ProblemTimes, ceilings: Ceilings | None = None
+    ) -> Timings:
+        """The same with one problem's times exchanged, and the ceilings if there are new ones."""
         problems = dict(sorted({**self.problems, problem: times}.items()))
-        return self.model_copy(update={"problems": problems})
+        return self.model_copy(update={"problems": problems, "ceilings": ceilings or self.ceilings})
 
 
 class Recorded(_Strict):
@@ -87,11 +100,15 @@ class Recorded(_Strict):
     hardware: str
     device: Literal["cpu", "cuda"]
     times: ProblemTimes
+    ceilings: Ceilings | None = None
 
 
 def folder_of(problem: Problem) -> Path:
-    """Where the times of a problem lie: `reference/timings` beside the folder `problems`."""
-    return problem.folder.resolve().parent.parent / "reference" / "timings"
+    """Where the times of a problem lie: `reference/timings` beside the folder `problems`, or beside
+    the problem's own folder where that lies in none of this name."""
+    parent = problem.folder.resolve().parent
+    root = parent.parent if parent.name == "problems" else parent
+    return root / "reference" / "timings"
 
 
 def load(folder: Path, hardware: str) -> Timings | None:
@@ -129,7 +146,12 @@ def recorded(problem: Problem) -> list[Recorded]:
     Raises `ProblemError` when a file beside them is no record.
     """
     found = [
-        Recorded(hardware=timings.hardware, device=timings.device, times=times)
+        Recorded(
+            hardware=timings.hardware,
+            device=timings.device,
+            times=times,
+            ceilings=timings.ceilings,
+        )
         for timings in map(_read, sorted(folder_of(problem).glob("*.json")))
         if (times := timings.problems.get(problem.name)) and times.digest == problem.digest
     ]

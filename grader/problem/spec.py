@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from grader.arena.layout import ITEM_BYTES
 
 DTYPES = ITEM_BYTES
 """Tensor element types a problem may use, with their size in bytes."""
 
+
+def _as_text(value: object) -> object:
+    """YAML reads a formula that is one plain number as that number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number else value
+
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-Formula = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+Formula = Annotated[str, BeforeValidator(_as_text), StringConstraints(min_length=1, max_length=500)]
 GpuType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}$")]
 Role = Literal["in", "out", "inout"]
 Device = Literal["any", "cpu", "cuda"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grader.judge.timings import Environment, ProblemTimes, Timings, save
+from grader.judge.timings import Ceilings, Environment, ProblemTimes, Timings, save
 from grader.judge.yardstick import Yardsticks
 from grader.problem import Problem
 from grader.report import CaseResult
@@ -113,6 +113,19 @@ def test_other_problems_keep_their_times(
 
 
 @pytest.mark.usefixtures("expert")
+def test_the_ceilings_that_a_grading_measured_are_kept(
+    measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
+) -> None:
+    found = {"bytes_per_s": 3.00412e12, "fp32_per_s": 51.8e12, "tensor_per_s": 802e12}
+    measuring.judge.changes |= {"environment": {"ceilings": found}}
+    assert measuring("baseline", problem)[0] == 0
+    assert timings()["ceilings"] == found | {"bytes_per_s": 3.004e12}
+    measuring.judge.changes |= {"environment": {}}
+    assert measuring("baseline", problem)[0] == 0
+    assert timings()["ceilings"]["fp32_per_s"] == 51.8e12, "no newer ones"
+
+
+@pytest.mark.usefixtures("expert")
 def test_an_expert_that_is_wrong_records_nothing(measuring: Shell, problem: Path) -> None:
     measuring.judge.changes = {"verdict": "wrong_answer", "reason": "off by one"}
     status, _, err = measuring("baseline", problem)
@@ -139,6 +152,7 @@ def test_a_cpu_is_marked_as_not_ranked(
     status, out, err = measuring("baseline", problem, "--device", "cpu")
     assert status == 0
     assert timings()["ranked"] is False
+    assert Ceilings.model_validate(timings()["ceilings"]).fp32_per_s > 1e6
     assert "not ranked" in out
     assert "no compiler" in err
 

@@ -126,6 +126,24 @@ def test_a_file_that_is_not_right_is_1_and_one_line(
     assert err == "grade: other.py: case 'one': \\x1b[2Jall of it is wrong\n"
 
 
+def test_two_files_of_one_name_are_told_apart_by_their_paths(
+    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, tmp_path: Path
+) -> None:
+    twins = [tmp_path / folder / "kern.py" for folder in ("x", "y")]
+    for path in twins:
+        path.parent.mkdir()
+        path.write_text(kernel.read_text())
+    status, out, _ = shell("compare", "x/kern.py", "y/kern.py")
+    assert status == 0
+    assert versus.asked[0][1:3] == ("x/kern.py", "y/kern.py")
+    assert "A  x/kern.py\nB  y/kern.py\n" in out
+
+
+def test_help_says_whose_times_it_believes(shell: Shell) -> None:
+    _, out, _ = shell("compare", "--help")
+    assert "believes the times" in " ".join(out.split())
+
+
 def test_a_file_that_is_not_right_is_told_in_json_too(
     shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import resource
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,22 @@ def h100(name: str) -> Picture:
     )
 
 
+def of_record(name: str) -> Picture:
+    """The picture of that problem as `grade plot` makes it of what was recorded on an H100."""
+    problem = Problem.load(ROOT / "problems" / name)
+    picture = plot._picture(problem, {}, timings.recorded(problem)[0], graded=False)
+    assert picture is not None
+    return picture
+
+
+def long_names(name: str) -> Picture:
+    """The same with names of the widest letters."""
+    picture = h100(name)
+    names = ["W" * 40, "M" * 30]
+    series = [replace(one, name=wide) for one, wide in zip(picture.series, names, strict=False)]
+    return replace(picture, series=series + picture.series[2:])
+
+
 def shown_texts(picture: Picture) -> tuple[BboxBase, list[tuple[Text, Bbox]]]:
     """The canvas, and every text that one sees, with where it stands."""
     figure = compose(picture)
@@ -109,9 +127,12 @@ def _tick_labels(axes: Axes) -> list[Text]:
     return shown
 
 
+@pytest.mark.parametrize("made", [h100, of_record, long_names])
 @pytest.mark.parametrize("name", H100)
-def test_no_text_covers_another_or_leaves_the_picture(name: str) -> None:
-    canvas, texts = shown_texts(h100(name))
+def test_no_text_touches_another_or_leaves_the_picture(
+    name: str, made: Callable[[str], Picture]
+) -> None:
+    canvas, texts = shown_texts(made(name))
     assert len(texts) > 30
     for text, box in texts:
         assert canvas.x0 <= box.x0 < box.x1 <= canvas.x1, text.get_text()
@@ -119,9 +140,10 @@ def test_no_text_covers_another_or_leaves_the_picture(name: str) -> None:
     for (a, first), (b, second) in itertools.combinations(texts, 2):
         if a.get_rotation() or b.get_rotation():
             continue  # the box around a slanted word is not the word
-        shared = Bbox.intersection(first, second)
-        covered = shared is not None and shared.width > 1 and shared.height > 2
-        assert not covered, f"{a.get_text()!r} and {b.get_text()!r}"
+        around = Bbox.from_extents(first.x0 - 6, first.y0, first.x1 + 6, first.y1)
+        shared = Bbox.intersection(around, second)
+        touched = shared is not None and shared.width > 0 and shared.height > 2
+        assert not touched, f"{a.get_text()!r} and {b.get_text()!r}"
 
 
 @pytest.mark.parametrize("name", H100)
@@ -134,6 +156,38 @@ def test_every_line_and_case_is_named(name: str) -> None:
     for spot in picture.spots:
         assert words.count(spot.name) == 2, "above the sizes and on the roofline"
     assert words.count("speed of light") == 2
+
+
+@pytest.mark.parametrize("name", H100)
+def test_no_name_lies_on_the_roof(name: str) -> None:
+    picture = of_record(name)
+    assert picture.ceiling is not None
+    figure = compose(picture)
+    figure.canvas.draw()
+    roof = figure.axes[2]
+    _, y = roof.transData.transform((1.0, picture.ceiling.flops_per_s))
+    names = [text for text in roof.texts if text.get_text() in {s.name for s in picture.spots}]
+    assert len(names) == len(picture.spots)
+    for text in names:
+        assert Text.get_window_extent(text).y1 < y, text.get_text()
+
+
+def test_without_ceilings_there_is_no_word_of_a_roof() -> None:
+    picture = h100("softmax")
+    assert compose(picture).axes[2].get_title("left") == "Roofline: arithmetic over intensity"
+    bare = compose(replace(picture, ceiling=None)).axes[2]
+    assert bare.get_title("left") == "Arithmetic over intensity"
+
+
+def test_cases_without_operations_are_on_no_roofline(tmp_path: Path) -> None:
+    picture = h100("softmax")
+    none = [replace(spot, flops=0.0) for spot in picture.spots]
+    assert len(compose(replace(picture, spots=none)).axes) == 2
+    draw(replace(picture, spots=none), tmp_path / "a.svg")  # warnings are errors here
+    roof = compose(replace(picture, spots=none[:2] + picture.spots[2:])).axes[2]
+    points = [x for line in roof.get_lines() for x in _numbers(line.get_xdata())]
+    assert min(points) > 0
+    assert picture.spots[2].intensity in points
 
 
 def test_points_stand_where_the_numbers_say() -> None:
@@ -239,6 +293,7 @@ def test_files_are_graded_and_drawn(
 def test_a_file_that_is_wrong_is_told_and_left_out(
     shell: Shell, problem: Path, kernel: Path, tmp_path: Path
 ) -> None:
+    record(problem)  # no reason to draw: it is not what was asked for
     shell.judge.changes = {"verdict": "wrong_answer", "reason": "off by one"}
     status, _, err = shell("plot", problem, kernel)
     assert status == 1
@@ -250,7 +305,11 @@ def test_a_file_that_is_wrong_is_told_and_left_out(
     ("arguments", "said"),
     [
         (["--out", "a.pdf"], "end the name in .png or .svg"),
-        (["--out", "nowhere/a.png"], "no file can be written there"),
+        (["--out", "nowhere/a.png"], "nowhere/a.png cannot be written (No such file or directory)"),
+        (["--out", "/proc/a.png"], "/proc/a.png cannot be written"),
+        (["--out", "/sys/a.png"], "/sys/a.png cannot be written"),
+        (["--out", "a" * 300 + ".png"], "cannot be written (File name too long)"),
+        (["--out", "folder.png"], "is a folder"),
         (["missing.py"], "missing.py"),
         (["kernel.py"] * 7, "6 files at most"),
         ([], "nothing is on record for this version of double"),
@@ -259,11 +318,55 @@ def test_a_file_that_is_wrong_is_told_and_left_out(
 def test_wrong_calls(
     shell: Shell, problem: Path, kernel: Path, arguments: list[str], said: str
 ) -> None:
-    status, _, err = shell("plot", problem, *arguments)
+    Path("folder.png").mkdir()
+    files = [kernel] if "--out" in arguments else []
+    status, _, err = shell("plot", problem, *files, *arguments)
     assert status == 2
     assert said in err
     assert err.count("\n") == 1
     assert shell.judge.asked == []
+
+
+def test_a_full_disk_is_told_and_leaves_the_old_picture(
+    shell: Shell, problem: Path, tmp_path: Path
+) -> None:
+    record(problem)
+    (tmp_path / "double.png").write_bytes(b"old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        status, _, err = shell("plot", problem)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert status == 2
+    assert err.startswith("grade: --out: double.png cannot be written (File too large)")
+    assert err.count("\n") == 1
+    assert (tmp_path / "double.png").read_bytes() == b"old"
+    assert not list(tmp_path.glob(".plot-*"))
+
+
+def test_no_warning_of_a_missing_glyph_reaches_anybody(
+    shell: Shell, problem: Path, kernel: Path, timed: list[CaseResult]
+) -> None:
+    shell.judge.changes = {"cases": timed}
+    kernel = kernel.rename(kernel.with_name("核.py"))
+    status, _, err = shell("plot", problem, kernel)  # warnings are errors here
+    assert status == 0
+    assert "Glyph" not in err
+
+
+@pytest.mark.parametrize(("flops", "by", "panels"), [("n", "flops", 3), ('"0"', "bytes", 2)])
+def test_a_problem_without_operations_is_drawn_by_its_bytes(
+    problem: Path, flops: str, by: str, panels: int
+) -> None:
+    spec = problem / "problem.yaml"
+    spec.write_text(spec.read_text().replace("flops: n}", f"flops: {flops}, unit: tensor}}"))
+    record(problem)
+    found = Problem.load(problem)
+    picture = plot._picture(found, {}, timings.recorded(found)[0], graded=False)
+    assert picture is not None
+    assert picture.by == by
+    assert len(compose(picture).axes) == panels
 
 
 def test_without_matplotlib_nothing_is_graded(
@@ -294,9 +397,8 @@ def test_without_files_the_board_is_drawn(
     assert status == 2, "no CPU is on the board"
 
 
-def test_without_results_the_recorded_times_are_drawn(
-    shell: Shell, problem: Path, tmp_path: Path
-) -> None:
+def record(problem: Path, ceilings: timings.Ceilings | None = None) -> None:
+    """Times of the problem on a processor."""
     found = Problem.load(problem)
     environment = timings.Environment(
         driver=None,
@@ -313,10 +415,14 @@ def test_without_results_the_recorded_times_are_drawn(
         experts=["kernel.py"],
         cases={"small": {"eager": 20.0, "kernel.py": 9.0}},
     )
-    record = timings.Timings(
-        hardware="Old Processor", device="cpu", ranked=False, problems={"double": times}
-    )
-    timings.save(timings.folder_of(found), record)
+    kept = timings.Timings(hardware="Old Processor", device="cpu", ranked=False)
+    timings.save(timings.folder_of(found), kept.updated("double", times, ceilings))
+
+
+def test_without_results_the_recorded_times_are_drawn(shell: Shell, problem: Path) -> None:
+    ceilings = timings.Ceilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
+    record(problem, ceilings)
+    found = Problem.load(problem)
     status, _, err = shell("plot", problem)
     assert (status, err) == (0, "drawn: double.png\n")
     picture = plot._picture(found, {}, timings.recorded(found)[0], graded=False)
@@ -326,3 +432,39 @@ def test_without_results_the_recorded_times_are_drawn(
         ("expert kernel.py", False),
         ("eager", True),
     ]
+    assert picture.ceiling == Ceiling(1e10, 1e11, "fp32")
+    assert "speed of light" in picture.footnote
+    record(problem)
+    picture = plot._picture(found, {}, timings.recorded(found)[0], graded=False)
+    assert picture is not None
+    assert picture.ceiling is None
+    assert "speed of light" not in picture.footnote
+
+
+def test_a_grading_without_ceilings_takes_those_of_the_record(
+    problem: Path, timed: list[CaseResult], make_report: Callable[..., Report]
+) -> None:
+    ceilings = timings.Ceilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
+    record(problem, ceilings)
+    found = Problem.load(problem)
+    old = timings.recorded(found)[0]
+    own = {"bytes_per_s": 2e10, "fp32_per_s": 2e11, "tensor_per_s": 2e12}
+    for environment, expected in (({}, 1e10), ({"ceilings": own}, 2e10)):
+        report = make_report(cases=timed, environment=environment)
+        picture = plot._picture(found, {"ada": report}, old, graded=False)
+        assert picture is not None
+        assert picture.ceiling is not None
+        assert picture.ceiling.bytes_per_s == expected
+
+
+def test_a_record_that_cannot_be_read_hides_nothing_else(
+    shell: Shell, problem: Path, kernel: Path, timed: list[CaseResult], tmp_path: Path
+) -> None:
+    folder = timings.folder_of(Problem.load(problem))
+    folder.mkdir(parents=True)
+    (folder / "another-gpu.json").write_text("{")
+    shell.judge.changes = {"cases": timed}
+    status, _, err = shell("plot", problem, kernel)
+    assert (status, pictures(tmp_path)) == (0, ["double.png"])
+    assert "no recorded times" in err
+    assert "another-gpu.json" in err

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,112 @@ def test_a_folder_with_other_things_in_it_is_left_alone(
         (mine, "holds other files (thesis.txt)"),
         (kernel, "is there and no folder"),
         (tmp_path / "link", "is there and no folder"),
-        (tmp_path / "no" / "such", "there is no folder"),
+        (tmp_path / "no" / "such", "cannot be written (No such file or directory)"),
     ):
         status, out, err = shell("profile", "double", kernel, "--out", folder)
         assert (status, out) == (2, "")
         assert words in err
     assert profiler.asked == []
     assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "/proc", "/sys/x", "x" * 300])
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
+    shell: Shell, kernel: Path, profiler: FakeProfiler, place: str
+) -> None:
+    status, out, err = shell("profile", "double", kernel, "--out", place)
+    assert (status, out, profiler.asked) == (2, "", [])
+    assert err.startswith(f"grade: --out: {place} ")
+    assert err.count("\n") == 1
+
+
+def test_a_mount_is_not_replaced(
+    shell: Shell,
+    kernel: Path,
+    profiler: FakeProfiler,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    monkeypatch.setattr("grader.cli.profile.os.path.ismount", lambda path: path == mount)
+    status, _, err = shell("profile", "double", kernel, "--out", mount)
+    assert (status, profiler.asked) == (2, [])
+    assert err.endswith("is a mount and cannot be replaced; name a folder in it\n")
+
+
+def test_a_full_disk_is_told_and_leaves_the_old_profile(
+    shell: Shell, kernel: Path, profiler: FakeProfiler, tmp_path: Path
+) -> None:
+    shell("profile", "double", kernel)
+    files = sorted(os.listdir("profile-kernel"))
+    profiler.bulk = Bulk("another", b"x" * 5000, b"", b"")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        status, _, err = shell("profile", "double", kernel)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert status == 2
+    assert err.startswith("grade: --out: profile-kernel cannot be written (File too large)")
+    assert err.count("\n") == 1
+    assert sorted(os.listdir("profile-kernel")) == files
+    assert not list(tmp_path.glob(".profile-*"))
+
+
+WIDEST = {
+    "name": "void (anonymous namespace)::cluster_softmax_kernel<float, 4, 16384, true>(float*)",
+    "launches": 999.0,
+    "grid": (2147483, 65535, 16),
+    "block": (32, 16, 2),
+    "registers": 255,
+    "shared_bytes": 232448,
+    "local_bytes": 12345,
+    "occupancy": 1.0,
+    "occupancy_bound": "shared memory",
+}
+LIMITS = ["50.00 µs", "255", "232,448", "100% shared memory"]
+
+
+@pytest.mark.parametrize(
+    ("width", "shown", "hidden"),
+    [
+        (60, LIMITS, "calls, grid, block, local B: in a wider terminal"),
+        (80, [*LIMITS, "32×16×2", "12,345"], "calls, grid: in a wider terminal"),
+        (100, [*LIMITS, "32×16×2", "12,345"], "calls, grid: in a wider terminal"),
+        (110, [*LIMITS, "32×16×2", "12,345", "999", "2147483×65535×16"], None),
+    ],
+)
+def test_only_the_name_shrinks_in_a_narrow_terminal(
+    shell: Shell,
+    kernel: Path,
+    profiler: FakeProfiler,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    shown: list[str],
+    hidden: str | None,
+) -> None:
+    counted = Counters(
+        name=str(WIDEST["name"]),
+        dram_percent=91.5,
+        sm_percent=12.0,
+        l2_hit_percent=3.0,
+        occupancy_percent=100.0,
+    )
+    widest = KERNEL.model_copy(update=WIDEST)
+    profiler.changes = {"kernels": [widest], "ncu": [counted]}
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = shell("profile", "double", kernel)
+    rows = [line for line in out.splitlines() if line.startswith("cluster_soft")]
+    assert len(rows) == 2
+    assert all(len(line) <= width for line in rows)
+    for figure in shown:
+        assert figure in rows[0]
+    assert rows[0].count("…") == 1, "the name's"
+    for figure in ("92%", "12%", "3%", "100%"):
+        assert figure in rows[1]
+    told = [line for line in out.splitlines() if line.endswith("in a wider terminal")]
+    assert told == ([hidden] if hidden else [])
 
 
 def test_the_case(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from grader.cli.terminal import _Console, is_read
 from grader.cli.watch import Timed, change
 from grader.judge import Progress
 from grader.report import CaseResult, Mismatch, Report
@@ -101,16 +103,24 @@ def watching(
 
 @pytest.fixture
 def report(make_report: Callable[..., Report]) -> Callable[..., Report]:
-    """A report with one benchmark case of that time, ± 1 %."""
+    """A report with one benchmark case of that time, ± 1 %, of eight rounds."""
 
-    def make(time_us: float = 10.0, **changes: Any) -> Report:
+    def make(
+        time_us: float = 10.0,
+        ci_us: tuple[float, float] | None = None,
+        rounds: int = 8,
+        converged: bool = True,
+        **changes: Any,
+    ) -> Report:
         case = CaseResult(
             name="small",
             kind="benchmark",
             params={"n": 1024},
             status="passed",
             time_us=time_us,
-            ci_us=(0.99 * time_us, 1.01 * time_us),
+            ci_us=ci_us or (0.99 * time_us, 1.01 * time_us),
+            rounds=rounds,
+            converged=converged,
             baseline_us={"eager": 2 * time_us},
         )
         return make_report(**{"cases": [case], "speedup": {"eager": 2.0}} | changes)
@@ -153,6 +163,31 @@ def test_each_save_is_graded_and_compared(
     assert [line.split("eager")[1].strip() for line in lines] == ["", "25.0% faster", "same"]
     assert "10.00 µs ± 1.00%" in lines[0]
     assert "2.00× eager" in lines[0]
+
+
+def test_a_time_that_did_not_settle_is_marked_and_no_change_told_of_it(
+    watching: Callable[..., tuple[str, Script]], report: Callable[..., Report], kernel: Path
+) -> None:
+    """As on a CPU, where a comment once made a file 112 times faster, give or take 1976 %."""
+
+    def graded(then: str, time_us: float, *times: Any) -> Act:
+        def act(options: dict[str, Any]) -> Report:
+            threading.Timer(0.2, save, (kernel, then)).start()
+            return report(time_us, *times)
+
+        return act
+
+    out, _ = watching(
+        graded("# 1", 1122.0, (1100.0, 1144.0), 3, True),
+        graded("# 2", 10.0, (9.5, 15.0), 3, False),
+        graded("# 3", 983.1, (900.0, 20400.0), 3, False),
+    )
+    lines = [line for line in out.splitlines() if line.strip().startswith("small")]
+    assert [line.split("eager")[1].strip() for line in lines] == ["", "unsure", "unsure"]
+    assert "1.122 ms ± 1.96%" in lines[0]
+    assert "~10.00 µs ± 50.00%" in lines[1]
+    assert "~983.1 µs  did not settle" in lines[2]
+    assert out.count("~ had not settled when its time budget ended") == 2
 
 
 def test_the_first_wrong_test_is_told_at_once(
@@ -253,6 +288,47 @@ def test_a_file_that_goes_away_is_waited_for(
     assert out.count("is gone; waiting for it") == 1
 
 
+@pytest.mark.parametrize("keeps_its_inode", [True, False])
+def test_a_file_that_comes_back_as_it_was_is_told_and_not_graded_again(
+    watching: Callable[..., tuple[str, Script]],
+    report: Callable[..., Report],
+    kernel: Path,
+    keeps_its_inode: bool,
+) -> None:
+    aside = kernel.with_suffix(".aside")
+
+    def back() -> None:
+        if keeps_its_inode:
+            aside.rename(kernel)
+        else:
+            save(kernel, aside.read_text())
+
+    def act(options: dict[str, Any]) -> Report:
+        kernel.rename(aside)
+        threading.Timer(0.4, back).start()
+        threading.Timer(0.9, save, (kernel, "another")).start()
+        return report()
+
+    out, judge = watching(act)
+    assert judge.sources[1:] == [b"another"]
+    assert out.count("is back; nothing changed") == 1
+
+
+def test_a_file_that_was_not_graded_is_graded_when_it_comes_back_as_it_was(
+    watching: Callable[..., tuple[str, Script]], kernel: Path
+) -> None:
+    aside = kernel.with_suffix(".aside")
+
+    def act(options: dict[str, Any]) -> Report:
+        kernel.rename(aside)
+        threading.Timer(0.4, aside.rename, (kernel,)).start()
+        raise SandboxError("the engine is gone")
+
+    out, judge = watching(act)
+    assert judge.sources[1:] == [judge.sources[0]]
+    assert "nothing changed" not in out
+
+
 def test_a_file_in_the_middle_of_being_written_is_not_read(
     watching: Callable[..., tuple[str, Script]], report: Callable[..., Report], kernel: Path
 ) -> None:
@@ -309,7 +385,7 @@ def test_a_file_that_is_none_is_a_wrong_call(
 @pytest.mark.parametrize(
     ("before", "now", "word"),
     [
-        (100.0, 100.5, "same"),
+        (100.0, 100.9, "same"),
         (102.1, 100.0, "2.1% faster"),
         (100.0, 104.0, "4.0% slower"),
         (160.0, 100.0, "1.60× faster"),
@@ -318,21 +394,82 @@ def test_a_file_that_is_none_is_a_wrong_call(
 )
 def test_change_in_words(before: float, now: float, word: str) -> None:
     def timed(us: float) -> Timed:
-        return Timed(us, (0.995 * us, 1.005 * us))
+        return Timed(us, (0.995 * us, 1.005 * us), 5, True)
 
     assert change(timed(before), timed(now)) == word
 
 
 def test_a_change_below_what_a_quick_grading_tells_is_none() -> None:
-    assert change(Timed(100.0, (100.0, 100.0)), Timed(100.9, (100.9, 100.9))) == "same"
+    before, now = (Timed(us, (us, us), 5, True) for us in (100.0, 100.9))
+    assert change(before, now) == "same"
+
+
+@pytest.mark.parametrize(("rounds", "settled"), [(4, True), (5, False), (0, False)])
+def test_of_a_time_that_is_not_known_no_change_is_told(rounds: int, settled: bool) -> None:
+    known = Timed(100.0, (99.5, 100.5), 5, True)
+    other = Timed(10.0, (9.9, 10.1), rounds, settled)
+    assert change(known, other) == change(other, known) == "unsure"
+
+
+def test_a_pipe_is_read_until_its_reader_goes_away() -> None:
+    theirs, ours = os.pipe()
+    with os.fdopen(ours, "w") as pipe:
+        console = _Console(pipe)
+        assert is_read(console)
+        os.close(theirs)
+        assert not is_read(console)
+
+
+def test_a_file_and_a_stream_of_no_file_are_read(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        assert is_read(_Console(file))
+    assert is_read(_Console(io.StringIO()))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_a_real_watch(tmp_path: Path, number: signal.Signals, status: int) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("import torch\n\n\ndef softmax(x, out):\n    out.copy_(x.softmax(-1))\n")
+    process = _watch(kernel)
+    assert process.stdout is not None
+    with process.stdout:
+        _read_until(process.stdout, "tests are right")
+        save(kernel, "def softmax(x, out):\n    out.zero_()\n    while x.shape[1] > 1: pass\n")
+        _read_until(process.stdout, "wrong answer on test one_element")
+        started = [int(pid) for pid in _children(process.pid)]
+        assert started
+        process.send_signal(number)
+        assert process.wait(60) == status
+    _wait_until_gone(started)
+
+
+@pytest.mark.parametrize("last_words", ["watching", "tests are right", "settled"])
+def test_a_real_watch_ends_when_its_reader_goes_away(tmp_path: Path, last_words: str) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("import torch\n\n\ndef softmax(x, out):\n    out.copy_(x.softmax(-1))\n")
+    process = _watch(kernel)
+    assert process.stdout is not None
+    try:
+        with process.stdout:
+            _read_until(process.stdout, last_words)
+            started = [int(pid) for pid in _children(process.pid)]
+        assert process.wait(30) == 0
+        _wait_until_gone(started)
+    finally:
+        process.terminate()
+
+
+def _read_until(lines: Any, words: str) -> None:
+    for line in lines:
+        if words in line:
+            return
+    raise AssertionError(f"it ended without a word of {words!r}")
+
+
+def _watch(kernel: Path) -> subprocess.Popen[str]:
+    """The real program, on the CPU."""
     command = [sys.executable, "-m", "grader.cli", "watch", "softmax", str(kernel)]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         # Tests started in a shell's background inherit an interrupt that is ignored.
         ["env", "--default-signal=INT", *command, "--device", "cpu", "--sandbox", "process"],
         cwd=ROOT,
@@ -341,26 +478,13 @@ def test_a_real_watch(tmp_path: Path, number: signal.Signals, status: int) -> No
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert process.stdout is not None
-    with process.stdout:
-        _read_until(process.stdout, "tests are right")
-        save(kernel, "def softmax(x, out):\n    out.zero_()\n    while x.shape[1] > 1: pass\n")
-        _read_until(process.stdout, "wrong answer on test one_element")
-        started = {int(pid) for pid in _children(process.pid)}
-        assert started
-        process.send_signal(number)
-        assert process.wait(60) == status
+
+
+def _wait_until_gone(pids: list[int]) -> None:
     deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in started):
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline, "a runner outlives the watch"
         time.sleep(0.05)
-
-
-def _read_until(lines: Any, words: str) -> None:
-    for line in lines:
-        if words in line:
-            return
-    raise AssertionError(f"it ended without a word of {words!r}")
 
 
 def _children(pid: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from grader.judge import environment
 from grader.judge.timings import (
     COMPILED,
+    Ceilings,
     Environment,
     ProblemTimes,
     Timings,
@@ -77,9 +80,27 @@ def test_one_problem_is_exchanged_and_the_others_stay() -> None:
     assert list(changed.problems) == ["attention", "softmax"]
 
 
+def test_ceilings_stay_until_there_are_new_ones() -> None:
+    old, new = (
+        Ceilings(**asdict(environment.Ceilings(*rates))) for rates in ((1.0, 2.0, 3.0), (4, 5, 6))
+    )
+    first = timings().updated("softmax", times(), old)
+    assert first.updated("attention", times()).ceilings == old
+    assert first.updated("attention", times(), new).ceilings == new
+
+
+def test_a_record_from_before_ceilings_were_kept_is_read(tmp_path: Path) -> None:
+    path = save(tmp_path, timings(softmax=times()))
+    before = json.loads(path.read_text())
+    del before["ceilings"]
+    path.write_text(json.dumps(before))
+    assert load(tmp_path, H100) == timings(softmax=times())
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
+        ({"ceilings": {"bytes_per_s": 0}}, "ceilings"),
         ({"format": 2}, "format"),
         ({"ranked": False}, "ranked"),
         ({"gpu": "x"}, "gpu"),
@@ -140,6 +161,21 @@ def test_recorded_are_those_of_this_version_gpus_first(write_problem: WriteProbl
     save(folder, timings("NVIDIA B200", scale2=times(), other=times(problem)))
     found = [(one.hardware, one.device) for one in recorded(problem)]
     assert found == [("NVIDIA A100", "cuda"), ("NVIDIA H100", "cuda"), ("A CPU", "cpu")]
+
+
+@pytest.mark.parametrize(
+    ("folder", "root"), [("work/problems/scale", "work"), ("work/scale", "work")]
+)
+def test_where_the_times_of_a_problem_lie(
+    write_problem: WriteProblem, tmp_path: Path, folder: str, root: str
+) -> None:
+    place = tmp_path / folder
+    place.parent.mkdir(parents=True)
+    problem = Problem.load(write_problem().folder.rename(place))
+    assert folder_of(problem) == tmp_path / root / "reference" / "timings"
+    kept = save(folder_of(problem), timings(scale=times(problem)))
+    assert kept.parent == folder_of(problem)
+    assert [one.hardware for one in recorded(problem)] == [H100]
 
 
 def test_slug() -> None:

@@ -29,6 +29,14 @@ def test_a_valid_folder(make_folder: MakeFolder) -> None:
     assert problem.spec.tolerances["fp32"].atol == 1e-6  # written without a dot
 
 
+@pytest.mark.parametrize(
+    ("number", "flops"), [("5", 5), ("0", 0), ("2.5", 2.5), ("1e12", 1e12), ('"7"', 7)]
+)
+def test_a_plain_number_is_a_formula(make_folder: MakeFolder, number: str, flops: float) -> None:
+    problem = Problem.load(make_folder("flops: rows * cols", f"flops: {number}"))
+    assert problem.flops(problem.spec.benchmarks[0]) == flops
+
+
 def test_a_problem_may_ask_for_a_gpu_type(make_folder: MakeFolder) -> None:
     folder = make_folder("entry: scale", "gpu: A100 80GB\nentry: scale")
     assert Problem.load(folder).spec.gpu == "A100 80GB"
@@ -80,6 +88,8 @@ BAD = [
         "name: Tiny-1",
         "tests[0].name: string should match pattern '^[a-z][a-z0-9_]{0,63}$', got 'Tiny-1'",
     ),
+    ("flops: rows * cols", "flops: yes", "cost.flops: input should be a valid string, got True"),
+    ("flops: rows * cols", "flops: -5", "cost.flops: "),
     # YAML
     ("title: Scale", "title: Scale\ntitle: Other", "title: given twice"),
     ("rows: 1,", "rows: 1, rows: 2,", "tests[0].params.rows: given twice"),

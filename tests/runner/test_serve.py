@@ -228,6 +228,70 @@ def test_a_call_that_fails_is_told_and_the_next_one_runs(
     arena.close()
 
 
+def test_a_syntax_error_is_shown_where_it_is(
+    judge: Judge, capfd: pytest.CaptureFixture[str]
+) -> None:
+    judge.load("import torch\n\ndef add(x, n, out):\n    out.copy_(x + n\n")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].strip().endswith('submission.py", line 4')
+    assert [line.strip() for line in lines[1:]] == [
+        "out.copy_(x + n",
+        "^",
+        "SyntaxError: '(' was never closed",
+    ]
+
+
+def test_an_import_that_fails_is_shown_from_the_submission_on(
+    judge: Judge, capfd: pytest.CaptureFixture[str]
+) -> None:
+    judge.load("import json\njson.loads('{')\n")
+    shown = capfd.readouterr().err
+    assert 'submission.py", line 1' not in shown
+    assert shown.splitlines()[0].strip().endswith('submission.py", line 2, in <module>')
+    assert "json.loads('{')\n" in shown
+    assert "decoder.py" in shown  # what it calls stays
+    assert "serve.py" not in shown
+    assert "load.py" not in shown
+    assert shown.splitlines()[-1].startswith("json.decoder.JSONDecodeError: Expecting")
+
+
+def test_a_call_that_fails_is_shown_from_the_submission_on(
+    judge: Judge, capfd: pytest.CaptureFixture[str]
+) -> None:
+    judge.load("def add(x, n, out):\n    helper(n)\n\ndef helper(n):\n    n.nothing\n")
+    arena, _ = judge.lend()
+    judge.ask("call", set=0, scalars={})
+    arena.close()
+    lines = [line for line in capfd.readouterr().err.splitlines() if set(line.strip()) - {*"^~"}]
+    assert [line.strip().split('submission.py", ')[-1] for line in lines] == [
+        "line 2, in add",
+        "helper(n)",
+        "line 5, in helper",
+        "n.nothing",
+        "AttributeError: 'int' object has no attribute 'nothing'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    def __str__(self): raise SystemExit",
+        "    __cause__ = property(lambda self: 1 / 0)",
+        "    __traceback__ = property(lambda self: 1 / 0)",
+        "    __notes__ = property(lambda self: 1 / 0)",
+    ],
+)
+def test_an_error_that_cannot_be_shown_is_answered_all_the_same(judge: Judge, body: str) -> None:
+    judge.load(f"class Odd(Exception):\n{body}\n\ndef add(x, n, out):\n    raise Odd\n")
+    arena, _ = judge.lend()
+    assert judge.ask("call", set=0, scalars={}).status is Status.RUNTIME_ERROR
+    assert judge.ask("ping").status is Status.OK
+    arena.close()
+    at_import = judge.load(f"class Odd(Exception):\n{body}\n\nraise Odd\n")
+    assert at_import.status in (Status.COMPILE_ERROR, Status.RUNTIME_ERROR)
+    assert judge.ask("ping").status is Status.OK
+
+
 @pytest.mark.parametrize(
     ("kind", "request_"),
     [
@@ -290,6 +354,7 @@ def test_collection_is_on_again_after_a_round_that_failed(judge: Judge) -> None:
     arena, _ = judge.lend()
     judge.ask("ready", order=[0], graph=False)
     assert judge.ask("go").status is Status.RUNTIME_ERROR
+    judge.ask("ping")  # the one before it was answered first
     assert gc.isenabled()
     arena.close()
 
