@@ -18,8 +18,10 @@ def lead(
     colour: str,
     **style: Any,
 ) -> None:
-    """Text at a place given in fractions of the axes, and a thin line from there to its point."""
+    """Text at a place given in fractions of the axes, and a thin line from its left end to its
+    point."""
     line = {"arrowstyle": "-", "color": "#b0b0b0", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
+    line["relpos"] = (0, 0.5)  # of the text: else the line would begin in its middle, and cross it
     axes.annotate(
         text, point, at, frame, "axes fraction", arrowprops=line, color=colour, fontsize=9,
         annotation_clip=False, **style,
