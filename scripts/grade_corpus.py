@@ -123,13 +123,14 @@ ABOUT_TIME = {
     "all_at_once.py",
     "batches_calls.py",
     "done_in_flight.py",
-    "l2_persistence.py",
-    "overlapping_calls.py",
-    "peeks_ahead.py",
     "hostile_shaves_claim.py",
     "hostile_shaves_to_the_limit.py",
     "hostile_slows_baseline.py",
-    "hostile_starts_before_go.py",
+    "l2_persistence.py",
+    "overlapping_calls.py",
+    "overlaps_one_round.py",
+    "peeks_ahead.py",
+    "starts_before_go.py",
 }
 
 

@@ -185,7 +185,7 @@ def test_only_picks_by_part_of_a_path() -> None:
         ("accepted/hostile_shaves_to_the_limit.py", "ROUND_DOUBT_US"),
         ("accepted/hostile_shaves_to_the_limit.py", "RELATIVE_DOUBT"),
         ("rejected/peeks_ahead.py", "PINGS"),
-        ("accepted/hostile_starts_before_go.py", "PINGS"),
+        ("rejected/starts_before_go.py", "PINGS"),
         ("rejected/all_at_once.py", "PINGS"),
         ("rejected/all_at_once.py", "ROUND_DOUBT_US"),
         ("rejected/all_at_once.py", "RELATIVE_DOUBT"),

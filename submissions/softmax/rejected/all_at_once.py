@@ -1,7 +1,7 @@
 # grade: device=cuda rule=work_outside_call
 """All that shaves a little, together: starts before "go", says "done" early, claims to the limit.
 
-Like hostile_starts_before_go.py it watches the last input come by the copy engine and starts then.
+Like starts_before_go.py it watches the last input come by the copy engine and starts then.
 Like done_in_flight.py it says "done" when the rest will be over before the judge can look.
 Like hostile_shaves_to_the_limit.py it takes off all that the outside clock doubts. The clock alone
 would lose some 0.2 ms a round to it; but the judge looks at the outputs before it says "go".

@@ -1,10 +1,10 @@
-# grade: device=cuda
+# grade: device=cuda rule=work_outside_call or=accepted
 """Watches the last bytes of the last input, and starts the round when they change: before "go".
 
 It polls them with the copy engine, which does not hold up the judge's kernel as a waiting kernel
 would. So it starts when the inputs are complete and not sooner, some tens of microseconds ahead:
-the time in which the judge sees its copy done, says "go", and is heard. In between, every other
-time, the judge looks whether an output has been written.
+the time in which the judge sees its copy done, says "go", and is heard. In between the judge looks
+whether an output has been written; and it counts from the end of its copy, whenever it says "go".
 """
 
 import time
