@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from grader.cli.render import micros, render, speedup
+from grader.cli.render import interval, micros, render, speedup
 from grader.report import CaseResult, Mismatch, Report
 
 MakeReport = Callable[..., Report]
@@ -112,3 +112,13 @@ def test_micros(time_us: float, expected: str) -> None:
 )
 def test_speedup(ratio: float, expected: str) -> None:
     assert speedup(ratio) == expected
+
+
+@pytest.mark.parametrize(
+    ("ci_us", "shown"),
+    [(None, ""), ((9.9, 10.2), " ± 2.00%"), ((0.5, 19.9), " ± 99.00%"), ((1, 900), " ± over 100%")],
+)
+def test_an_interval_is_told_by_its_longer_arm(
+    ci_us: tuple[float, float] | None, shown: str
+) -> None:
+    assert interval(10, ci_us) == shown
