@@ -4,8 +4,8 @@
 
 FILE is an honest submission below `submissions/<problem>/`. For every benchmark case a table row
 gives the calls per round, the claim, and by how much the outside clock, less what it was gauged to
-cost, lies above the claim per round. What it is allowed (`Overhead.doubt_us`, and `RELATIVE_DOUBT`
-of the time) must cover the least of the residuals, and must not be much wider.
+cost, lies above the claim per round. What a score is allowed of that (`room_us`) must cover the
+least of the residuals.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import click
 
 from grader.judge.bench import opened
 from grader.judge.clock import (
-    RELATIVE_DOUBT,
     Bracket,
     Overhead,
     idle_rounds,
+    room_us,
 )
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
@@ -64,7 +64,7 @@ def _row(name: str, overhead: Overhead, brackets: list[Bracket]) -> None:
     calls = brackets[0].calls
     claim = _spread([b.claim_us / calls for b in brackets], 2)
     lies = [overhead.outside_us(b) - b.claim_us for b in brackets]
-    allowed = overhead.doubt_us + RELATIVE_DOUBT * brackets[0].claim_us
+    allowed = calls * room_us(brackets[0].claim_us / calls, calls)
     cells = [
         name,
         str(calls),

@@ -182,13 +182,15 @@ def test_only_picks_by_part_of_a_path() -> None:
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        ("accepted/hostile_shaves_to_the_limit.py", "ROUND_DOUBT_US"),
-        ("accepted/hostile_shaves_to_the_limit.py", "RELATIVE_DOUBT"),
+        ("accepted/hostile_shaves_to_the_limit.py", "LIMIT_US"),
+        ("accepted/hostile_shaves_to_the_limit.py", "LIMIT_SHARE"),
+        ("accepted/hostile_shaves_to_the_limit.py", "HEAD_US"),
         ("rejected/peeks_ahead.py", "PINGS"),
         ("rejected/starts_before_go.py", "PINGS"),
         ("rejected/all_at_once.py", "PINGS"),
-        ("rejected/all_at_once.py", "ROUND_DOUBT_US"),
-        ("rejected/all_at_once.py", "RELATIVE_DOUBT"),
+        ("rejected/all_at_once.py", "LIMIT_US"),
+        ("rejected/all_at_once.py", "LIMIT_SHARE"),
+        ("rejected/all_at_once.py", "HEAD_US"),
     ],
 )
 def test_a_forger_has_read_the_judges_source(file: str, name: str) -> None:

@@ -25,6 +25,8 @@ from grader.problem.spec import Argument, Case, Tolerance
 
 CHUNK = 4096
 """Elements that one program of the kernel compares: a slice of its own for the L2 bound."""
+TINY = 1e-300
+"""Stands for a sum of squares that is zero."""
 _COMPARED = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -112,9 +114,11 @@ class QuickLook:
             groups.append(_group(pieces, bounds_of(argument)))
         return cls(groups, len(answers.values))
 
-    def doubtful(self) -> set[int]:
-        """Indices of the sets that it finds something wrong with."""
+    def doubtful(self) -> tuple[set[int], int]:
+        """Indices of the sets that it finds something wrong with, and of the one whose outputs lie
+        furthest from the answers."""
         doubt = torch.zeros(self._count, dtype=torch.bool, device="cuda")
+        distance = torch.zeros(self._count, dtype=torch.float64, device="cuda")
         for group in self._groups:
             bad, error2, reference2 = _compare_all(group)
             limit2 = group.bounds.rel_l2**2
@@ -126,7 +130,8 @@ class QuickLook:
             whole_error2 = zeros.index_add(0, group.sets, error2)
             whole_reference2 = zeros.index_add(0, group.sets, reference2)
             doubt |= ~(whole_error2 <= limit2 * whole_reference2)
-        return set(doubt.nonzero().flatten().tolist())
+            distance += whole_error2 / (limit2 * whole_reference2).clamp_min(TINY)
+        return set(doubt.nonzero().flatten().tolist()), int(distance.nan_to_num().argmax())
 
 
 def load_kernels(code: ProblemCode) -> None:

@@ -13,9 +13,11 @@ from grader.judge.answers import Answers, QuickLook
 from grader.judge.cases import Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import (
+    LEAST_US,
     LONGER,
     PATIENCE,
     PLANS,
+    WORTHWHILE,
     Bracket,
     Overhead,
     Sample,
@@ -40,8 +42,8 @@ SPOT_ALLOWANCE = 2.0
 """Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
 THOROUGH_ONE_IN = 16
 """One round in so many, by lot, has a set that goes through every gate; the truth is dear. So has
-each whole round that looks faster from outside than those that had one, by more than the outside
-clock may be wrong by: no single round may win by a worse answer."""
+each whole round that looks faster from outside than all that had one, and of it the set that lies
+furthest from PyTorch's answer: no single round may win by a worse one."""
 FLOOR_SHARE = 0.95
 """A time below this share of the roofline's floor is held for review."""
 
@@ -57,11 +59,14 @@ BASELINE_DRIFT = 0.02
 class Bench:
     """Rounds of one benchmark case over one loan."""
 
-    def __init__(self, grading: Grading, case: Case, loan: Loan, overhead: Overhead) -> None:
+    def __init__(
+        self, grading: Grading, case: Case, loan: Loan, overhead: Overhead, longer: int = 1
+    ) -> None:
         self.grading = grading
         self.case = case
         self.loan = loan
         self.overhead = overhead
+        self.longer = longer
         self.plan = PLANS[grading.device, grading.effort]
         self.is_heavy = grading.ranks and is_heavy(grading.problem, case)
         self.graph = False
@@ -92,6 +97,12 @@ class Bench:
         bracket = self.bracket(index, order)
         self._last_us = bracket.claim_us
         complaint = self.health.complaint() if self.loan.device == "cuda" else None
+        if (
+            order is None
+            and self.lookout is not None
+            and self.lookout.was_blind(bracket.outside_us)
+        ):
+            complaint = "the judge could not watch"
         return Sample(bracket.claim_us / bracket.calls, self._outside_us(bracket), complaint)
 
     def _outside_us(self, bracket: Bracket) -> float:
@@ -115,12 +126,10 @@ class Bench:
         if whole and (eager_us := self.answers.compute()) is not None:
             self.eager_us.append(eager_us)
         outside_us = self._outside_us(bracket)
-        doubt_us = self.overhead.doubt_us / bracket.calls
-        is_fast = whole and outside_us < self._vouched_us - doubt_us
-        is_thorough = is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0
-        self._expect_right(chosen, secrets.choice(chosen) if is_thorough else None)
-        if whole and is_thorough:
-            self._vouched_us = min(self._vouched_us, outside_us)
+        is_fast = whole and outside_us < self._vouched_us
+        self._expect_right(chosen, is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0)
+        if is_fast:
+            self._vouched_us = outside_us
         if lookout is not None:  # after that, since a wrong answer is no broken rule
             self._expect_order(lookout, chosen)
         return bracket
@@ -165,7 +174,8 @@ class Bench:
 
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""
-        seed = seed_for(self.grading.master, "benchmark", self.case.name, self.calls, index, i)
+        path = ("benchmark", self.case.name, self.calls, self.longer, index, i)
+        seed = seed_for(self.grading.master, *path)
         values = self.grading.code.inputs(self.case, seed)
         for name, value in self.loan.scalars.items():
             if values[name] != value:  # the runner was told the scalars once
@@ -176,17 +186,20 @@ class Bench:
                 )
         return values
 
-    def _expect_right(self, chosen: list[int], thorough: int | None) -> None:
-        """Check every output of a round. Raises `SubmissionFault`."""
+    def _expect_right(self, chosen: list[int], is_thorough: bool) -> None:
+        """Check every output of a round, and one set through every gate. Raises
+        `SubmissionFault`."""
         grading, loan = self.grading, self.loan
 
         def look() -> Finding:
-            doubtful = set(chosen)
+            doubtful, furthest = set(chosen), secrets.choice(chosen)
             if self.quick is not None and len(chosen) == self.calls:
-                doubtful = self.quick.doubtful()
-            if thorough is not None:
-                doubtful.add(thorough)
-            return worst([self.look(i, i == thorough) for i in chosen if i in doubtful])
+                doubtful, furthest = self.quick.doubtful()
+            if is_thorough:
+                doubtful.add(furthest)
+            return worst(
+                [self.look(i, is_thorough and i == furthest) for i in chosen if i in doubtful]
+            )
 
         found = look()
         grading.judge(loan, found, look)
@@ -252,15 +265,10 @@ def opened(grading: Grading, case: Case, sharing: int = 1, longer: int = 1) -> I
     be. `sharing` is how many of them must fit into the device's memory; `longer`, how many times as
     long as usual its rounds are."""
     template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
-    usual, calls = (
-        calls_per_round(
-            grading.problem, case, template, grading.device, grading.effort, sharing, times
-        )
-        for times in (1, longer)
-    )
+    usual, calls = (_calls(grading, case, template, sharing, times) for times in (1, longer))
     loan = Loan(grading.problem, case, template, calls, grading.device)
     try:
-        bench = Bench(grading, case, loan, grading.overhead(case).of_rounds(calls / usual))
+        bench = Bench(grading, case, loan, grading.overhead(case).of_rounds(calls / usual), longer)
         grading.lend(loan)
         bench.warm_up()
         yield bench
@@ -271,10 +279,16 @@ def opened(grading: Grading, case: Case, sharing: int = 1, longer: int = 1) -> I
         loan.close()
 
 
+def _calls(grading: Grading, case: Case, template: Values, sharing: int, longer: int) -> int:
+    device, effort = grading.device, grading.effort
+    return calls_per_round(grading.problem, case, template, device, effort, sharing, longer)
+
+
 def benchmark(grading: Grading, case: Case) -> CaseResult:
     """Measure one benchmark case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
-    bench, timing = _timed(grading, case, 1, PATIENCE)
-    if timing.overruled and timing.fault is None:
+    can_be_longer = _can_be_longer(grading, case)
+    bench, timing = _timed(grading, case, 1, PATIENCE if can_be_longer else None)
+    if can_be_longer and timing.overruled and timing.fault is None:
         bench, timing = _timed(grading, case, LONGER)
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
@@ -283,12 +297,21 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
     return _result(bench, timing)
 
 
+def _can_be_longer(grading: Grading, case: Case) -> bool:
+    """Whether memory, and the chip's power limit, leave room for rounds that are much longer."""
+    if not grading.ranks or is_heavy(grading.problem, case):
+        return False
+    template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
+    usual, longer = (_calls(grading, case, template, 1, times) for times in (1, LONGER))
+    return longer >= WORTHWHILE * usual
+
+
 def _timed(
     grading: Grading, case: Case, longer: int, patience: int | None = None
 ) -> tuple[Bench, Timing]:
     with opened(grading, case, longer=longer) as bench:
-        doubt_us = bench.overhead.doubt_us * longer if grading.ranks else None
-        return bench, measure(bench.next, bench.plan, bench.calls, bench.graph, doubt_us, patience)
+        timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks, patience)
+    return bench, timing
 
 
 def _result(bench: Bench, timing: Timing) -> CaseResult:
@@ -315,7 +338,7 @@ def _result(bench: Bench, timing: Timing) -> CaseResult:
         external_us=timing.external_us,
         cold_us=bench.cold_us,
         rounds=timing.rounds,
-        round_us=[round(us, 3) for us in timing.round_us],
+        round_us=[max(round(us, 3), LEAST_US) for us in timing.round_us],
         calls_per_round=timing.calls_per_round,
         converged=timing.converged,
         graph=timing.graph,

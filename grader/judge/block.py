@@ -25,9 +25,9 @@ it is a quiet NaN whose payload no arithmetic makes: hardware's own NaN is 0x7FF
 vector compare masks, seen in PyTorch's softmax, are all ones."""
 GUARD = 0xA5
 LATTICES, MOST_PROBES = 2, 512
-"""A probe takes the words of so many lattices, each of at most so many words, evenly spread over
-all outputs of the chosen sets. Four times as many take 0.1 ms more where outputs are large, and not
-where they are small."""
+"""A probe takes a word of each set's outputs, and the words of so many lattices, each of at most so
+many words, evenly spread over all that the chosen sets may write. Four times as many take 0.1 ms
+more where outputs are large, and not where they are small."""
 JITTER = 64
 """A lattice's pitch is up to one part in so many shorter than it could be."""
 QUIET_US = 100.0
@@ -56,6 +56,8 @@ class Block:
         image_bytes = self.head_bytes if item_bytes else layout.nbytes
         self.image = torch.full((image_bytes,), GUARD, dtype=torch.uint8, device=device)
         self.snapshot = torch.empty(self.tail_bytes, dtype=torch.uint8, device=device)
+        self.written = [(0, self.tail_bytes // self.count)]
+        """Offset and size in bytes of what a call writes, in what it may write of the first set."""
         self._lattices: list[range] = []
         self._probed = torch.empty(0, dtype=torch.int64)
         self._begun_ns = 0
@@ -64,7 +66,7 @@ class Block:
         self._marks: list[Any] = []
         if device == "cuda":
             self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            self._peek = Peek(LATTICES * MOST_PROBES)
+            self._peek = Peek(LATTICES * MOST_PROBES + self.count)
         # Last, so that a block for which memory is short leaves nothing behind.
         self.arena = new_arena(device, layout.nbytes)
 
@@ -72,12 +74,13 @@ class Block:
         """Poison the outputs in the arena and aim the probe at the sets that will be called."""
         if self.item_bytes:
             fill_with_poison(self.arena.buffer[self.head_bytes :], self.item_bytes)
-        words = self.tail_bytes // 8
-        first = 0
-        if len(chosen) == 1:
-            words //= self.count
-            first = chosen[0] * words
-        self._lattices = [_lattice(first, words) for _ in range(LATTICES)]
+        each = self.tail_bytes // self.count // 8
+        first, sets = (chosen[0], 1) if len(chosen) == 1 else (0, self.count)
+        self._lattices = [_lattice(first * each, sets * each) for _ in range(LATTICES)]
+        # Of small outputs, most words between them are guards.
+        offset, nbytes = secrets.choice(self.written)
+        word = first * each + offset // 8 + secrets.randbelow(-(-nbytes // 8))
+        self._lattices.append(range(word, word + sets * each, each))
         self.probe()  # for nothing but to have its code at hand when the clock runs
         self.settle()  # else the clock would start while the poison is still being written
 

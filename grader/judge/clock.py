@@ -41,27 +41,29 @@ costs the same whatever its calls are, but publishing it must last for some exch
 PINGS, PINGS_A_LOOK = 20, 4
 """Exchanges before a round, which wake both processors: cold ones make a round's cost vary by
 0.3 ms. They go on while inputs are published, with a look at the outputs after every so many."""
-RELATIVE_DOUBT = 0.001
-"""Share of the outside time that the outside clock may be wrong by."""
-ROUND_DOUBT_US, MOST_DOUBT_US = 120.0, 360.0
-"""Microseconds per round that it may be wrong by on a quiet machine, and on a noisy one: by so much
-the shortest of some honest rounds may lie above its claim (docs/measurements.md). Most of it is
-that processors are slow to begin after the milliseconds that a long round took."""
+LIMIT_US, LIMIT_SHARE = 3.0, 0.02
+"""What nobody may gain per call: the larger of so much, and this share of the time."""
+HEAD_US = 40.0
+"""Microseconds per round that a forger may save unseen, and that the clock outside therefore does
+not let pass: between the end of the copy and "go" he can begin in memory of his own."""
+ROUND_DOUBT_US, MOST_DOUBT_US = 110.0, 360.0
+"""Microseconds per round by which the shortest of some honest rounds may lie above its claim, on a
+quiet machine and on a noisy one (docs/measurements.md). Most of it is that processors are slow to
+begin after the milliseconds that a long round took. A round has so many calls that the limit leaves
+room for the first; fewer where `HEAVY_SHARE` or the device's memory ask for that. A claim is called
+forged beyond the second, and no sooner."""
 NOISE = 2.0
 """On a noisy machine the doubt is so many times what a typical round costs more than the least."""
-GAIN_US, GAIN_SHARE = 2.4, 0.016
-"""What a score is given of the doubt per call: at most so much, or this share of the time, so that
-a forger's gain stays below 3 microseconds, or 2 %, however noisy the machine is and however few the
-calls. A round has so many calls that the usual doubt is no more; fewer where `HEAVY_SHARE` or the
-device's memory ask for that."""
-PATIENCE, LONGER = 9, 3
+PATIENCE, LONGER, WORTHWHILE = 9, 3, 1.5
 """When after so many rounds the outside clock still allows nothing as short as the claim, a case is
-measured anew in rounds so many times as long. What a round costs does not grow with its calls, so
-they bear as much more doubt, which per call is the same: for machines noisier than they seemed."""
+measured anew in rounds so many times as long, where they can be this much longer at least. What a
+round costs does not grow with its calls, so they leave as much more room for it."""
 HEAVY_SHARE = 0.5
 """Rounds of tensor-core work have so much fewer calls: long ones reach the chip's power limit, and
 tell another clock each time. With three quarters of the calls (18 ms a round) no int4 product of
 4096 rows settled in 19 gradings. A kernel of this kind is seldom near the roofline's floor."""
+SHORT_US = 2000.0
+"""A round that could be over in so much, at the floor, is not too long for that."""
 LEAST_CALLS = 4
 COLD_L2 = 3
 """All sets of a round together are at least this many times the L2 cache."""
@@ -72,7 +74,7 @@ AGREE_SHARE = 0.005
 """Where the outside clock allows no less than the claim and this share more, nothing has settled:
 an honest kernel had bad luck and shall not rank by it, and a forger shall not rank at all."""
 FORGED_SHARE = 0.9
-"""A claim below this share of what is beyond the outside clock's doubt is a forgery, not noise."""
+"""A claim below this share of what is beyond all doubt is a forgery, not noise."""
 FORGED_LEAST_US = 3.0
 """Differences per call below this are within the doubt of any clock outside."""
 LEAST_US = 1e-3
@@ -274,12 +276,14 @@ def calls_per_round(
         return plan.most_calls
     layout = arrange([wanted(problem, case, template)])
     properties = torch.cuda.get_device_properties()
-    needed = ROUND_DOUBT_US / max(GAIN_US, GAIN_SHARE * floor_us(problem, case))
-    if is_heavy(problem, case):
+    least_us = floor_us(problem, case)
+    needed = (ROUND_DOUBT_US + HEAD_US) / max(LIMIT_US, LIMIT_SHARE * least_us)
+    if is_heavy(problem, case) and needed * least_us > SHORT_US:
         needed *= HEAVY_SHARE
     cold_enough = math.ceil(COLD_L2 * properties.L2_cache_size / layout.nbytes) + 1
     tail_bytes = layout.nbytes - layout.writable_at
-    held_bytes = 2 * layout.nbytes + 2 * tail_bytes  # block and image, snapshot and answers
+    image_bytes = layout.writable_at if item_bytes(problem, case) else layout.nbytes
+    held_bytes = layout.nbytes + image_bytes + 2 * tail_bytes  # with the snapshot and the answers
     room = int(properties.total_memory * MEMORY_SHARE / sharing) // held_bytes
     wanted_calls = min(max(math.ceil(needed), cold_enough), plan.most_calls) * longer
     return max(LEAST_CALLS, min(wanted_calls, room))
@@ -331,7 +335,8 @@ def run_round(
         lookout.look()
     sequence = session.fire(go, what)
     if lookout is not None:
-        lookout.watch(lambda: not session.has_reply())
+        end_s = time.monotonic() + limit_s
+        lookout.watch(lambda: not session.has_reply() and time.monotonic() < end_s)
     reply = session.take(sequence, limit_s, what)
     block.probe()
     outside_us = block.since_published_us()
@@ -350,14 +355,14 @@ def measure(
     plan: Plan,
     calls: int,
     graph: bool,
-    doubt_us: float | None,
+    ranks: bool,
     patience: int | None = None,
 ) -> Timing:
     """Rounds until the claim is known well enough, and the verdict of the outside clock.
 
-    `one_round(i)` runs round i, checks every output of it, and gives its sample. `doubt_us` is what
-    the outside clock may be wrong by per round; without it, claims are taken as such. A claim below
-    what is beyond that doubt is a forgery; a score is given no more of it than `GAIN_US`.
+    `one_round(i)` runs round i, checks every output of it, and gives its sample. Unless the times
+    are to rank, claims are taken as such. Else a score is given no more than `LIMIT_US` below what
+    the outside clock saw, and a claim far below what is beyond doubt is a forgery.
 
     No round can look shorter from outside than it was, only longer, so the shortest is the truest.
     Where it still says a little more than is claimed, rounds go on: an honest submission had bad
@@ -376,12 +381,11 @@ def measure(
         claims = [s.claim_us for s in samples]
         claim, (low, high) = stats.middle(claims)
         external = min(s.external_us for s in samples)
-        beyond_doubt = allowed = 0.0
-        if doubt_us is not None:
-            least = external * (1 - RELATIVE_DOUBT)
-            beyond_doubt = least - doubt_us / calls
-            allowed = max(beyond_doubt, least - max(GAIN_US, GAIN_SHARE * external))
-        unlucky = allowed > claim and _forged(claim, beyond_doubt) is None
+        allowed, forged = 0.0, None
+        if ranks:
+            allowed = external - room_us(external, calls)
+            forged = _forged(claim, min(allowed, external - MOST_DOUBT_US / calls))
+        unlucky = allowed > claim and forged is None
         if stats.is_narrow(claims, plan.relative, plan.least_rounds) and not unlucky:
             break
         if unlucky and patience is not None and len(samples) >= patience:
@@ -404,8 +408,13 @@ def measure(
         and not any(s.complaint for s in samples),
         graph=graph,
         overruled=allowed > claim,
-        fault=_forged(claim, beyond_doubt),
+        fault=forged,
     )
+
+
+def room_us(external_us: float, calls: int) -> float:
+    """Microseconds per call by which a score may be less than the outside clock saw."""
+    return max(0.0, max(LIMIT_US, LIMIT_SHARE * external_us) - HEAD_US / calls)
 
 
 def _forged(claim_us: float, least_us: float) -> Fault | None:

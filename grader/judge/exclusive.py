@@ -41,7 +41,16 @@ def _open(path: Path) -> int:
     try:
         fd = os.open(path, flags)
     except FileNotFoundError:
-        fd = os.open(path, flags | os.O_CREAT, 0o644)
+        try:
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            os.fchmod(fd, 0o644)  # whatever the umask
+        except FileExistsError:
+            fd = os.open(path, flags)
+    except OSError as error:
+        raise SandboxError(
+            f"{path} cannot be opened ({error.strerror}); remove it, since gradings wait for each "
+            "other there"
+        ) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise SandboxError(

@@ -58,7 +58,12 @@ def grade(
     if any(fault.killed for fault in record.faults):
         record = _recorded(run)
         record.notes.append("graded twice: the first time, its runner was killed")
-    return _report(problem, submission, sandbox, device, master, effort, record)
+    report = partial(_report, problem, submission, sandbox, device, master, effort, record)
+    try:
+        return report()
+    except Exception as error:  # noqa: BLE001 - as above: numbers that nothing can be made of
+        _blame_us(record, error)
+        return report()
 
 
 def _recorded(run: Callable[[Record], None]) -> Record:
@@ -72,9 +77,13 @@ def _recorded(run: Callable[[Record], None]) -> Record:
         except (ProblemError, SandboxError):
             raise
         except Exception as error:  # noqa: BLE001 - a bug of ours is never the submission's fault
-            record.faults.append(Fault(Verdict.JUDGE_ERROR, f"{type(error).__name__}: {error}"))
-            record.notes.append(traceback.format_exc(limit=-5))
+            _blame_us(record, error)
     return record
+
+
+def _blame_us(record: Record, error: Exception) -> None:
+    record.faults.append(Fault(Verdict.JUDGE_ERROR, f"{type(error).__name__}: {error}"))
+    record.notes.append("".join(traceback.format_exception(error, limit=-5)))
 
 
 def _run(

@@ -24,6 +24,8 @@ class Loan(Block):
         self.case = case
         layout = arrange([wanted(problem, case, template)] * count)
         super().__init__(layout, item_bytes(problem, case), device)
+        written = [(offset - self.head_bytes, n) for offset, n in outputs_of(problem, layout) if n]
+        self.written = written or self.written
         try:
             self._lay_out(template)
         except BaseException:

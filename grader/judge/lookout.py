@@ -26,7 +26,9 @@ BEFORE = 3
 """Words of every set that are read before "go": one near the start, one near the end, one anywhere.
 Few, since the outside clock runs; whoever began while inputs were published has written whole
 sets, and whoever began just now has won no more than this look takes."""
-MOST_READS = 4096
+MOST_READS = 8192
+SLOWEST_READ_US = 100.0
+"""One takes some 10 µs. With fewer looks at a round than this gives, it was not watched."""
 MOST_PITCH_BYTES = 1 << 31
 """CUDA's limit of the distance between rows of a copy."""
 
@@ -40,7 +42,8 @@ class Lookout:
     def __init__(self, block: Block, outputs: list[tuple[int, int]]) -> None:
         self._block = block
         self._set_bytes = block.tail_bytes // block.count
-        self._outputs = [(offset, nbytes // 8) for offset, nbytes in outputs if nbytes >= 8]
+        # The rest of a last word is guard, and lies there as it was.
+        self._outputs = [(offset, -(-nbytes // 8)) for offset, nbytes in outputs if nbytes]
         rows = BEFORE + MOST_READS
         self._peek = Peek(rows * block.count)
         self._seen = self._peek.words.view(rows, block.count)
@@ -52,8 +55,7 @@ class Lookout:
     def can_watch(block: Block, outputs: list[tuple[int, int]]) -> bool:
         """Whether there is a copy engine, and whether it reaches so far."""
         near_enough = block.tail_bytes // block.count < MOST_PITCH_BYTES
-        large_enough = any(nbytes >= 8 for _, nbytes in outputs)
-        return block.device == "cuda" and near_enough and large_enough
+        return block.device == "cuda" and near_enough and any(nbytes for _, nbytes in outputs)
 
     def aim(self) -> None:
         """Choose new places, before the clock runs."""
@@ -77,6 +79,11 @@ class Lookout:
         """Whether outputs had been written before "go"."""
         seen = self._seen[:BEFORE].to(self._block.device)
         return bool((seen != self._untouched(self._before))[:, order].any())
+
+    def was_blind(self, round_us: float) -> bool:
+        """Whether it could hardly look while a round of so many microseconds went on, as may be
+        where somebody keeps the copy engine busy."""
+        return self._reads < min(round_us / SLOWEST_READ_US, MOST_READS)
 
     def side_by_side(self, order: list[int]) -> bool:
         """Whether a later call of `order` was seen to have begun before an earlier one ended.

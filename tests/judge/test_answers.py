@@ -337,7 +337,7 @@ def test_the_graph_answers_anew_from_fresh_inputs(whole: Round) -> None:
 
 @pytest.mark.cuda
 def test_an_honest_round_leaves_no_doubt(whole: Round) -> None:
-    assert whole.look.doubtful() == set()
+    assert whole.look.doubtful()[0] == set()
     assert [whole.by_check(index) for index in range(ROUND)] == [None] * ROUND
 
 
@@ -376,10 +376,12 @@ def test_a_spoilt_set_is_doubted_and_no_other(
             target = max(targets, key=torch.Tensor.numel) if which else targets[0]
             kept = target.clone()
             spoiler(target.view(-1))
-            assert whole.look.doubtful() == {index}, (argument.name, which)
+            doubtful, furthest = whole.look.doubtful()
+            assert doubtful == {index}, (argument.name, which)
+            assert furthest == index or spoiler in (unwritten, one_nan)  # NaN is no distance
             assert whole.by_check(index) is not None
             target.copy_(kept)
-    assert whole.look.doubtful() == set()
+    assert whole.look.doubtful()[0] == set()
 
 
 @pytest.mark.cuda
@@ -401,7 +403,7 @@ def test_what_an_elementwise_bound_refuses_at_random_is_doubted(whole: Round) ->
         refused = "are off by more than" in (whole.by_check(0) or "")
         seen[refused] += 1
         if refused:
-            assert whole.look.doubtful() == {0}, (argument.name, share, size)
+            assert whole.look.doubtful() == ({0}, 0), (argument.name, share, size)
         target.copy_(kept)
     assert min(seen.values()) >= 5, seen
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.judge.lookout import overlapped
+from grader.judge.lookout import MOST_READS, Lookout, overlapped
 
 U, W = False, True
 
@@ -14,6 +15,18 @@ U, W = False, True
 def looks(*rows: list[bool]) -> torch.Tensor:
     """Looks in the order of time; a row has one word per call."""
     return torch.tensor(rows, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("reads", "round_us", "blind"),
+    [(80, 900, False), (8, 900, True), (0, 900, True), (MOST_READS, 5e6, False)],
+)
+def test_a_round_that_could_hardly_be_watched_is_known(
+    reads: int, round_us: float, blind: bool
+) -> None:
+    lookout = Lookout.__new__(Lookout)
+    lookout._reads = reads
+    assert lookout.was_blind(round_us) is blind
 
 
 def test_no_look_says_nothing() -> None:

@@ -14,8 +14,9 @@ from grader.runner import serve
 from grader.runner.serve import Server
 
 PINGS = 20  # these as in grader/judge/clock.py
-ROUND_DOUBT_US = 120.0
-RELATIVE_DOUBT = 0.001
+LIMIT_US = 3.0
+LIMIT_SHARE = 0.02
+HEAD_US = 40.0
 EARLY_NS = 40_000
 UNDER_NS = 50_000  # a claim below what is allowed becomes what is allowed
 PATIENCE_S = 0.1
@@ -79,7 +80,8 @@ def almost(self, body):
         pass
     started_ns = 0
     spent_ns = time.perf_counter_ns() - start_ns
-    return max(int(spent_ns * (1 - RELATIVE_DOUBT) - ROUND_DOUBT_US * 1e3) - UNDER_NS, 1)
+    room_ns = max(LIMIT_US * len(self.sets) * 1e3, LIMIT_SHARE * spent_ns) - HEAD_US * 1e3
+    return max(int(spent_ns - room_ns) - UNDER_NS, 1)
 
 
 serve.receive_request, serve.stay_awake, Server._timed = listening, watchful, almost
