@@ -17,7 +17,7 @@ import torch
 from grader.arena import Layout
 from grader.arena.host import HostArena
 from grader.arena.layout import GUARD_BYTES
-from grader.judge.peek import Peek
+from grader.judge.peek import MOST_PITCH_BYTES, Peek
 
 POISON = {1: 0xA5, 2: 0xFFE5, 4: 0xFFE5A5A5, 8: 0xFFFDE5A5A5A5A5A5}
 """Bits of every element of an output before a call, by its size in bytes. As a float of that size
@@ -74,13 +74,7 @@ class Block:
         """Poison the outputs in the arena and aim the probe at the sets that will be called."""
         if self.item_bytes:
             fill_with_poison(self.arena.buffer[self.head_bytes :], self.item_bytes)
-        each = self.tail_bytes // self.count // 8
-        first, sets = (chosen[0], 1) if len(chosen) == 1 else (0, self.count)
-        self._lattices = [_lattice(first * each, sets * each) for _ in range(LATTICES)]
-        # Of small outputs, most words between them are guards.
-        offset, nbytes = secrets.choice(self.written)
-        word = first * each + offset // 8 + secrets.randbelow(-(-nbytes // 8))
-        self._lattices.append(range(word, word + sets * each, each))
+        self._aim(chosen)
         self.probe()  # for nothing but to have its code at hand when the clock runs
         self.settle()  # else the clock would start while the poison is still being written
 
@@ -159,6 +153,16 @@ class Block:
         """Wait until everything asked of the device so far is done."""
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+    def _aim(self, chosen: list[int]) -> None:
+        """Choose where the probe looks: secret places in what the chosen sets may write."""
+        each = self.tail_bytes // self.count // 8
+        first, sets = (chosen[0], 1) if len(chosen) == 1 else (0, self.count)
+        self._lattices = [_lattice(first * each, sets * each) for _ in range(LATTICES)]
+        if 8 * each < MOST_PITCH_BYTES:  # between small outputs, most words are guards
+            offset, nbytes = secrets.choice(self.written)
+            word = first * each + offset // 8 + secrets.randbelow(-(-nbytes // 8))
+            self._lattices.append(range(word, word + sets * each, each))
 
     def _aims(self) -> torch.Tensor:
         """Where the probe looks: indices of words of the writable part."""

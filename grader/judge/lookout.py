@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from grader.judge.block import Block, poison_word
-from grader.judge.peek import Peek
+from grader.judge.peek import MOST_PITCH_BYTES, Peek
 
 ENDS, ANYWHERE = 3, 2
 """Places in every set that are read in turn: so many near the start of its outputs and as many near
@@ -29,8 +29,6 @@ sets, and whoever began just now has won no more than this look takes."""
 MOST_READS = 8192
 SLOWEST_READ_US = 100.0
 """One takes some 10 µs. With fewer looks at a round than this gives, it was not watched."""
-MOST_PITCH_BYTES = 1 << 31
-"""CUDA's limit of the distance between rows of a copy."""
 
 
 class Lookout:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import torch
 
+MOST_PITCH_BYTES = 1 << 31
+"""CUDA's limit of the distance between rows of a copy."""
+
 
 class Peek:
     """Reads words of 8 bytes into `words`, int64 [capacity], in host memory."""

@@ -207,6 +207,29 @@ def test_a_probe_of_one_set_stays_within_it(loan: Loan) -> None:
     assert int(loan._aims().max()) < loan.tail_bytes // 8
 
 
+@pytest.mark.parametrize("chosen", [[0, 1, 2], [1]])
+def test_each_output_is_probed_where_it_is_and_not_only_beside_it(chosen: list[int]) -> None:
+    """The smallest of outputs has one word among the sixty-four of its guard."""
+    problem = Problem.load(Path(__file__).resolve().parents[2] / "problems/multi_tensor_adamw")
+    loan = lend(problem, name="one_element")
+    try:
+        written = {
+            offset // 8 + i * loan.tail_bytes // COUNT // 8
+            for i in range(COUNT)
+            for offset, _ in loan.written
+        }
+        seen: set[int] = set()
+        for _ in range(60):
+            loan.ready(chosen)
+            last = loan._lattices[-1]
+            assert len(last) == len(chosen)
+            assert set(last) <= written
+            seen |= set(last)
+        assert len(seen) == len(loan.written) * len(chosen)
+    finally:
+        loan.close()
+
+
 def test_what_comes_late_is_collected_again(loan: Loan) -> None:
     loan.ready([0])
     loan.publish([0])
