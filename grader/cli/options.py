@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import getpass
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,3 +113,23 @@ def check_user(name: str | None) -> str:
     if not (len(name.strip()) > 0 and len(name) <= 40 and name.isprintable()):
         raise click.UsageError("--user must be 1 to 40 printable characters")
     return name.strip()
+
+
+def check_writable(path: Path) -> None:
+    """Raise click.UsageError unless something can be made in the folder that `path` is to be in.
+
+    It is tried, since permissions do not tell: of root, or of /proc.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            path.lstat()  # finds a name that is too long
+        tempfile.TemporaryDirectory(prefix=".grade-", dir=path.absolute().parent).cleanup()
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> click.UsageError:
+    """What to raise when nothing can be written at `path`."""
+    return click.UsageError(
+        f"--out: {path} cannot be written ({error.strerror or error}); name another place"
+    )

@@ -98,9 +98,8 @@ Measure = Callable[[Spot, float], float]
 def draw(picture: Picture, path: Path) -> None:
     """Write the picture as PNG or SVG, by the suffix of `path`. Raises OSError."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # of glyphs that the font lacks: nothing that a user can mend
+        # Of glyphs that the font lacks: nothing that a user can mend.
+        warnings.simplefilter("ignore")
         compose(picture).savefig(path, format=path.suffix[1:])
 
 

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grader.cli.desk import Desk
-from grader.cli.options import db_option, device_option, find_problem, sandbox_option
-from grader.cli.profile import check_writable, unwritable
+from grader.cli.options import (
+    check_writable,
+    db_option,
+    device_option,
+    find_problem,
+    sandbox_option,
+    unwritable,
+)
 
 if TYPE_CHECKING:
     from grader.cli.pictures import Ceiling, Picture, Series

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import shutil
@@ -14,7 +13,14 @@ from typing import TYPE_CHECKING
 import click
 
 from grader.cli.desk import Desk
-from grader.cli.options import device_option, find_problem, json_option, sandbox_option
+from grader.cli.options import (
+    check_writable,
+    device_option,
+    find_problem,
+    json_option,
+    sandbox_option,
+    unwritable,
+)
 from grader.cli.submit import Job, judge_error, tell, unwinding
 
 if TYPE_CHECKING:
@@ -141,26 +147,6 @@ def check_folder(folder: Path) -> None:
     check_writable(folder / FILES["profile"])
     if others := {f.name for f in folder.iterdir()} - {*FILES.values()}:
         raise click.UsageError(f"--out: {folder} holds other files ({min(others)}); name another")
-
-
-def check_writable(path: Path) -> None:
-    """Raise click.UsageError unless something can be made in the folder that `path` is to be in.
-
-    It is tried, since permissions do not tell: of root, or of /proc.
-    """
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            path.lstat()  # finds a name that is too long
-        tempfile.TemporaryDirectory(prefix=".grade-", dir=path.absolute().parent).cleanup()
-    except OSError as error:
-        raise unwritable(path, error) from None
-
-
-def unwritable(path: Path, error: OSError) -> click.UsageError:
-    """What to raise when nothing can be written at `path`."""
-    return click.UsageError(
-        f"--out: {path} cannot be written ({error.strerror or error}); name another place"
-    )
 
 
 def write(folder: Path, found: Profile, bulk: Bulk) -> Profile:

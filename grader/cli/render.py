@@ -265,12 +265,12 @@ def micros(time_us: float) -> str:
 
 
 def interval(time_us: float, ci_us: tuple[float, float] | None) -> str:
-    """The relative half-width of a confidence interval, as `` ± 0.12%``; empty without one. Beyond
-    all of the time its digits say nothing."""
+    """The relative half-width of a confidence interval, as `` ± 0.12%``; empty without one. Where
+    it is more than the time itself, its digits say nothing."""
     if ci_us is None or time_us <= 0:
         return ""
     share = max(ci_us[1] - time_us, time_us - ci_us[0]) / time_us
-    return f" ± {share:.2%}" if share < 1 else " ± over 100%"
+    return f" ± {share:.2%}" if share <= 1 else "  did not settle"
 
 
 # What went wrong ---------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from grader.judge.clock import (
 )
 from grader.judge.grading import Grading
 from grader.judge.health import Health, gpu_state
-from grader.judge.loan import Loan, outputs_of
+from grader.judge.loan import Loan
 from grader.judge.lookout import Lookout
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
@@ -60,7 +60,7 @@ class Bench:
     """Rounds of one benchmark case over one loan."""
 
     def __init__(
-        self, grading: Grading, case: Case, loan: Loan, overhead: Overhead, longer: int = 1
+        self, grading: Grading, case: Case, loan: Loan, overhead: Overhead, longer: int, most: int
     ) -> None:
         self.grading = grading
         self.case = case
@@ -69,6 +69,9 @@ class Bench:
         self.longer = longer
         self.plan = PLANS[grading.device, grading.effort]
         self.is_heavy = grading.ranks and is_heavy(grading.problem, case)
+        self.can_be_longer = grading.ranks and not self.is_heavy and most >= WORTHWHILE * self.calls
+        """Whether memory, for `most` calls, and the chip's power limit leave room for rounds that
+        are much longer."""
         self.graph = False
         self.cold_us: float | None = None
         """Latency of a single call by the outside clock, launch included; of the second one."""
@@ -81,8 +84,7 @@ class Bench:
         """The sample of a round that the warm-up ended with."""
         self._last_us = 0.0
         self.health = Health()
-        outputs = outputs_of(grading.problem, loan.layout)
-        self.lookout = Lookout(loan, outputs) if Lookout.can_watch(loan, outputs) else None
+        self.lookout = Lookout.over(loan)
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
 
@@ -265,10 +267,16 @@ def opened(grading: Grading, case: Case, sharing: int = 1, longer: int = 1) -> I
     be. `sharing` is how many of them must fit into the device's memory; `longer`, how many times as
     long as usual its rounds are."""
     template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
-    usual, calls = (_calls(grading, case, template, sharing, times) for times in (1, longer))
+    usual, calls, most = (
+        calls_per_round(
+            grading.problem, case, template, grading.device, grading.effort, sharing, times
+        )
+        for times in (1, longer, LONGER)
+    )
+    overhead = grading.overhead(case).of_rounds(calls / usual)
     loan = Loan(grading.problem, case, template, calls, grading.device)
     try:
-        bench = Bench(grading, case, loan, grading.overhead(case).of_rounds(calls / usual), longer)
+        bench = Bench(grading, case, loan, overhead, longer, most)
         grading.lend(loan)
         bench.warm_up()
         yield bench
@@ -279,16 +287,10 @@ def opened(grading: Grading, case: Case, sharing: int = 1, longer: int = 1) -> I
         loan.close()
 
 
-def _calls(grading: Grading, case: Case, template: Values, sharing: int, longer: int) -> int:
-    device, effort = grading.device, grading.effort
-    return calls_per_round(grading.problem, case, template, device, effort, sharing, longer)
-
-
 def benchmark(grading: Grading, case: Case) -> CaseResult:
     """Measure one benchmark case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
-    can_be_longer = _can_be_longer(grading, case)
-    bench, timing = _timed(grading, case, 1, PATIENCE if can_be_longer else None)
-    if can_be_longer and timing.overruled and timing.fault is None:
+    bench, timing = _timed(grading, case)
+    if bench.can_be_longer and timing.overruled and timing.fault is None:
         bench, timing = _timed(grading, case, LONGER)
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
@@ -297,19 +299,9 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
     return _result(bench, timing)
 
 
-def _can_be_longer(grading: Grading, case: Case) -> bool:
-    """Whether memory, and the chip's power limit, leave room for rounds that are much longer."""
-    if not grading.ranks or is_heavy(grading.problem, case):
-        return False
-    template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
-    usual, longer = (_calls(grading, case, template, 1, times) for times in (1, LONGER))
-    return longer >= WORTHWHILE * usual
-
-
-def _timed(
-    grading: Grading, case: Case, longer: int, patience: int | None = None
-) -> tuple[Bench, Timing]:
+def _timed(grading: Grading, case: Case, longer: int = 1) -> tuple[Bench, Timing]:
     with opened(grading, case, longer=longer) as bench:
+        patience = PATIENCE if bench.can_be_longer else None
         timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks, patience)
     return bench, timing
 

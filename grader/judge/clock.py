@@ -24,7 +24,7 @@ from grader.arena.layout import ITEM_BYTES
 from grader.judge.block import Block
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
-from grader.judge.loan import item_bytes, outputs_of, wanted
+from grader.judge.loan import item_bytes, wanted
 from grader.judge.lookout import Lookout
 from grader.judge.record import Effort
 from grader.judge.session import Session
@@ -212,7 +212,7 @@ def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
         lend(session, block.arena.fd, layout, {"dims": [], "symbol": ""})
         order = list(range(IDLE_CALLS))
         graph = capture(session, order, 10)
-        lookout = Lookout(block, [(layout.writable_at, words.nbytes)])
+        lookout = Lookout.over(block)
         found = [run_round(session, block, order, graph, 10, lookout) for _ in range(rounds + 1)]
         return found[1:]
     finally:
@@ -225,8 +225,7 @@ def publishing_us(problem: Problem, case: Case, template: Values) -> float:
     calls = calls_per_round(problem, case, template, "cuda")
     layout = arrange([wanted(problem, case, template)] * calls)
     block = Block(layout, item_bytes(problem, case), "cuda")
-    outputs = outputs_of(problem, layout)
-    lookout = Lookout(block, outputs) if Lookout.can_watch(block, outputs) else None
+    lookout = Lookout.over(block)
     try:
         times_us = []
         for _ in range(PUBLISH_ROUNDS + 1):

@@ -37,15 +37,8 @@ def exclusive(device: str) -> Iterator[None]:
 def _open(path: Path) -> int:
     """A descriptor of the file, made if it is not there. To read it is enough to lock it, so that
     another user's will do; but to open that with O_CREAT may be refused in a shared directory."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags)
-    except FileNotFoundError:
-        try:
-            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-            os.fchmod(fd, 0o644)  # whatever the umask
-        except FileExistsError:
-            fd = os.open(path, flags)
+        fd = _made_or_found(path)
     except OSError as error:
         raise SandboxError(
             f"{path} cannot be opened ({error.strerror}); remove it, since gradings wait for each "
@@ -56,6 +49,18 @@ def _open(path: Path) -> int:
         raise SandboxError(
             f"{path} is not a file; remove it, since gradings wait for each other there"
         )
+    return fd
+
+
+def _made_or_found(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, flags)
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:  # another was faster
+        return os.open(path, flags)
+    os.fchmod(fd, 0o644)  # whatever the umask
     return fd
 
 

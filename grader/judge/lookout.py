@@ -32,16 +32,13 @@ SLOWEST_READ_US = 100.0
 
 
 class Lookout:
-    """Watches the outputs of a block on a CUDA device.
+    """Watches the outputs of a block on a CUDA device."""
 
-    `outputs` are the (offset, bytes) of the tensors of the first set that a call writes.
-    """
-
-    def __init__(self, block: Block, outputs: list[tuple[int, int]]) -> None:
+    def __init__(self, block: Block) -> None:
         self._block = block
         self._set_bytes = block.tail_bytes // block.count
         # The rest of a last word is guard, and lies there as it was.
-        self._outputs = [(offset, -(-nbytes // 8)) for offset, nbytes in outputs if nbytes]
+        self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
         rows = BEFORE + MOST_READS
         self._peek = Peek(rows * block.count)
         self._seen = self._peek.words.view(rows, block.count)
@@ -49,11 +46,11 @@ class Lookout:
         self._places: list[int] = []
         self._reads = 0
 
-    @staticmethod
-    def can_watch(block: Block, outputs: list[tuple[int, int]]) -> bool:
-        """Whether there is a copy engine, and whether it reaches so far."""
+    @classmethod
+    def over(cls, block: Block) -> Lookout | None:
+        """None where there is no copy engine, or it does not reach from set to set."""
         near_enough = block.tail_bytes // block.count < MOST_PITCH_BYTES
-        return block.device == "cuda" and near_enough and any(nbytes for _, nbytes in outputs)
+        return cls(block) if block.device == "cuda" and near_enough else None
 
     def aim(self) -> None:
         """Choose new places, before the clock runs."""

@@ -511,33 +511,30 @@ def test_longer_rounds_have_more_calls_where_there_is_room(
         assert longer == 2 * usual
 
 
-@pytest.mark.usefixtures("h100")
 @pytest.mark.parametrize(
-    ("n", "heavy", "expected"),
-    [(1000, False, True), (1 << 27, False, False), (1000, True, False)],
+    ("most", "heavy", "ranks", "expected"),
+    [
+        (12, False, True, True),
+        (6, False, True, True),
+        (5, False, True, False),
+        (12, True, True, False),
+        (12, False, False, False),
+    ],
 )
 def test_rounds_are_longer_only_where_that_helps(
-    write_problem: WriteProblem,
-    monkeypatch: pytest.MonkeyPatch,
-    n: int,
-    heavy: bool,
-    expected: bool,
+    monkeypatch: pytest.MonkeyPatch, most: int, heavy: bool, ranks: bool, expected: bool
 ) -> None:
     """Not where memory holds no more, nor where long rounds reach the chip's power limit."""
-    problem = write_problem()
-    case, template = of_size(problem, n)
     monkeypatch.setattr(bench, "is_heavy", lambda *_: heavy)
+    monkeypatch.setattr(bench, "Answers", lambda *_: None)
+    monkeypatch.setattr("grader.judge.bench.QuickLook.over", lambda *_: None)
+    monkeypatch.setattr("grader.judge.bench.Lookout.over", lambda *_: None)
     grading: Any = SimpleNamespace(
-        ranks=True,
-        problem=problem,
-        device="cuda",
-        effort="full",
-        master=1,
-        code=SimpleNamespace(inputs=lambda *_: template),
+        ranks=ranks, device="cuda", effort="full", problem=None, code=None
     )
-    assert bench._can_be_longer(grading, case) is expected
-    grading.ranks = False
-    assert not bench._can_be_longer(grading, case)
+    loan: Any = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 4))
+    case = Case(name="any", params={})
+    assert Bench(grading, case, loan, Overhead(), 1, most).can_be_longer is expected
 
 
 def test_inputs_of_longer_rounds_are_others(write_problem: WriteProblem) -> None:
@@ -577,12 +574,11 @@ def test_where_no_round_is_lucky_longer_ones_are_tried(
         calls = CALLS * longer
         sample = Sample(50.0, 50.0 + 300 / calls)
         yield SimpleNamespace(
-            next=lambda _: sample, plan=PLAN, calls=calls, graph=True, overhead=Overhead()
+            next=lambda _: sample, plan=PLAN, calls=calls, graph=True, can_be_longer=can_be
         )
 
     monkeypatch.setattr(bench, "opened", opened_like)
     monkeypatch.setattr(bench, "_result", lambda _, timing: timing)
-    monkeypatch.setattr(bench, "_can_be_longer", lambda *_: can_be)
     grading: Any = SimpleNamespace(ranks=True, record=Record())
     timing: Any = bench.benchmark(grading, Case(name="any", params={}))
     if not can_be:

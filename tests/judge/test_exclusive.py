@@ -61,3 +61,11 @@ def test_what_is_no_file_is_refused_in_words(
     (tmp_path / "grade-gpu-0.lock").mkdir()
     with pytest.raises(SandboxError, match="remove it"), exclusive("cuda"):
         pytest.fail("it was held")
+
+
+def test_where_no_lock_can_be_made_it_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOLDER", tmp_path / "gone")
+    with pytest.raises(SandboxError, match="No such file"), exclusive("cuda"):
+        pytest.fail("it was held")
