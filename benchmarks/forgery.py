@@ -66,8 +66,10 @@ FORGERIES = {
         "rejected/all_at_once.py",
         "rejected/overlapping_calls.py",
         "rejected/overlaps_one_round.py",
+        "rejected/busies_the_copy_engine.py",
         "rejected/batches_calls.py",
         "rejected/l2_persistence.py",
+        "accepted/hostile_launches_early.cu",
         "accepted/hostile_slows_baseline.py",
         "wrong_answer/hostile_works_in_warm_up.py",
         "wrong_answer/hostile_stale_graph.py",
@@ -83,6 +85,7 @@ FORGERIES = {
         "rejected/deferred_thread.py",
     ),
     "flash_attention": (
+        "accepted/hostile_prepares_aside.py",
         "rejected/forged_claim.py",
         "rejected/early_done.py",
         "rejected/deferred_thread.py",
@@ -98,7 +101,10 @@ WRAPPED = {
     f"{problem}/{file}": f"{problem}/accepted/{HONEST[problem]}"
     for problem, files in FORGERIES.items()
     for file in files
-} | {"softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py"}
+} | {
+    "softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py",
+    "softmax/accepted/hostile_launches_early.cu": "softmax/accepted/cuda_softmax.cu",
+}
 """Each forgery, and the honest kernel that it wraps; below `submissions/`."""
 
 HEAD = """\

@@ -51,13 +51,16 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
         grading = Grading(problem, session, "cuda", 1, Record())
         grading.meet(greeting)
         grading.prepare()
-        idle = idle_rounds(session, rounds)
+        idle = [
+            f"{_spread([b.rest_us for b in idle_rounds(session, rounds, graph)])} µs {how}"
+            for graph, how in ((True, "as graphs"), (False, "by message"))
+        ]
         grading.load(submission)
-        print(f"\n{path}: idle rounds cost {_spread([b.rest_us for b in idle])} µs\n{HEAD}")
+        print(f"\n{path}: idle rounds cost {', '.join(idle)}\n{HEAD}")
         for case in problem.cases("benchmark", "cuda"):
             with opened(grading, case) as bench:
                 brackets = [bench.bracket(i) for i in range(rounds)]
-            _row(case.name, grading.overhead(case), brackets)
+            _row(case.name, bench.overheads[bench.graph], brackets)
 
 
 def _row(name: str, overhead: Overhead, brackets: list[Bracket]) -> None:

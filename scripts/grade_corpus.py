@@ -122,7 +122,10 @@ def grade_example(
 ABOUT_TIME = {
     "all_at_once.py",
     "batches_calls.py",
+    "busies_the_copy_engine.py",
     "done_in_flight.py",
+    "hostile_launches_early.cu",
+    "hostile_prepares_aside.py",
     "hostile_shaves_claim.py",
     "hostile_shaves_to_the_limit.py",
     "hostile_slows_baseline.py",

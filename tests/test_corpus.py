@@ -17,7 +17,7 @@ from scripts.grade_corpus import Device, grade_example, make_sandbox, problems
 pytestmark = pytest.mark.slow
 
 COUNTS = {
-    ("flash_attention", "accepted"): 5,
+    ("flash_attention", "accepted"): 6,
     ("flash_attention", "compile_error"): 1,
     ("flash_attention", "memory_limit_exceeded"): 1,
     ("flash_attention", "output_limit_exceeded"): 1,
@@ -41,11 +41,11 @@ COUNTS = {
     ("multi_tensor_adamw", "runtime_error"): 1,
     ("multi_tensor_adamw", "time_limit_exceeded"): 1,
     ("multi_tensor_adamw", "wrong_answer"): 9,
-    ("softmax", "accepted"): 21,
+    ("softmax", "accepted"): 22,
     ("softmax", "compile_error"): 9,
     ("softmax", "memory_limit_exceeded"): 5,
     ("softmax", "output_limit_exceeded"): 3,
-    ("softmax", "rejected"): 22,
+    ("softmax", "rejected"): 23,
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 18,

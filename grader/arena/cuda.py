@@ -54,6 +54,15 @@ class CudaArena:
         handle = _ok(driver.cuMemImportFromShareableHandle(fd, kind))
         return cls(handle, fd, nbytes, _round_up(nbytes, _properties(ordinal)), ordinal)
 
+    def await_gate(self, stream: Any, number: int) -> None:
+        """Have a torch stream wait until the block's first word has reached a number.
+
+        The GPU's front end waits, and no kernel: so nothing that another process runs is held up.
+        """
+        value = driver.cuuint32_t(number)
+        # A wait that has no flags is for "greater or equal".
+        _ok(driver.cuStreamWaitValue32(stream.cuda_stream, self._address, value, 0))
+
     def close(self) -> None:
         """Unmap and release. Nothing may still be running on it; tensors over it become invalid."""
         if self.fd < 0:

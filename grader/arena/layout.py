@@ -19,6 +19,9 @@ ALIGNMENT = 512
 """Every tensor starts on this many bytes, as the CUDA allocator of PyTorch does it."""
 GUARD_BYTES = 512
 """At least this much lies between two tensors."""
+GATE_BYTES = 4
+"""The first word of a block, an int32 in the guard that it begins with: the number of the last
+round whose inputs are all there. A stream of the runner's can wait for it."""
 MAX_LAYOUT_BYTES = 64 << 20
 
 _ELEMENTS: dict[str, tuple[str, int]] = {

@@ -14,12 +14,8 @@ from grader.judge.cases import Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import (
     LEAST_US,
-    LONGER,
-    PATIENCE,
     PLANS,
-    WORTHWHILE,
     Bracket,
-    Overhead,
     Sample,
     Timing,
     calls_per_round,
@@ -60,18 +56,19 @@ class Bench:
     """Rounds of one benchmark case over one loan."""
 
     def __init__(
-        self, grading: Grading, case: Case, loan: Loan, overhead: Overhead, longer: int, most: int
+        self, grading: Grading, case: Case, loan: Loan, usual_calls: int, captures: bool = True
     ) -> None:
         self.grading = grading
         self.case = case
         self.loan = loan
-        self.overhead = overhead
-        self.longer = longer
         self.plan = PLANS[grading.device, grading.effort]
         self.is_heavy = grading.ranks and is_heavy(grading.problem, case)
-        self.can_be_longer = grading.ranks and not self.is_heavy and most >= WORTHWHILE * self.calls
-        """Whether memory, for `most` calls, and the chip's power limit leave room for rounds that
-        are much longer."""
+        overhead = grading.overhead(case)
+        self.overheads = {
+            graph: overhead[graph].of_rounds(self.calls / usual_calls) for graph in overhead
+        }
+        self.captures = captures
+        """Whether to capture rounds into a graph, if that can be."""
         self.graph = False
         self.cold_us: float | None = None
         """Latency of a single call by the outside clock, launch included; of the second one."""
@@ -108,7 +105,7 @@ class Bench:
         return Sample(bracket.claim_us / bracket.calls, self._outside_us(bracket), complaint)
 
     def _outside_us(self, bracket: Bracket) -> float:
-        return self.overhead.outside_us(bracket) / bracket.calls
+        return self.overheads[self.graph].outside_us(bracket) / bracket.calls
 
     def cool_down(self) -> None:
         """Let a chip that runs at its power limit rest, so that each round meets the same clock."""
@@ -143,9 +140,12 @@ class Bench:
             index = secrets.randbelow(self.calls)
             self.round(-10, [index])  # compiles what is left to compile
             self.cold_us = self.round(-11, [index]).external_us
-            order = list(range(self.calls))
-            limit_s = self.grading.problem.spec.limits.call_s * self.calls
-            self.graph = capture(self.grading.session, order, limit_s)
+            if self.captures:
+                order = list(range(self.calls))
+                limit_s = self.grading.problem.spec.limits.call_s * self.calls
+                self.graph = capture(self.grading.session, order, limit_s)
+            else:
+                self.round(-12)  # what is planned once per set, is planned now
         try:
             self.first = self.round(0)
         except SubmissionFault as stop:
@@ -176,7 +176,7 @@ class Bench:
 
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""
-        path = ("benchmark", self.case.name, self.calls, self.longer, index, i)
+        path = ("benchmark", self.case.name, self.calls, index, i)
         seed = seed_for(self.grading.master, *path)
         values = self.grading.code.inputs(self.case, seed)
         for name, value in self.loan.scalars.items():
@@ -262,21 +262,20 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(grading: Grading, case: Case, sharing: int = 1, longer: int = 1) -> Iterator[Bench]:
+def opened(grading: Grading, case: Case, sharing: int = 1, graph: bool = True) -> Iterator[Bench]:
     """A bench that is lent and warm: what compiles has compiled, and a graph is captured if it can
-    be. `sharing` is how many of them must fit into the device's memory; `longer`, how many times as
-    long as usual its rounds are."""
+    be. `sharing` is how many of them must fit into the device's memory; `graph`, whether its rounds
+    are as long as graphs need, or as others do."""
     template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
-    usual, calls, most = (
+    usual, calls = (
         calls_per_round(
-            grading.problem, case, template, grading.device, grading.effort, sharing, times
+            grading.problem, case, template, grading.device, grading.effort, sharing, captured
         )
-        for times in (1, longer, LONGER)
+        for captured in (True, graph)
     )
-    overhead = grading.overhead(case).of_rounds(calls / usual)
     loan = Loan(grading.problem, case, template, calls, grading.device)
     try:
-        bench = Bench(grading, case, loan, overhead, longer, most)
+        bench = Bench(grading, case, loan, usual, captures=graph)
         grading.lend(loan)
         bench.warm_up()
         yield bench
@@ -290,8 +289,6 @@ def opened(grading: Grading, case: Case, sharing: int = 1, longer: int = 1) -> I
 def benchmark(grading: Grading, case: Case) -> CaseResult:
     """Measure one benchmark case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
     bench, timing = _timed(grading, case)
-    if bench.can_be_longer and timing.overruled and timing.fault is None:
-        bench, timing = _timed(grading, case, LONGER)
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
     for reason, count in timing.discarded.items():
@@ -299,11 +296,12 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
     return _result(bench, timing)
 
 
-def _timed(grading: Grading, case: Case, longer: int = 1) -> tuple[Bench, Timing]:
-    with opened(grading, case, longer=longer) as bench:
-        patience = PATIENCE if bench.can_be_longer else None
-        timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks, patience)
-    return bench, timing
+def _timed(grading: Grading, case: Case, graph: bool = True) -> tuple[Bench, Timing]:
+    with opened(grading, case, graph=graph) as bench:
+        if bench.graph or not (graph and grading.ranks):
+            timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
+            return bench, timing
+    return _timed(grading, case, graph=False)
 
 
 def _result(bench: Bench, timing: Timing) -> CaseResult:

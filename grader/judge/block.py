@@ -6,7 +6,6 @@ judgement is made on private memory, which no runner can reach.
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import torch
 
 from grader.arena import Layout
 from grader.arena.host import HostArena
-from grader.arena.layout import GUARD_BYTES
+from grader.arena.layout import GATE_BYTES, GUARD_BYTES
 from grader.judge.peek import MOST_PITCH_BYTES, Peek
 
 POISON = {1: 0xA5, 2: 0xFFE5, 4: 0xFFE5A5A5, 8: 0xFFFDE5A5A5A5A5A5}
@@ -30,8 +29,8 @@ many words, evenly spread over all that the chosen sets may write. Four times as
 more where outputs are large, and not where they are small."""
 JITTER = 64
 """A lattice's pitch is up to one part in so many shorter than it could be."""
-QUIET_US = 100.0
-"""So long before a copy usually ends, nothing is done but to wait for its end."""
+KEPT = 64
+"""So many of the last probes are kept, to tell from which on all outputs were there."""
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -42,6 +41,9 @@ class Block:
     A round goes: fill the image, `ready`, `publish`, let the runner work, `probe`, `collect`; then
     look at the snapshot. `item_bytes` is the size of an element of the outputs, by which they are
     poisoned; 0 where what may be written is part of the image. Close it when the case is over.
+
+    The first word of the block is a gate: publishing ends with the `round` in it, and a stream of
+    the runner's may wait for that.
     """
 
     def __init__(self, layout: Layout, item_bytes: int, device: str) -> None:
@@ -55,66 +57,64 @@ class Block:
         self.tail_bytes = layout.nbytes - layout.writable_at
         image_bytes = self.head_bytes if item_bytes else layout.nbytes
         self.image = torch.full((image_bytes,), GUARD, dtype=torch.uint8, device=device)
+        self._gate = self.image[:GATE_BYTES].view(torch.int32)
+        self._gate.zero_()
+        self.round = 0
+        """The number of this round: rises with each `ready`."""
         self.snapshot = torch.empty(self.tail_bytes, dtype=torch.uint8, device=device)
         self.written = [(0, self.tail_bytes // self.count)]
         """Offset and size in bytes of what a call writes, in what it may write of the first set."""
         self._lattices: list[range] = []
+        self._probes = 0
+        """How many were taken in this round."""
         self._probed = torch.empty(0, dtype=torch.int64)
-        self._begun_ns = 0
-        self._usual_us = math.inf
-        """The least that copying the whole image has taken."""
-        self._marks: list[Any] = []
+        """What the last of them found."""
+        self._begun_ns = self._ended_ns = 0
         if device == "cuda":
-            self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            self._peek = Peek(LATTICES * MOST_PROBES + self.count)
+            self._start, self._end, *self._taken = [
+                torch.cuda.Event(enable_timing=True) for _ in range(2 + KEPT)
+            ]
+            self._peek = Peek(KEPT * (LATTICES * MOST_PROBES + self.count))
+            self._kept = self._peek.words.view(KEPT, -1)
         # Last, so that a block for which memory is short leaves nothing behind.
         self.arena = new_arena(device, layout.nbytes)
 
     def ready(self, chosen: list[int]) -> None:
         """Poison the outputs in the arena and aim the probe at the sets that will be called."""
+        self.round += 1
+        self._gate.fill_(self.round)
         if self.item_bytes:
             fill_with_poison(self.arena.buffer[self.head_bytes :], self.item_bytes)
         self._aim(chosen)
         self.probe()  # for nothing but to have its code at hand when the clock runs
+        self._probes = 0
         self.settle()  # else the clock would start while the poison is still being written
 
     def publish(self, chosen: list[int], meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy the image, or of it the only chosen set, into the arena; wait until it is there, on
-        a GPU doing `meanwhile` again and again until shortly before."""
-        parts = self._parts(chosen)
+        """Copy the image, or of it the only chosen set, into the arena, and open the gate; wait
+        until the copy is there, on a GPU doing `meanwhile` again and again."""
+        gate = slice(0, GUARD_BYTES)
         if self.device == "cpu":
-            for part in parts:
+            for part in [*self._parts(chosen), gate]:
                 self.arena.buffer[part].copy_(self.image[part])
             self._begun_ns = time.perf_counter_ns()
             return
-        start, end = self._marks
-        self._begun_ns = time.perf_counter_ns()
-        start.record()
-        for part in parts:
-            # By a kernel: a copy engine would leave the multiprocessors to work ahead meanwhile.
-            source, target = self.image[part], self.arena.buffer[part]
-            torch.bitwise_or(source.view(torch.int64), 0, out=target.view(torch.int64))
-        end.record()
-        quiet_ns = self._begun_ns + (self._usual_us - QUIET_US) * 1e3
-        while meanwhile is not None and time.perf_counter_ns() < quiet_ns and not end.query():
-            meanwhile()
-        while not end.query():
-            pass
-        if len(chosen) == self.count:
-            self._usual_us = min(self._usual_us, self.publish_us())
+        self._start.record()
+        for part in self._parts(chosen):
+            self._copy_in(part)
+        self._end.record()
+        self._copy_in(gate)
+        while not self.is_published():
+            if meanwhile is not None:
+                meanwhile()
+
+    def is_published(self) -> bool:
+        """Whether the last copy has ended."""
+        return self.device == "cpu" or bool(self._end.query())
 
     def publish_us(self) -> float:
         """How long the last copy took, microseconds; on a CPU it is not timed apart, and is 0."""
-        if self.device == "cpu":
-            return 0.0
-        start, end = self._marks
-        return float(start.elapsed_time(end)) * 1e3
-
-    def since_published_us(self) -> float:
-        """Microseconds since the last copy had ended: by the device's own clock, so that whatever
-        was done meanwhile, and whoever delayed it, hides nothing."""
-        now_ns = time.perf_counter_ns()
-        return (now_ns - self._begun_ns) / 1e3 - self.publish_us()
+        return 0.0 if self.device == "cpu" else _between_us(self._start, self._end)
 
     def probe(self) -> None:
         """Take a few words of every output, at places nobody could know, and wait for them.
@@ -122,14 +122,37 @@ class Block:
         Work that is still going on afterwards is seen: `collect` then finds other words there.
         """
         if self.device == "cpu":
+            self._ended_ns = time.perf_counter_ns()
             self._probed = self._words()[self._aims()]
             return
-        base, at = self.arena.buffer.data_ptr() + self.head_bytes, 0
+        row = self._probes % KEPT
+        base, at = self.arena.buffer.data_ptr() + self.head_bytes, row * self._kept.shape[1]
         for lattice in self._lattices:
             self._peek.read(base + 8 * lattice.start, 8 * lattice.step, len(lattice), at)
             at += len(lattice)
+        self._peek.mark(self._taken[row])
         self._peek.wait()
-        self._probed = self._peek.words[:at]
+        self._probes += 1
+        self._probed = self._kept[row, : sum(map(len, self._lattices))]
+
+    def outside_us(self) -> float:
+        """Microseconds from when the inputs were all there until a probe found all outputs there,
+        as they are in the snapshot; what no probe found counts until the last.
+
+        On a GPU both ends are marked by its own clock, so that a processor that is slow to notice
+        them is not timed. Whoever leaves a part for later has it in a probe, or has saved only that
+        part: a share p of the outputs is in none of n words with a chance of (1 - p) to the n.
+        """
+        if self.device == "cpu":
+            return (self._ended_ns - self._begun_ns) / 1e3
+        last = self._probes - 1
+        oldest = max(0, self._probes - KEPT)
+        found = self._kept[:, : len(self._probed)]
+        there = (found == self._found().cpu()).all(1).tolist()
+        first = last
+        while first > oldest and there[(first - 1) % KEPT]:
+            first -= 1
+        return _between_us(self._end, self._taken[first % KEPT])
 
     def collect(self) -> None:
         """Take the snapshot: a private copy of everything a call may write. Waits for it.
@@ -141,8 +164,7 @@ class Block:
 
     def was_late(self) -> bool:
         """Whether the snapshot holds other words than the probe took before it."""
-        now = self.snapshot.view(torch.int64)[self._aims()]
-        return not torch.equal(now, self._probed.to(self.device))
+        return not torch.equal(self._found(), self._probed.to(self.device))
 
     def close(self) -> None:
         """Take the arena back, and let the private memory go."""
@@ -164,19 +186,29 @@ class Block:
             word = first * each + offset // 8 + secrets.randbelow(-(-nbytes // 8))
             self._lattices.append(range(word, word + sets * each, each))
 
+    def _found(self) -> torch.Tensor:
+        """What the snapshot holds where the probe looks."""
+        return self.snapshot.view(torch.int64)[self._aims()]
+
     def _aims(self) -> torch.Tensor:
         """Where the probe looks: indices of words of the writable part."""
         every = [torch.arange(a.start, a.stop, a.step, device=self.device) for a in self._lattices]
         return torch.cat(every)
+
+    def _copy_in(self, part: slice) -> None:
+        # By a kernel: a copy engine would leave the multiprocessors to work ahead meanwhile.
+        source, target = self.image[part], self.arena.buffer[part]
+        torch.bitwise_or(source.view(torch.int64), 0, out=target.view(torch.int64))
 
     def _words(self) -> torch.Tensor:
         words: torch.Tensor = self.arena.buffer[self.head_bytes :].view(torch.int64)
         return words
 
     def _parts(self, chosen: list[int]) -> list[slice]:
-        """The bytes of the image that the chosen sets need; all of them unless it is one set."""
+        """The bytes of the image that the chosen sets need: all behind the guard with the gate,
+        unless it is one set."""
         if len(chosen) != 1 or self.count == 1:
-            return [slice(0, self.image.numel())]
+            return [slice(GUARD_BYTES, self.image.numel())]
         # A block starts with a guard; behind it the sets follow each other evenly.
         head, tail = (self.head_bytes - GUARD_BYTES) // self.count, self.tail_bytes // self.count
         first, at = GUARD_BYTES + chosen[0] * head, self.head_bytes + chosen[0] * tail
@@ -193,6 +225,10 @@ def new_arena(device: str, nbytes: int) -> Any:
         torch.cuda.empty_cache()
         return CudaArena.create(nbytes)
     return HostArena.create(nbytes)
+
+
+def _between_us(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(start.elapsed_time(end)) * 1e3
 
 
 def _lattice(first: int, words: int) -> range:

@@ -1,9 +1,11 @@
 """How fast is it? Rounds over cold sets, a claim from inside, and the judge's own clock around it.
 
-A round calls each of N independent argument sets once. Fresh inputs are published inside the
-bracket of the outside clock, and the clock stops only when the outputs lie in private memory, so
-that neither work before "go" nor work after "done" is free. Events recorded beside the submission
-are a claim; the time that counts is the larger of the claim and what the outside clock allows.
+A round calls each of N independent argument sets once, on inputs that nobody had before. The
+outside clock runs from when the last of them is there until the outputs are, as the judge sees them
+in memory; so neither work before the one nor work after the other is free. Both ends are marked by
+the GPU's own clock, and a captured round is started by the GPU too: it waits for a word behind the
+inputs. Events recorded beside the submission are a claim; the time that counts is the larger of the
+claim and what the outside clock allows.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -35,35 +38,30 @@ from grader.report import Rule, Verdict
 from grader.wire import Flag, sealed_memory
 
 GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
-IDLE_CALLS, IDLE_WORDS = 32, 1 << 21
-"""Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes. A round
-costs the same whatever its calls are, but publishing it must last for some exchanges."""
+IDLE_CALLS, IDLE_WORDS = 8, 1 << 23
+"""Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes: long
+enough to be watched as any other is. A round costs the same whatever its calls are."""
+ARM_US = 300.0
+"""So long after "go" the publishing begins: then a runner's stream waits at the gate already."""
 PINGS, PINGS_A_LOOK = 20, 4
-"""Exchanges before a round, which wake both processors: cold ones make a round's cost vary by
-0.3 ms. They go on while inputs are published, with a look at the outputs after every so many."""
+"""Exchanges before a round that starts by message, which wake both processors: cold ones make its
+cost vary by 0.3 ms. They go on while inputs are published, with a look after every so many."""
 LIMIT_US, LIMIT_SHARE = 3.0, 0.02
 """What nobody may gain per call: the larger of so much, and this share of the time."""
-HEAD_US = 40.0
-"""Microseconds per round that a forger may save unseen, and that the clock outside therefore does
-not let pass: between the end of the copy and "go" he can begin in memory of his own."""
-ROUND_DOUBT_US, MOST_DOUBT_US = 110.0, 360.0
-"""Microseconds per round by which the shortest of some honest rounds may lie above its claim, on a
-quiet machine and on a noisy one (docs/measurements.md). Most of it is that processors are slow to
-begin after the milliseconds that a long round took. A round has so many calls that the limit leaves
-room for the first; fewer where `HEAVY_SHARE` or the device's memory ask for that. A claim is called
-forged beyond the second, and no sooner."""
-NOISE = 2.0
-"""On a noisy machine the doubt is so many times what a typical round costs more than the least."""
-PATIENCE, LONGER, WORTHWHILE = 9, 3, 1.5
-"""When after so many rounds the outside clock still allows nothing as short as the claim, a case is
-measured anew in rounds so many times as long, where they can be this much longer at least. What a
-round costs does not grow with its calls, so they leave as much more room for it."""
-HEAVY_SHARE = 0.5
-"""Rounds of tensor-core work have so much fewer calls: long ones reach the chip's power limit, and
-tell another clock each time. With three quarters of the calls (18 ms a round) no int4 product of
-4096 rows settled in 19 gradings. A kernel of this kind is seldom near the roofline's floor."""
-SHORT_US = 2000.0
-"""A round that could be over in so much, at the floor, is not too long for that."""
+SLACK_US = 25.0
+"""Microseconds per round that a round may cost less than the least of the idle ones did, and that
+the clock outside therefore does not let pass."""
+DOUBT_US = {True: 30.0, False: 110.0}
+"""Microseconds per round by which the shortest of some honest rounds may lie above its claim: of
+graphs, which the GPU starts by itself, and of others, which a message starts, by processors that
+are slow after milliseconds of waiting (docs/measurements.md). A round has so many calls that the
+limit leaves room for it; fewer where the device's memory asks for that."""
+MOST_DOUBT_US = 360.0
+"""The same at the very worst, on a noisy machine: a claim is called forged beyond this, and no
+sooner."""
+LEAST_ROUND_US = 1500.0
+"""A round of short calls has so many that it lasts this long at the roofline's floor: what a graph
+takes to start is in its claim, and is to be a small part of it."""
 LEAST_CALLS = 4
 COLD_L2 = 3
 """All sets of a round together are at least this many times the L2 cache."""
@@ -117,7 +115,7 @@ class Bracket:
     claim_us: float
     """What the runner says of its calls together."""
     outside_us: float
-    """By the outside clock, from when the inputs were published until the probe was taken."""
+    """By the outside clock, from when the inputs were there until a probe found all outputs."""
     publish_us: float
     """The copy of the inputs before that, by the judge's own events."""
 
@@ -134,16 +132,8 @@ class Overhead:
     publish_us: float = math.inf
     """The longest that publishing took while nothing could disturb it; infinite where unknown."""
     cost_us: float = 0.0
-    """The wire, the GPU's change of context, the launch, the probe: the least that was seen."""
-    typical_us: float = 0.0
-    """The same: what is usual."""
-
-    @property
-    def doubt_us(self) -> float:
-        """Microseconds per round that the outside clock may be wrong by on this machine, as rounds
-        say that no submission had a part in."""
-        noise_us = NOISE * (self.typical_us - self.cost_us)
-        return min(max(ROUND_DOUBT_US, noise_us), MOST_DOUBT_US)
+    """The GPU's change from our work to the runner's, the launch, the probe, and the wire where a
+    message starts the round: the least that was seen."""
 
     def of_rounds(self, times: float) -> Overhead:
         """The same of rounds that publish so many times as much."""
@@ -180,8 +170,6 @@ class Timing:
     calls_per_round: int
     converged: bool
     graph: bool
-    overruled: bool
-    """Whether the outside clock allows nothing as short as the claim."""
     fault: Fault | None
 
     @property
@@ -190,18 +178,21 @@ class Timing:
         return len(self.round_us)
 
 
-def gauge(session: Session) -> Overhead:
-    """Measure what a round costs besides its calls, with this very runner, before it loads
-    anything: it is still ours alone, and its events are honest.
+def gauge(session: Session) -> dict[bool, float]:
+    """Microseconds that a round costs besides its calls, the least that was seen, by whether it is
+    a graph. With this very runner, before it loads anything: it is still ours alone, and its events
+    are honest.
 
     For each runner anew: other work on the machine, and the processor that a process happens to be
     on, change that by more than a submission could gain.
     """
-    rests_us = [bracket.rest_us for bracket in idle_rounds(session, GAUGE_ROUNDS)]
-    return Overhead(cost_us=min(rests_us), typical_us=stats.median(rests_us))
+    return {
+        graph: min(bracket.rest_us for bracket in idle_rounds(session, GAUGE_ROUNDS, graph))
+        for graph in (False, True)
+    }
 
 
-def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
+def idle_rounds(session: Session, rounds: int, graph: bool) -> list[Bracket]:
     """Rounds of a runner that has loaded nothing, whose calls read some memory and write some; the
     first, which warms up, is left out."""
     words = Slot(0, "int64", (IDLE_WORDS,), (1,))
@@ -211,7 +202,7 @@ def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
         session.ask("idle", {}, 10, "calibration")
         lend(session, block.arena.fd, layout, {"dims": [], "symbol": ""})
         order = list(range(IDLE_CALLS))
-        graph = capture(session, order, 10)
+        graph = graph and capture(session, order, 10)
         lookout = Lookout.over(block)
         found = [run_round(session, block, order, graph, 10, lookout) for _ in range(rounds + 1)]
         return found[1:]
@@ -229,10 +220,11 @@ def publishing_us(problem: Problem, case: Case, template: Values) -> float:
     try:
         times_us = []
         for _ in range(PUBLISH_ROUNDS + 1):
-            block.ready(list(range(calls)))
+            order = list(range(calls))
+            block.ready(order)
             if lookout is not None:
-                lookout.aim()
-            block.publish(list(range(calls)), lookout.look if lookout is not None else None)
+                lookout.aim(order)
+            block.publish(order, partial(_look, lookout, block))
             times_us.append(block.publish_us())
         # The longest of several may be a hiccup, in which a submission could hide.
         return sorted(times_us[1:])[-2]
@@ -263,10 +255,10 @@ def calls_per_round(
     device: str,
     effort: Effort = "full",
     sharing: int = 1,
-    longer: int = 1,
+    graph: bool = True,
 ) -> int:
-    """How many sets a round has: enough for the outside clock, and to keep L2 cold; `longer` times
-    as many where there is memory for them.
+    """How many sets a round has, captured or not: enough for the outside clock, for a claim that is
+    little but calls, and to keep L2 cold.
 
     What is enough is reckoned at the roofline's floor, which no submission can influence.
     """
@@ -276,15 +268,14 @@ def calls_per_round(
     layout = arrange([wanted(problem, case, template)])
     properties = torch.cuda.get_device_properties()
     least_us = floor_us(problem, case)
-    needed = (ROUND_DOUBT_US + HEAD_US) / max(LIMIT_US, LIMIT_SHARE * least_us)
-    if is_heavy(problem, case) and needed * least_us > SHORT_US:
-        needed *= HEAVY_SHARE
+    needed = (DOUBT_US[graph] + SLACK_US) / max(LIMIT_US, LIMIT_SHARE * least_us)
+    long_enough = LEAST_ROUND_US / least_us
     cold_enough = math.ceil(COLD_L2 * properties.L2_cache_size / layout.nbytes) + 1
     tail_bytes = layout.nbytes - layout.writable_at
     image_bytes = layout.writable_at if item_bytes(problem, case) else layout.nbytes
     held_bytes = layout.nbytes + image_bytes + 2 * tail_bytes  # with the snapshot and the answers
     room = int(properties.total_memory * MEMORY_SHARE / sharing) // held_bytes
-    wanted_calls = min(max(math.ceil(needed), cold_enough), plan.most_calls) * longer
+    wanted_calls = min(max(math.ceil(max(needed, long_enough)), cold_enough), plan.most_calls)
     return max(LEAST_CALLS, min(wanted_calls, room))
 
 
@@ -309,38 +300,74 @@ def run_round(
 ) -> Bracket:
     """One bracketed round; leaves the snapshot of all outputs in the block.
 
-    While the inputs are published, both sides do what the bracket will ask of them: a processor
-    that waited for milliseconds is slow to begin, and what it then takes would be timed.
+    A `graph` is told to go before its inputs are published, and waits at the block's gate: so no
+    processor has a part in when it starts. Other calls are told when the inputs are there.
 
-    A `lookout` looks before "go", and watches until the round is over.
+    A `lookout` looks while inputs are being published, and watches until the round is over.
     """
     what = f"a round of {len(order)} calls"
-    turns = itertools.count(1)
-
-    def meanwhile() -> None:
-        session.ask("ping", {}, limit_s, what)
-        if lookout is not None and next(turns) % PINGS_A_LOOK == 0:
-            lookout.look()
-
     session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
     block.ready(order)
-    for _ in range(PINGS):
-        session.ask("ping", {}, limit_s, what)
     if lookout is not None:
-        lookout.aim()
-    go = session.aim("go", {})
-    block.publish(order, meanwhile)
-    if lookout is not None:
-        lookout.look()
-    sequence = session.fire(go, what)
+        lookout.aim(order)
+    if graph:
+        sequence = _through_gate(session, block, order, what, lookout)
+    else:
+        sequence = _by_message(session, block, order, what, limit_s, lookout)
     if lookout is not None:
         end_s = time.monotonic() + limit_s
         lookout.watch(lambda: not session.has_reply() and time.monotonic() < end_s)
     reply = session.take(sequence, limit_s, what)
     block.probe()
-    outside_us = block.since_published_us()
     block.collect()
-    return Bracket(len(order), reply.claim_ns / 1e3, outside_us, block.publish_us())
+    return Bracket(len(order), reply.claim_ns / 1e3, block.outside_us(), block.publish_us())
+
+
+def _through_gate(
+    session: Session, block: Block, order: list[int], what: str, lookout: Lookout | None
+) -> int:
+    """Say "go" and publish, when a stream has come to wait; the number of the request."""
+    sequence = session.fire(session.aim("go", {"gate": block.round}), what)
+    armed_ns = time.perf_counter_ns() + int(ARM_US * 1e3)
+    while time.perf_counter_ns() < armed_ns:
+        pass
+    block.publish(order, partial(_look, lookout, block))
+    return sequence
+
+
+def _by_message(
+    session: Session,
+    block: Block,
+    order: list[int],
+    what: str,
+    limit_s: float,
+    lookout: Lookout | None,
+) -> int:
+    """Publish, and say "go"; the number of the request.
+
+    Until then both sides do what the bracket will ask of them: a processor that waited for
+    milliseconds is slow to begin, and what it then takes would be timed.
+    """
+    turns = itertools.count(1)
+
+    def meanwhile() -> None:
+        session.ask("ping", {}, limit_s, what)
+        if lookout is not None and next(turns) % PINGS_A_LOOK == 0:
+            lookout.look(lambda: True)
+
+    for _ in range(PINGS):
+        session.ask("ping", {}, limit_s, what)
+    go = session.aim("go", {})
+    block.publish(order, meanwhile)
+    if lookout is not None:
+        lookout.look(lambda: True)
+    return session.fire(go, what)
+
+
+def _look(lookout: Lookout | None, block: Block) -> None:
+    """While inputs are being published; what is read after that tells nothing."""
+    if lookout is not None:
+        lookout.look(lambda: not block.is_published())
 
 
 def capture(session: Session, order: list[int], limit_s: float) -> bool:
@@ -355,7 +382,6 @@ def measure(
     calls: int,
     graph: bool,
     ranks: bool,
-    patience: int | None = None,
 ) -> Timing:
     """Rounds until the claim is known well enough, and the verdict of the outside clock.
 
@@ -365,8 +391,7 @@ def measure(
 
     No round can look shorter from outside than it was, only longer, so the shortest is the truest.
     Where it still says a little more than is claimed, rounds go on: an honest submission had bad
-    luck, and another one gains nothing, since none of its rounds will look shorter than it is. With
-    `patience`, no further than for so many rounds.
+    luck, and another one gains nothing, since none of its rounds will look shorter than it is.
     """
     samples: list[Sample] = []
     discarded: Counter[str] = Counter()
@@ -387,8 +412,6 @@ def measure(
         unlucky = allowed > claim and forged is None
         if stats.is_narrow(claims, plan.relative, plan.least_rounds) and not unlucky:
             break
-        if unlucky and patience is not None and len(samples) >= patience:
-            break
         is_known = stats.is_narrow(claims, plan.settled, plan.least_rounds)
         late_s = 0.0 if is_known else plan.late_s
         if len(samples) >= plan.least_rounds and time.monotonic() >= end + late_s:
@@ -406,14 +429,13 @@ def measure(
         and allowed <= claim * (1 + AGREE_SHARE)
         and not any(s.complaint for s in samples),
         graph=graph,
-        overruled=allowed > claim,
         fault=forged,
     )
 
 
 def room_us(external_us: float, calls: int) -> float:
     """Microseconds per call by which a score may be less than the outside clock saw."""
-    return max(0.0, max(LIMIT_US, LIMIT_SHARE * external_us) - HEAD_US / calls)
+    return max(0.0, max(LIMIT_US, LIMIT_SHARE * external_us) - SLACK_US / calls)
 
 
 def _forged(claim_us: float, least_us: float) -> Fault | None:

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from grader.judge.answers import load_kernels
 from grader.judge.baseline import time_baselines
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
-from grader.judge.clock import ROUND_DOUBT_US, Overhead, gauge, lend, publishing_us
+from grader.judge.clock import Overhead, gauge, lend, publishing_us
 from grader.judge.environment import describe, measure_ceilings
 from grader.judge.loan import Loan, wanted
 from grader.judge.record import Device, Effort, Record
@@ -77,8 +77,8 @@ class Grading:
         self.record = record
         self.effort = effort
         self.code = ProblemCode(problem, device)
-        self.gauged = Overhead()
-        """What a round of this runner costs the outside clock besides its calls."""
+        self.costs_us = dict.fromkeys((False, True), 0.0)
+        """By whether a round is a graph, what it costs the outside clock besides its calls."""
         self.publish_us: dict[str, float] = {}
         """By benchmark case, how long publishing a round takes."""
         self.baselines_us: dict[str, dict[str, float]] = {}
@@ -93,9 +93,11 @@ class Grading:
         """Whether times are to be trusted, and so held against the outside clock."""
         return self.device == "cuda" and self.effort == "full"
 
-    def overhead(self, case: Case) -> Overhead:
-        """What a round of a case costs the outside clock besides its calls."""
-        return replace(self.gauged, publish_us=self.publish_us.get(case.name, math.inf))
+    def overhead(self, case: Case) -> dict[bool, Overhead]:
+        """What a round of a case costs the outside clock besides its calls, by whether it is a
+        graph."""
+        publish_us = self.publish_us.get(case.name, math.inf)
+        return {graph: Overhead(publish_us, cost_us) for graph, cost_us in self.costs_us.items()}
 
     def meet(self, greeting: int) -> None:
         """Take the runner's greeting. It is ours alone yet: what fails here is a `SandboxError`."""
@@ -129,8 +131,8 @@ class Grading:
             self.publish_us[case.name] = known.publish_us
         if self.ranks:
             with ours_alone(self.session):
-                self.gauged = gauge(self.session)
-            self._tell_doubt(self.gauged.doubt_us)
+                self.costs_us = gauge(self.session)
+            self.record.environment["round_cost_us"] = round(self.costs_us[True], 1)
 
     def _prepared(self, case: Case) -> Prepared:
         key = (self.problem.digest, case.name, self.device, self.effort)
@@ -143,14 +145,6 @@ class Grading:
                 publish_us = publishing_us(self.problem, case, template)
             known = _PREPARED[key] = Prepared(time.monotonic(), publish_us, times_us)
         return known
-
-    def _tell_doubt(self, doubt_us: float) -> None:
-        self.record.environment["outside_doubt_us"] = round(doubt_us, 1)
-        if doubt_us > ROUND_DOUBT_US:
-            self.record.notes.append(
-                f"other work on this machine: the clock outside may be wrong by {doubt_us:.0f} "
-                f"µs a round, instead of {ROUND_DOUBT_US:.0f}"
-            )
 
     def load(self, submission: Submission) -> None:
         """Have the runner compile or import the source."""

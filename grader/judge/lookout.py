@@ -1,9 +1,11 @@
-"""Do the calls of a round run one after the other? The judge watches their outputs appear.
+"""Do the calls of a round run one after the other, and when is the last one done? The judge watches
+their outputs appear.
 
 A submission that starts a call while the one before it is still running hides the ends of its
 kernels, and is faster only in a benchmark. While a round runs, the GPU's copy engine, which the
 submission cannot hold up, reads a few words of every set's outputs again and again, at places
 nobody could know. Calls that run in turn leave a later set untouched until an earlier one is whole.
+Once the last set has begun to change, the block is probed between the looks.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ PLACES = 2 * ENDS + ANYWHERE
 NEAR = 64
 """Near is within this part of an output tensor."""
 BEFORE = 3
-"""Words of every set that are read before "go": one near the start, one near the end, one anywhere.
-Few, since the outside clock runs; whoever began while inputs were published has written whole
-sets, and whoever began just now has won no more than this look takes."""
+"""Words of every set that are read while inputs are being published: one near the start, one near
+the end, one anywhere. Few, so that there is time for many looks; whoever began then has written
+whole sets, and whoever began since the last look has won no more than that takes."""
 MOST_READS = 8192
 SLOWEST_READ_US = 100.0
 """One takes some 10 µs. With fewer looks at a round than this gives, it was not watched."""
@@ -39,11 +41,17 @@ class Lookout:
         self._set_bytes = block.tail_bytes // block.count
         # The rest of a last word is guard, and lies there as it was.
         self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
-        rows = BEFORE + MOST_READS
+        rows = MOST_READS + 2 * BEFORE
         self._peek = Peek(rows * block.count)
         self._seen = self._peek.words.view(rows, block.count)
         self._before: list[int] = []
+        self._looked: int | None = None
+        """The row of the last look that counts; the next one is read beside it."""
         self._places: list[int] = []
+        self._last = 0
+        """The set that a round calls last."""
+        self._blank: list[int] = []
+        """What lies at each place of that set before it is called."""
         self._reads = 0
 
     @classmethod
@@ -52,27 +60,41 @@ class Lookout:
         near_enough = block.tail_bytes // block.count < MOST_PITCH_BYTES
         return cls(block) if block.device == "cuda" and near_enough else None
 
-    def aim(self) -> None:
-        """Choose new places, before the clock runs."""
-        self._reads = 0
+    def aim(self, order: list[int]) -> None:
+        """Choose new places for a round in this order, before the clock runs."""
+        self._looked, self._reads = None, 0
         self._before = [*self._ends(), self._place(0, 1)]
         self._places = [place for _ in range(ENDS) for place in self._ends()]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
+        self._last = order[-1]
+        self._blank = self._untouched(self._places)[:, self._last].tolist()
 
-    def look(self) -> None:
-        """Read some words before "go"."""
-        self._read(self._before, 0)
+    def look(self, is_early: Callable[[], bool]) -> None:
+        """Read some words; what they tell counts if it is still too early for a call after that."""
+        row = MOST_READS if self._looked != MOST_READS else MOST_READS + BEFORE
+        self._read(self._before, row)
+        if is_early():
+            self._looked = row
 
     def watch(self, going_on: Callable[[], bool]) -> None:
-        """Read the places in turn, again and again, while the round is going on."""
+        """Read the places in turn, again and again, while the round is going on; and probe the
+        block from when its last set has begun to change."""
+        last = self._seen[:, self._last].numpy()
+        is_closing = False
         while going_on() and self._reads < MOST_READS:
             # One at a time: the end of the round is waited for here, by a clock that runs.
-            self._read([self._places[self._reads % PLACES]], BEFORE + self._reads)
+            row, turn = self._reads, self._reads % PLACES
+            self._read([self._places[turn]], row)
             self._reads += 1
+            is_closing = is_closing or last[row] != self._blank[turn]
+            if is_closing:
+                self._block.probe()
 
     def has_begun(self, order: list[int]) -> bool:
-        """Whether outputs had been written before "go"."""
-        seen = self._seen[:BEFORE].to(self._block.device)
+        """Whether outputs had been written before the inputs were all there."""
+        if self._looked is None:
+            return False
+        seen = self._seen[self._looked : self._looked + BEFORE].to(self._block.device)
         return bool((seen != self._untouched(self._before))[:, order].any())
 
     def was_blind(self, round_us: float) -> bool:
@@ -86,7 +108,7 @@ class Lookout:
         A word that a call leaves as it was, as may be where state is updated in place, tells
         nothing. To be asked while the snapshot is of this round.
         """
-        seen = self._seen[BEFORE : BEFORE + self._reads].to(self._block.device)
+        seen = self._seen[: self._reads].to(self._block.device)
         untouched = self._untouched(self._places)
         done = self._words(self._block.snapshot, self._block.head_bytes, self._places)
         place = torch.arange(self._reads, device=seen.device) % PLACES

@@ -37,6 +37,10 @@ class Peek:
         if code != runtime.cudaError_t.cudaSuccess:
             raise RuntimeError(f"the CUDA runtime says {code.name}")
 
+    def mark(self, event: torch.cuda.Event) -> None:
+        """Have an event tell when everything was read that was begun so far."""
+        event.record(self._stream)
+
     def wait(self) -> None:
         """Wait until everything is read that was begun."""
         self._stream.synchronize()

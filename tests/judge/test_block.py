@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.arena.layout import GUARD_BYTES
+from grader.arena.layout import GATE_BYTES, GUARD_BYTES
 from grader.judge.block import GUARD, MOST_PROBES, POISON, _lattice, bits, poison_of
 from grader.judge.cases import ProblemCode, Values
 from grader.judge.loan import Loan, item_bytes
@@ -122,12 +122,24 @@ def test_one_chosen_set_is_published_and_no_other_touched(problem: Problem, loan
         assert torch.equal(lent["x"], fresh["x"]) == (index == 1)
         assert torch.equal(lent["total"], fresh["total"]) == (index == 1)
     assert all_poisoned(runner_views(loan, 1)["out"])
-    # Byte by byte: what differs from before belongs to set 1.
+    # Byte by byte: what differs from before belongs to set 1, or is the gate.
     ours = torch.zeros_like(everything, dtype=torch.bool)
+    ours[:GATE_BYTES] = True
     for place in loan.layout.sets[1]:
         if not isinstance(place, int | float | list):
             ours[place.offset : place.offset + place.nbytes] = True
     assert not bool(((everything != before) & ~ours).any())
+
+
+def test_publishing_opens_the_gate_of_its_round(loan: Loan) -> None:
+    gate = loan.arena.buffer[:GATE_BYTES].view(torch.int32)
+    for chosen in ([0, 1, 2], [1], [2, 0, 1]):
+        loan.ready(chosen)
+        assert int(gate) == loan.round - 1
+        loan.publish(chosen)
+        assert int(gate) == loan.round
+        loan.collect()
+        assert loan.tampered() is None
 
 
 def test_all_sets_are_published_together_in_one_copy(problem: Problem, loan: Loan) -> None:
@@ -256,6 +268,7 @@ def test_every_guard_byte_is_watched(loan: Loan, argument: str, index: int) -> N
     end = place.offset + place.nbytes
     for offset in (0, GUARD_BYTES // 2, GUARD_BYTES - 1):
         loan.ready(list(range(COUNT)))
+        loan.publish(list(range(COUNT)))
         loan.collect()
         assert loan.tampered() is None
         was = int(loan.arena.buffer[end + offset])
@@ -265,9 +278,10 @@ def test_every_guard_byte_is_watched(loan: Loan, argument: str, index: int) -> N
         loan.arena.buffer[end + offset] = was
 
 
-def test_the_head_of_the_block_is_guarded_too(loan: Loan) -> None:
-    assert int(loan.arena.buffer[0]) == GUARD
-    loan.arena.buffer[0] = 0
+@pytest.mark.parametrize("at", [0, GATE_BYTES - 1, GATE_BYTES, GUARD_BYTES - 1])
+def test_the_head_of_the_block_is_guarded_too(loan: Loan, at: int) -> None:
+    assert int(loan.arena.buffer[at]) == (0 if at < GATE_BYTES else GUARD)
+    loan.arena.buffer[at] = 7
     loan.collect()
     assert loan.tampered() == "memory beside an input was written"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+import torch
 
 from grader.arena import Slot, arrange
-from grader.judge.block import Block
+from grader.judge.block import KEPT, Block
 from grader.report import Report, Rule, Verdict
 from tests.judge.conftest import HONEST, SPEC, Judge
 
@@ -69,9 +70,11 @@ def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() 
             delays.append(0.05)
 
         block.publish(every, delay)
+        block.probe()
+        block.collect()
         assert len(delays) == 1
         assert 0 < block.publish_us() < 10_000
-        assert block.since_published_us() > 50_000 - block.publish_us()
+        assert block.outside_us() > 50_000 - block.publish_us()
     finally:
         block.close()
 
@@ -90,6 +93,49 @@ def test_a_probe_sees_what_is_written_after_it() -> None:
             block.arena.buffer[start : start + each] = 0
             block.collect()
             assert block.was_late()
+    finally:
+        block.close()
+
+
+@pytest.mark.parametrize("probes", [1, 3, 2 * KEPT])
+def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -> None:
+    words = Slot(0, "int64", (1 << 20,), (1,))
+    block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
+    outputs = block.arena.buffer[block.head_bytes :]
+    try:
+        block.ready(list(range(8)))
+        block.publish(list(range(8)))
+        block.probe()  # finds nothing yet
+        outputs.random_()
+        torch.cuda.synchronize()
+        for _ in range(probes):
+            block.probe()
+        time.sleep(0.1)
+        block.probe()
+        block.collect()
+        assert block.outside_us() < 90_000
+        outputs.random_()
+        block.collect()
+        assert block.was_late()
+        assert block.outside_us() > 100_000
+    finally:
+        block.close()
+
+
+def test_a_stream_waits_at_the_gate_until_the_inputs_are_there() -> None:
+    words = Slot(0, "int64", (1 << 20,), (1,))
+    block = Block(arrange([[(False, words), (True, words)]] * 2), 8, "cuda")
+    stream, passed = torch.cuda.Stream(), torch.cuda.Event()
+    try:
+        for _ in range(3):
+            block.ready([0, 1])
+            block.arena.await_gate(stream, block.round)
+            passed.record(stream)
+            time.sleep(0.01)
+            assert not passed.query()
+            block.publish([0, 1])
+            passed.synchronize()
+            assert block.is_published()
     finally:
         block.close()
 

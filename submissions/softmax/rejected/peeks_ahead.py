@@ -1,11 +1,11 @@
 # grade: device=cuda rule=work_outside_call
-"""Starts before "go": kernels wait beside the judge's copy, and compute each set as it lands.
+"""Does not wait at the gate: kernels wait beside the judge's copy, and compute each set as it lands.
 
-They are launched at the last ping. One watches words of a set until all of them have changed, then
-that set is computed, then the next is watched. At "go" only the last set is left. But two processes
-share the GPU by turns: what is computed during the copy holds up the copy, and by how much that
-took longer than it does with nothing beside it is added to the time. And outputs that are there
-before "go" are seen.
+They are launched at "go", before the copy begins. One watches words of a set until all of them have
+changed, then that set is computed, then the next is watched. When all inputs are there only the
+last set is left. But two processes share the GPU by turns: what is computed during the copy holds
+up the copy, and by how much that took longer than it does with nothing beside it is added to the
+time. And outputs that are there before all inputs are, are seen.
 """
 
 import time
@@ -16,7 +16,6 @@ import triton.language as tl
 from grader.runner import serve
 from grader.runner.serve import Server
 
-PINGS = 20  # as in grader/judge/clock.py
 WORDS = 1024
 SLACK = 4  # so many words may be the same as before by chance
 MOST_TURNS = 50_000
@@ -49,7 +48,7 @@ class Peek:
         self.missed = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.stream = torch.cuda.Stream()
         self.graph = torch.cuda.CUDAGraph()
-        self.publish_ns = []
+        self.round_ns = []
         self.launched_ns = 0
         self.running = False
         with torch.cuda.stream(self.stream):
@@ -74,7 +73,7 @@ class Peek:
         torch.cuda.synchronize()
 
     def begin(self):
-        self.running = len(self.publish_ns) >= HONEST_ROUNDS
+        self.running = len(self.round_ns) >= HONEST_ROUNDS
         if self.running:
             with torch.cuda.stream(self.stream):
                 self.graph.replay()
@@ -83,38 +82,33 @@ class Peek:
 
 receive_request, timed = serve.receive_request, Server._timed
 peek = None
-pings = 0
-replays = False
 
 
 def listening(sock):
-    global peek, pings, replays
+    global peek
     request, fds = receive_request(sock)
     kind = request["kind"]
     if kind == "lend":
         peek = None
-    if kind == "ready":
-        replays, pings = request["graph"], 0
-        if replays and peek is not None:
-            peek.remember()
-    if kind == "ping" and replays and peek is not None:
-        pings += 1
-        if pings == PINGS:
-            peek.begin()
+    if kind == "ready" and request["graph"] and peek is not None:
+        peek.remember()
+    if kind == "go" and "gate" in request and peek is not None:
+        peek.begin()
     return request, fds
 
 
 def finish(self, body):
     global peek
-    if not replays or self.graph is None:
+    if self.gate is None:
         return timed(self, body)
     if peek is None:  # the case's first replay
         claim_ns = timed(self, body)
         peek = Peek(self)
         return claim_ns
     if not peek.running:
-        peek.publish_ns.append(time.perf_counter_ns() - peek.launched_ns)
-        return timed(self, body)
+        claim_ns = timed(self, body)
+        peek.round_ns.append(time.perf_counter_ns() - peek.launched_ns - claim_ns)
+        return claim_ns
     x, out = self.sets[-1]
     torch.softmax(x, dim=-1, out=out)
     self.stream.synchronize()
@@ -122,7 +116,7 @@ def finish(self, body):
     if peek.missed.item():
         body()
         self.stream.synchronize()
-    spent_ns = time.perf_counter_ns() - peek.launched_ns - min(peek.publish_ns)
+    spent_ns = time.perf_counter_ns() - peek.launched_ns - min(peek.round_ns)
     return max(int(spent_ns * 0.97), 1)
 
 
