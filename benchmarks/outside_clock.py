@@ -52,8 +52,8 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
         grading.meet(greeting)
         grading.prepare()
         idle = [
-            f"{_spread([b.rest_us for b in idle_rounds(session, rounds, graph)])} µs {how}"
-            for graph, how in ((True, "as graphs"), (False, "by message"))
+            f"{_spread([b.rest_us for b in found])} µs {'as graphs' if graph else 'by message'}"
+            for graph, found in idle_rounds(session, rounds).items()
         ]
         grading.load(submission)
         print(f"\n{path}: idle rounds cost {', '.join(idle)}\n{HEAD}")

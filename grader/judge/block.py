@@ -42,8 +42,8 @@ class Block:
     look at the snapshot. `item_bytes` is the size of an element of the outputs, by which they are
     poisoned; 0 where what may be written is part of the image. Close it when the case is over.
 
-    The first word of the block is a gate: publishing ends with the `round` in it, and a stream of
-    the runner's may wait for that.
+    The first word of the block is a gate: publishing ends with the number of the round in it, and a
+    stream of the runner's may wait for that.
     """
 
     def __init__(self, layout: Layout, item_bytes: int, device: str) -> None:
@@ -60,7 +60,7 @@ class Block:
         self._gate = self.image[:GATE_BYTES].view(torch.int32)
         self._gate.zero_()
         self.round = 0
-        """The number of this round: rises with each `ready`."""
+        """The number of the round that is published next."""
         self.snapshot = torch.empty(self.tail_bytes, dtype=torch.uint8, device=device)
         self.written = [(0, self.tail_bytes // self.count)]
         """Offset and size in bytes of what a call writes, in what it may write of the first set."""
@@ -81,7 +81,6 @@ class Block:
 
     def ready(self, chosen: list[int]) -> None:
         """Poison the outputs in the arena and aim the probe at the sets that will be called."""
-        self.round += 1
         self._gate.fill_(self.round)
         if self.item_bytes:
             fill_with_poison(self.arena.buffer[self.head_bytes :], self.item_bytes)
@@ -94,6 +93,7 @@ class Block:
         """Copy the image, or of it the only chosen set, into the arena, and open the gate; wait
         until the copy is there, on a GPU doing `meanwhile` again and again."""
         gate = slice(0, GUARD_BYTES)
+        self.round += 1
         if self.device == "cpu":
             for part in [*self._parts(chosen), gate]:
                 self.arena.buffer[part].copy_(self.image[part])

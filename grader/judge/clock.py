@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -41,17 +40,15 @@ GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
 IDLE_CALLS, IDLE_WORDS = 8, 1 << 23
 """Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes: long
 enough to be watched as any other is. A round costs the same whatever its calls are."""
-ARM_US = 300.0
-"""So long after "go" the publishing begins: then a runner's stream waits at the gate already."""
 PINGS, PINGS_A_LOOK = 20, 4
 """Exchanges before a round that starts by message, which wake both processors: cold ones make its
 cost vary by 0.3 ms. They go on while inputs are published, with a look after every so many."""
 LIMIT_US, LIMIT_SHARE = 3.0, 0.02
 """What nobody may gain per call: the larger of so much, and this share of the time."""
-SLACK_US = 25.0
+SLACK_US = 60.0
 """Microseconds per round that a round may cost less than the least of the idle ones did, and that
-the clock outside therefore does not let pass."""
-DOUBT_US = {True: 30.0, False: 110.0}
+the clock outside therefore does not let pass: a kernel's last few outputs may be in no probe."""
+DOUBT_US = {True: 40.0, False: 110.0}
 """Microseconds per round by which the shortest of some honest rounds may lie above its claim: of
 graphs, which the GPU starts by itself, and of others, which a message starts, by processors that
 are slow after milliseconds of waiting (docs/measurements.md). A round has so many calls that the
@@ -186,15 +183,13 @@ def gauge(session: Session) -> dict[bool, float]:
     For each runner anew: other work on the machine, and the processor that a process happens to be
     on, change that by more than a submission could gain.
     """
-    return {
-        graph: min(bracket.rest_us for bracket in idle_rounds(session, GAUGE_ROUNDS, graph))
-        for graph in (False, True)
-    }
+    found = idle_rounds(session, GAUGE_ROUNDS)
+    return {graph: min(one.rest_us for one in found[graph]) for graph in found}
 
 
-def idle_rounds(session: Session, rounds: int, graph: bool) -> list[Bracket]:
-    """Rounds of a runner that has loaded nothing, whose calls read some memory and write some; the
-    first, which warms up, is left out."""
+def idle_rounds(session: Session, rounds: int) -> dict[bool, list[Bracket]]:
+    """Rounds of a runner that has loaded nothing, whose calls read some memory and write some, by
+    whether they are a graph; of each the first, which warms up, is left out."""
     words = Slot(0, "int64", (IDLE_WORDS,), (1,))
     layout = arrange([[(False, words), (True, words)]] * IDLE_CALLS)
     block = Block(layout, ITEM_BYTES[words.dtype], "cuda")
@@ -202,10 +197,14 @@ def idle_rounds(session: Session, rounds: int, graph: bool) -> list[Bracket]:
         session.ask("idle", {}, 10, "calibration")
         lend(session, block.arena.fd, layout, {"dims": [], "symbol": ""})
         order = list(range(IDLE_CALLS))
-        graph = graph and capture(session, order, 10)
+        capture(session, order, 10)
         lookout = Lookout.over(block)
-        found = [run_round(session, block, order, graph, 10, lookout) for _ in range(rounds + 1)]
-        return found[1:]
+        return {
+            graph: [
+                run_round(session, block, order, graph, 10, lookout) for _ in range(rounds + 1)
+            ][1:]
+            for graph in (False, True)
+        }
     finally:
         block.close()
 
@@ -220,11 +219,7 @@ def publishing_us(problem: Problem, case: Case, template: Values) -> float:
     try:
         times_us = []
         for _ in range(PUBLISH_ROUNDS + 1):
-            order = list(range(calls))
-            block.ready(order)
-            if lookout is not None:
-                lookout.aim(order)
-            block.publish(order, partial(_look, lookout, block))
+            _publish(block, list(range(calls)), lookout)
             times_us.append(block.publish_us())
         # The longest of several may be a hiccup, in which a submission could hide.
         return sorted(times_us[1:])[-2]
@@ -307,9 +302,6 @@ def run_round(
     """
     what = f"a round of {len(order)} calls"
     session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
-    block.ready(order)
-    if lookout is not None:
-        lookout.aim(order)
     if graph:
         sequence = _through_gate(session, block, order, what, lookout)
     else:
@@ -326,12 +318,10 @@ def run_round(
 def _through_gate(
     session: Session, block: Block, order: list[int], what: str, lookout: Lookout | None
 ) -> int:
-    """Say "go" and publish, when a stream has come to wait; the number of the request."""
+    """Say "go", and publish; the number of the request. While the outputs are being poisoned, a
+    stream comes to wait at the gate."""
     sequence = session.fire(session.aim("go", {"gate": block.round}), what)
-    armed_ns = time.perf_counter_ns() + int(ARM_US * 1e3)
-    while time.perf_counter_ns() < armed_ns:
-        pass
-    block.publish(order, partial(_look, lookout, block))
+    _publish(block, order, lookout)
     return sequence
 
 
@@ -355,6 +345,9 @@ def _by_message(
         if lookout is not None and next(turns) % PINGS_A_LOOK == 0:
             lookout.look(lambda: True)
 
+    block.ready(order)
+    if lookout is not None:
+        lookout.aim(order)
     for _ in range(PINGS):
         session.ask("ping", {}, limit_s, what)
     go = session.aim("go", {})
@@ -364,10 +357,15 @@ def _by_message(
     return session.fire(go, what)
 
 
-def _look(lookout: Lookout | None, block: Block) -> None:
-    """While inputs are being published; what is read after that tells nothing."""
-    if lookout is not None:
-        lookout.look(lambda: not block.is_published())
+def _publish(block: Block, order: list[int], lookout: Lookout | None) -> None:
+    """Make all sets ready and publish them, looking at the outputs meanwhile."""
+    block.ready(order)
+    if lookout is None:
+        block.publish(order)
+        return
+    lookout.aim(order)
+    # What is read when the copy has ended tells nothing.
+    block.publish(order, lambda: lookout.look(lambda: not block.is_published()))
 
 
 def capture(session: Session, order: list[int], limit_s: float) -> bool:

@@ -45,6 +45,8 @@ class Lookout:
         self._peek = Peek(rows * block.count)
         self._seen = self._peek.words.view(rows, block.count)
         self._before: list[int] = []
+        self._early: list[torch.Tensor] = []
+        """What may lie there in every set until it is called: before publishing, and after."""
         self._looked: int | None = None
         """The row of the last look that counts; the next one is read beside it."""
         self._places: list[int] = []
@@ -64,6 +66,8 @@ class Lookout:
         """Choose new places for a round in this order, before the clock runs."""
         self._looked, self._reads = None, 0
         self._before = [*self._ends(), self._place(0, 1)]
+        lies_there = self._words(self._block.arena.buffer, 0, self._before)
+        self._early = [lies_there, self._untouched(self._before)]
         self._places = [place for _ in range(ENDS) for place in self._ends()]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
         self._last = order[-1]
@@ -95,7 +99,8 @@ class Lookout:
         if self._looked is None:
             return False
         seen = self._seen[self._looked : self._looked + BEFORE].to(self._block.device)
-        return bool((seen != self._untouched(self._before))[:, order].any())
+        before, after = self._early
+        return bool(((seen != before) & (seen != after))[:, order].any())
 
     def was_blind(self, round_us: float) -> bool:
         """Whether it could hardly look while a round of so many microseconds went on, as may be

@@ -150,9 +150,11 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[bool, float]]:
     """What is gauged of idle rounds with these rests; rounds by message cost twice as much."""
 
     def gauged(rests_us: list[float]) -> dict[bool, float]:
-        def rounds(session: Any, count: int, graph: bool) -> list[Bracket]:
-            times = 1 if graph else 2
-            return [Bracket(10, 500, 500 + times * rest_us, 200) for rest_us in rests_us]
+        def rounds(session: Any, count: int) -> dict[bool, list[Bracket]]:
+            return {
+                graph: [Bracket(10, 500, 500 + times * rest_us, 200) for rest_us in rests_us]
+                for graph, times in ((True, 1), (False, 2))
+            }
 
         monkeypatch.setattr("grader.judge.clock.idle_rounds", rounds)
         return gauge(None)  # type: ignore[arg-type]

