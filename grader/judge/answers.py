@@ -80,6 +80,8 @@ class _Group:
     counts: torch.Tensor
     sets: torch.Tensor
     has_initial: bool
+    whole: bool
+    """Whether every chunk is full, and lies where it can be read 16 bytes at a time."""
 
 
 class QuickLook:
@@ -144,8 +146,9 @@ def load_kernels(code: ProblemCode) -> None:
     for dtype, is_state in kinds:
         one = tensor_like(Slot(0, dtype, (1,), (1,)), "cuda")
         if _comparable(one, one):
-            piece = (0, one, one, one if is_state else None)
-            _compare_all(_group([piece], Tolerance(atol=0, rtol=0, rel_l2=1)))
+            for some in (one, tensor_like(Slot(0, dtype, (CHUNK,), (1,)), "cuda")):
+                piece = (0, some, some, some if is_state else None)
+                _compare_all(_group([piece], Tolerance(atol=0, rtol=0, rel_l2=1)))
 
 
 def _comparable(out: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -172,6 +175,8 @@ def _group(pieces: list[tuple[Any, ...]], bounds: Tolerance) -> _Group:
         addresses: torch.Tensor = torch.tensor(bases).cuda()[which] + start * item_bytes
         return addresses
 
+    bases = [t.data_ptr() for _, *tensors in pieces for t in tensors if t is not None]
+    is_full = all(out.numel() % CHUNK == 0 for _, out, _, _ in pieces)
     return _Group(
         dtype=pieces[0][1].dtype,
         bounds=bounds,
@@ -181,6 +186,7 @@ def _group(pieces: list[tuple[Any, ...]], bounds: Tolerance) -> _Group:
         counts=torch.clamp(sizes[which] - start, max=CHUNK).int(),
         sets=torch.tensor([piece[0] for piece in pieces]).cuda()[which],
         has_initial=pieces[0][3] is not None,
+        whole=is_full and all(base % 16 == 0 for base in bases),
     )
 
 
@@ -207,6 +213,7 @@ def _compare_all(group: _Group) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
         poison,
         group.dtype,
         group.has_initial,
+        group.whole,
         CHUNK,
     )
     return bad, error2.double(), reference2.double()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from grader import stats
 from grader.judge.answers import Answers, QuickLook
+from grader.judge.block import KEPT
 from grader.judge.cases import Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import (
@@ -273,7 +274,7 @@ def opened(grading: Grading, case: Case, sharing: int = 1, graph: bool = True) -
         )
         for captured in (True, graph)
     )
-    loan = Loan(grading.problem, case, template, calls, grading.device)
+    loan = Loan(grading.problem, case, template, calls, grading.device, KEPT)
     try:
         bench = Bench(grading, case, loan, usual, captures=graph)
         grading.lend(loan)

@@ -30,7 +30,10 @@ more where outputs are large, and not where they are small."""
 JITTER = 64
 """A lattice's pitch is up to one part in so many shorter than it could be."""
 KEPT = 64
-"""So many of the last probes are kept, to tell from which on all outputs were there."""
+"""So many of the last probes of a round that is timed are kept, to tell from which on all outputs
+were there."""
+MOST_UNUSED_BYTES = 2 << 30
+"""What PyTorch may hold for later of device memory, which the runner needs too."""
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -43,10 +46,10 @@ class Block:
     poisoned; 0 where what may be written is part of the image. Close it when the case is over.
 
     The first word of the block is a gate: publishing ends with the number of the round in it, and a
-    stream of the runner's may wait for that.
+    stream of the runner's may wait for that. Of the probes of a round the last `kept` are kept.
     """
 
-    def __init__(self, layout: Layout, item_bytes: int, device: str) -> None:
+    def __init__(self, layout: Layout, item_bytes: int, device: str, kept: int = 1) -> None:
         self.layout = layout
         self.device = device
         self.count = len(layout.sets)
@@ -59,7 +62,7 @@ class Block:
         self.image = torch.full((image_bytes,), GUARD, dtype=torch.uint8, device=device)
         self._gate = self.image[:GATE_BYTES].view(torch.int32)
         self._gate.zero_()
-        self.round = 0
+        self.round = 1
         """The number of the round that is published next."""
         self.snapshot = torch.empty(self.tail_bytes, dtype=torch.uint8, device=device)
         self.written = [(0, self.tail_bytes // self.count)]
@@ -72,12 +75,13 @@ class Block:
         self._begun_ns = self._ended_ns = 0
         if device == "cuda":
             self._start, self._end, *self._taken = [
-                torch.cuda.Event(enable_timing=True) for _ in range(2 + KEPT)
+                torch.cuda.Event(enable_timing=True) for _ in range(2 + kept)
             ]
-            self._peek = Peek(KEPT * (LATTICES * MOST_PROBES + self.count))
-            self._kept = self._peek.words.view(KEPT, -1)
+            self._peek = Peek(kept * (LATTICES * MOST_PROBES + self.count))
+            self._kept = self._peek.words.view(kept, -1)
         # Last, so that a block for which memory is short leaves nothing behind.
         self.arena = new_arena(device, layout.nbytes)
+        self.arena.buffer[:GATE_BYTES].zero_()
 
     def ready(self, chosen: list[int]) -> None:
         """Poison the outputs in the arena and aim the probe at the sets that will be called."""
@@ -125,7 +129,7 @@ class Block:
             self._ended_ns = time.perf_counter_ns()
             self._probed = self._words()[self._aims()]
             return
-        row = self._probes % KEPT
+        row = self._probes % len(self._taken)
         base, at = self.arena.buffer.data_ptr() + self.head_bytes, row * self._kept.shape[1]
         for lattice in self._lattices:
             self._peek.read(base + 8 * lattice.start, 8 * lattice.step, len(lattice), at)
@@ -145,14 +149,14 @@ class Block:
         """
         if self.device == "cpu":
             return (self._ended_ns - self._begun_ns) / 1e3
-        last = self._probes - 1
-        oldest = max(0, self._probes - KEPT)
-        found = self._kept[:, : len(self._probed)]
-        there = (found == self._found().cpu()).all(1).tolist()
-        first = last
-        while first > oldest and there[(first - 1) % KEPT]:
+        kept = len(self._taken)
+        oldest, first = max(0, self._probes - kept), self._probes - 1
+        # Not by PyTorch, which would wake a thread on every processor for it.
+        found = self._kept[:, : len(self._probed)].numpy()
+        there = (found == self._found().cpu().numpy()).all(axis=1)
+        while first > oldest and there[(first - 1) % kept]:
             first -= 1
-        return _between_us(self._end, self._taken[first % KEPT])
+        return _between_us(self._end, self._taken[first % kept])
 
     def collect(self) -> None:
         """Take the snapshot: a private copy of everything a call may write. Waits for it.
@@ -221,8 +225,9 @@ def new_arena(device: str, nbytes: int) -> Any:
     if device == "cuda":
         from grader.arena.cuda import CudaArena
 
-        # The block does not come from PyTorch's allocator, which would keep what it does not use.
-        torch.cuda.empty_cache()
+        # The block does not come from PyTorch's allocator, which keeps what it does not use.
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > MOST_UNUSED_BYTES:
+            torch.cuda.empty_cache()
         return CudaArena.create(nbytes)
     return HostArena.create(nbytes)
 

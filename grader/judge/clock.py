@@ -23,7 +23,7 @@ import torch
 from grader import stats
 from grader.arena import Layout, Slot, arrange
 from grader.arena.layout import ITEM_BYTES
-from grader.judge.block import Block
+from grader.judge.block import KEPT, Block
 from grader.judge.cases import Values
 from grader.judge.environment import measure_ceilings
 from grader.judge.loan import item_bytes, wanted
@@ -45,7 +45,7 @@ PINGS, PINGS_A_LOOK = 20, 4
 cost vary by 0.3 ms. They go on while inputs are published, with a look after every so many."""
 LIMIT_US, LIMIT_SHARE = 3.0, 0.02
 """What nobody may gain per call: the larger of so much, and this share of the time."""
-SLACK_US = 60.0
+SLACK_US = 80.0
 """Microseconds per round that a round may cost less than the least of the idle ones did, and that
 the clock outside therefore does not let pass: a kernel's last few outputs may be in no probe."""
 DOUBT_US = {True: 40.0, False: 110.0}
@@ -59,6 +59,10 @@ sooner."""
 LEAST_ROUND_US = 1500.0
 """A round of short calls has so many that it lasts this long at the roofline's floor: what a graph
 takes to start is in its claim, and is to be a small part of it."""
+CHANGES_US = 100.0
+"""Publishing that takes so much longer than it should was disturbed. Whoever works meanwhile has
+the GPU change to him and back, which takes longer than this alone; and from one block of memory to
+another, the same copy takes up to 1 % longer."""
 LEAST_CALLS = 4
 COLD_L2 = 3
 """All sets of a round together are at least this many times the L2 cache."""
@@ -139,7 +143,9 @@ class Overhead:
     def outside_us(self, bracket: Bracket) -> float:
         """Time of all calls by the outside clock. A submission that works while its inputs are
         being published slows that down: then the delay is its time too."""
-        delay_us = max(0.0, bracket.publish_us - self.publish_us)
+        delay_us = bracket.publish_us - self.publish_us
+        if delay_us < CHANGES_US:
+            delay_us = 0.0
         return max(0.0, bracket.outside_us + delay_us - self.cost_us)
 
 
@@ -192,7 +198,7 @@ def idle_rounds(session: Session, rounds: int) -> dict[bool, list[Bracket]]:
     whether they are a graph; of each the first, which warms up, is left out."""
     words = Slot(0, "int64", (IDLE_WORDS,), (1,))
     layout = arrange([[(False, words), (True, words)]] * IDLE_CALLS)
-    block = Block(layout, ITEM_BYTES[words.dtype], "cuda")
+    block = Block(layout, ITEM_BYTES[words.dtype], "cuda", KEPT)
     try:
         session.ask("idle", {}, 10, "calibration")
         lend(session, block.arena.fd, layout, {"dims": [], "symbol": ""})

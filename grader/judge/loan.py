@@ -18,12 +18,18 @@ class Loan(Block):
     """A block with `count` argument sets of a case, each shaped as `template` (a set's inputs)."""
 
     def __init__(
-        self, problem: Problem, case: Case, template: Values, count: int, device: str
+        self,
+        problem: Problem,
+        case: Case,
+        template: Values,
+        count: int,
+        device: str,
+        kept: int = 1,
     ) -> None:
         self.problem = problem
         self.case = case
         layout = arrange([wanted(problem, case, template)] * count)
-        super().__init__(layout, item_bytes(problem, case), device)
+        super().__init__(layout, item_bytes(problem, case), device, kept)
         written = [(offset - self.head_bytes, n) for offset, n in outputs_of(problem, layout) if n]
         self.written = written or self.written
         try:

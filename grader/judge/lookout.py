@@ -5,7 +5,7 @@ A submission that starts a call while the one before it is still running hides t
 kernels, and is faster only in a benchmark. While a round runs, the GPU's copy engine, which the
 submission cannot hold up, reads a few words of every set's outputs again and again, at places
 nobody could know. Calls that run in turn leave a later set untouched until an earlier one is whole.
-Once the last set has begun to change, the block is probed between the looks.
+Towards the end of the round the block is probed between the looks.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ BEFORE = 3
 """Words of every set that are read while inputs are being published: one near the start, one near
 the end, one anywhere. Few, so that there is time for many looks; whoever began then has written
 whole sets, and whoever began since the last look has won no more than that takes."""
+CLOSING = 3
+"""The block is probed from when the last call but so many, this one included, has begun: a call may
+write all its outputs at its end."""
 MOST_READS = 8192
 SLOWEST_READ_US = 100.0
 """One takes some 10 µs. With fewer looks at a round than this gives, it was not watched."""
@@ -50,8 +53,8 @@ class Lookout:
         self._looked: int | None = None
         """The row of the last look that counts; the next one is read beside it."""
         self._places: list[int] = []
-        self._last = 0
-        """The set that a round calls last."""
+        self._closing = 0
+        """The set that a round calls when it comes to its end."""
         self._blank: list[int] = []
         """What lies at each place of that set before it is called."""
         self._reads = 0
@@ -70,8 +73,8 @@ class Lookout:
         self._early = [lies_there, self._untouched(self._before)]
         self._places = [place for _ in range(ENDS) for place in self._ends()]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
-        self._last = order[-1]
-        self._blank = self._untouched(self._places)[:, self._last].tolist()
+        self._closing = order[-CLOSING:][0]
+        self._blank = self._untouched(self._places)[:, self._closing].tolist()
 
     def look(self, is_early: Callable[[], bool]) -> None:
         """Read some words; what they tell counts if it is still too early for a call after that."""
@@ -82,15 +85,15 @@ class Lookout:
 
     def watch(self, going_on: Callable[[], bool]) -> None:
         """Read the places in turn, again and again, while the round is going on; and probe the
-        block from when its last set has begun to change."""
-        last = self._seen[:, self._last].numpy()
+        block when it comes to its end."""
+        seen = self._seen[:, self._closing].numpy()
         is_closing = False
         while going_on() and self._reads < MOST_READS:
             # One at a time: the end of the round is waited for here, by a clock that runs.
             row, turn = self._reads, self._reads % PLACES
             self._read([self._places[turn]], row)
             self._reads += 1
-            is_closing = is_closing or last[row] != self._blank[turn]
+            is_closing = is_closing or seen[row] != self._blank[turn]
             if is_closing:
                 self._block.probe()
 

@@ -100,7 +100,7 @@ def test_a_probe_sees_what_is_written_after_it() -> None:
 @pytest.mark.parametrize("probes", [1, 3, 2 * KEPT])
 def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -> None:
     words = Slot(0, "int64", (1 << 20,), (1,))
-    block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
+    block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda", KEPT)
     outputs = block.arena.buffer[block.head_bytes :]
     try:
         block.ready(list(range(8)))
