@@ -32,6 +32,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ATOL, RTOL = 1e-2, 1e-2
 SIZES = [CHUNK, CHUNK - 1, 1, LEAST_SLICE, 513]
 """Elements of the pieces of a scenario: a full one, ragged ones, and a single element."""
+WHOLE_SIZES = [CHUNK] * 3
 
 # --- what the kernel is shown: a spoilt piece beside unspoilt ones
 
@@ -78,12 +79,13 @@ class Pieces:
     initial: list[torch.Tensor] | None
 
 
-def pieces(dtype: str, has_initial: bool, spoil: str) -> Pieces:
+def pieces(dtype: str, has_initial: bool, whole: bool, spoil: str) -> Pieces:
     """The same ones in both processes."""
     generator = torch.Generator().manual_seed(7)
 
     def normal() -> list[torch.Tensor]:
-        return [torch.randn(size, generator=generator).to(DTYPES[dtype]) for size in SIZES]
+        sizes = WHOLE_SIZES if whole else SIZES
+        return [torch.randn(size, generator=generator).to(DTYPES[dtype]) for size in sizes]
 
     expected = normal()
     initial = normal() if has_initial else None
@@ -100,9 +102,10 @@ def pieces(dtype: str, has_initial: bool, spoil: str) -> Pieces:
 
 
 SCENARIOS = [
-    (dtype, has_initial, spoil)
+    (dtype, has_initial, whole, spoil)
     for dtype in DTYPES
     for has_initial in (False, True)
+    for whole in (False, True)
     for spoil in SPOILS
 ]
 
@@ -136,6 +139,7 @@ def run_kernel(given: Pieces, device: str = "cpu") -> Sums:
         poison_of(given.out[0]),
         given.out[0].dtype,
         given.initial is not None,
+        all(t.numel() == CHUNK for t in given.out),
         CHUNK,
     )
     return bad.tolist(), error2.tolist(), reference2.tolist()
@@ -186,19 +190,20 @@ def interpreted() -> list[Sums]:
 
 @pytest.mark.parametrize("index", range(len(SCENARIOS)), ids=map(str, SCENARIOS))
 def test_the_kernel_agrees_with_plain_torch(interpreted: list[Sums], index: int) -> None:
-    dtype, has_initial, spoil = SCENARIOS[index]
-    given = pieces(dtype, has_initial, spoil)
+    given = pieces(*SCENARIOS[index])
+    spoil = SPOILS[SCENARIOS[index][-1]]
     bad = interpreted[index][0]
-    assert bad == [HOW_MANY if SPOILS[spoil].wrong else 0] + [0] * (len(SIZES) - 1)
+    assert bad == [HOW_MANY if spoil.wrong else 0] + [0] * (len(given.out) - 1)
     expect_alike(interpreted[index], given)
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_initial", [False, True])
-def test_the_compiled_kernel_agrees_too(dtype: str, has_initial: bool) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_compiled_kernel_agrees_too(dtype: str, has_initial: bool, whole: bool) -> None:
     for spoil in SPOILS:
-        host = pieces(dtype, has_initial, spoil)
+        host = pieces(dtype, has_initial, whole, spoil)
         initial = host.initial and [t.cuda() for t in host.initial]
         given = Pieces([t.cuda() for t in host.out], [t.cuda() for t in host.expected], initial)
         expect_alike(run_kernel(given, "cuda"), host)
