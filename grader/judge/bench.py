@@ -14,6 +14,7 @@ from grader.judge.block import KEPT
 from grader.judge.cases import Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import (
+    AGREE_SHARE,
     LEAST_US,
     PLANS,
     Bracket,
@@ -39,8 +40,8 @@ SPOT_ALLOWANCE = 2.0
 """Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
 THOROUGH_ONE_IN = 16
 """One round in so many, by lot, has a set that goes through every gate; the truth is dear. So has
-each whole round that looks faster from outside than all that had one, and of it the set that lies
-furthest from PyTorch's answer: no single round may win by a worse one."""
+each whole round that looks faster from outside than all that had one, by more than clocks may
+differ; and of it the set furthest from PyTorch's answer: no single round may win by a worse one."""
 FLOOR_SHARE = 0.95
 """A time below this share of the roofline's floor is held for review."""
 
@@ -126,7 +127,7 @@ class Bench:
         if whole and (eager_us := self.answers.compute()) is not None:
             self.eager_us.append(eager_us)
         outside_us = self._outside_us(bracket)
-        is_fast = whole and outside_us < self._vouched_us
+        is_fast = whole and outside_us < self._vouched_us * (1 - AGREE_SHARE)
         self._expect_right(chosen, is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0)
         if is_fast:
             self._vouched_us = outside_us

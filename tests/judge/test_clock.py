@@ -775,7 +775,8 @@ def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
     monkeypatch.setattr("grader.judge.bench.secrets.randbelow", lambda _: 1)  # no luck
     wrong = False
     bench = Scripted()
-    assert run(1000, 1100, 999, 1000, 998, 998) == [True, False, True, False, True, False]
+    assert run(1000, 1100, 996, 994, 999, 990) == [True, False, False, True, False, False]
+    assert run(900, 900) == [True, False]
     wrong = True
     for _ in range(2):
         with pytest.raises(SubmissionFault):
