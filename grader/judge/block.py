@@ -6,6 +6,7 @@ judgement is made on private memory, which no runner can reach.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -24,9 +25,13 @@ it is a quiet NaN whose payload no arithmetic makes: hardware's own NaN is 0x7FF
 vector compare masks, seen in PyTorch's softmax, are all ones."""
 GUARD = 0xA5
 LATTICES, MOST_PROBES = 2, 512
-"""A probe takes a word of each set's outputs, and the words of so many lattices, each of at most so
-many words, evenly spread over all that the chosen sets may write. Four times as many take 0.1 ms
-more where outputs are large, and not where they are small."""
+"""A probe takes a word of each set's outputs, and the words of two lattices, each of at most so
+many words: one evenly spread over all that the chosen sets may write, and one over what the last of
+them may. Four times as many take 0.1 ms more where outputs are large, and not where they are
+small."""
+QUIET_US = 50.0
+"""So long before a copy usually ends, nothing is done but to wait for its end: what the copy engine
+still reads then delays the GPU's change to the runner."""
 JITTER = 64
 """A lattice's pitch is up to one part in so many shorter than it could be."""
 KEPT = 64
@@ -73,6 +78,8 @@ class Block:
         self._probed = torch.empty(0, dtype=torch.int64)
         """What the last of them found."""
         self._begun_ns = self._ended_ns = 0
+        self._usual_us = math.inf
+        """The least that copying the whole image has taken."""
         if device == "cuda":
             self._start, self._end, *self._taken = [
                 torch.cuda.Event(enable_timing=True) for _ in range(2 + kept)
@@ -95,7 +102,7 @@ class Block:
 
     def publish(self, chosen: list[int], meanwhile: Callable[[], None] | None = None) -> None:
         """Copy the image, or of it the only chosen set, into the arena, and open the gate; wait
-        until the copy is there, on a GPU doing `meanwhile` again and again."""
+        until the copy is there, on a GPU doing `meanwhile` again and again until shortly before."""
         gate = slice(0, GUARD_BYTES)
         self.round += 1
         if self.device == "cpu":
@@ -104,13 +111,16 @@ class Block:
             self._begun_ns = time.perf_counter_ns()
             return
         self._start.record()
+        quiet_ns = time.perf_counter_ns() + (self._usual_us - QUIET_US) * 1e3
         for part in self._parts(chosen):
             self._copy_in(part)
         self._end.record()
         self._copy_in(gate)
         while not self.is_published():
-            if meanwhile is not None:
+            if meanwhile is not None and time.perf_counter_ns() < quiet_ns:
                 meanwhile()
+        if len(chosen) == self.count:
+            self._usual_us = min(self._usual_us, self.publish_us())
 
     def is_published(self) -> bool:
         """Whether the last copy has ended."""
@@ -129,15 +139,16 @@ class Block:
             self._ended_ns = time.perf_counter_ns()
             self._probed = self._words()[self._aims()]
             return
-        row = self._probes % len(self._taken)
-        base, at = self.arena.buffer.data_ptr() + self.head_bytes, row * self._kept.shape[1]
-        for lattice in self._lattices:
-            self._peek.read(base + 8 * lattice.start, 8 * lattice.step, len(lattice), at)
-            at += len(lattice)
-        self._peek.mark(self._taken[row])
+        row = self._begin_probe()
         self._peek.wait()
-        self._probes += 1
         self._probed = self._kept[row, : sum(map(len, self._lattices))]
+
+    def keep_probing(self) -> None:
+        """Begin another probe and wait for the one before it, so that they follow each other
+        without a pause: a round that ends just after one has begun is found by the next."""
+        row = self._begin_probe()
+        if self._probes > 1:
+            self._taken[row - 1].synchronize()
 
     def outside_us(self) -> float:
         """Microseconds from when the inputs were all there until a probe found all outputs there,
@@ -184,7 +195,10 @@ class Block:
         """Choose where the probe looks: secret places in what the chosen sets may write."""
         each = self.tail_bytes // self.count // 8
         first, sets = (chosen[0], 1) if len(chosen) == 1 else (0, self.count)
-        self._lattices = [_lattice(first * each, sets * each) for _ in range(LATTICES)]
+        self._lattices = [
+            _lattice(first * each, sets * each),
+            _lattice(chosen[-1] * each, each),  # where the round's end is seen
+        ]
         if 8 * each < MOST_PITCH_BYTES:  # between small outputs, most words are guards
             offset, nbytes = secrets.choice(self.written)
             word = first * each + offset // 8 + secrets.randbelow(-(-nbytes // 8))
@@ -198,6 +212,17 @@ class Block:
         """Where the probe looks: indices of words of the writable part."""
         every = [torch.arange(a.start, a.stop, a.step, device=self.device) for a in self._lattices]
         return torch.cat(every)
+
+    def _begin_probe(self) -> int:
+        """Have a probe read; the row of `_kept` where it will be."""
+        row = self._probes % len(self._taken)
+        base, at = self.arena.buffer.data_ptr() + self.head_bytes, row * self._kept.shape[1]
+        for lattice in self._lattices:
+            self._peek.read(base + 8 * lattice.start, 8 * lattice.step, len(lattice), at)
+            at += len(lattice)
+        self._peek.mark(self._taken[row])
+        self._probes += 1
+        return row
 
     def _copy_in(self, part: slice) -> None:
         # By a kernel: a copy engine would leave the multiprocessors to work ahead meanwhile.

@@ -40,6 +40,9 @@ GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
 IDLE_CALLS, IDLE_WORDS = 8, 1 << 23
 """Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes: long
 enough to be watched as any other is. A round costs the same whatever its calls are."""
+CHANGE_US = 150.0
+"""So long from when the inputs are there nothing is asked of the GPU, so that it changes from our
+work to the runner's; what the copy engine has to read for us would make it wait."""
 PINGS, PINGS_A_LOOK = 20, 4
 """Exchanges before a round that starts by message, which wake both processors: cold ones make its
 cost vary by 0.3 ms. They go on while inputs are published, with a look after every so many."""
@@ -328,6 +331,9 @@ def _through_gate(
     stream comes to wait at the gate."""
     sequence = session.fire(session.aim("go", {"gate": block.round}), what)
     _publish(block, order, lookout)
+    quiet_ns = time.perf_counter_ns() + int(CHANGE_US * 1e3)
+    while time.perf_counter_ns() < quiet_ns:
+        pass
     return sequence
 
 

@@ -95,7 +95,7 @@ class Lookout:
             self._reads += 1
             is_closing = is_closing or seen[row] != self._blank[turn]
             if is_closing:
-                self._block.probe()
+                self._block.keep_probing()
 
     def has_begun(self, order: list[int]) -> bool:
         """Whether outputs had been written before the inputs were all there."""
