@@ -30,8 +30,8 @@ many words: one evenly spread over all that the chosen sets may write, and one o
 them may. Four times as many take 0.1 ms more where outputs are large, and not where they are
 small."""
 QUIET_US = 50.0
-"""So long before a copy usually ends, nothing is done but to wait for its end: what the copy engine
-still reads then delays the GPU's change to the runner."""
+"""So long before a copy usually ends, nothing is done but to wait for its end, so that the copy
+engine is free when the round begins."""
 JITTER = 64
 """A lattice's pitch is up to one part in so many shorter than it could be."""
 KEPT = 64

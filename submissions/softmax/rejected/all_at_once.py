@@ -14,7 +14,7 @@ from grader.runner.serve import Server
 
 LIMIT_US = 3.0  # these as in grader/judge/clock.py
 LIMIT_SHARE = 0.02
-SLACK_US = 80.0
+SLACK_US = 30.0
 EARLY_NS = 40_000
 UNDER_NS = 50_000  # a claim below what is allowed becomes what is allowed
 PATIENCE_S = 0.1
