@@ -57,6 +57,10 @@ limit leaves room for it; fewer where the device's memory asks for that."""
 MOST_DOUBT_US = 360.0
 """The same at the very worst, on a noisy machine: a claim is called forged beyond this, and no
 sooner."""
+LUCKY_SHARE = 0.25
+"""This share of a case's rounds may look shorter from outside than what counts. Where the shortest
+of 40 counted, softmax by PyTorch won 1.2 µs of 226 a call: its fastest rounds truly are that much
+faster than typical ones."""
 LEAST_ROUND_US = 1500.0
 """A round of short calls has so many that it lasts this long at the roofline's floor: what a graph
 takes to start is in its claim, and is to be a small part of it."""
@@ -394,9 +398,10 @@ def measure(
     are to rank, claims are taken as such. Else a score is given no more than `LIMIT_US` below what
     the outside clock saw, and a claim far below what is beyond doubt is a forgery.
 
-    No round can look shorter from outside than it was, only longer, so the shortest is the truest.
-    Where it still says a little more than is claimed, rounds go on: an honest submission had bad
-    luck, and another one gains nothing, since none of its rounds will look shorter than it is.
+    No round looks shorter from outside than it was, only longer; so of what the outside clock saw
+    the shortest quarter counts. Not the very shortest, since rounds differ, and a score is what a
+    typical one takes. Where that still says a little more than is claimed, rounds go on: an honest
+    submission had bad luck, and another one gains nothing by more rounds.
     """
     samples: list[Sample] = []
     discarded: Counter[str] = Counter()
@@ -409,11 +414,12 @@ def measure(
         samples.append(sample)
         claims = [s.claim_us for s in samples]
         claim, (low, high) = stats.middle(claims)
-        external = min(s.external_us for s in samples)
+        externals = sorted(s.external_us for s in samples)
+        external = externals[int(len(externals) * LUCKY_SHARE)]
         allowed, forged = 0.0, None
         if ranks:
             allowed = external - room_us(external, calls)
-            forged = _forged(claim, min(allowed, external - MOST_DOUBT_US / calls))
+            forged = _forged(claim, min(allowed, externals[0] - MOST_DOUBT_US / calls))
         unlucky = allowed > claim and forged is None
         if stats.is_narrow(claims, plan.relative, plan.least_rounds) and not unlucky:
             break
