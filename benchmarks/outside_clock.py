@@ -2,10 +2,10 @@
 
     python benchmarks/outside_clock.py [--sandbox process|docker] [--rounds 8] FILE...
 
-FILE is an honest submission below `submissions/<problem>/`. For every benchmark case a table row
-gives the calls per round, the claim, and by how much the outside clock, less what it was gauged to
-cost, lies above the claim per round. What a score is allowed of that (`room_us`) must cover the
-least of the residuals.
+FILE is an honest submission below `submissions/<problem>/` whose calls can be captured. For every
+benchmark case a table row gives the calls per round, the claim, and by how much the outside clock,
+less what it was gauged to cost, lies above the claim per round. What a score is allowed of that
+(`room_us`) must cover the shortest quarter of the residuals.
 """
 
 from __future__ import annotations
@@ -51,16 +51,13 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
         grading = Grading(problem, session, "cuda", 1, Record())
         grading.meet(greeting)
         grading.prepare()
-        idle = [
-            f"{_spread([b.rest_us for b in found])} µs {'as graphs' if graph else 'by message'}"
-            for graph, found in idle_rounds(session, rounds).items()
-        ]
+        idle = idle_rounds(session, rounds)
         grading.load(submission)
-        print(f"\n{path}: idle rounds cost {', '.join(idle)}\n{HEAD}")
+        print(f"\n{path}: idle rounds cost {_spread([b.rest_us for b in idle])} µs\n{HEAD}")
         for case in problem.cases("benchmark", "cuda"):
             with opened(grading, case) as bench:
                 brackets = [bench.bracket(i) for i in range(rounds)]
-            _row(case.name, bench.overheads[bench.graph], brackets)
+            _row(case.name, bench.overhead, brackets)
 
 
 def _row(name: str, overhead: Overhead, brackets: list[Bracket]) -> None:

@@ -55,7 +55,7 @@ class Rule(StrEnum):
     TIME_CLAIM = "time_claim"
     """The time claimed is below what the judge's own clock allows."""
     WORK_OUTSIDE_CALL = "work_outside_call"
-    """Work before "go" or after "done": surviving threads, streams, processes."""
+    """Work before the inputs were there or after "done": surviving threads, streams, processes."""
     CARRIED_ANSWER = "carried_answer"
     """An answer carried from one call's inputs to another call. Since every call has inputs of its
     own, such an answer is nearly always wrong, and `wrong_answer` beats this."""
@@ -119,7 +119,8 @@ class CaseResult(BaseModel):
     ci_us: tuple[float, float] | None = None
     """Confidence interval of `time_us`, of about 95 %: see `grader.stats.middle`."""
     external_us: float | None = None
-    """Per call by the judge's own clock, less the calibrated constant of a round."""
+    """Per call by the judge's own clock, of the shortest quarter of the rounds, less the calibrated
+    constant of a round."""
     cold_us: float | None = None
     """Latency of a single call by the judge's own clock."""
     rounds: int | None = None

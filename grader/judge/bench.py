@@ -65,10 +65,7 @@ class Bench:
         self.loan = loan
         self.plan = PLANS[grading.device, grading.effort]
         self.is_heavy = grading.ranks and is_heavy(grading.problem, case)
-        overhead = grading.overhead(case)
-        self.overheads = {
-            graph: overhead[graph].of_rounds(self.calls / usual_calls) for graph in overhead
-        }
+        self.overhead = grading.overhead(case).of_rounds(self.calls / usual_calls)
         self.captures = captures
         """Whether to capture rounds into a graph, if that can be."""
         self.graph = False
@@ -107,7 +104,7 @@ class Bench:
         return Sample(bracket.claim_us / bracket.calls, self._outside_us(bracket), complaint)
 
     def _outside_us(self, bracket: Bracket) -> float:
-        return self.overheads[self.graph].outside_us(bracket) / bracket.calls
+        return self.overhead.outside_us(bracket) / bracket.calls
 
     def cool_down(self) -> None:
         """Let a chip that runs at its power limit rest, so that each round meets the same clock."""
@@ -146,6 +143,8 @@ class Bench:
                 order = list(range(self.calls))
                 limit_s = self.grading.problem.spec.limits.call_s * self.calls
                 self.graph = capture(self.grading.session, order, limit_s)
+                if self.is_for_graphs:
+                    return
             else:
                 self.round(-12)  # what is planned once per set, is planned now
         try:
@@ -158,6 +157,11 @@ class Bench:
                 f"'{self.case.name}': a replayed CUDA graph gave wrong outputs; timed eagerly"
             )
 
+    @property
+    def is_for_graphs(self) -> bool:
+        """Whether its rounds are too short for calls that could not be captured after all."""
+        return self.captures and not self.graph and self.grading.ranks
+
     def next(self, index: int) -> Sample:
         """Sample of round `index`: of the warm-up's last one, or of another."""
         if index == 0 and self.first is not None:
@@ -166,7 +170,8 @@ class Bench:
         return self.round(index + 1)
 
     def _expect_order(self, lookout: Lookout, chosen: list[int]) -> None:
-        """Raise `SubmissionFault` when a watched round did not run call by call from "go" on."""
+        """Raise `SubmissionFault` when a watched round did not run call by call, from when the
+        inputs were there."""
         what = None
         if lookout.has_begun(chosen):
             what = "outputs were written before the calls were asked for"
@@ -178,7 +183,7 @@ class Bench:
 
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""
-        path = ("benchmark", self.case.name, self.calls, index, i)
+        path = ("benchmark", self.case.name, self.calls, self.captures, index, i)
         seed = seed_for(self.grading.master, *path)
         values = self.grading.code.inputs(self.case, seed)
         for name, value in self.loan.scalars.items():
@@ -256,7 +261,7 @@ class Bench:
         return times
 
     def _order(self) -> list[int]:
-        """A captured graph has its order; an eager round gets one that is told at "go"."""
+        """A captured graph has its order; an eager round gets one that nobody could know."""
         order = list(range(self.calls))
         if not self.graph:
             secrets.SystemRandom().shuffle(order)
@@ -266,8 +271,8 @@ class Bench:
 @contextlib.contextmanager
 def opened(grading: Grading, case: Case, sharing: int = 1, graph: bool = True) -> Iterator[Bench]:
     """A bench that is lent and warm: what compiles has compiled, and a graph is captured if it can
-    be. `sharing` is how many of them must fit into the device's memory; `graph`, whether its rounds
-    are as long as graphs need, or as others do."""
+    be. `sharing` is how many of them must fit into the device's memory. Without `graph` nothing is
+    captured, and rounds are as long as they then need to be."""
     template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
     usual, calls = (
         calls_per_round(
@@ -300,7 +305,7 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
 
 def _timed(grading: Grading, case: Case, graph: bool = True) -> tuple[Bench, Timing]:
     with opened(grading, case, graph=graph) as bench:
-        if bench.graph or not (graph and grading.ranks):
+        if not bench.is_for_graphs:
             timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
             return bench, timing
     return _timed(grading, case, graph=False)

@@ -91,10 +91,14 @@ class Block:
         self.arena.buffer[:GATE_BYTES].zero_()
 
     def ready(self, chosen: list[int]) -> None:
-        """Poison the outputs in the arena and aim the probe at the sets that will be called."""
+        """Poison the outputs in the arena, or clear them where they are part of the image, and aim
+        the probe at the sets that will be called."""
         self._gate.fill_(self.round)
+        outputs = self.arena.buffer[self.head_bytes :]
         if self.item_bytes:
-            fill_with_poison(self.arena.buffer[self.head_bytes :], self.item_bytes)
+            fill_with_poison(outputs, self.item_bytes)
+        else:
+            outputs.fill_(GUARD)  # so that whoever looks meanwhile knows what lies there
         self._aim(chosen)
         self.probe()  # for nothing but to have its code at hand when the clock runs
         self._probes = 0
@@ -293,10 +297,13 @@ def poison_of(tensor: torch.Tensor) -> int:
     return _signed(tensor.element_size())
 
 
-def poison_word(item_bytes: int) -> int:
-    """Eight bytes of `POISON` for elements of this size, as a signed integer."""
-    word = POISON[item_bytes].to_bytes(item_bytes, "little") * (8 // item_bytes)
-    return int.from_bytes(word, "little", signed=True)
+def blank_word(item_bytes: int) -> int:
+    """Eight bytes of what `Block.ready` leaves in outputs whose elements are of this size, or of
+    none: `POISON`, or guards. As a signed integer."""
+    word = bytes([GUARD])
+    if item_bytes:
+        word = POISON[item_bytes].to_bytes(item_bytes, "little")
+    return int.from_bytes(word * (8 // len(word)), "little", signed=True)
 
 
 def _signed(item_bytes: int) -> int:

@@ -77,8 +77,8 @@ class Grading:
         self.record = record
         self.effort = effort
         self.code = ProblemCode(problem, device)
-        self.costs_us = dict.fromkeys((False, True), 0.0)
-        """By whether a round is a graph, what it costs the outside clock besides its calls."""
+        self.round_cost_us = 0.0
+        """What a round of this runner costs the outside clock besides its calls."""
         self.publish_us: dict[str, float] = {}
         """By benchmark case, how long publishing a round takes."""
         self.baselines_us: dict[str, dict[str, float]] = {}
@@ -93,11 +93,9 @@ class Grading:
         """Whether times are to be trusted, and so held against the outside clock."""
         return self.device == "cuda" and self.effort == "full"
 
-    def overhead(self, case: Case) -> dict[bool, Overhead]:
-        """What a round of a case costs the outside clock besides its calls, by whether it is a
-        graph."""
-        publish_us = self.publish_us.get(case.name, math.inf)
-        return {graph: Overhead(publish_us, cost_us) for graph, cost_us in self.costs_us.items()}
+    def overhead(self, case: Case) -> Overhead:
+        """What a round of a case costs the outside clock besides its calls."""
+        return Overhead(self.publish_us.get(case.name, math.inf), self.round_cost_us)
 
     def meet(self, greeting: int) -> None:
         """Take the runner's greeting. It is ours alone yet: what fails here is a `SandboxError`."""
@@ -131,8 +129,8 @@ class Grading:
             self.publish_us[case.name] = known.publish_us
         if self.ranks:
             with ours_alone(self.session):
-                self.costs_us = gauge(self.session)
-            self.record.environment["round_cost_us"] = round(self.costs_us[True], 1)
+                self.round_cost_us = gauge(self.session)
+            self.record.environment["round_cost_us"] = round(self.round_cost_us, 1)
 
     def _prepared(self, case: Case) -> Prepared:
         key = (self.problem.digest, case.name, self.device, self.effort)

@@ -11,11 +11,12 @@ Towards the end of the round the block is probed between the looks.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 
 import torch
 
-from grader.judge.block import Block, poison_word
+from grader.judge.block import Block, blank_word
 from grader.judge.peek import MOST_PITCH_BYTES, Peek
 
 ENDS, ANYWHERE = 3, 2
@@ -27,13 +28,15 @@ NEAR = 64
 BEFORE = 3
 """Words of every set that are read while inputs are being published: one near the start, one near
 the end, one anywhere. Few, so that there is time for many looks; whoever began then has written
-whole sets, and whoever began since the last look has won no more than that takes."""
+whole sets, and whoever began since the last look has won no more than that takes, and the 50 µs
+before the end in which none is begun."""
 CLOSING = 3
 """The block is probed from when the last call but so many, this one included, has begun: a call may
 write all its outputs at its end."""
 MOST_READS = 8192
-SLOWEST_READ_US = 100.0
-"""One takes some 10 µs. With fewer looks at a round than this gives, it was not watched."""
+SLOWEST_READ_US, BLIND_SHARE = 100.0, 0.1
+"""A read takes some 15 µs. Of a round no more than this share, and once so long, may pass without
+one: where calls overlap only meanwhile, they win less than half a percent."""
 
 
 class Lookout:
@@ -48,8 +51,7 @@ class Lookout:
         self._peek = Peek(rows * block.count)
         self._seen = self._peek.words.view(rows, block.count)
         self._before: list[int] = []
-        self._early: list[torch.Tensor] = []
-        """What may lie there in every set until it is called: before publishing, and after."""
+        self._looks = 0
         self._looked: int | None = None
         """The row of the last look that counts; the next one is read beside it."""
         self._places: list[int] = []
@@ -58,6 +60,7 @@ class Lookout:
         self._blank: list[int] = []
         """What lies at each place of that set before it is called."""
         self._reads = 0
+        self._watched_us = 0.0
 
     @classmethod
     def over(cls, block: Block) -> Lookout | None:
@@ -67,10 +70,8 @@ class Lookout:
 
     def aim(self, order: list[int]) -> None:
         """Choose new places for a round in this order, before the clock runs."""
-        self._looked, self._reads = None, 0
+        self._looks, self._looked, self._reads, self._watched_us = 0, None, 0, 0.0
         self._before = [*self._ends(), self._place(0, 1)]
-        lies_there = self._words(self._block.arena.buffer, 0, self._before)
-        self._early = [lies_there, self._untouched(self._before)]
         self._places = [place for _ in range(ENDS) for place in self._ends()]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
         self._closing = order[-CLOSING:][0]
@@ -79,6 +80,7 @@ class Lookout:
     def look(self, is_early: Callable[[], bool]) -> None:
         """Read some words; what they tell counts if it is still too early for a call after that."""
         row = MOST_READS if self._looked != MOST_READS else MOST_READS + BEFORE
+        self._looks += 1
         self._read(self._before, row)
         if is_early():
             self._looked = row
@@ -88,6 +90,7 @@ class Lookout:
         block when it comes to its end."""
         seen = self._seen[:, self._closing].numpy()
         is_closing = False
+        last_ns = time.perf_counter_ns()
         while going_on() and self._reads < MOST_READS:
             # One at a time: the end of the round is waited for here, by a clock that runs.
             row, turn = self._reads, self._reads % PLACES
@@ -96,32 +99,39 @@ class Lookout:
             is_closing = is_closing or seen[row] != self._blank[turn]
             if is_closing:
                 self._block.keep_probing()
+            now_ns = time.perf_counter_ns()
+            if (now_ns - last_ns) / 1e3 <= SLOWEST_READ_US:
+                self._watched_us += (now_ns - last_ns) / 1e3
+            last_ns = now_ns
 
     def has_begun(self, order: list[int]) -> bool:
         """Whether outputs had been written before the inputs were all there."""
         if self._looked is None:
             return False
         seen = self._seen[self._looked : self._looked + BEFORE].to(self._block.device)
-        before, after = self._early
-        return bool(((seen != before) & (seen != after))[:, order].any())
+        blank = blank_word(self._block.item_bytes)  # until the image is published, state too
+        return bool(((seen != blank) & (seen != self._untouched(self._before)))[:, order].any())
 
     def was_blind(self, round_us: float) -> bool:
-        """Whether it could hardly look while a round of so many microseconds went on, as may be
-        where somebody keeps the copy engine busy."""
-        return self._reads < min(round_us / SLOWEST_READ_US, MOST_READS)
+        """Whether it could not look before a round of so many microseconds, or hardly while it went
+        on, as may be where somebody keeps the copy engine busy."""
+        if self._looks and self._looked is None:
+            return True
+        missed_us = round_us - self._watched_us
+        most_us = SLOWEST_READ_US + BLIND_SHARE * round_us
+        return missed_us > most_us and self._reads < MOST_READS
 
     def side_by_side(self, order: list[int]) -> bool:
         """Whether a later call of `order` was seen to have begun before an earlier one ended.
 
-        A word that a call leaves as it was, as may be where state is updated in place, tells
-        nothing. To be asked while the snapshot is of this round.
+        A set has begun when a word of it is no longer what it was, whatever it is; it has ended
+        when all are what they stay. To be asked while the snapshot is of this round.
         """
         seen = self._seen[: self._reads].to(self._block.device)
         untouched = self._untouched(self._places)
         done = self._words(self._block.snapshot, self._block.head_bytes, self._places)
         place = torch.arange(self._reads, device=seen.device) % PLACES
-        written = (seen != untouched[place])[:, order]
-        return overlapped(written, (done != untouched)[place][:, order])
+        return overlapped((seen != untouched[place])[:, order], (seen != done[place])[:, order])
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""
@@ -135,7 +145,7 @@ class Lookout:
         """What lies at these places of every set before it is called: poison, or its state."""
         block = self._block
         if block.item_bytes:
-            word = poison_word(block.item_bytes)
+            word = blank_word(block.item_bytes)
             return torch.full((len(places), block.count), word, device=block.device)
         return self._words(block.image, 0, places)
 
@@ -156,16 +166,15 @@ class Lookout:
         return offset + 8 * (first + secrets.randbelow(max(1, int(words * end) - first)))
 
 
-def overlapped(written: torch.Tensor, telling: torch.Tensor | None = None) -> bool:
-    """Whether in any look a call's word is unwritten though a later call's was written before.
+def overlapped(begun: torch.Tensor, unfinished: torch.Tensor) -> bool:
+    """Whether in any look a call's word is unfinished though a later call had begun before.
 
-    `written` is bool [looks, calls], looks in the order of time, calls in the order of the round;
-    only words that are `telling`, of the same shape, count.
+    Both are bool [looks, calls], looks in the order of time, calls in the order of the round: of
+    the word that was read, whether it had changed, and whether it would change again.
     """
-    if written.numel() == 0:
+    if begun.numel() == 0:
         return False
-    telling = torch.ones_like(written) if telling is None else telling
-    positions = torch.arange(written.shape[1], device=written.device).expand_as(written)
-    furthest = torch.where(written & telling, positions, -1).amax(1).cummax(0).values
+    positions = torch.arange(begun.shape[1], device=begun.device).expand_as(begun)
+    furthest = torch.where(begun, positions, -1).amax(1).cummax(0).values
     before = torch.cat([furthest.new_full((1,), -1), furthest[:-1]])
-    return bool((~written & telling & (positions < before[:, None])).any())
+    return bool((unfinished & (positions < before[:, None])).any())

@@ -155,17 +155,12 @@ def test_an_honest_round_is_known_by_its_parts() -> None:
 
 
 @pytest.fixture
-def idle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[bool, float]]:
-    """What is gauged of idle rounds with these rests; rounds by message cost twice as much."""
+def idle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
+    """What is gauged of idle rounds with these rests."""
 
-    def gauged(rests_us: list[float]) -> dict[bool, float]:
-        def rounds(session: Any, count: int) -> dict[bool, list[Bracket]]:
-            return {
-                graph: [Bracket(10, 500, 500 + times * rest_us, 200) for rest_us in rests_us]
-                for graph, times in ((True, 1), (False, 2))
-            }
-
-        monkeypatch.setattr("grader.judge.clock.idle_rounds", rounds)
+    def gauged(rests_us: list[float]) -> float:
+        found = [Bracket(10, 500, 500 + rest_us, 200) for rest_us in rests_us]
+        monkeypatch.setattr("grader.judge.clock.idle_rounds", lambda *_: found)
         return gauge(None)  # type: ignore[arg-type]
 
     return gauged
@@ -177,20 +172,17 @@ rests = st.lists(us, min_size=1, max_size=30)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rests_us=rests)
 def test_a_round_costs_the_least_that_was_seen(
-    idle: Callable[..., dict[bool, float]], rests_us: list[float]
+    idle: Callable[..., float], rests_us: list[float]
 ) -> None:
-    costs_us = idle(rests_us)
-    assert costs_us[True] == pytest.approx(min(rests_us), abs=1e-3)
-    assert costs_us[False] == pytest.approx(2 * min(rests_us), abs=1e-3)
+    assert idle(rests_us) == pytest.approx(min(rests_us), abs=1e-3)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rests_us=rests, hiccup_us=us)
 def test_a_hiccup_takes_no_more_off(
-    idle: Callable[..., dict[bool, float]], rests_us: list[float], hiccup_us: float
+    idle: Callable[..., float], rests_us: list[float], hiccup_us: float
 ) -> None:
-    with_it, without = idle([*rests_us, hiccup_us]), idle(rests_us)
-    assert all(with_it[graph] <= without[graph] for graph in (False, True))
+    assert idle([*rests_us, hiccup_us]) <= idle(rests_us)
 
 
 # --- how a round starts
@@ -591,7 +583,13 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     def opened_like(grading: Any, case: Any, graph: bool) -> Iterator[Any]:
         opened.append(graph)
         calls = CALLS if graph else 2 * CALLS
-        yield SimpleNamespace(next=lambda _: honest(), plan=PLAN, calls=calls, graph=captured)
+        yield SimpleNamespace(
+            next=lambda _: honest(),
+            plan=PLAN,
+            calls=calls,
+            graph=captured and graph,
+            is_for_graphs=graph and not captured and ranks,
+        )
 
     monkeypatch.setattr(bench, "opened", opened_like)
     monkeypatch.setattr(bench, "_result", lambda _, timing: timing)
@@ -600,6 +598,24 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     assert opened == lengths
     assert timing.calls_per_round == (2 * CALLS if len(lengths) == 2 else CALLS)
     assert (timing.time_us, timing.graph) == (50, captured)
+
+
+def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
+    """They may have as many calls: answers kept from the try to capture must not do."""
+    seeds: list[int] = []
+
+    def inputs(_: Case, seed: int) -> Values:
+        seeds.append(seed)
+        return {}
+
+    grading: Any = SimpleNamespace(master=1, code=SimpleNamespace(inputs=inputs))
+    loan: Any = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 4), scalars={})
+    for captures in (True, False):
+        one = Bench.__new__(Bench)
+        one.grading, one.case, one.loan = grading, Case(name="any", params={}), loan
+        one.captures = captures
+        one.inputs(3, 2)
+    assert len(set(seeds)) == 2
 
 
 def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> None:
@@ -812,7 +828,7 @@ def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
                 device="cpu",
                 problem=SimpleNamespace(spec=SimpleNamespace(limits=limits)),
             )
-            self.overheads = {False: Overhead()}
+            self.overhead = Overhead()
             self.case: Any = None
             layout = SimpleNamespace(sets=[None] * 4)
             self.loan: Any = SimpleNamespace(layout=layout, fill=lambda *_: None)

@@ -1,15 +1,15 @@
 # grade: device=cuda rule=work_outside_call or=accepted
-"""Lets the calls of a single round run side by side, and claims what that one took in every round.
+"""Lets the calls of every third round run side by side, and claims in all what those took.
 
-The shortest round is the truest for a clock outside, so one is all that a forger needs; and where
-only some rounds are watched, his chances are good. The judge watches every round.
+Of the outside times of a case the shortest quarter counts, so that some rounds are all that a forger
+needs; and where only some rounds are watched, his chances are good. The judge watches every round.
 """
 
 import torch
 from grader.runner.serve import Server
 
 STREAMS = 8
-ROUND = 3  # of the replays of a case: the one that cheats
+ONE_IN = 3  # of the replays of a case: so many cheat
 SHARE = 0.96  # of an honest claim: what running side by side gains
 timed = Server._timed
 sets = graph = None
@@ -39,7 +39,7 @@ def once(self, body):
     if sets is not self.sets:  # another case
         sets, graph, rounds = self.sets, beside(self.sets), 0
     rounds += 1
-    return int(timed(self, graph.replay if rounds == ROUND else body) * SHARE)
+    return int(timed(self, graph.replay if rounds % ONE_IN == 0 else body) * SHARE)
 
 
 Server._timed = once
