@@ -96,7 +96,8 @@ class Bench:
         self._last_us = bracket.claim_us
         complaint = self.health.complaint() if self.loan.device == "cuda" else None
         if (
-            order is None
+            self.grading.ranks
+            and order is None
             and self.lookout is not None
             and self.lookout.was_blind(bracket.outside_us)
         ):

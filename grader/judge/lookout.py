@@ -34,8 +34,8 @@ CLOSING = 3
 """The block is probed from when the last call but so many, this one included, has begun: a call may
 write all its outputs at its end."""
 MOST_READS = 8192
-SLOWEST_READ_US, BLIND_SHARE = 100.0, 0.1
-"""A read takes some 15 µs. Of a round no more than this share, and once so long, may pass without
+SLOWEST_READ_US, BLIND_SHARE = 150.0, 0.1
+"""A read takes some 15 µs, and with a probe up to 60. Of a round no more than this share, and once so long, may pass without
 one: where calls overlap only meanwhile, they win less than half a percent."""
 
 

@@ -185,8 +185,8 @@ def test_the_block_is_probed_when_the_round_comes_to_its_end(block: Block) -> No
     ("watched_us", "reads", "round_us", "blind"),
     [
         (900, 60, 950, False),
-        (760, 60, 950, False),
-        (740, 60, 950, True),
+        (720, 60, 950, False),
+        (700, 60, 950, True),
         (0, 0, 950, True),
         (0, 0, 90, False),
         (1e5, MOST_READS, 5e6, False),
