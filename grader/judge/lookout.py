@@ -35,8 +35,9 @@ CLOSING = 3
 write all its outputs at its end."""
 MOST_READS = 8192
 SLOWEST_READ_US, BLIND_SHARE = 150.0, 0.1
-"""A read takes some 15 µs, and with a probe up to 60. Of a round no more than this share, and once so long, may pass without
-one: where calls overlap only meanwhile, they win less than half a percent."""
+"""A read takes some 15 µs, and with a probe up to 60. Of a round no more than this share, and once
+so long, may pass without one: where calls overlap only meanwhile, they win less than half a
+percent."""
 
 
 class Lookout:
