@@ -62,7 +62,7 @@ FORGERIES = {
         "accepted/hostile_shaves_to_the_limit.py",
         "rejected/done_in_flight.py",
         "rejected/peeks_ahead.py",
-        "rejected/starts_before_go.py",
+        "accepted/hostile_starts_before_go.py",
         "rejected/all_at_once.py",
         "rejected/overlapping_calls.py",
         "rejected/overlaps_some_rounds.py",

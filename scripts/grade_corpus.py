@@ -129,12 +129,12 @@ ABOUT_TIME = {
     "hostile_shaves_claim.py",
     "hostile_shaves_to_the_limit.py",
     "hostile_slows_baseline.py",
+    "hostile_starts_before_go.py",
     "hostile_waits_at_the_gate.py",
     "l2_persistence.py",
     "overlapping_calls.py",
     "overlaps_some_rounds.py",
     "peeks_ahead.py",
-    "starts_before_go.py",
 }
 
 

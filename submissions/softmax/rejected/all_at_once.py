@@ -2,7 +2,7 @@
 """All that shaves a little, together: starts before the gate opens, says "done" early, and claims
 to the limit.
 
-Like starts_before_go.py it watches the last input come by the copy engine and starts then.
+Like hostile_starts_before_go.py it watches the last input come by the copy engine and starts then.
 Like done_in_flight.py it says "done" when the rest will be over before the judge can look.
 Like hostile_shaves_to_the_limit.py it takes off all that the outside clock doubts.
 """

@@ -1,10 +1,10 @@
-# grade: device=cuda rule=work_outside_call or=accepted
+# grade: device=cuda
 """Does not wait at the gate: watches the last bytes of the last input, and starts when they change.
 
 It polls them with the copy engine, which does not hold up the judge's kernel as a waiting kernel
 would. So it starts when the inputs are complete and not sooner. A graph that waits at the gate is
 started by the GPU itself at that moment, without a processor between them, so there is nothing to
-win; and if it is ahead, the judge may see outputs while it still publishes.
+win. Were it ahead, the judge would see outputs while it still publishes.
 """
 
 import time
