@@ -29,9 +29,9 @@ LATTICES, MOST_PROBES = 2, 512
 many words: one evenly spread over all that the chosen sets may write, and one over what the last of
 them may. Four times as many take 0.1 ms more where outputs are large, and not where they are
 small."""
-QUIET_US = 50.0
-"""So long before a copy usually ends, nothing is done but to wait for its end, so that the copy
-engine is free when the round begins."""
+QUIET_US = 100.0
+"""So long before a copy usually ends, nothing is done but to wait for its end: a look that began
+sooner is over by then, and the copy engine free when the round begins."""
 JITTER = 64
 """A lattice's pitch is up to one part in so many shorter than it could be."""
 KEPT = 64

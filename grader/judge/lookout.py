@@ -28,7 +28,7 @@ NEAR = 64
 BEFORE = 3
 """Words of every set that are read while inputs are being published: one near the start, one near
 the end, one anywhere. Few, so that there is time for many looks; whoever began then has written
-whole sets, and whoever began since the last look has won no more than that takes, and the 50 µs
+whole sets, and whoever began since the last look has won no more than that takes, and the 0.1 ms
 before the end in which none is begun."""
 CLOSING = 3
 """The block is probed from when the last call but so many, this one included, has begun: a call may
