@@ -16,7 +16,6 @@ import click
 
 from grader.judge.bench import opened
 from grader.judge.clock import (
-    Bracket,
     Overhead,
     idle_rounds,
     room_us,
@@ -24,6 +23,7 @@ from grader.judge.clock import (
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.record import Record
+from grader.judge.rounds import Bracket
 from grader.judge.session import Session
 from grader.problem import Problem
 from grader.sandbox.base import RunnerLimits, Sandbox

@@ -17,20 +17,18 @@ from grader.judge.clock import (
     AGREE_SHARE,
     LEAST_US,
     PLANS,
-    Bracket,
     Sample,
     Timing,
     calls_per_round,
-    capture,
     floor_us,
     is_heavy,
     measure,
-    run_round,
 )
 from grader.judge.grading import Grading
 from grader.judge.health import Health, gpu_state
 from grader.judge.loan import Loan
 from grader.judge.lookout import Lookout
+from grader.judge.rounds import Bracket, capture, run_round
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
 from grader.problem.spec import Argument, Case, Tolerance

@@ -1,18 +1,14 @@
 """How fast is it? Rounds over cold sets, a claim from inside, and the judge's own clock around it.
 
-A round calls each of N independent argument sets once, on inputs that nobody had before. The
-outside clock runs from when the last of them is there until the outputs are, as the judge sees them
-in memory; so neither work before the one nor work after the other is free. Both ends are marked by
-the GPU's own clock, and a captured round is started by the GPU too: it waits for a word behind the
-inputs. Events recorded beside the submission are a claim; the time that counts is the larger of the
-claim and what the outside clock allows.
+Events recorded beside the submission are a claim; the time that counts is the larger of the claim
+and what the outside clock allows. That runs from when a round's inputs are all there until its
+outputs are (`grader.judge.rounds`), so that neither work before the one nor work after the other is
+free.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from grader import stats
-from grader.arena import Layout, Slot, arrange
+from grader.arena import Slot, arrange
 from grader.arena.layout import ITEM_BYTES
 from grader.judge.block import KEPT, Block
 from grader.judge.cases import Values
@@ -29,20 +25,17 @@ from grader.judge.environment import measure_ceilings
 from grader.judge.loan import item_bytes, wanted
 from grader.judge.lookout import Lookout
 from grader.judge.record import Effort
+from grader.judge.rounds import Bracket, capture, lend, publish, run_round
 from grader.judge.session import Session
 from grader.judge.verdict import Fault
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import Rule, Verdict
-from grader.wire import Flag, sealed_memory
 
 GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
 IDLE_CALLS, IDLE_WORDS = 8, 1 << 23
 """Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes: long
 enough to be watched as any other is. A round costs the same whatever its calls are."""
-PINGS, PINGS_A_LOOK = 20, 4
-"""Exchanges before a round that starts by message, which wake both processors: cold ones make its
-cost vary by 0.3 ms. They go on while inputs are published, with a look after every so many."""
 LIMIT_US, LIMIT_SHARE = 3.0, 0.02
 """What nobody may gain per call: the larger of so much, and this share of the time."""
 SLACK_US = 30.0
@@ -112,24 +105,6 @@ PLANS: dict[tuple[str, Effort], Plan] = {
     ("cpu", "full"): Plan(2, 3, 20, 0.3, 0.05, 0.05),
     ("cpu", "quick"): Plan(2, 2, 20, 0.1, 0.05, 0.05),
 }
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """What the clocks saw of one round of `calls` calls, in microseconds."""
-
-    calls: int
-    claim_us: float
-    """What the runner says of its calls together."""
-    outside_us: float
-    """By the outside clock, from when the inputs were there until a probe found all outputs."""
-    publish_us: float
-    """The copy of the inputs before that, by the judge's own events."""
-
-    @property
-    def rest_us(self) -> float:
-        """What of the outside time is not, as claimed, calls."""
-        return self.outside_us - self.claim_us
 
 
 @dataclass(frozen=True)
@@ -224,7 +199,7 @@ def publishing_us(problem: Problem, case: Case, template: Values) -> float:
     try:
         times_us = []
         for _ in range(PUBLISH_ROUNDS + 1):
-            _publish(block, list(range(calls)), lookout)
+            publish(block, list(range(calls)), lookout)
             times_us.append(block.publish_us())
         return stats.median(times_us[1:])
     finally:
@@ -276,106 +251,6 @@ def calls_per_round(
     room = int(properties.total_memory * MEMORY_SHARE / sharing) // held_bytes
     wanted_calls = min(max(math.ceil(max(needed, long_enough)), cold_enough), plan.most_calls)
     return max(LEAST_CALLS, min(wanted_calls, room))
-
-
-def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> None:
-    """Hand a block and its layout to the runner; `case` is what a `.cu` entry is told besides."""
-    text = layout.to_json()
-    layout_fd = sealed_memory("layout", text)
-    try:
-        request = {"layout_bytes": len(text), **case}
-        session.ask("lend", request, 60, "taking the lent memory", fds=(fd, layout_fd))
-    finally:
-        os.close(layout_fd)
-
-
-def run_round(
-    session: Session,
-    block: Block,
-    order: list[int],
-    graph: bool,
-    limit_s: float,
-    lookout: Lookout | None = None,
-) -> Bracket:
-    """One bracketed round; leaves the snapshot of all outputs in the block.
-
-    A `graph` is told to go before its inputs are published, and waits at the block's gate: so no
-    processor has a part in when it starts. Other calls are told when the inputs are there.
-
-    A `lookout` looks while inputs are being published, and watches until the round is over.
-    """
-    what = f"a round of {len(order)} calls"
-    session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
-    if graph:
-        sequence = _through_gate(session, block, order, what, lookout)
-    else:
-        sequence = _by_message(session, block, order, what, limit_s, lookout)
-    if lookout is not None:
-        end_s = time.monotonic() + limit_s
-        lookout.watch(lambda: not session.has_reply() and time.monotonic() < end_s)
-    reply = session.take(sequence, limit_s, what)
-    block.probe()
-    block.collect()
-    return Bracket(len(order), reply.claim_ns / 1e3, block.outside_us(), block.publish_us())
-
-
-def _through_gate(
-    session: Session, block: Block, order: list[int], what: str, lookout: Lookout | None
-) -> int:
-    """Say "go", and publish; the number of the request. While the outputs are being poisoned, a
-    stream comes to wait at the gate."""
-    sequence = session.fire(session.aim("go", {"gate": block.round}), what)
-    _publish(block, order, lookout)
-    return sequence
-
-
-def _by_message(
-    session: Session,
-    block: Block,
-    order: list[int],
-    what: str,
-    limit_s: float,
-    lookout: Lookout | None,
-) -> int:
-    """Publish, and say "go"; the number of the request.
-
-    Until then both sides do what the bracket will ask of them: a processor that waited for
-    milliseconds is slow to begin, and what it then takes would be timed.
-    """
-    turns = itertools.count(1)
-
-    def meanwhile() -> None:
-        session.ask("ping", {}, limit_s, what)
-        if lookout is not None and next(turns) % PINGS_A_LOOK == 0:
-            lookout.look(lambda: True)
-
-    block.ready(order)
-    if lookout is not None:
-        lookout.aim(order)
-    for _ in range(PINGS):
-        session.ask("ping", {}, limit_s, what)
-    go = session.aim("go", {})
-    block.publish(order, meanwhile)
-    if lookout is not None:
-        lookout.look(lambda: True)
-    return session.fire(go, what)
-
-
-def _publish(block: Block, order: list[int], lookout: Lookout | None) -> None:
-    """Make all sets ready and publish them, looking at the outputs meanwhile."""
-    block.ready(order)
-    if lookout is None:
-        block.publish(order)
-        return
-    lookout.aim(order)
-    # What is read when the copy has ended tells nothing.
-    block.publish(order, lambda: lookout.look(lambda: not block.is_published()))
-
-
-def capture(session: Session, order: list[int], limit_s: float) -> bool:
-    """Whether the runner captured a round into a CUDA graph."""
-    reply = session.ask("capture", {"order": order}, limit_s, "capturing a CUDA graph")
-    return bool(reply.flags & Flag.GRAPH)
 
 
 def measure(

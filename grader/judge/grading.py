@@ -18,10 +18,11 @@ from grader.judge.answers import load_kernels
 from grader.judge.baseline import time_baselines
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
-from grader.judge.clock import Overhead, gauge, lend, publishing_us
+from grader.judge.clock import Overhead, gauge, publishing_us
 from grader.judge.environment import describe, measure_ceilings
 from grader.judge.loan import Loan, wanted
 from grader.judge.record import Device, Effort, Record
+from grader.judge.rounds import lend
 from grader.judge.session import Session, ours_alone
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes

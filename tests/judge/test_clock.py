@@ -18,11 +18,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grader.arena import Slot, arrange
-from grader.arena.layout import GATE_BYTES
 from grader.judge import bench, grade
 from grader.judge.bench import Bench
-from grader.judge.block import Block
 from grader.judge.cases import Values
 from grader.judge.clock import (
     CHANGES_US,
@@ -37,10 +34,8 @@ from grader.judge.clock import (
     LIMIT_US,
     MEMORY_SHARE,
     MOST_DOUBT_US,
-    PINGS,
     PLANS,
     SLACK_US,
-    Bracket,
     Overhead,
     Plan,
     Sample,
@@ -49,12 +44,12 @@ from grader.judge.clock import (
     gauge,
     measure,
     room_us,
-    run_round,
 )
 from grader.judge.environment import Ceilings
 from grader.judge.grade import _scored
 from grader.judge.loan import set_bytes
 from grader.judge.record import Effort, Record
+from grader.judge.rounds import Bracket
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Case
@@ -62,7 +57,6 @@ from grader.report import CaseResult, Report, Rule, Verdict
 from grader.sandbox.process import ProcessSandbox
 from grader.stats import middle
 from grader.submission import Submission
-from grader.wire import Reply, Status
 from tests.judge.conftest import HONEST, WriteProblem
 
 PLAN = Plan(
@@ -183,52 +177,6 @@ def test_a_hiccup_takes_no_more_off(
     idle: Callable[..., float], rests_us: list[float], hiccup_us: float
 ) -> None:
     assert idle([*rests_us, hiccup_us]) <= idle(rests_us)
-
-
-# --- how a round starts
-
-
-class Wire:
-    """Stands for a session whose runner does nothing; notes what is asked, and the gate then."""
-
-    def __init__(self, block: Block) -> None:
-        self.gate = block.arena.buffer[:GATE_BYTES].view(torch.int32)
-        self.asked: list[tuple[str, dict[str, Any], int]] = []
-
-    def ask(self, kind: str, request: dict[str, Any], limit_s: float, what: str) -> None:
-        self.asked.append((kind, request, int(self.gate)))
-
-    def aim(self, kind: str, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        return kind, request
-
-    def fire(self, aimed: tuple[str, dict[str, Any]], what: str) -> int:
-        self.asked.append((*aimed, int(self.gate)))
-        return 1
-
-    def take(self, sequence: int, limit_s: float, what: str) -> Reply:
-        return Reply(sequence, Status.OK, claim_ns=7000)
-
-
-@pytest.mark.parametrize("graph", [False, True])
-def test_a_graph_is_told_to_go_before_its_inputs_are_there_and_others_after(graph: bool) -> None:
-    words = Slot(0, "int64", (64,), (1,))
-    block = Block(arrange([[(False, words), (True, words)]] * 3), 8, "cpu")
-    try:
-        for number in (1, 2):
-            wire: Any = Wire(block)
-            bracket = run_round(wire, block, [2, 0, 1], graph, 1)
-            assert (bracket.calls, bracket.claim_us) == (3, 7)
-            assert int(wire.gate) == number
-            kinds = [kind for kind, _, _ in wire.asked]
-            assert (kinds[0], kinds[-1]) == ("ready", "go")
-            assert wire.asked[0][1] == {"order": [2, 0, 1], "graph": graph}
-            _, request, gate = wire.asked[-1]
-            assert request == ({"gate": number} if graph else {})
-            assert gate == (number - 1 if graph else number)
-            # Where a message starts the round, both sides are woken first.
-            assert kinds.count("ping") == (0 if graph else PINGS)
-    finally:
-        block.close()
 
 
 # --- when a measurement stops
