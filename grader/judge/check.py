@@ -102,29 +102,35 @@ def _check(
             f"{count} of {out.numel()} elements of '{name}' were never written",
             mismatch=where.mismatch(),
         )
-    expected = truth.to(out.dtype).double()  # the truth as this dtype can hold it: inf stays inf
-    special = _special_positions(out, expected)
-    if special is not None:
-        where = Where(name, out, expected, special, offsets)
-        return Finding(
-            f"'{name}' has NaN or infinity where the reference has not, or the other way round "
-            f"({int(special.sum())} elements)",
-            mismatch=where.mismatch(),
-        )
-    finite = torch.isfinite(expected)
-    zero = torch.zeros((), dtype=torch.float64, device=out.device)
-    exact = torch.where(finite, truth.double(), zero)
-    error = torch.where(finite, (out.double() - exact).abs(), zero)
-    change = exact if initial is None else torch.where(finite, exact - initial.double(), zero)
+    expected = truth.to(out.dtype)  # as this dtype can hold it: inf stays inf
+    finite = None
+    if not (_is_finite(out) and _is_finite(expected)):
+        special = _special_positions(out, expected)
+        if special is not None:
+            where = Where(name, out, expected, special, offsets)
+            return Finding(
+                f"'{name}' has NaN or infinity where the reference has not, or the other way round "
+                f"({int(special.sum())} elements)",
+                mismatch=where.mismatch(),
+            )
+        finite = torch.isfinite(expected)
 
-    over = error > tolerance.atol + tolerance.rtol * change.abs()
+    def where_finite(values: torch.Tensor) -> torch.Tensor:
+        return values if finite is None else torch.where(finite, values, 0.0)
+
+    # Mixed dtypes meet in float64 within one operation; to convert first would double the traffic.
+    exact = where_finite(truth.double())
+    error = where_finite((out - exact).abs_())
+    change = exact if initial is None else where_finite(exact - initial)
+
+    over = error > change.abs().mul_(tolerance.rtol).add_(tolerance.atol)
     rel_l2 = _ratio(error, change)
     slice_rel_l2, slice_name = _worst_slice(error, change)
     budget = None
     if eager is not None:
-        eager_error = torch.where(finite, (eager.double() - exact).abs(), zero)
+        eager_error = where_finite((eager - exact).abs_())
         budget = _budget_used(error, eager_error, exact, out.dtype, tolerance.budget)
-    max_abs_err = float(error.max()) if error.numel() else 0.0
+    max_abs_err = _largest_of(error)
 
     failure = None
     if bool(over.any()):
@@ -171,12 +177,16 @@ def _unwritten(out: torch.Tensor) -> torch.Tensor | None:
     return mask if bool(mask.any()) else None
 
 
+def _is_finite(values: torch.Tensor) -> bool:
+    """Whether no element is NaN or infinite: their largest magnitude would be, too."""
+    return math.isfinite(_largest_of(values))
+
+
 def _special_positions(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor | None:
     """Where NaN, +inf and -inf do not sit as in the expected output; None where they all do."""
-    value = out.double()
-    differs = torch.isnan(value) != torch.isnan(expected)
-    infinite = torch.isinf(value) | torch.isinf(expected)
-    differs |= infinite & (value != expected)
+    differs = torch.isnan(out) != torch.isnan(expected)
+    infinite = torch.isinf(out) | torch.isinf(expected)
+    differs |= infinite & (out != expected)
     return differs if bool(differs.any()) else None
 
 
@@ -205,10 +215,13 @@ def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float, s
         full = torch.full((rows,), columns)
         full[-1] = count - (rows - 1) * columns
         found += _worst_of(error2.sum(1), reference2.sum(1), full, "row {}".format)
-    if columns > 1 and error.dim() > 1:
+    if error.dim() == 1:
+        return max(found, default=(0.0, None))
+    error2, reference2 = _bands(error2), _bands(reference2)
+    if columns > 1:
         tall = torch.full((columns,), rows)
         found += _worst_of(error2.sum(0), reference2.sum(0), tall, "column {}".format)
-    if min(rows, columns) > 1 and error.dim() > 1:
+    if min(rows, columns) > 1:
         across = -(-columns // TILE)
         sizes = _edges(rows)[:, None] * _edges(columns)[None, :]
 
@@ -235,7 +248,10 @@ def _worst_of(
 
 def _as_rows(values: torch.Tensor, columns: int) -> torch.Tensor:
     flat = values.reshape(-1)
-    return torch.nn.functional.pad(flat, (0, -flat.numel() % columns)).view(-1, columns)
+    missing = -flat.numel() % columns
+    if missing:
+        flat = torch.nn.functional.pad(flat, (0, missing))
+    return flat.view(-1, columns)
 
 
 def _edges(size: int) -> torch.Tensor:
@@ -244,11 +260,18 @@ def _edges(size: int) -> torch.Tensor:
     return torch.clamp(size - starts, max=TILE)
 
 
-def _tiles(squares: torch.Tensor) -> torch.Tensor:
-    """Sums over TILE×TILE tiles, flattened row-major."""
+def _bands(squares: torch.Tensor) -> torch.Tensor:
+    """Sums over every TILE rows, and over what is left of them."""
     rows, columns = squares.shape
-    padded = torch.nn.functional.pad(squares, (0, -columns % TILE, 0, -rows % TILE))
-    return padded.view(-1, TILE, padded.shape[1] // TILE, TILE).sum((1, 3)).reshape(-1)
+    whole = rows - rows % TILE
+    bands = squares[:whole].view(-1, TILE, columns).sum(1)
+    return bands if whole == rows else torch.cat([bands, squares[whole:].sum(0, keepdim=True)])
+
+
+def _tiles(bands: torch.Tensor) -> torch.Tensor:
+    """Sums over TILE×TILE tiles, flattened row-major, from those over TILE rows."""
+    padded = torch.nn.functional.pad(bands, (0, -bands.shape[1] % TILE))
+    return padded.view(-1, TILE).sum(1)
 
 
 def _budget_used(
@@ -265,14 +288,22 @@ def _budget_used(
         return 0.0
     info = torch.finfo(dtype)
     least = info.tiny * info.eps if dtype == torch.float16 else info.tiny
-    ulp = exact.abs() * info.eps + least
-    allowed_rms = multiple * _rms(eager_error) + _rms(ulp)
-    allowed_max = multiple * float(eager_error.max()) + float(ulp.max())
-    return max(_rms(error) / allowed_rms, float(error.max()) / allowed_max)
+    # Of u = |x|·eps + least: its mean square from those of x and |x|, and no less than least's.
+    mean = float(torch.linalg.vector_norm(exact, 1)) / exact.numel()
+    ulp_rms = math.sqrt((_rms(exact) * info.eps) ** 2 + least * (2 * mean * info.eps + least))
+    ulp_rms = max(ulp_rms, least)  # whose square may be no number of this format
+    allowed_rms = multiple * _rms(eager_error) + ulp_rms
+    allowed_max = multiple * _largest_of(eager_error) + _largest_of(exact) * info.eps + least
+    return max(_rms(error) / allowed_rms, _largest_of(error) / allowed_max)
 
 
 def _rms(values: torch.Tensor) -> float:
-    return float(values.square().mean().sqrt())
+    return float(torch.linalg.vector_norm(values)) / math.sqrt(values.numel())
+
+
+def _largest_of(values: torch.Tensor) -> float:
+    """The largest magnitude; NaN where there is one, 0 where there is nothing."""
+    return float(torch.linalg.vector_norm(values, math.inf)) if values.numel() else 0.0
 
 
 @dataclass(frozen=True)

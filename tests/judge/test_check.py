@@ -143,6 +143,24 @@ def test_nan_and_infinity_must_sit_where_the_reference_has_them() -> None:
         assert finding.mismatch.index == [index]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_one_special_value_among_many_is_seen(dtype: torch.dtype, device: str) -> None:
+    truth = torch.ones(300, 1000, dtype=torch.float64, device=device)
+    for value in (float("nan"), float("inf"), -float("inf")):
+        out = truth.to(dtype, copy=True)
+        assert look(out, truth, out).failure is None
+        out[211, 707] = value
+        finding = look(out, truth, truth.to(dtype))
+        assert finding.failure is not None
+        assert "NaN or infinity" in finding.failure
+        assert finding.mismatch is not None
+        assert finding.mismatch.index == [211, 707]
+        with_same = truth.clone()
+        with_same[211, 707] = value
+        assert look(out, with_same, out).failure is None
+
+
 def test_what_overflows_the_dtype_is_infinity_there() -> None:
     truth = torch.tensor([1e5, 1.0]).double()
     assert look(truth.half(), truth, None).failure is None
@@ -189,3 +207,11 @@ def test_reference_of_all_zeros_is_no_division_by_zero() -> None:
     assert check("out", torch.zeros(64, 64), truth, torch.zeros(64, 64), LOOSE).failure is None
     finding = check("out", torch.full((64, 64), 1e-3), truth, torch.zeros(64, 64), LOOSE)
     assert finding.failure is not None
+
+
+def test_a_float64_of_zero_is_held_against_the_least_number_of_its_format() -> None:
+    zero = torch.zeros(1, dtype=torch.float64)
+    assert check("out", zero, zero, zero, LOOSE).failure is None
+    finding = check("out", zero + 1e-300, zero, zero, LOOSE)
+    assert finding.budget_used is not None
+    assert finding.budget_used > 1
