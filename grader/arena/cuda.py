@@ -76,6 +76,27 @@ class CudaArena:
         self.fd = -1
 
 
+def end_call(stream: Any) -> None:
+    """Have what a capturing torch stream is given next wait for all that it was given so far.
+
+    Between them goes an empty node. A kernel that may start while the one before it still runs
+    (programmatic dependent launch) may do so behind a kernel only; and an empty node takes the GPU
+    no time.
+    """
+    _, _, graph, last, *_ = _ok(_capture_info(stream.cuda_stream))
+    node = _ok(driver.cuGraphAddEmptyNode(graph, last, len(last)))
+    replace = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+    _ok(_set_dependencies(stream.cuda_stream, [node], None, 1, replace))
+
+
+# By these names CUDA 12 has the versions that know of programmatic dependents, which 13 has by
+# their plain ones.
+_capture_info = getattr(driver, "cuStreamGetCaptureInfo_v3", driver.cuStreamGetCaptureInfo)
+_set_dependencies = getattr(
+    driver, "cuStreamUpdateCaptureDependencies_v2", driver.cuStreamUpdateCaptureDependencies
+)
+
+
 class _Block:
     """What PyTorch needs to see memory it did not allocate."""
 
@@ -122,4 +143,4 @@ def _ok(result: tuple[Any, ...]) -> Any:
     code, *values = result
     if code != driver.CUresult.CUDA_SUCCESS:
         raise CudaArenaError(f"the CUDA driver says {code.name}")
-    return values[0] if values else None
+    return values[0] if len(values) == 1 else values

@@ -239,9 +239,9 @@ def _report(
 
 KNOWN_SHARE = 0.002
 """A score that is ranked is known to ± this share of itself."""
-BETWEEN_RUNS = 0.0015
+BETWEEN_RUNS = 0.002
 """A score's interval reaches at least this share to both sides: a grading sees its own rounds only,
-and two gradings of one file lie up to twice that apart (docs/measurements.md)."""
+and two gradings of one file seldom lie more than twice that apart (docs/measurements.md)."""
 
 
 def _scored(report: Report, effort: Effort) -> Report:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -53,3 +54,40 @@ def test_closing_gives_the_memory_and_the_descriptor_back() -> None:
         CudaArena.create(1 << 30).close()
     assert torch.cuda.mem_get_info()[0] == free_bytes
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_what_follows_the_end_of_a_call_depends_on_no_kernel() -> None:
+    from cuda.bindings import driver
+
+    from grader.arena.cuda import end_call
+
+    stream, x = torch.cuda.Stream(), torch.zeros(64, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(3):
+            x.add_(1)
+            end_call(stream)
+    raw = graph.raw_cuda_graph()
+    nodes = driver.cuGraphGetNodes(raw, driver.cuGraphGetNodes(raw)[-1])[1]
+    before = sorted((_kind(node), _kinds_before(node)) for node in nodes)
+    kernel, empty = "CU_GRAPH_NODE_TYPE_KERNEL", "CU_GRAPH_NODE_TYPE_EMPTY"
+    assert before == [(empty, [kernel])] * 3 + [(kernel, []), (kernel, [empty]), (kernel, [empty])]
+    graph.instantiate()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert x.tolist() == [3.0] * 64
+
+
+def _kind(node: Any) -> str:
+    from cuda.bindings import driver
+
+    return str(driver.cuGraphNodeGetType(node)[1].name)
+
+
+def _kinds_before(node: Any) -> list[str]:
+    """What kinds of nodes a graph's node depends on."""
+    from cuda.bindings import driver
+
+    count = driver.cuGraphNodeGetDependencies(node)[-1]
+    return list(map(_kind, driver.cuGraphNodeGetDependencies(node, count)[1])) if count else []
