@@ -5,10 +5,10 @@
 Needs a GPU, and the package `cuda-bench` for nvbench. FILE is an honest submission of the softmax
 problem; by default the Triton and the PyTorch one. Ours is a full grading. `do_bench` is asked for
 its median; it empties L2 before each call and times the call with a pair of events. nvbench is
-asked for its batch time, over as many argument sets as keep L2 cold: of calls launched one by one,
-and of CUDA graphs that hold a call for every set, as our rounds do. The first waits for Python
-where a call launches several short kernels, and has a gap between any two; what is compared with
-ours is the second.
+asked for its batch time, over as many argument sets as a round of ours has: of calls launched one
+by one, and of CUDA graphs that hold a call for every set, as our rounds do. The first waits for
+Python where a call launches several short kernels, and has a gap between any two; what is compared
+with ours is the second.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions" / "softmax" / "accepted"
-SETS = 16
 GRAPHS = 4
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\
-| file | case | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs |
-|---|---|---|---|---|---|---|"""
+| file | case | calls | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs |
+|---|---|---|---|---|---|---|---|"""
 
 Entry = Callable[[Any, Any], Any]
 Arguments = list[tuple[Any, Any]]
@@ -50,8 +49,8 @@ def entry(file: Path) -> Entry:
     return function
 
 
-def ours(file: Path, sandbox_name: str) -> dict[str, float]:
-    """Microseconds per benchmark case of one full grading."""
+def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
+    """Microseconds, and calls per round, by benchmark case of one full grading."""
     from grader.judge import grade
     from grader.problem import Problem
     from grader.sandbox.docker import DockerSandbox
@@ -62,14 +61,16 @@ def ours(file: Path, sandbox_name: str) -> dict[str, float]:
     sandbox = DockerSandbox() if sandbox_name == "docker" else ProcessSandbox()
     submission = Submission.read(file, problem.spec.limits.source_bytes)
     report = grade(problem, submission, sandbox=sandbox, device="cuda")
-    return {c.name: c.time_us for c in report.cases if c.kind == "benchmark" and c.time_us}
+    timed = [c for c in report.cases if c.kind == "benchmark" and c.time_us]
+    return {c.name: (c.time_us or 0.0, c.calls_per_round or 1) for c in timed}
 
 
-def others(file: Path) -> dict[str, dict[str, float]]:
+def others(file: Path, calls: dict[str, int]) -> dict[str, dict[str, float]]:
     """By case and timer, microseconds; each timer has a process of its own."""
     found: dict[str, dict[str, float]] = {}
     for timer in TIMERS:
-        command = [sys.executable, "-m", "benchmarks.timers", "--one", timer, str(file)]
+        command = [sys.executable, "-m", "benchmarks.timers", "--one", timer]
+        command += ["--calls", json.dumps(calls), str(file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT)
         if done.returncode:
             raise RuntimeError(f"{timer} failed: {(done.stderr or done.stdout)[-800:]}")
@@ -86,34 +87,34 @@ def cases() -> dict[str, dict[str, Any]]:
     return {c.name: c.params for c in problem.cases("benchmark", "cuda")}
 
 
-def argument_sets(params: dict[str, Any]) -> Arguments:
-    """As many pairs of input and output as keep L2 cold."""
+def argument_sets(params: dict[str, Any], count: int) -> Arguments:
+    """So many pairs of input and output."""
     import torch
 
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[params["dtype"]]
     shape = (params["rows"], params["cols"])
-    inputs = [torch.randn(shape, device="cuda").to(dtype) for _ in range(SETS)]
+    inputs = [torch.randn(shape, device="cuda").to(dtype) for _ in range(count)]
     return [(x, torch.empty_like(x)) for x in inputs]
 
 
-def by_do_bench(function: Entry) -> dict[str, float]:
-    """Microseconds by triton.testing.do_bench, its median."""
+def by_do_bench(function: Entry, calls: dict[str, int]) -> dict[str, float]:
+    """Microseconds by triton.testing.do_bench, its median. It calls with one set only."""
     import triton.testing
 
     times = {}
     for name, params in cases().items():
-        x, out = argument_sets(params)[0]
+        x, out = argument_sets(params, 1)[0]
         median_ms = triton.testing.do_bench(partial(function, x, out), return_mode="median")
         times[name] = float(median_ms) * 1e3
     return times
 
 
-def by_nvbench(function: Entry, graphs: bool) -> dict[str, float]:
+def by_nvbench(function: Entry, calls: dict[str, int], graphs: bool) -> dict[str, float]:
     """Microseconds by nvbench's batch measurement, its mean, over all sets in turn."""
     import cuda.bench as bench
 
     for name, params in cases().items():
-        bench.register(_benchmark(name, params, function, graphs))
+        bench.register(_benchmark(name, params, function, calls[name], graphs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "nvbench.json"
         bench.run_all_benchmarks(["timers", "--json", str(path)])
@@ -123,18 +124,18 @@ def by_nvbench(function: Entry, graphs: bool) -> dict[str, float]:
         summaries = {s["tag"]: s for s in benchmark["states"][0]["summaries"] or []}
         if BATCH not in summaries:
             raise RuntimeError(f"nvbench gave no {BATCH} but {sorted(summaries)}")
-        calls = SETS if graphs else 1
-        times[name] = float(summaries[BATCH]["data"][0]["value"]) * 1e6 / calls
+        launched = calls[name] if graphs else 1
+        times[name] = float(summaries[BATCH]["data"][0]["value"]) * 1e6 / launched
     return times
 
 
 def _benchmark(
-    name: str, params: dict[str, Any], function: Entry, graphs: bool
+    name: str, params: dict[str, Any], function: Entry, calls: int, graphs: bool
 ) -> Callable[[Any], None]:
     import torch
 
     def benchmark(state: Any) -> None:
-        sets = argument_sets(params)
+        sets = argument_sets(params, calls)
         stream = torch.cuda.ExternalStream(state.get_stream().addressof())
         with torch.cuda.stream(stream):
             for pair in sets:
@@ -176,7 +177,7 @@ def _in_turn(function: Entry, sets: Arguments) -> Callable[[], None]:
     return launch
 
 
-TIMERS: dict[str, Callable[[Entry], dict[str, float]]] = {
+TIMERS: dict[str, Callable[[Entry, dict[str, int]], dict[str, float]]] = {
     "do_bench": by_do_bench,
     "one by one": partial(by_nvbench, graphs=False),
     "graphs": partial(by_nvbench, graphs=True),
@@ -186,21 +187,23 @@ TIMERS: dict[str, Callable[[Entry], dict[str, float]]] = {
 @click.command()
 @click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
 @click.option("--one", type=click.Choice(list(TIMERS)), help="Print the times of one timer only.")
+@click.option("--calls", default="{}", help="With --one: sets by case, as JSON.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
-def main(sandbox: str, one: str | None, files: tuple[Path, ...]) -> None:
+def main(sandbox: str, one: str | None, calls: str, files: tuple[Path, ...]) -> None:
     """Time the same kernels by three timers and print a table."""
     chosen = files or (FOLDER / "triton_softmax.py", FOLDER / "torch_softmax.py")
     if one is not None:
-        print(json.dumps(TIMERS[one](entry(chosen[0]))))
+        print(json.dumps(TIMERS[one](entry(chosen[0]), json.loads(calls))))
         return
     print(HEAD)
     for file in chosen:
-        mine, theirs = ours(file, sandbox), others(file)
-        for case, time_us in mine.items():
+        mine = ours(file, sandbox)
+        theirs = others(file, {case: count for case, (_, count) in mine.items()})
+        for case, (time_us, count) in mine.items():
             found = theirs[case]
             columns = " | ".join(f"{found[timer]:.2f}" for timer in TIMERS)
             print(
-                f"| {file.name} | {case} | {time_us:.2f} | {columns} "
+                f"| {file.name} | {case} | {count} | {time_us:.2f} | {columns} "
                 f"| {time_us / found['graphs']:.4f} |",
                 flush=True,
             )
