@@ -31,6 +31,7 @@ from grader.judge.verdict import Fault
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import Rule, Verdict
+from grader.sandbox.base import SandboxError
 
 GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
 IDLE_CALLS, IDLE_WORDS = 8, 1 << 23
@@ -175,7 +176,8 @@ def gauge(session: Session) -> float:
 
 def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
     """Rounds of a runner that has loaded nothing, whose calls read some memory and write some; the
-    first, which warms up, is left out."""
+    first, which warms up, is left out. Raises `SandboxError` where nothing can be captured: a
+    submission may be the reason for that later, but not yet."""
     words = Slot(0, "int64", (IDLE_WORDS,), (1,))
     layout = arrange([[(False, words), (True, words)]] * IDLE_CALLS)
     block = Block(layout, ITEM_BYTES[words.dtype], "cuda", KEPT)
@@ -183,9 +185,13 @@ def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
         session.ask("idle", {}, 10, "calibration")
         lend(session, block.arena.fd, layout, {"dims": [], "symbol": ""})
         order = list(range(IDLE_CALLS))
-        graph = capture(session, order, 10)
+        if not capture(session, order, 10):
+            raise SandboxError(
+                "the runner cannot capture a CUDA graph, not even of our own calls, so no time "
+                "could rank; check that driver, torch and cuda-bindings are of one CUDA version"
+            )
         lookout = Lookout.over(block)
-        found = [run_round(session, block, order, graph, 10, lookout) for _ in range(rounds + 1)]
+        found = [run_round(session, block, order, True, 10, lookout) for _ in range(rounds + 1)]
         return found[1:]
     finally:
         block.close()

@@ -93,7 +93,7 @@ class Lookout:
         is_closing = False
         last_ns = time.perf_counter_ns()
         while going_on() and self._reads < MOST_READS:
-            # One at a time: the end of the round is waited for here, by a clock that runs.
+            # One at a time, so that near the end of a round the probes are close to each other.
             row, turn = self._reads, self._reads % PLACES
             self._read([self._places[turn]], row)
             self._reads += 1

@@ -113,9 +113,7 @@ def _by_message(
         if lookout is not None and next(turns) % PINGS_A_LOOK == 0:
             lookout.look(lambda: True)
 
-    block.ready(order)
-    if lookout is not None:
-        lookout.aim(order)
+    _prepare(block, order, lookout)
     for _ in range(PINGS):
         session.ask("ping", {}, limit_s, what)
     go = session.aim("go", {})
@@ -127,13 +125,19 @@ def _by_message(
 
 def publish(block: Block, order: list[int], lookout: Lookout | None) -> None:
     """Make all sets ready and publish them, looking at the outputs meanwhile."""
+    _prepare(block, order, lookout)
+
+    def meanwhile() -> None:
+        if lookout is not None:  # what is read when the copy has ended tells nothing
+            lookout.look(lambda: not block.is_published())
+
+    block.publish(order, meanwhile)
+
+
+def _prepare(block: Block, order: list[int], lookout: Lookout | None) -> None:
     block.ready(order)
-    if lookout is None:
-        block.publish(order)
-        return
-    lookout.aim(order)
-    # What is read when the copy has ended tells nothing.
-    block.publish(order, lambda: lookout.look(lambda: not block.is_published()))
+    if lookout is not None:
+        lookout.aim(order)
 
 
 def capture(session: Session, order: list[int], limit_s: float) -> bool:

@@ -54,6 +54,7 @@ from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import CaseResult, Report, Rule, Verdict
+from grader.sandbox.base import SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.stats import middle
 from grader.submission import Submission
@@ -177,6 +178,19 @@ def test_a_hiccup_takes_no_more_off(
     idle: Callable[..., float], rests_us: list[float], hiccup_us: float
 ) -> None:
     assert idle([*rests_us, hiccup_us]) <= idle(rests_us)
+
+
+def test_a_runner_that_captures_nothing_is_no_place_to_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[bool] = []
+    block = SimpleNamespace(arena=SimpleNamespace(fd=0), close=lambda: closed.append(True))
+    for name, stand_in in {"Block": block, "lend": None, "capture": False}.items():
+        monkeypatch.setattr(f"grader.judge.clock.{name}", lambda *_, it=stand_in: it)
+    session: Any = SimpleNamespace(ask=lambda *_: None)
+    with pytest.raises(SandboxError, match="cannot capture a CUDA graph"):
+        gauge(session)
+    assert closed
 
 
 # --- when a measurement stops
