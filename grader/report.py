@@ -126,6 +126,8 @@ class CaseResult(BaseModel):
     rounds: int | None = None
     round_us: list[float] = Field(default_factory=list)
     """What each round claimed per call, microseconds, in order; the rounds left out are not in."""
+    round_mhz: list[float] = Field(default_factory=list)
+    """The clock of the GPU's multiprocessors around each of these rounds, as counted on the GPU."""
     calls_per_round: int | None = None
     converged: bool | None = None
     """Whether the interval became as narrow as asked before the budget ended."""

@@ -89,6 +89,7 @@ def _measured(report: Report) -> Iterator[tuple[str, float]]:
         yield from (("ci_us", us) for us in case.ci_us or ())
         yield from (("baseline_us", us) for us in case.baseline_us.values())
         yield from (("round_us", us) for us in case.round_us)
+        yield from (("round_mhz", mhz) for mhz in case.round_mhz)
         yield from (("time_us", us) for us in (case.time_us,) if us is not None)
         yield from (("sol", share) for share in (case.sol,) if share is not None)
 

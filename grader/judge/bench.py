@@ -25,7 +25,7 @@ from grader.judge.clock import (
     measure,
 )
 from grader.judge.grading import Grading
-from grader.judge.health import Health, gpu_state
+from grader.judge.health import complaint, gpu_state
 from grader.judge.loan import Loan
 from grader.judge.lookout import Lookout
 from grader.judge.rounds import Bracket, capture, run_round
@@ -77,7 +77,6 @@ class Bench:
         self.first: Sample | None = None
         """The sample of a round that the warm-up ended with."""
         self._last_us = 0.0
-        self.health = Health()
         self.lookout = Lookout.over(loan)
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
@@ -92,15 +91,16 @@ class Bench:
         self.cool_down()
         bracket = self.bracket(index, order)
         self._last_us = bracket.claim_us
-        complaint = self.health.complaint() if self.loan.device == "cuda" else None
+        objection = complaint() if self.loan.device == "cuda" else None
         if (
             self.grading.ranks
             and order is None
             and self.lookout is not None
             and self.lookout.was_blind(bracket.outside_us)
         ):
-            complaint = "the judge could not watch"
-        return Sample(bracket.claim_us / bracket.calls, self._outside_us(bracket), complaint)
+            objection = "the judge could not watch"
+        claim_us = bracket.claim_us / bracket.calls
+        return Sample(claim_us, self._outside_us(bracket), objection, bracket.sm_mhz)
 
     def _outside_us(self, bracket: Bracket) -> float:
         return self.overhead.outside_us(bracket) / bracket.calls
@@ -131,12 +131,18 @@ class Bench:
             self._expect_order(lookout, chosen)
         return bracket
 
+    def call(self, index: int) -> None:
+        """Have one set called, unwatched. Raises `SubmissionFault` when that goes wrong."""
+        request = {"set": index, "scalars": {}}
+        what = f"the first call on benchmark '{self.case.name}'"
+        self.grading.session.ask("call", request, self.grading.problem.spec.limits.call_s, what)
+
     def warm_up(self) -> None:
         """Call everything once, and capture a round into a graph; keep that only if a replay on
         fresh inputs is right."""
         if self.grading.device == "cuda":
             index = secrets.randbelow(self.calls)
-            self.round(-10, [index])  # compiles what is left to compile
+            self.call(index)  # compiles what is left to compile
             self.cold_us = self.round(-11, [index]).external_us
             if self.captures:
                 order = list(range(self.calls))
@@ -323,7 +329,7 @@ def _result(bench: Bench, timing: Timing) -> CaseResult:
             )
             # Not raised: a forged time shows more clearly in a longer case.
             grading.record.faults.append(Fault(Verdict.REJECTED, reason, Rule.BELOW_FLOOR))
-        grading.record.environment[f"gpu_state_{case.name}"] = gpu_state() | bench.health.clocks()
+        grading.record.environment[f"gpu_state_{case.name}"] = gpu_state()
     return CaseResult(
         name=case.name,
         kind="benchmark",
@@ -335,6 +341,7 @@ def _result(bench: Bench, timing: Timing) -> CaseResult:
         cold_us=bench.cold_us,
         rounds=timing.rounds,
         round_us=[max(round(us, 3), LEAST_US) for us in timing.round_us],
+        round_mhz=[round(mhz, 1) for mhz in timing.round_mhz],
         calls_per_round=timing.calls_per_round,
         converged=timing.converged,
         graph=timing.graph,

@@ -140,6 +140,8 @@ class Sample:
     external_us: float
     complaint: str | None = None
     """Why the round does not count, where it does not."""
+    sm_mhz: float | None = None
+    """The multiprocessors' clock around it, where that is read."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ class Timing:
     external_us: float
     round_us: list[float]
     """The claim of each round that counts."""
+    round_mhz: list[float]
+    """The multiprocessors' clock around each of them; empty where it is not read."""
     discarded: dict[str, int]
     """Rounds left out, by reason."""
     calls_per_round: int
@@ -309,6 +313,7 @@ def measure(
         ci_us=(max(low, LEAST_US), max(high, LEAST_US)),
         external_us=external,
         round_us=claims,
+        round_mhz=[s.sm_mhz for s in samples if s.sm_mhz is not None],
         discarded=dict(discarded),
         calls_per_round=calls,
         converged=stats.is_narrow(claims, plan.settled, plan.least_rounds)

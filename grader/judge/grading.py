@@ -104,7 +104,10 @@ class Grading:
             self.code.check_deterministic(case)
         if self.device == "cuda":
             measure_ceilings()
+            from grader.judge.sm_clock_kernel import sm_clock_mhz
+
             load_kernels(self.code)
+            sm_clock_mhz()  # compiles it, before it is needed
         self.record.environment |= describe(self.device)
         with ours_alone(self.session):
             reply = self.session.take(greeting, 120, "starting up")

@@ -17,33 +17,21 @@ SLOWED = {
 reasons. A software power cap (0x4) is not among them: heavy kernels usually run at it."""
 
 
-class Health:
-    """Watches one case's rounds; each counts, or does not for a reason."""
+def complaint() -> str | None:
+    """Why the round that has just ended does not count; None where it does.
 
-    def __init__(self) -> None:
-        self._clocks_mhz: list[int] = []
+    Without NVML nothing is known, and every round counts.
+    """
+    handle = _handle()
+    if handle is None:
+        return None
+    import pynvml
 
-    def complaint(self) -> str | None:
-        """Why the round that has just ended does not count; None where it does.
-
-        Without NVML nothing is known, and every round counts.
-        """
-        handle = _handle()
-        if handle is None:
-            return None
-        import pynvml
-
-        try:
-            reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-            self._clocks_mhz.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
-        except pynvml.NVMLError:
-            return None
-        return next((words for bit, words in SLOWED.items() if reasons & bit), None)
-
-    def clocks(self) -> dict[str, list[int]]:
-        """Slowest and fastest SM clock at the end of a round; empty where nothing was seen."""
-        seen = self._clocks_mhz
-        return {"sm_clock_range_mhz": [min(seen), max(seen)]} if seen else {}
+    try:
+        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    except pynvml.NVMLError:
+        return None
+    return next((words for bit, words in SLOWED.items() if reasons & bit), None)
 
 
 def gpu_state() -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Bracket:
     """By the outside clock, from when the inputs were there until a probe found all outputs."""
     publish_us: float
     """The copy of the inputs before that, by the judge's own events."""
+    sm_mhz: float | None = None
+    """The multiprocessors' clock around it: the mean of before the copy and after the end."""
 
     @property
     def rest_us(self) -> float:
@@ -69,6 +71,7 @@ def run_round(
     A `lookout` looks while inputs are being published, and watches until the round is over.
     """
     what = f"a round of {len(order)} calls"
+    before_mhz = _clock_mhz(block)
     session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
     if graph:
         sequence = _through_gate(session, block, order, what, lookout)
@@ -79,8 +82,19 @@ def run_round(
         lookout.watch(lambda: not session.has_reply() and time.monotonic() < end_s)
     reply = session.take(sequence, limit_s, what)
     block.probe()
+    after_mhz = _clock_mhz(block)
     block.collect()
-    return Bracket(len(order), reply.claim_ns / 1e3, block.outside_us(), block.publish_us())
+    sm_mhz = (before_mhz + after_mhz) / 2 if before_mhz and after_mhz else None
+    claim_us, outside_us = reply.claim_ns / 1e3, block.outside_us()
+    return Bracket(len(order), claim_us, outside_us, block.publish_us(), sm_mhz)
+
+
+def _clock_mhz(block: Block) -> float | None:
+    if block.device == "cpu":
+        return None
+    from grader.judge.sm_clock_kernel import sm_clock_mhz
+
+    return sm_clock_mhz()
 
 
 def _through_gate(

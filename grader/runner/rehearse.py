@@ -22,7 +22,7 @@ from typing import Any
 from grader.arena.layout import Slot, tensor_like, unpack
 from grader.runner.load import load_python
 
-MOST = 4
+MOST = 8
 """Each of them makes a context on the device, some 500 MB there and as much here."""
 
 
@@ -36,7 +36,7 @@ class Rehearsal:
     def start(cls) -> Rehearsal:
         """Fork them; each makes a context on the device. Call before making one oneself."""
         made = cls()
-        for _ in range(max(1, min(MOST, (os.cpu_count() or 1) // 4))):
+        for _ in range(max(1, min(MOST, (os.cpu_count() or 1) // 2))):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pid = os.fork()
             if pid == 0:
@@ -48,12 +48,12 @@ class Rehearsal:
         return made
 
     def begin(self, source: bytes, folder: Path, request: dict[str, Any]) -> None:
-        """Deal the cases out, the last ones first: the runner itself begins with the first."""
-        cases = request["cases"][::-1]
+        """Deal the cases out in their order, so that each is compiled by when the runner comes to
+        it; the first ones it compiles itself at the same time."""
         for index, (_, sock) in enumerate(self._children):
             own = folder / f"rehearsal{index}"
             own.mkdir()
-            share = cases[index :: len(self._children)]
+            share = request["cases"][index :: len(self._children)]
             (own / "job.json").write_text(json.dumps(request | {"cases": share}))
             (own / "source").write_bytes(source)
             with suppress(BrokenPipeError):  # it found no memory for a context: no loss

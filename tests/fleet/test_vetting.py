@@ -80,6 +80,7 @@ def test_every_text_is_safe_and_short(make_report: Callable[..., Report]) -> Non
         *({"cases": [timed(sol=value)]} for value in (0.0, -0.5, NAN, INF)),
         *({"cases": [timed(time_us=value)]} for value in (0.0, -0.5, NAN, INF)),
         {"cases": [timed(round_us=[1.0, NAN])]},
+        {"cases": [timed(round_mhz=[1980.0, NAN])]},
         {"cases": [timed(baseline_us={"eager": 0.0})]},
         {"cases": [timed(ci_us=(51.0, 49.0))]},
         {"cases": [timed(gb_per_s=INF)]},

@@ -37,6 +37,8 @@ def test_an_honest_kernel_is_ranked(judged: Judge) -> None:
     assert small.graph
     assert small.sol is not None
     assert 0 < small.sol < 1.05
+    assert len(small.round_mhz) == small.rounds
+    assert all(500 < mhz < 4000 for mhz in small.round_mhz)
 
 
 def test_events_that_lie_are_overruled_by_the_outside_clock(judged: Judge) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grader.judge import health
-from grader.judge.health import SLOWED, Health, gpu_state
+from grader.judge.health import SLOWED, complaint, gpu_state
 
 POWER_CAP, SYNC_BOOST = 0x4, 0x10
 
@@ -82,38 +82,28 @@ def nvml(monkeypatch: pytest.MonkeyPatch, uuid: str) -> Iterator[FakeNvml]:
 @pytest.mark.parametrize(("bit", "words"), SLOWED.items())
 def test_each_slowdown_is_a_complaint(nvml: FakeNvml, bit: int, words: str) -> None:
     nvml.reasons = bit | POWER_CAP
-    assert Health().complaint() == words
+    assert complaint() == words
 
 
 @pytest.mark.parametrize("reasons", [0, 0x1, 0x2, POWER_CAP, SYNC_BOOST, 0x100])
 def test_what_heavy_kernels_usually_meet_is_none(nvml: FakeNvml, reasons: int) -> None:
     nvml.reasons = reasons
-    assert Health().complaint() is None
+    assert complaint() is None
 
 
 def test_a_round_counts_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
-    watched = Health()
     nvml.reasons = 0x20
-    assert watched.complaint() == "thermal limit"
+    assert complaint() == "thermal limit"
     nvml.reasons = 0
-    assert watched.complaint() is None
-
-
-def test_the_clock_is_shown_as_a_range(nvml: FakeNvml) -> None:
-    nvml.clocks_mhz = [1980, 1755, 1965]
-    watched = Health()
-    assert watched.clocks() == {}
-    for _ in range(3):
-        watched.complaint()
-    assert watched.clocks() == {"sm_clock_range_mhz": [1755, 1980]}
+    assert complaint() is None
 
 
 @pytest.mark.parametrize("prefix", ["", "GPU-"])
 def test_the_gpu_is_found_by_its_own_name(nvml: FakeNvml, uuid: str, prefix: str) -> None:
     """Not by its index, which NVML counts without regard to CUDA_VISIBLE_DEVICES."""
     torch.cuda.get_device_properties().uuid = prefix + uuid
-    Health().complaint()
-    Health().complaint()
+    complaint()
+    complaint()
     assert nvml.asked_for == [f"GPU-{uuid}"]
 
 
@@ -129,17 +119,15 @@ def test_the_state_has_its_units(nvml: FakeNvml) -> None:
     }
 
 
-@pytest.mark.parametrize("failing", ["init", "handle", "reasons", "clock"])
+@pytest.mark.parametrize("failing", ["init", "handle", "reasons"])
 def test_a_nvml_that_does_not_answer_leaves_every_round_in(nvml: FakeNvml, failing: str) -> None:
     nvml.reasons = 0x8
     nvml.fails = {failing}
-    watched = Health()
-    assert watched.complaint() is None
-    assert watched.clocks() == {}
+    assert complaint() is None
     assert gpu_state() == {}
 
 
-@pytest.mark.parametrize("failing", ["driver", "temperature", "power"])
+@pytest.mark.parametrize("failing", ["driver", "clock", "temperature", "power"])
 def test_a_state_that_is_not_whole_is_left_out(nvml: FakeNvml, failing: str) -> None:
     nvml.fails = {failing}
     assert gpu_state() == {}
@@ -149,7 +137,5 @@ def test_without_the_package_nothing_is_known(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    watched = Health()
-    assert watched.complaint() is None
-    assert watched.clocks() == {}
+    assert complaint() is None
     assert gpu_state() == {}
