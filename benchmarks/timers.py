@@ -6,9 +6,10 @@ Needs a GPU, and the package `cuda-bench` for nvbench. FILE is an honest submiss
 problem; by default the Triton and the PyTorch one. Ours is a full grading. `do_bench` is asked for
 its median; it empties L2 before each call and times the call with a pair of events. nvbench is
 asked for its batch time, over as many argument sets as a round of ours has: of calls launched one
-by one, and of CUDA graphs that hold a call for every set, as our rounds do. The first waits for
-Python where a call launches several short kernels, and has a gap between any two; what is compared
-with ours is the second.
+by one, and of CUDA graphs that hold a call for every set, again and again until they last some
+milliseconds. The first waits for Python where a call launches several short kernels, and has a gap
+between any two; what is compared with ours is the second. Its batch has the launch of each graph in
+it, some 24 µs. Ours has not: a round of ours is launched before its inputs are there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,8 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions" / "softmax" / "accepted"
 GRAPHS = 4
+GRAPH_US = 8000.0
+"""A graph for nvbench lasts at least so long, so that its launch is a small part of it."""
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\
 | file | case | calls | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs |
@@ -36,6 +40,8 @@ HEAD = """\
 
 Entry = Callable[[Any, Any], Any]
 Arguments = list[tuple[Any, Any]]
+Load = tuple[int, int]
+"""How many argument sets there are, and how often a graph calls each."""
 
 
 def entry(file: Path) -> Entry:
@@ -68,12 +74,12 @@ def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
     }
 
 
-def others(file: Path, calls: dict[str, int]) -> dict[str, dict[str, float]]:
+def others(file: Path, loads: dict[str, Load]) -> dict[str, dict[str, float]]:
     """By case and timer, microseconds; each timer has a process of its own."""
     found: dict[str, dict[str, float]] = {}
     for timer in TIMERS:
         command = [sys.executable, "-m", "benchmarks.timers", "--one", timer]
-        command += ["--calls", json.dumps(calls), str(file)]
+        command += ["--loads", json.dumps(loads), str(file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT)
         if done.returncode:
             raise RuntimeError(f"{timer} failed: {(done.stderr or done.stdout)[-800:]}")
@@ -100,7 +106,7 @@ def argument_sets(params: dict[str, Any], count: int) -> Arguments:
     return [(x, torch.empty_like(x)) for x in inputs]
 
 
-def by_do_bench(function: Entry, calls: dict[str, int]) -> dict[str, float]:
+def by_do_bench(function: Entry, loads: dict[str, Load]) -> dict[str, float]:
     """Microseconds by triton.testing.do_bench, its median. It calls with one set only."""
     import triton.testing
 
@@ -112,12 +118,12 @@ def by_do_bench(function: Entry, calls: dict[str, int]) -> dict[str, float]:
     return times
 
 
-def by_nvbench(function: Entry, calls: dict[str, int], graphs: bool) -> dict[str, float]:
+def by_nvbench(function: Entry, loads: dict[str, Load], graphs: bool) -> dict[str, float]:
     """Microseconds by nvbench's batch measurement, its mean, over all sets in turn."""
     import cuda.bench as bench
 
     for name, params in cases().items():
-        bench.register(_benchmark(name, params, function, calls[name], graphs))
+        bench.register(_benchmark(name, params, function, loads[name], graphs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "nvbench.json"
         bench.run_all_benchmarks(["timers", "--json", str(path)])
@@ -127,24 +133,26 @@ def by_nvbench(function: Entry, calls: dict[str, int], graphs: bool) -> dict[str
         summaries = {s["tag"]: s for s in benchmark["states"][0]["summaries"] or []}
         if BATCH not in summaries:
             raise RuntimeError(f"nvbench gave no {BATCH} but {sorted(summaries)}")
-        launched = calls[name] if graphs else 1
+        launched = math.prod(loads[name]) if graphs else 1
         times[name] = float(summaries[BATCH]["data"][0]["value"]) * 1e6 / launched
     return times
 
 
 def _benchmark(
-    name: str, params: dict[str, Any], function: Entry, calls: int, graphs: bool
+    name: str, params: dict[str, Any], function: Entry, load: Load, graphs: bool
 ) -> Callable[[Any], None]:
     import torch
 
+    count, turns = load
+
     def benchmark(state: Any) -> None:
-        sets = argument_sets(params, calls)
+        sets = argument_sets(params, count)
         stream = torch.cuda.ExternalStream(state.get_stream().addressof())
         with torch.cuda.stream(stream):
             for pair in sets:
                 function(*pair)
         torch.cuda.synchronize()
-        launch = _replay(function, sets) if graphs else _in_turn(function, sets)
+        launch = _replay(function, sets * turns) if graphs else _in_turn(function, sets)
 
         def on_stream(_: Any) -> None:
             with torch.cuda.stream(stream):
@@ -180,7 +188,7 @@ def _in_turn(function: Entry, sets: Arguments) -> Callable[[], None]:
     return launch
 
 
-TIMERS: dict[str, Callable[[Entry, dict[str, int]], dict[str, float]]] = {
+TIMERS: dict[str, Callable[[Entry, dict[str, Load]], dict[str, float]]] = {
     "do_bench": by_do_bench,
     "one by one": partial(by_nvbench, graphs=False),
     "graphs": partial(by_nvbench, graphs=True),
@@ -190,18 +198,21 @@ TIMERS: dict[str, Callable[[Entry, dict[str, int]], dict[str, float]]] = {
 @click.command()
 @click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
 @click.option("--one", type=click.Choice(list(TIMERS)), help="Print the times of one timer only.")
-@click.option("--calls", default="{}", help="With --one: sets by case, as JSON.")
+@click.option("--loads", default="{}", help="With --one: sets and turns by case, as JSON.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
-def main(sandbox: str, one: str | None, calls: str, files: tuple[Path, ...]) -> None:
+def main(sandbox: str, one: str | None, loads: str, files: tuple[Path, ...]) -> None:
     """Time the same kernels by three timers and print a table."""
     chosen = files or (FOLDER / "triton_softmax.py", FOLDER / "torch_softmax.py")
     if one is not None:
-        print(json.dumps(TIMERS[one](entry(chosen[0]), json.loads(calls))))
+        print(json.dumps(TIMERS[one](entry(chosen[0]), json.loads(loads))))
         return
     print(HEAD)
     for file in chosen:
         mine = ours(file, sandbox)
-        theirs = others(file, {case: count for case, (_, count) in mine.items()})
+        theirs = others(
+            file,
+            {case: (calls, math.ceil(GRAPH_US / calls / us)) for case, (us, calls) in mine.items()},
+        )
         for case, (time_us, count) in mine.items():
             found = theirs[case]
             columns = " | ".join(f"{found[timer]:.2f}" for timer in TIMERS)

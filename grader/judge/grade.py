@@ -233,8 +233,9 @@ def _report(
         notes=record.notes,
         seed=master,
     )
-    scored = verdict is Verdict.ACCEPTED and device == "cuda"
-    return _scored(report, effort) if scored else report
+    if verdict is Verdict.ACCEPTED and device == "cuda":
+        return _scored(report, effort, _heavy_share(problem))
+    return report
 
 
 KNOWN_SHARE = 0.002
@@ -242,11 +243,23 @@ KNOWN_SHARE = 0.002
 BETWEEN_RUNS = 0.002
 """A score's interval reaches at least this share to both sides: a grading sees its own rounds only,
 and two gradings of one file seldom lie more than twice that apart (docs/measurements.md)."""
+BETWEEN_LEVELS = 0.0045
+"""The same where all cases keep the tensor cores busy: under that load a chip may tick slower, or
+not, by 0.9 %, and stay there for all of a grading. Nothing seen from outside tells which it was."""
 
 
-def _scored(report: Report, effort: Effort) -> Report:
-    """Score an accepted GPU grading: geometric means over its benchmark cases. It is ranked if all
-    of them were measured as well as ranking asks."""
+def _heavy_share(problem: Problem) -> float:
+    """The share of the benchmark cases that tensor cores limit."""
+    from grader.judge.clock import is_heavy
+
+    cases = problem.cases("benchmark", "cuda")
+    return sum(is_heavy(problem, case) for case in cases) / max(1, len(cases))
+
+
+def _scored(report: Report, effort: Effort, heavy_share: float) -> Report:
+    """Score an accepted GPU grading: geometric means over its benchmark cases, of which
+    `heavy_share` keep the tensor cores busy. It is ranked if all of them were measured as well as
+    ranking asks."""
     from grader.stats import Middle, middle, product_interval, widened
 
     timed = [c for c in report.cases if c.kind == "benchmark" and c.time_us is not None]
@@ -263,12 +276,13 @@ def _scored(report: Report, effort: Effort) -> Report:
     # What the rounds leave open; `ci_us` may be wider, for what the outside clock does.
     rounds = product_interval([middle(c.round_us) for c in timed])
     doubt = (rounds[1] - rounds[0]) / 2 / score_us
+    between = BETWEEN_RUNS + (BETWEEN_LEVELS - BETWEEN_RUNS) * heavy_share
     if not loose and doubt > KNOWN_SHARE and effort == "full":
         notes.append(f"not ranked: the score is known to ±{doubt:.2%} only; submit it again")
     return report.model_copy(
         update={
             "score_us": score_us,
-            "score_ci_us": widened(within, score_us, BETWEEN_RUNS),
+            "score_ci_us": widened(within, score_us, between),
             "speedup": {
                 name: geometric_mean([c.baseline_us[name] / (c.time_us or 1.0) for c in timed])
                 for name in sorted(names)

@@ -42,11 +42,12 @@ from grader.judge.clock import (
     Timing,
     calls_per_round,
     gauge,
+    is_heavy,
     measure,
     room_us,
 )
 from grader.judge.environment import Ceilings
-from grader.judge.grade import _scored
+from grader.judge.grade import _heavy_share, _scored
 from grader.judge.loan import set_bytes
 from grader.judge.record import Effort, Record
 from grader.judge.rounds import Bracket
@@ -453,7 +454,7 @@ def test_claims_of_nothing_still_give_an_interval_that_can_be_scored(
     low, high = timing.ci_us
     assert 0 < low <= timing.time_us <= high
     case = benchmark_case(time_us=timing.time_us, ci_us=timing.ci_us)
-    assert _scored(make_report(cases=[case]), "full").score_us == pytest.approx(timing.time_us)
+    assert scored(make_report, "full", case).score_us == pytest.approx(timing.time_us)
 
 
 # --- how many calls a round has
@@ -586,6 +587,24 @@ def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> 
     assert calls_per_round(problem, case, template, "cpu") == PLANS["cpu", "full"].most_calls
 
 
+@pytest.mark.parametrize(
+    ("unit", "flops", "heavy"),
+    [("tensor", 3e9, True), ("tensor", 2e9, False), ("fp32", 9e9, False)],
+)
+def test_heavy_is_what_waits_for_tensor_cores(
+    h100: None, unit: str, flops: float, heavy: bool
+) -> None:
+    problem: Any = SimpleNamespace(
+        spec=SimpleNamespace(cost=SimpleNamespace(unit=unit)),
+        bytes=lambda _: 1e7,  # as long as 2.3e9 operations of tensor cores
+        flops=lambda _: flops,
+        cases=lambda kind, device: [None, None],
+    )
+    case: Any = None
+    assert is_heavy(problem, case) is heavy
+    assert _heavy_share(problem) == heavy
+
+
 # --- what is scored, and what is ranked
 
 
@@ -604,9 +623,11 @@ def benchmark_case(**changes: Any) -> CaseResult:
     return CaseResult.model_validate(fields | changes)
 
 
-def scored(report: Callable[..., Report], effort: Effort, *cases: CaseResult) -> Report:
+def scored(
+    report: Callable[..., Report], effort: Effort, *cases: CaseResult, heavy_share: float = 0
+) -> Report:
     bare = report(cases=list(cases), score_us=None, score_ci_us=None, speedup={}, ranked=False)
-    return _scored(bare, effort)
+    return _scored(bare, effort, heavy_share)
 
 
 def test_a_score_is_the_geometric_mean_of_the_benchmarks(
@@ -627,6 +648,18 @@ def test_a_score_is_the_geometric_mean_of_the_benchmarks(
     # `library` was not timed on every case: no mean over all of them.
     assert report.speedup == {"eager": pytest.approx(1.0)}
     assert (report.ranked, report.notes) == (True, [])
+
+
+@pytest.mark.parametrize(("heavy_share", "share"), [(0, 0.002), (1 / 3, 0.00283), (1, 0.0045)])
+def test_a_score_is_known_less_well_the_more_cases_keep_the_tensor_cores_busy(
+    make_report: Callable[..., Report], heavy_share: float, share: float
+) -> None:
+    still = benchmark_case(ci_us=(40.0, 40.0))
+    report = scored(make_report, "full", still, heavy_share=heavy_share)
+    assert report.score_ci_us == pytest.approx((40 * (1 - share), 40 * (1 + share)), rel=1e-5)
+    vague = benchmark_case(ci_us=(38.0, 42.0))
+    report = scored(make_report, "full", vague, heavy_share=heavy_share)
+    assert report.score_ci_us == pytest.approx((38, 42))
 
 
 @pytest.mark.parametrize("converged", [False, None])
