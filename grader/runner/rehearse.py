@@ -23,7 +23,7 @@ from grader.arena.layout import Slot, tensor_like, unpack
 from grader.runner.load import load_python
 
 MOST = 8
-"""Each of them makes a context on the device, some 500 MB there and as much here."""
+"""Each of them makes a context on the device, some 500 MB there and 100 MB here."""
 
 
 class Rehearsal:

@@ -1,0 +1,173 @@
+"""Does a kernel's time change with the chip's clock, with rest, with the block of memory, or in time?
+
+    python -m benchmarks.drift rests [--sandbox docker] [--case NAME]... FILE
+    python -m benchmarks.drift blocks [--blocks 4] [--case NAME]... FILE
+
+Needs a GPU. FILE is an honest submission below `submissions/<problem>/`, whose calls can be
+captured. `rests` takes rounds of it as a grading does, ten without and ten with the rest that heavy
+cases have, twice in turn; it prints each round's microseconds per call, and the multiprocessors'
+clock around it. `blocks` runs the file, which must be Python and one that we trust, in this
+process: a graph over each of several lent blocks, called in turn, a row of medians three times.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from grader.judge.bench import Bench, opened
+from grader.judge.cases import ProblemCode, seed_for
+from grader.judge.clock import calls_per_round
+from grader.judge.grade import greet
+from grader.judge.grading import Grading
+from grader.judge.loan import Loan
+from grader.judge.record import Record
+from grader.judge.session import Session
+from grader.problem import Problem
+from grader.problem.spec import Case
+from grader.sandbox.base import RunnerLimits
+from grader.stats import median, middle
+from grader.submission import Submission
+from scripts.grade_corpus import make_sandbox
+
+ROOT = Path(__file__).resolve().parent.parent
+ROUNDS, TURNS = 10, 2
+MEDIANS, OF = 3, 12
+"""So many rows, each of medians of so many rounds."""
+
+
+def problem_of(file: Path) -> Problem:
+    """The problem that an example hand-in belongs to, by its folder."""
+    return Problem.load(ROOT / "problems" / file.resolve().parent.parent.name)
+
+
+def chosen(problem: Problem, names: tuple[str, ...]) -> list[Case]:
+    """The benchmark cases of these names, or all of them."""
+    return [c for c in problem.cases("benchmark", "cuda") if not names or c.name in names]
+
+
+@click.group()
+def main() -> None:
+    """Look for what changes a kernel's time from round to round."""
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("drift.py needs an NVIDIA GPU, and torch sees none")
+
+
+@main.command()
+@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
+@click.option("--case", "cases", multiple=True)
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+def rests(sandbox: str, cases: tuple[str, ...], file: Path) -> None:
+    """Rounds without and with rest, in turn."""
+    problem = problem_of(file)
+    submission = Submission.read(file, problem.spec.limits.source_bytes)
+    with make_sandbox(sandbox).start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
+        session = Session(runner, 600)
+        greeting = greet(session, submission, "cuda")
+        grading = Grading(problem, session, "cuda", 1, Record())
+        grading.meet(greeting)
+        grading.prepare()
+        grading.load(submission)
+        grading.end_rehearsal()
+        for case in chosen(problem, cases):
+            with opened(grading, case) as bench:
+                for turn in range(2 * TURNS):
+                    bench.is_heavy = turn % 2 == 1
+                    _rounds(bench, turn)
+
+
+def _rounds(bench: Bench, turn: int) -> None:
+    """Some rounds, and a line about them."""
+    samples = [bench.round(ROUNDS * turn + i) for i in range(1, ROUNDS + 1)]
+    value, (low, high) = middle([s.claim_us for s in samples])
+    shown = " ".join(f"{s.claim_us:.1f}@{s.sm_mhz or 0:.0f}" for s in samples)
+    how = "rest" if bench.is_heavy else "none"
+    spread = (high - low) / 2 / value
+    print(f"{bench.case.name:12} {how}  {value:9.2f} µs ± {spread:.2%}  {shown}", flush=True)
+
+
+@main.command()
+@click.option("--blocks", default=4, show_default=True)
+@click.option("--case", "cases", multiple=True)
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+def blocks(blocks: int, cases: tuple[str, ...], file: Path) -> None:
+    """Several blocks at once, called in turn."""
+    problem = problem_of(file)
+    code, entry = ProblemCode(problem, "cuda"), _entry(file, problem.spec.entry)
+    for case in chosen(problem, cases):
+        loans = [_loan(problem, code, case) for _ in range(blocks)]
+        graphs = [_graph(entry, loan) for loan in loans]
+        for _ in range(MEDIANS):
+            rows = [
+                [_round_us(loan, graph) for loan, graph in zip(loans, graphs, strict=True)]
+                for _ in range(OF)
+            ]
+            each = [median(list(column)) for column in zip(*rows, strict=True)]
+            print(f"{case.name:12}", *(f"{us:9.3f}" for us in each), flush=True)
+        del graphs
+        for loan in loans:
+            loan.close()
+
+
+def _entry(file: Path, name: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location("drifting", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["drifting"] = module  # where Triton looks for its source
+    spec.loader.exec_module(module)
+    entry: Callable[..., Any] = getattr(module, name)
+    return entry
+
+
+def _loan(problem: Problem, code: ProblemCode, case: Case) -> Loan:
+    template = code.inputs(case, seed_for(1, case.name))
+    calls = calls_per_round(problem, case, template, "cuda")
+    loan = Loan(problem, case, template, calls, "cuda")
+    for index in range(calls):
+        loan.fill(index, code.inputs(case, seed_for(2, case.name, index)))
+    return loan
+
+
+def _graph(entry: Callable[..., Any], loan: Loan) -> Any:
+    """A graph that calls the entry once on every set of the lent block itself."""
+    import torch
+
+    calls = []
+    for index in range(loan.count):
+        values = loan.scalars | loan._views(index, loan.arena.buffer, 0)
+        calls.append([values[argument.name] for argument in loan.problem.spec.args])
+    for arguments in calls:
+        entry(*arguments)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for arguments in calls:
+            entry(*arguments)
+    return graph
+
+
+def _round_us(loan: Loan, graph: Any) -> float:
+    """Microseconds per call of a round on inputs that were published anew."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    every = list(range(loan.count))
+    loan.ready(every)
+    loan.publish(every)
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3 / loan.count
+
+
+if __name__ == "__main__":
+    main()
