@@ -1,4 +1,4 @@
-"""Does a kernel's time change with the chip's clock, with rest, with the block of memory, or in time?
+"""Does a time change with the chip's clock, with rest, with the block of memory, or by itself?
 
     python -m benchmarks.drift rests [--sandbox docker] [--case NAME]... FILE
     python -m benchmarks.drift blocks [--blocks 4] [--case NAME]... FILE

@@ -8,8 +8,7 @@ its median; it empties L2 before each call and times the call with a pair of eve
 asked for its batch time, over as many argument sets as a round of ours has: of calls launched one
 by one, and of CUDA graphs that hold a call for every set, again and again until they last some
 milliseconds. The first waits for Python where a call launches several short kernels, and has a gap
-between any two; what is compared with ours is the second. Its batch has the launch of each graph in
-it, some 24 µs. Ours has not: a round of ours is launched before its inputs are there.
+between any two; what is compared with ours is the second.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions" / "softmax" / "accepted"
 GRAPHS = 4
 GRAPH_US = 8000.0
-"""A graph for nvbench lasts at least so long, so that its launch is a small part of it."""
+"""A graph for nvbench lasts at least so long: its batch has the launch of each graph in it, and our
+rounds have not, which are launched before their inputs are there."""
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\
 | file | case | calls | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,5 +54,49 @@ def test_a_graph_is_told_to_go_before_its_inputs_are_there_and_others_after(grap
             assert gate == (number - 1 if graph else number)
             # Where a message starts the round, both sides are woken first.
             assert kinds.count("ping") == (0 if graph else PINGS)
+    finally:
+        block.close()
+
+
+def test_the_chips_clock_is_counted_before_a_round_and_when_its_end_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the last probe, which ends the judge's own time, and before the snapshot."""
+    steps: list[str] = []
+    readings = iter([1980.0, 1970.0])
+
+    def noted(name: str) -> Callable[[Block], None]:
+        plain = getattr(Block, name)
+
+        def step(block: Block) -> None:
+            steps.append(name)
+            plain(block)
+
+        return step
+
+    def clock(block: Block) -> float:
+        steps.append("clock")
+        return next(readings)
+
+    monkeypatch.setattr("grader.judge.rounds._clock_mhz", clock)
+    for name in ("probe", "collect"):
+        monkeypatch.setattr(Block, name, noted(name))
+    words = Slot(0, "int64", (64,), (1,))
+    block = Block(arrange([[(False, words), (True, words)]]), 8, "cpu")
+    try:
+        wire: Any = Wire(block)
+        assert run_round(wire, block, [0], True, 1).sm_mhz == 1975
+        assert steps[0] == "clock"
+        assert steps[-3:] == ["probe", "clock", "collect"]
+    finally:
+        block.close()
+
+
+def test_without_a_gpu_there_is_no_clock_to_count() -> None:
+    words = Slot(0, "int64", (64,), (1,))
+    block = Block(arrange([[(False, words), (True, words)]]), 8, "cpu")
+    try:
+        wire: Any = Wire(block)
+        assert run_round(wire, block, [0], True, 1).sm_mhz is None
     finally:
         block.close()
