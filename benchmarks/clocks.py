@@ -41,13 +41,15 @@ def deviations(gradings: list[Grading], case: str) -> list[tuple[float, float]]:
 
 def slope(pairs: list[tuple[float, float]]) -> float:
     """By how much the time changes with the clock, as shares: -1 where they go with each other."""
-    return math.fsum(t * c for t, c in pairs) / math.fsum(c * c for _, c in pairs)
+    both, alone = math.fsum(t * c for t, c in pairs), math.fsum(c * c for _, c in pairs)
+    return both / alone if alone else 0.0
 
 
 def correlation(pairs: list[tuple[float, float]]) -> float:
     """Pearson's, of deviations, which lie around nothing."""
     both = math.fsum(t * c for t, c in pairs)
-    return both / math.sqrt(math.fsum(t * t for t, _ in pairs) * math.fsum(c * c for _, c in pairs))
+    alone = math.fsum(t * t for t, _ in pairs) * math.fsum(c * c for _, c in pairs)
+    return both / math.sqrt(alone) if alone else 0.0
 
 
 def apart(scores: list[float]) -> float:
@@ -93,7 +95,7 @@ def main(file: Path) -> None:
     found: dict[tuple[str, str], list[Grading]] = defaultdict(list)
     for line in file.read_text().splitlines():
         grading = json.loads(line)
-        if grading.get("round_mhz"):
+        if grading.get("round_mhz", {}).keys() == grading["round_us"].keys() != set():
             key = grading["kernel"], str(grading.get("run", ""))
             found[key].append((grading["round_us"], grading["round_mhz"]))
     print(

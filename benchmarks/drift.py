@@ -7,7 +7,8 @@ Needs a GPU. FILE is an honest submission below `submissions/<problem>/`, whose 
 captured. `rests` takes rounds of it as a grading does, ten without and ten with the rest that heavy
 cases have, twice in turn; it prints each round's microseconds per call, and the multiprocessors'
 clock around it. `blocks` runs the file, which must be Python and one that we trust, in this
-process: a graph over each of several lent blocks, called in turn, a row of medians three times.
+process: a graph over each of several lent blocks, each with scratch memory of its own, called in
+turn, a row of medians three times.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def blocks(blocks: int, cases: tuple[str, ...], file: Path) -> None:
     problem = problem_of(file)
     code, entry = ProblemCode(problem, "cuda"), _entry(file, problem.spec.entry)
     for case in chosen(problem, cases):
-        loans = [_loan(problem, code, case) for _ in range(blocks)]
+        loans = [_loan(problem, code, case, blocks) for _ in range(blocks)]
         graphs = [_graph(entry, loan) for loan in loans]
         for _ in range(MEDIANS):
             rows = [
@@ -127,9 +128,9 @@ def _entry(file: Path, name: str) -> Callable[..., Any]:
     return entry
 
 
-def _loan(problem: Problem, code: ProblemCode, case: Case) -> Loan:
+def _loan(problem: Problem, code: ProblemCode, case: Case, sharing: int) -> Loan:
     template = code.inputs(case, seed_for(1, case.name))
-    calls = calls_per_round(problem, case, template, "cuda")
+    calls = calls_per_round(problem, case, template, "cuda", sharing=sharing)
     loan = Loan(problem, case, template, calls, "cuda")
     for index in range(calls):
         loan.fill(index, code.inputs(case, seed_for(2, case.name, index)))

@@ -3,12 +3,13 @@
     python -m benchmarks.middles [FILE]
 
 Needs no GPU. FILE has a line of JSON for each grading, with the times of its rounds by case, as
-`benchmarks.precision --out` writes them; by default benchmarks/rounds.jsonl, from H100 and H200 of
-2026-11-21, of which run 3 is from a noisy host. For each kernel and run it prints, by each middle:
-how far the scores of its gradings lie apart, to what a score is known by its rounds, how many would
-rank by that, and how many cases are known to ±0.5 %.
+`benchmarks.precision --out` writes them; by default benchmarks/rounds.jsonl, runs 1 to 4 from H100
+and H200 of 2026-11-21, run 3 of them from a noisy host, runs 5 and 6 from H200 of the day after.
+For each kernel and run it prints, by each middle: how far the scores of its gradings lie apart, to
+what a score is known by its rounds, how many would rank by that, and how many cases are known to
+±0.5 %.
 
-The rounds were recorded while the median said when there were enough of them.
+The rounds of runs 1 to 4 were recorded while the median said when there were enough of them.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def grade_often(runs: Runs, sandbox: Sandbox, count: int, out: Path | None) -> N
                 )
                 line["cases_us"] = {c.name: c.time_us for c in report.cases if c.time_us}
                 line["eager_us"] = {
-                    c.name: c.baseline_us["eager"] for c in report.cases if c.baseline_us
+                    c.name: c.baseline_us["eager"] for c in report.cases if "eager" in c.baseline_us
                 }
                 line["round_us"] = {c.name: c.round_us for c in report.cases if c.round_us}
                 line["round_mhz"] = {c.name: c.round_mhz for c in report.cases if c.round_mhz}

@@ -127,7 +127,8 @@ class CaseResult(BaseModel):
     round_us: list[float] = Field(default_factory=list)
     """What each round claimed per call, microseconds, in order; the rounds left out are not in."""
     round_mhz: list[float] = Field(default_factory=list)
-    """The clock of the GPU's multiprocessors around each of these rounds, as counted on the GPU."""
+    """The clock of one of the GPU's multiprocessors, counted there while it had nothing else to do:
+    the mean of before and after each of these rounds. Empty where that cannot be counted."""
     calls_per_round: int | None = None
     converged: bool | None = None
     """Whether the interval became as narrow as asked before the budget ended."""

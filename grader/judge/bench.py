@@ -131,18 +131,12 @@ class Bench:
             self._expect_order(lookout, chosen)
         return bracket
 
-    def call(self, index: int) -> None:
-        """Have one set called, unwatched. Raises `SubmissionFault` when that goes wrong."""
-        request = {"set": index, "scalars": {}}
-        what = f"the first call on benchmark '{self.case.name}'"
-        self.grading.session.ask("call", request, self.grading.problem.spec.limits.call_s, what)
-
     def warm_up(self) -> None:
         """Call everything once, and capture a round into a graph; keep that only if a replay on
         fresh inputs is right."""
         if self.grading.device == "cuda":
             index = secrets.randbelow(self.calls)
-            self.call(index)  # compiles what is left to compile
+            self.round(-10, [index])  # compiles what is left to compile
             self.cold_us = self.round(-11, [index]).external_us
             if self.captures:
                 order = list(range(self.calls))

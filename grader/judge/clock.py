@@ -154,7 +154,7 @@ class Timing:
     round_us: list[float]
     """The claim of each round that counts."""
     round_mhz: list[float]
-    """The multiprocessors' clock around each of them; empty where it is not read."""
+    """The multiprocessors' clock around each of them; empty where one was not read."""
     discarded: dict[str, int]
     """Rounds left out, by reason."""
     calls_per_round: int
@@ -308,12 +308,13 @@ def measure(
             break
     if allowed > claim:
         low, high = allowed, max(high, external)
+    clocks = [s.sm_mhz for s in samples if s.sm_mhz is not None]
     return Timing(
         time_us=max(claim, allowed, LEAST_US),
         ci_us=(max(low, LEAST_US), max(high, LEAST_US)),
         external_us=external,
         round_us=claims,
-        round_mhz=[s.sm_mhz for s in samples if s.sm_mhz is not None],
+        round_mhz=clocks if len(clocks) == len(samples) else [],
         discarded=dict(discarded),
         calls_per_round=calls,
         converged=stats.is_narrow(claims, plan.settled, plan.least_rounds)

@@ -36,7 +36,7 @@ class Rehearsal:
     def start(cls) -> Rehearsal:
         """Fork them; each makes a context on the device. Call before making one oneself."""
         made = cls()
-        for _ in range(max(1, min(MOST, (os.cpu_count() or 1) // 2))):
+        for _ in range(max(1, min(MOST, len(os.sched_getaffinity(0)) // 2))):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pid = os.fork()
             if pid == 0:
@@ -67,11 +67,13 @@ class Rehearsal:
         self.end()
 
     def end(self) -> None:
-        """End the processes, whatever they are doing."""
-        for pid, sock in self._children:
+        """End the processes, whatever they are doing: all at once, since each has a context on the
+        device to give back."""
+        for pid, _ in self._children:
             for kill in (os.killpg, os.kill):  # it may not lead its own group yet
                 with suppress(ProcessLookupError):
                     kill(pid, signal.SIGKILL)
+        for pid, sock in self._children:
             with suppress(ChildProcessError):  # a submission may have reaped it
                 os.waitpid(pid, 0)
             sock.close()

@@ -92,6 +92,8 @@ class Server:
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
         if not request["triton"]:
             self.is_primed = True  # it will compile no such kernel
+            if self.rehearsal is not None:
+                self.rehearsal.end()
         else:
             import triton
 

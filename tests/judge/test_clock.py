@@ -597,12 +597,75 @@ def test_heavy_is_what_waits_for_tensor_cores(
     problem: Any = SimpleNamespace(
         spec=SimpleNamespace(cost=SimpleNamespace(unit=unit)),
         bytes=lambda _: 1e7,  # as long as 2.3e9 operations of tensor cores
-        flops=lambda _: flops,
-        cases=lambda kind, device: [None, None],
+        flops=lambda case: flops * case,
+        cases=lambda *asked: [1, 0, 0] if asked == ("benchmark", "cuda") else [],
     )
-    case: Any = None
+    case: Any = 1
     assert is_heavy(problem, case) is heavy
-    assert _heavy_share(problem) == heavy
+    assert _heavy_share(problem) == (1 / 3 if heavy else 0)
+
+
+def test_a_report_has_the_wider_interval_of_heavy_cases(
+    write_problem: WriteProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("grader.judge.grade")  # not the function of that name
+    monkeypatch.setattr(module, "_heavy_share", lambda _: 1.0)
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    record = Record()
+    record.cases = [benchmark_case()]
+    submission = Submission.read(path, 10_000)
+    sandbox = ProcessSandbox()
+    report = module._report(write_problem(), submission, sandbox, "cuda", 1, "full", record)
+    assert report.ranked
+    assert report.score_ci_us == pytest.approx((40 * 0.9955, 40 * 1.0045))
+
+
+# --- the chip's own clock
+
+
+def test_a_time_has_the_clock_of_each_round_that_counts() -> None:
+    held_up = Sample(1000, 1000, "thermal limit", 1700.0)
+    counts = [Sample(1000, 1000, None, 1979.0 + i) for i in range(PLAN.least_rounds)]
+    assert timed(held_up, *counts).round_mhz == [s.sm_mhz for s in counts]
+
+
+def test_where_one_round_has_no_clock_none_is_told() -> None:
+    samples = [Sample(1000, 1000, None, 1979.0), Sample(1000, 1000)]
+    timing = timed(*samples)
+    assert timing.round_mhz == []
+    assert timing.rounds == PLAN.least_rounds
+
+
+def test_a_sample_has_the_clock_of_its_round() -> None:
+    class Scripted(Bench):
+        def __init__(self) -> None:
+            self.grading: Any = SimpleNamespace(ranks=False)
+            self.loan: Any = SimpleNamespace(device="cpu")
+            self.overhead, self.is_heavy = Overhead(), False
+
+        def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
+            return Bracket(4, 400.0, 400.0, 0.0, 1979.5)
+
+    assert Scripted().round(1) == Sample(100.0, 100.0, None, 1979.5)
+
+
+@pytest.mark.parametrize(
+    ("cycles", "ns", "mhz"),
+    [
+        (200_000, 100_000, 2000),
+        (200_000, 0, None),  # the GPU's own time did not tick
+        (200_000, -5, None),
+        (199_999, 100_000, None),  # ended by the number of looks
+        (-7, 100_000, None),
+        (10**12, 100_000, None),
+        (200_000, 10**9, None),
+    ],
+)
+def test_a_count_that_cannot_be_is_no_clock(cycles: int, ns: int, mhz: float | None) -> None:
+    from grader.judge.sm_clock_kernel import mhz_of
+
+    assert mhz_of(cycles, ns) == mhz
 
 
 # --- what is scored, and what is ranked
@@ -704,6 +767,8 @@ def test_a_round_that_claims_nothing_can_still_be_scored(
     one.grading, one.case, one.loan = grading, Case(name="any", params={}), loan
     one.cold_us, one.eager_us = None, []
     grading.baselines_us = {}
+    clocked = replace(timing, round_mhz=[1979.54] * 5)
+    assert bench._result(one, clocked).round_mhz == [1979.5] * 5
     case = bench._result(one, timing)
     assert min(case.round_us) == LEAST_US
     report = scored(make_report, "full", case.model_copy(update={"baseline_us": {"eager": 1.0}}))

@@ -29,7 +29,6 @@ class FakeNvml(ModuleType):
     def __init__(self) -> None:
         super().__init__("pynvml")
         self.reasons = 0
-        self.clocks_mhz = [1980]
         self.fails: set[str] = set()
         self.asked_for: list[str] = []
 
@@ -50,8 +49,7 @@ class FakeNvml(ModuleType):
         return int(self._answer("reasons", self.reasons))
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        mhz = self.clocks_mhz.pop(0) if len(self.clocks_mhz) > 1 else self.clocks_mhz[0]
-        return int(self._answer("clock", mhz if kind == self.NVML_CLOCK_SM else 2619))
+        return int(self._answer("clock", 1980 if kind == self.NVML_CLOCK_SM else 2619))
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return str(self._answer("driver", "580.1"))

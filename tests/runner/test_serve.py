@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +110,17 @@ def test_it_tells_its_versions(judge: Judge) -> None:
     assert f"torch={torch.__version__}" in reply.text
     assert "python=" in reply.text
     assert "nvcc" not in reply.text
+
+
+@pytest.mark.parametrize("triton", [False, True])
+def test_nobody_rehearses_what_has_no_kernels_of_triton(triton: bool) -> None:
+    """Their contexts would be in the device's memory, and in the way, until the load."""
+    ended: list[bool] = []
+    server = Server("cpu")
+    rehearsal: Any = SimpleNamespace(end=lambda: ended.append(True))
+    server.rehearsal = rehearsal
+    server.hello({"triton": triton, "nvcc": False}, [])
+    assert ended == ([] if triton else [True])
 
 
 def test_it_says_when_there_is_no_compiler(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
