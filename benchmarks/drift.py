@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from benchmarks.verdicts import problem_of
 from grader.judge.bench import Bench, opened
 from grader.judge.cases import ProblemCode, seed_for
 from grader.judge.clock import calls_per_round
@@ -36,15 +37,9 @@ from grader.stats import median, middle
 from grader.submission import Submission
 from scripts.grade_corpus import make_sandbox
 
-ROOT = Path(__file__).resolve().parent.parent
 ROUNDS, TURNS = 10, 2
 MEDIANS, OF = 3, 12
 """So many rows, each of medians of so many rounds."""
-
-
-def problem_of(file: Path) -> Problem:
-    """The problem that an example hand-in belongs to, by its folder."""
-    return Problem.load(ROOT / "problems" / file.resolve().parent.parent.name)
 
 
 def chosen(problem: Problem, names: tuple[str, ...]) -> list[Case]:

@@ -1,6 +1,6 @@
 """How well the judge's own clock knows a round: its residual against honest runners' claims.
 
-    python benchmarks/outside_clock.py [--sandbox process|docker] [--rounds 8] FILE...
+    python -m benchmarks.outside_clock [--sandbox process|docker] [--rounds 8] FILE...
 
 FILE is an honest submission below `submissions/<problem>/` whose calls can be captured. For every
 benchmark case a table row gives the calls per round, the claim, and by how much the outside clock,
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.verdicts import problem_of
 from grader.judge.bench import opened
 from grader.judge.clock import (
     Overhead,
@@ -25,7 +26,6 @@ from grader.judge.grading import Grading
 from grader.judge.record import Record
 from grader.judge.rounds import Bracket
 from grader.judge.session import Session
-from grader.problem import Problem
 from grader.sandbox.base import RunnerLimits, Sandbox
 from grader.sandbox.docker import DockerSandbox
 from grader.sandbox.process import ProcessSandbox
@@ -34,18 +34,13 @@ from grader.submission import Submission
 HEAD = """\
 | case | calls | claim | publishing at most | publish | rest | lies above | allowed |
 |---|---|---|---|---|---|---|---|"""
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
     """Print the residuals of one honest submission."""
-    problem = Problem.load(ROOT / "problems" / path.resolve().parent.parent.name)
+    problem = problem_of(path)
     submission = Submission.read(path, problem.spec.limits.source_bytes)
-    limits = problem.spec.limits
-    wanted = RunnerLimits(
-        limits.memory_bytes, limits.scratch_bytes, limits.output_bytes, limits.pids
-    )
-    with sandbox.start(wanted, "cuda") as runner:
+    with sandbox.start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
         session = Session(runner, 600)
         greeting = greet(session, submission, "cuda")
         grading = Grading(problem, session, "cuda", 1, Record())

@@ -1,0 +1,101 @@
+"""How many seconds from a file to its verdict, cold and warm, and where they go.
+
+    python -m benchmarks.verdicts [--sandbox docker] [--device cuda] [--runs 3] FILE...
+
+FILE lies below `submissions/<problem>/`. Cold is the first grading of a new process, which is also
+timed from outside, with its start and imports. Warm is a grading by a process that has graded
+that problem, in a sandbox of a pool that has had `--settle` seconds to import and to prime. Each is
+a full grading; a row gives its stages in seconds, as the report has them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from grader.judge import grade
+from grader.judge.record import Device
+from grader.problem import Problem
+from grader.report import Report
+from grader.sandbox.base import RunnerLimits, Sandbox
+from grader.sandbox.pool import Pool
+from grader.submission import Submission
+from scripts.grade_corpus import make_sandbox
+
+ROOT = Path(__file__).resolve().parent.parent
+STAGES = ("sandbox_start", "baseline", "load", "test", "benchmark", "total")
+HEAD = f"| file | | verdict | ranked | {' | '.join(STAGES)} | from outside |\n" + "|---" * 11 + "|"
+
+
+def problem_of(file: Path) -> Problem:
+    """The problem that an example hand-in belongs to, by its folder."""
+    return Problem.load(ROOT / "problems" / file.resolve().parent.parent.name)
+
+
+def grade_file(file: Path, sandbox: Sandbox, device: Device) -> tuple[Report, float]:
+    """One full grading, and the seconds it took as seen from here."""
+    start = time.monotonic()
+    problem = problem_of(file)
+    submission = Submission.read(file, problem.spec.limits.source_bytes)
+    report = grade(problem, submission, sandbox=sandbox, device=device)
+    return report, time.monotonic() - start
+
+
+def row(file: Path, how: str, verdict: str, ranked: bool, stages_s: dict[str, float]) -> str:
+    """A row of the table, but for the seconds from outside."""
+    seconds = " | ".join(f"{stages_s.get(stage, 0.0):.2f}" for stage in STAGES)
+    return f"| {file.name} | {how} | {verdict} | {'yes' if ranked else 'no'} | {seconds}"
+
+
+def cold(file: Path, sandbox_name: str, device: Device) -> str:
+    """The row of a grading by a new process. Raises CalledProcessError when that fails."""
+    options = ["--one", "--sandbox", sandbox_name, "--device", device]
+    command = [sys.executable, "-m", "benchmarks.verdicts", *options, str(file)]
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    took_s = time.monotonic() - start
+    return f"{row(file, 'cold', **json.loads(done.stdout.splitlines()[-1]))} | {took_s:.2f} |"
+
+
+def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: int) -> None:
+    """Print the rows of gradings in a pool's sandboxes; the first is left out, for what the judge
+    learns in it."""
+    limits = RunnerLimits.of(problem_of(file).spec.limits)
+    with Pool(sandbox, limits, device) as pool:
+        for number in range(runs + 1):
+            time.sleep(settle_s)
+            report, took_s = grade_file(file, pool, device)
+            if number:
+                cells = row(file, "warm", str(report.verdict), report.ranked, report.stages_s)
+                print(f"{cells} | {took_s:.2f} |", flush=True)
+
+
+@click.command()
+@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda")
+@click.option("--runs", default=3, show_default=True, help="Warm gradings of each file.")
+@click.option("--settle", default=10.0, show_default=True, help="Seconds a sandbox has to warm up.")
+@click.option("--one", is_flag=True, help="Grade once, cold, and print that as JSON.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+def main(
+    sandbox: str, device: Device, runs: int, settle: float, one: bool, files: tuple[Path, ...]
+) -> None:
+    """Time verdicts."""
+    if one:
+        report, _ = grade_file(files[0], make_sandbox(sandbox), device)
+        fields = report.model_dump(mode="json", include={"verdict", "ranked", "stages_s"})
+        print(json.dumps(fields))
+        return
+    print(HEAD)
+    for file in files:
+        print(cold(file.resolve(), sandbox, device), flush=True)
+        warm(file, make_sandbox(sandbox), device, settle, runs)
+
+
+if __name__ == "__main__":
+    main()
