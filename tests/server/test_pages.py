@@ -159,6 +159,8 @@ def test_accepted_submission_shows_rank_times_and_how_they_are_spread(site: Site
     assert "Accepted" in text
     assert "Rank 1" in text
     assert page.count('class="distribution"') == 6
+    assert text.count("129 rounds") == 6
+    assert "the chip ran at 1,973 to 1,980 MHz" in text
     assert "22 of 22 passed" in text
 
 
