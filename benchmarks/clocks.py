@@ -11,14 +11,12 @@ scores lie apart, as they are and with every round brought to the usual clock by
 
 from __future__ import annotations
 
-import json
 import math
-from collections import defaultdict
 from pathlib import Path
 
 import click
 
-from benchmarks.middles import RECORDED, Rounds
+from benchmarks.middles import RECORDED, Rounds, apart, recorded
 from grader.report import geometric_mean
 from grader.stats import median, middle
 
@@ -50,11 +48,6 @@ def correlation(pairs: list[tuple[float, float]]) -> float:
     both = math.fsum(t * c for t, c in pairs)
     alone = math.fsum(t * t for t, _ in pairs) * math.fsum(c * c for _, c in pairs)
     return both / math.sqrt(alone) if alone else 0.0
-
-
-def apart(scores: list[float]) -> float:
-    """How far they lie apart, as a share."""
-    return (max(scores) - min(scores)) / median(scores)
 
 
 def row(gradings: list[Grading]) -> str:
@@ -92,18 +85,18 @@ def row(gradings: list[Grading]) -> str:
 @click.argument("file", type=click.Path(exists=True, path_type=Path), default=RECORDED)
 def main(file: Path) -> None:
     """Hold recorded rounds against the clocks read around them."""
-    found: dict[tuple[str, str], list[Grading]] = defaultdict(list)
-    for line in file.read_text().splitlines():
-        grading = json.loads(line)
-        if grading.get("round_mhz", {}).keys() == grading["round_us"].keys() != set():
-            key = grading["kernel"], str(grading.get("run", ""))
-            found[key].append((grading["round_us"], grading["round_mhz"]))
     print(
         "| kernel | run | gradings | clocks MHz | correlation, by case | slope | scores apart "
         "| corrected |\n|---|---|---|---|---|---|---|---|"
     )
-    for (kernel, run), gradings in found.items():
-        print(f"| {kernel} | {run} | {row(gradings)} |")
+    for (kernel, run), gradings in recorded(file).items():
+        clocked = [
+            (grading["round_us"], grading["round_mhz"])
+            for grading in gradings
+            if grading.get("round_mhz", {}).keys() == grading["round_us"].keys()
+        ]
+        if clocked:
+            print(f"| {kernel} | {run} | {row(clocked)} |")
 
 
 if __name__ == "__main__":

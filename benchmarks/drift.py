@@ -13,14 +13,13 @@ turn, a row of medians three times.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from benchmarks.timers import Entry, entry
 from benchmarks.verdicts import problem_of
 from grader.judge.bench import Bench, opened
 from grader.judge.cases import ProblemCode, seed_for
@@ -96,10 +95,10 @@ def _rounds(bench: Bench, turn: int) -> None:
 def blocks(blocks: int, cases: tuple[str, ...], file: Path) -> None:
     """Several blocks at once, called in turn."""
     problem = problem_of(file)
-    code, entry = ProblemCode(problem, "cuda"), _entry(file, problem.spec.entry)
+    code, function = ProblemCode(problem, "cuda"), entry(file, problem.spec.entry)
     for case in chosen(problem, cases):
         loans = [_loan(problem, code, case, blocks) for _ in range(blocks)]
-        graphs = [_graph(entry, loan) for loan in loans]
+        graphs = [_graph(function, loan) for loan in loans]
         for _ in range(MEDIANS):
             rows = [
                 [_round_us(loan, graph) for loan, graph in zip(loans, graphs, strict=True)]
@@ -112,17 +111,6 @@ def blocks(blocks: int, cases: tuple[str, ...], file: Path) -> None:
             loan.close()
 
 
-def _entry(file: Path, name: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location("drifting", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["drifting"] = module  # where Triton looks for its source
-    spec.loader.exec_module(module)
-    entry: Callable[..., Any] = getattr(module, name)
-    return entry
-
-
 def _loan(problem: Problem, code: ProblemCode, case: Case, sharing: int) -> Loan:
     template = code.inputs(case, seed_for(1, case.name))
     calls = calls_per_round(problem, case, template, "cuda", sharing=sharing)
@@ -132,8 +120,8 @@ def _loan(problem: Problem, code: ProblemCode, case: Case, sharing: int) -> Loan
     return loan
 
 
-def _graph(entry: Callable[..., Any], loan: Loan) -> Any:
-    """A graph that calls the entry once on every set of the lent block itself."""
+def _graph(function: Entry, loan: Loan) -> Any:
+    """A graph that calls a function once on every set of the lent block itself."""
     import torch
 
     calls = []
@@ -141,12 +129,12 @@ def _graph(entry: Callable[..., Any], loan: Loan) -> Any:
         values = loan.scalars | loan._views(index, loan.arena.buffer, 0)
         calls.append([values[argument.name] for argument in loan.problem.spec.args])
     for arguments in calls:
-        entry(*arguments)
+        function(*arguments)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for arguments in calls:
-            entry(*arguments)
+            function(*arguments)
     return graph
 
 

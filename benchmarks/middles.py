@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,6 +40,21 @@ MIDDLES = {
 }
 
 
+def recorded(file: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The gradings of a file that have rounds, by kernel and run."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in file.read_text().splitlines():
+        grading = json.loads(line)
+        if grading["round_us"]:
+            found[grading["kernel"], str(grading.get("run", ""))].append(grading)
+    return found
+
+
+def apart(scores: list[float]) -> float:
+    """How far scores lie apart, as a share of their median."""
+    return (max(scores) - min(scores)) / stats.median(scores)
+
+
 def row(gradings: list[Rounds], how: str) -> str:
     """The cells of one kernel and run."""
     scores, widths, settled = [], [], []
@@ -49,10 +65,9 @@ def row(gradings: list[Rounds], how: str) -> str:
         scores.append(score)
         widths.append((high - low) / 2 / score)
         settled += [(b - a) / 2 <= SETTLED * value for value, (a, b) in middles]
-    spread = (max(scores) - min(scores)) / stats.median(scores)
     ranked = sum(width <= KNOWN_SHARE for width in widths)
     return (
-        f"{how} | {spread:.2%} | ± {min(widths):.2%} to {max(widths):.2%} | "
+        f"{how} | {apart(scores):.2%} | ± {min(widths):.2%} to {max(widths):.2%} | "
         f"{ranked} of {len(gradings)} | {sum(settled)} of {len(settled)}"
     )
 
@@ -61,19 +76,15 @@ def row(gradings: list[Rounds], how: str) -> str:
 @click.argument("file", type=click.Path(exists=True, path_type=Path), default=RECORDED)
 def main(file: Path) -> None:
     """Compare three middles on recorded rounds."""
-    found: dict[tuple[str, str], list[Rounds]] = defaultdict(list)
-    for line in file.read_text().splitlines():
-        grading = json.loads(line)
-        if grading["round_us"]:
-            found[grading["kernel"], str(grading.get("run", ""))].append(grading["round_us"])
     print(
         "| kernel | run | middle | scores apart | a score is known to | ranked | "
         f"cases known to ±{SETTLED:.1%} |\n|---|---|---|---|---|---|---|"
     )
-    for (kernel, run), gradings in found.items():
+    for (kernel, run), gradings in recorded(file).items():
+        rounds = [grading["round_us"] for grading in gradings]
         for number, how in enumerate(MIDDLES):
             first = f"{kernel} | {run}" if number == 0 else " | "
-            print(f"| {first} | {row(gradings, how)} |")
+            print(f"| {first} | {row(rounds, how)} |")
 
 
 if __name__ == "__main__":

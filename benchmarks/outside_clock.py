@@ -48,6 +48,7 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
         grading.prepare()
         idle = idle_rounds(session, rounds)
         grading.load(submission)
+        grading.end_rehearsal()
         print(f"\n{path}: idle rounds cost {_spread([b.rest_us for b in idle])} µs\n{HEAD}")
         for case in problem.cases("benchmark", "cuda"):
             with opened(grading, case) as bench:

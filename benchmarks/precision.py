@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.middles import apart
 from grader import stats
 from grader.judge import grade
 from grader.problem import Problem
@@ -104,7 +105,7 @@ class Runs:
         wrong = sum(r.verdict is not Verdict.ACCEPTED for r in self.reports)
         loose = len(self.reports) - wrong - len(scores)
         middle = stats.median(scores) if scores else float("nan")
-        spread = (max(scores) - min(scores)) / middle if scores else float("nan")
+        spread = apart(scores) if scores else float("nan")
         widths = [(r.score_ci_us[1] - r.score_ci_us[0]) / 2 for r in self.ranked if r.score_ci_us]
         width = stats.median(widths) / middle if widths else float("nan")
         return (

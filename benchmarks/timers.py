@@ -38,20 +38,20 @@ HEAD = """\
 | file | case | calls | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs |
 |---|---|---|---|---|---|---|---|"""
 
-Entry = Callable[[Any, Any], Any]
+Entry = Callable[..., Any]
 Arguments = list[tuple[Any, Any]]
 Load = tuple[int, int]
 """How many argument sets there are, and how often a graph calls each."""
 
 
-def entry(file: Path) -> Entry:
-    """The `softmax` function of a file that we trust: it runs in this process."""
+def entry(file: Path, name: str = "softmax") -> Entry:
+    """A function of a file that we trust: it runs in this process."""
     spec = importlib.util.spec_from_file_location("timed", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function: Entry = module.softmax
+    function: Entry = getattr(module, name)
     return function
 
 

@@ -34,6 +34,11 @@ class Submission:
         """Digest of `source`, hex."""
         return hashlib.sha256(self.source).hexdigest()
 
+    @property
+    def uses_triton(self) -> bool:
+        """Whether it seems to bring Triton kernels, by its text: a wrong guess costs time only."""
+        return self.language == "python" and b"triton" in self.source
+
     @classmethod
     def read(cls, path: Path, max_bytes: int) -> Submission:
         """Read a file of at most `max_bytes` bytes.

@@ -27,6 +27,22 @@ def test_the_extension_tells_the_language(tmp_path: Path) -> None:
     assert Submission.read(path, 0).language == "cuda"
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "uses"),
+    [
+        ("kernel.py", b"import triton", True),
+        ("kernel.py", b"import torch", False),
+        ("kernel.cu", b"// as fast as triton", False),
+    ],
+)
+def test_only_python_that_speaks_of_triton_may_use_it(
+    tmp_path: Path, name: str, source: bytes, uses: bool
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(source)
+    assert Submission.read(path, 100).uses_triton is uses
+
+
 def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "real.py").write_text("x")
     (tmp_path / "link.py").symlink_to("real.py")

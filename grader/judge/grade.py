@@ -153,12 +153,9 @@ def _examine(
 
 
 def greet(session: Session, submission: Submission, device: Device) -> int:
-    """Tell the runner to import what this submission will need; the request's number.
-
-    What it will need is guessed from its text. A wrong guess costs time and nothing else.
-    """
+    """Tell the runner to import what this submission will need; the request's number."""
     is_cuda = submission.language == "cuda"
-    request = {"device": device, "triton": b"triton" in submission.source, "nvcc": is_cuda}
+    request = {"device": device, "triton": submission.uses_triton, "nvcc": is_cuda}
     with ours_alone(session):
         return session.send("hello", request, "starting up")
 

@@ -123,8 +123,6 @@ class Server:
         if self.rehearsal is not None and len(fds) > 1:
             cases = json.loads(_read(fds[1], request["rehearsal_bytes"]))
             self.rehearsal.begin(source, folder, request | {"cases": cases})
-        elif self.rehearsal is not None:
-            self.rehearsal.end()
         if request["language"] == "cuda":
             self.entry = load_cuda(source, folder, request)
         else:
