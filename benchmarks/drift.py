@@ -126,7 +126,7 @@ def _graph(function: Entry, loan: Loan) -> Any:
 
     calls = []
     for index in range(loan.count):
-        values = loan.scalars | loan._views(index, loan.arena.buffer, 0)
+        values = loan.scalars | loan._views(index, loan.lent, 0)
         calls.append([values[argument.name] for argument in loan.problem.spec.args])
     for arguments in calls:
         function(*arguments)

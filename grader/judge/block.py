@@ -52,9 +52,17 @@ class Block:
 
     The first word of the block is a gate: publishing ends with the number of the round in it, and a
     stream of the runner's may wait for that. Of the probes of a round the last `kept` are kept.
+    On a `ground` it lies in memory that others lay in before it; else in memory of its own.
     """
 
-    def __init__(self, layout: Layout, item_bytes: int, device: str, kept: int = 1) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        item_bytes: int,
+        device: str,
+        kept: int = 1,
+        ground: Ground | None = None,
+    ) -> None:
         self.layout = layout
         self.device = device
         self.count = len(layout.sets)
@@ -87,14 +95,17 @@ class Block:
             self._peek = Peek(kept * (LATTICES * MOST_PROBES + self.count))
             self._kept = self._peek.words.view(kept, -1)
         # Last, so that a block for which memory is short leaves nothing behind.
-        self.arena = new_arena(device, layout.nbytes)
-        self.arena.buffer[:GATE_BYTES].zero_()
+        self._ground = ground
+        self.arena = ground.arena(layout.nbytes) if ground else new_arena(device, layout.nbytes)
+        self.lent = self.arena.buffer[: layout.nbytes]
+        """The block as the runner sees it, bytes."""
+        self.lent[:GATE_BYTES].zero_()
 
     def ready(self, chosen: list[int]) -> None:
         """Poison the outputs in the arena, or clear them where they are part of the image, and aim
         the probe at the sets that will be called."""
         self._gate.fill_(self.round)
-        outputs = self.arena.buffer[self.head_bytes :]
+        outputs = self.lent[self.head_bytes :]
         if self.item_bytes:
             fill_with_poison(outputs, self.item_bytes)
         else:
@@ -111,7 +122,7 @@ class Block:
         self.round += 1
         if self.device == "cpu":
             for part in [*self._parts(chosen), gate]:
-                self.arena.buffer[part].copy_(self.image[part])
+                self.lent[part].copy_(self.image[part])
             self._begun_ns = time.perf_counter_ns()
             return
         self._start.record()
@@ -178,7 +189,7 @@ class Block:
 
         It goes to the same buffer every time; allocating one would cost more than the copy.
         """
-        self.snapshot.copy_(self.arena.buffer[self.head_bytes :])
+        self.snapshot.copy_(self.lent[self.head_bytes :])
         self.settle()
 
     def was_late(self) -> bool:
@@ -187,8 +198,9 @@ class Block:
 
     def close(self) -> None:
         """Take the arena back, and let the private memory go."""
-        self.arena.close()
-        self.image = self.snapshot = torch.empty(0)
+        self.image = self.snapshot = self.lent = torch.empty(0)
+        if self._ground is None:
+            self.arena.close()
 
     def settle(self) -> None:
         """Wait until everything asked of the device so far is done."""
@@ -220,7 +232,7 @@ class Block:
     def _begin_probe(self) -> int:
         """Have a probe read; the row of `_kept` where it will be."""
         row = self._probes % len(self._taken)
-        base, at = self.arena.buffer.data_ptr() + self.head_bytes, row * self._kept.shape[1]
+        base, at = self.lent.data_ptr() + self.head_bytes, row * self._kept.shape[1]
         for lattice in self._lattices:
             self._peek.read(base + 8 * lattice.start, 8 * lattice.step, len(lattice), at)
             at += len(lattice)
@@ -230,11 +242,11 @@ class Block:
 
     def _copy_in(self, part: slice) -> None:
         # By a kernel: a copy engine would leave the multiprocessors to work ahead meanwhile.
-        source, target = self.image[part], self.arena.buffer[part]
+        source, target = self.image[part], self.lent[part]
         torch.bitwise_or(source.view(torch.int64), 0, out=target.view(torch.int64))
 
     def _words(self) -> torch.Tensor:
-        words: torch.Tensor = self.arena.buffer[self.head_bytes :].view(torch.int64)
+        words: torch.Tensor = self.lent[self.head_bytes :].view(torch.int64)
         return words
 
     def _parts(self, chosen: list[int]) -> list[slice]:
@@ -247,6 +259,29 @@ class Block:
         first, at = GUARD_BYTES + chosen[0] * head, self.head_bytes + chosen[0] * tail
         parts = [slice(first, first + head)]
         return parts if self.item_bytes else [*parts, slice(at, at + tail)]
+
+
+class Ground:
+    """Memory in which blocks lie one after the other: the tests of a grading do. To make, map and
+    unmap some for each of them is most of what small tests would take, while other processes ask
+    the driver for things too."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._arena: Any = None
+
+    def arena(self, nbytes: int) -> Any:
+        """At least so much: the same as before, unless that is too small."""
+        if self._arena is None or self._arena.nbytes < nbytes:
+            self.close()
+            self._arena = new_arena(self._device, nbytes)
+        return self._arena
+
+    def close(self) -> None:
+        """Give it back; no block may lie on it any more."""
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
 
 
 def new_arena(device: str, nbytes: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 import traceback
@@ -122,6 +123,7 @@ def _examine(
 ) -> None:
     """Everything after the runner is ready: baselines, load, tests, benchmarks."""
     from grader.judge.bench import benchmark
+    from grader.judge.block import Ground
 
     record, problem, device = grading.record, grading.problem, grading.device
     only_compile = submission.language == "cuda" and device == "cpu"
@@ -136,7 +138,9 @@ def _examine(
         record.loaded_only = True
         return
     try:
-        _cases(grading.test, problem.cases("test", device), "test", progress, record)
+        with contextlib.closing(Ground(device)) as ground:
+            tests = problem.cases("test", device)
+            _cases(partial(grading.test, ground), tests, "test", progress, record)
         if benchmarks and not record.faults:
             if effort == "quick":  # for one's own code, whose first answer shall come first
                 with record.stage("baseline"):

@@ -16,6 +16,7 @@ import torch
 from grader.arena import pack
 from grader.judge.answers import load_kernels
 from grader.judge.baseline import time_baselines
+from grader.judge.block import Ground
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, gauge, publishing_us
@@ -85,7 +86,8 @@ class Grading:
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
         self._idle_device_bytes = 0
-        self._lent_bytes = 0
+        self._lent: Any = None
+        """The arena that the runner has."""
         self._rehearses = False
         """While kernels are compiled beside the tests, device memory is not only the runner's."""
 
@@ -210,10 +212,10 @@ class Grading:
         values = [value for _, value in wanted(self.problem, case, template)]
         return {"values": list(map(pack, values)), **self._told(case)}
 
-    def test(self, case: Case) -> CaseResult:
+    def test(self, ground: Ground, case: Case) -> CaseResult:
         """One test case: each of its calls with fresh inputs, every output through every gate."""
         initial = self._test_inputs(case, 0)
-        loan = Loan(self.problem, case, initial, 1, self.device)
+        loan = Loan(self.problem, case, initial, 1, self.device, ground=ground)
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it
@@ -264,9 +266,9 @@ class Grading:
         return {name: values[name] for name in names if name in values}
 
     def lend(self, loan: Loan) -> None:
-        """Hand the loan's arena to the runner."""
-        lend(self.session, loan.arena.fd, loan.layout, self._told(loan.case))
-        self._lent_bytes = loan.layout.nbytes
+        """Hand the loan's arena to the runner, unless it has it."""
+        lend(self.session, loan, self._told(loan.case), again=loan.arena is self._lent)
+        self._lent = loan.arena
 
     def _told(self, case: Case) -> dict[str, Any]:
         """What a `.cu` entry is told of a case besides its arguments."""
@@ -343,7 +345,8 @@ class Grading:
     def hoarding(self) -> Fault | None:
         """The fault of holding more device memory than allowed, beyond what is lent; or None."""
         limit = self.problem.spec.limits.device_memory_bytes
-        used = self._device_bytes() - self._lent_bytes - self._idle_device_bytes
+        lent_bytes = self._lent.nbytes if self._lent is not None else 0
+        used = self._device_bytes() - lent_bytes - self._idle_device_bytes
         if used <= limit:
             return None
         reason = (

@@ -8,7 +8,7 @@ import torch
 
 from grader.arena import Layout, Slot, Value, arrange, views
 from grader.arena.layout import GUARD_BYTES, ITEM_BYTES, slot_of
-from grader.judge.block import Block, fill_with_poison, poison
+from grader.judge.block import Block, Ground, fill_with_poison, poison
 from grader.judge.cases import Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case
@@ -25,11 +25,12 @@ class Loan(Block):
         count: int,
         device: str,
         kept: int = 1,
+        ground: Ground | None = None,
     ) -> None:
         self.problem = problem
         self.case = case
         layout = arrange([wanted(problem, case, template)] * count)
-        super().__init__(layout, item_bytes(problem, case), device, kept)
+        super().__init__(layout, item_bytes(problem, case), device, kept, ground)
         written = [(offset - self.head_bytes, n) for offset, n in outputs_of(problem, layout) if n]
         self.written = written or self.written
         try:
@@ -89,7 +90,7 @@ class Loan(Block):
 
     def tampered(self) -> str | None:
         """What was written that is no output, in words; None when nothing was."""
-        now, before = self.arena.buffer[: self.head_bytes], self.image[: self.head_bytes]
+        now, before = self.lent[: self.head_bytes], self.image[: self.head_bytes]
         if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
             return self._which()
         if not torch.equal(self.snapshot[self._gaps], self._clean_gaps):
@@ -97,7 +98,7 @@ class Loan(Block):
         return None
 
     def _which(self) -> str:
-        now = self.arena.buffer[: self.head_bytes].clone()
+        now = self.lent[: self.head_bytes].clone()
         for index, values in enumerate(self.layout.sets):
             for argument, place in zip(self.problem.spec.args, values, strict=True):
                 if argument.role != "in" or argument.kind == "scalar":

@@ -136,7 +136,7 @@ class Lookout:
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""
-        base = self._block.arena.buffer.data_ptr()
+        base = self._block.lent.data_ptr()
         for i, place in enumerate(places):
             at = (row + i) * self._block.count
             self._peek.read(base + place, self._set_bytes, self._block.count, at)

@@ -13,7 +13,6 @@ import os
 import time
 from dataclasses import dataclass
 
-from grader.arena import Layout
 from grader.judge.block import Block
 from grader.judge.lookout import Lookout
 from grader.judge.session import Session
@@ -44,13 +43,15 @@ class Bracket:
         return self.outside_us - self.claim_us
 
 
-def lend(session: Session, fd: int, layout: Layout, case: dict[str, object]) -> None:
-    """Hand a block and its layout to the runner; `case` is what a `.cu` entry is told besides."""
-    text = layout.to_json()
+def lend(session: Session, block: Block, case: dict[str, object], again: bool = False) -> None:
+    """Hand a block and its layout to the runner; `case` is what a `.cu` entry is told besides. It
+    lies where the last one lay if it is lent `again`: then the runner has that memory."""
+    text = block.layout.to_json()
     layout_fd = sealed_memory("layout", text)
     try:
-        request = {"layout_bytes": len(text), **case}
-        session.ask("lend", request, 60, "taking the lent memory", fds=(fd, layout_fd))
+        request = {"layout_bytes": len(text), "arena_bytes": block.arena.nbytes, **case}
+        fds = (layout_fd,) if again else (layout_fd, block.arena.fd)
+        session.ask("lend", request, 60, "taking the lent memory", fds=fds)
     finally:
         os.close(layout_fd)
 

@@ -114,6 +114,7 @@ def versus(
 
 def _make_ready(grading: Grading, submission: Submission, progress: Watcher) -> None:
     """Load one and hold it against every test."""
+    from grader.judge.block import Ground
     from grader.judge.grade import greet
 
     problem, device = grading.problem, grading.device
@@ -121,9 +122,10 @@ def _make_ready(grading: Grading, submission: Submission, progress: Watcher) -> 
         grading.meet(greet(grading.session, submission, device))
         grading.load(submission)
         tests = problem.cases("test", device)
-        for index, case in enumerate(tests):
-            progress(Progress("test", f"{submission.name}: {case.name}", index, len(tests)))
-            grading.test(case)
+        with contextlib.closing(Ground(device)) as ground:
+            for index, case in enumerate(tests):
+                progress(Progress("test", f"{submission.name}: {case.name}", index, len(tests)))
+                grading.test(ground, case)
         grading.end_rehearsal()
     if grading.record.faults:
         raise Unequal(f"{submission.name}: {grading.record.faults[0].reason}")

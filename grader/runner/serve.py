@@ -136,22 +136,14 @@ class Server:
         return {}
 
     def lend(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Map a lent block and build the tensors of every set; forget the block before it."""
+        """Build the tensors of every set of a lent block; forget the block before it. Without a
+        descriptor of its own it lies where that one lay."""
         self.graph = None
         self.sets, self.prepared = [], []
-        if self.arena is not None:
-            self.arena.close()
-            self.arena = None
-        layout = Layout.from_json(_read(fds[1], request["layout_bytes"]))
-        if self.device == "cuda":
-            from grader.arena.cuda import CudaArena
-
-            self.arena = CudaArena.attach(fds[0], layout.nbytes)
-        else:
-            from grader.arena.host import HostArena
-
-            self.arena = HostArena.attach(fds[0], layout.nbytes)
-        fds.pop(0)  # the arena owns it now
+        layout = Layout.from_json(_read(fds[0], request["layout_bytes"]))
+        if len(fds) > 1:
+            self._attach(fds[1], request["arena_bytes"])
+            fds.pop(1)  # the arena owns it now
         for values in layout.sets:
             self.sets.append([_materialise(self.arena.buffer, value) for value in values])
         self.case = request
@@ -159,6 +151,20 @@ class Server:
         if self.entry is not None:
             self.prepared = [self.entry.prepare(values, request) for values in self.sets]
         return {}
+
+    def _attach(self, fd: int, nbytes: int) -> None:
+        """Map lent memory, and own its descriptor, in place of what was mapped before."""
+        if self.arena is not None:
+            self.arena.close()
+            self.arena = None
+        if self.device == "cuda":
+            from grader.arena.cuda import CudaArena
+
+            self.arena = CudaArena.attach(fd, nbytes)
+        else:
+            from grader.arena.host import HostArena
+
+            self.arena = HostArena.attach(fd, nbytes)
 
     def call(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Call the entry once on one set, with scalars replaced as the request says."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.arena.layout import GATE_BYTES, GUARD_BYTES
-from grader.judge.block import GUARD, MOST_PROBES, POISON, _lattice, bits, poison_of
+from grader.judge.block import GUARD, MOST_PROBES, POISON, Ground, _lattice, bits, poison_of
 from grader.judge.cases import ProblemCode, Values
 from grader.judge.loan import Loan, item_bytes
 from grader.problem import Problem
@@ -56,7 +56,7 @@ def lend(problem: Problem, count: int = COUNT, name: str = "steps") -> Loan:
 
 def runner_views(loan: Loan, index: int) -> Values:
     """One set as the runner sees it: tensors over the arena itself."""
-    return loan._views(index, loan.arena.buffer, 0)
+    return loan._views(index, loan.lent, 0)
 
 
 def work(loan: Loan, index: int) -> None:
@@ -114,9 +114,9 @@ def test_one_chosen_set_is_published_and_no_other_touched(problem: Problem, loan
         loan.fill(index, inputs_of(problem, seed=20 + index))
     work(loan, 1)  # so that its state and output have to be set anew
     loan.ready([1])
-    before = loan.arena.buffer.clone()
+    before = loan.lent.clone()
     loan.publish([1])
-    everything = loan.arena.buffer.clone()
+    everything = loan.lent.clone()
     for index in range(COUNT):
         lent, fresh = runner_views(loan, index), inputs_of(problem, seed=20 + index)
         assert torch.equal(lent["x"], fresh["x"]) == (index == 1)
@@ -132,7 +132,7 @@ def test_one_chosen_set_is_published_and_no_other_touched(problem: Problem, loan
 
 
 def test_publishing_opens_the_gate_of_its_round(loan: Loan) -> None:
-    gate = loan.arena.buffer[:GATE_BYTES].view(torch.int32)
+    gate = loan.lent[:GATE_BYTES].view(torch.int32)
     for chosen in ([0, 1, 2], [1], [2, 0, 1]):
         number = loan.round
         loan.ready(chosen)
@@ -147,7 +147,7 @@ def test_all_sets_are_published_together_in_one_copy(problem: Problem, loan: Loa
     for index in range(COUNT):
         loan.fill(index, inputs_of(problem, seed=30 + index))
     loan.publish(list(range(COUNT)))
-    assert torch.equal(loan.arena.buffer[: loan.head_bytes], loan.image[: loan.head_bytes])
+    assert torch.equal(loan.lent[: loan.head_bytes], loan.image[: loan.head_bytes])
 
 
 def test_outputs_are_taken_into_private_memory(loan: Loan) -> None:
@@ -272,17 +272,17 @@ def test_every_guard_byte_is_watched(loan: Loan, argument: str, index: int) -> N
         loan.publish(list(range(COUNT)))
         loan.collect()
         assert loan.tampered() is None
-        was = int(loan.arena.buffer[end + offset])
-        loan.arena.buffer[end + offset] = was ^ 1
+        was = int(loan.lent[end + offset])
+        loan.lent[end + offset] = was ^ 1
         loan.collect()
         assert loan.tampered() == f"memory beside {where} was written"
-        loan.arena.buffer[end + offset] = was
+        loan.lent[end + offset] = was
 
 
 @pytest.mark.parametrize("at", [0, GATE_BYTES - 1, GATE_BYTES, GUARD_BYTES - 1])
 def test_the_head_of_the_block_is_guarded_too(loan: Loan, at: int) -> None:
-    assert int(loan.arena.buffer[at]) == (0 if at < GATE_BYTES else GUARD)
-    loan.arena.buffer[at] = 7
+    assert int(loan.lent[at]) == (0 if at < GATE_BYTES else GUARD)
+    loan.lent[at] = 7
     loan.collect()
     assert loan.tampered() == "memory beside an input was written"
 
@@ -310,6 +310,62 @@ def test_a_block_for_which_memory_is_short_leaves_no_descriptor(
     monkeypatch.setattr("grader.arena.host.mmap.mmap", no_memory)
     with pytest.raises(OSError):
         Loan(problem, case_of(problem), template, COUNT, "cpu")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_ground_is_used_again_while_it_is_large_enough() -> None:
+    ground = Ground("cpu")
+    first = ground.arena(4096)
+    assert ground.arena(100) is first
+    larger = ground.arena(8192)
+    assert (larger.nbytes, first.fd) == (8192, -1)
+    assert ground.arena(8192) is larger
+    ground.close()
+    assert larger.fd == -1
+
+
+def test_loans_follow_each_other_on_one_ground(problem: Problem) -> None:
+    """Each is laid out, poisoned and checked as one in memory of its own is."""
+    ground = Ground("cpu")
+    fds = []
+    for count in (COUNT, 1, 2):
+        template = inputs_of(problem)
+        loan = Loan(problem, case_of(problem), template, count, "cpu", ground=ground)
+        fds.append(loan.arena.fd)
+        assert int(loan.lent[:GATE_BYTES].view(torch.int32)[0]) == 0  # no gate of another is open
+        assert loan.lent.numel() == loan.layout.nbytes
+        order = list(range(count))
+        loan.ready(order)
+        for index in order:
+            assert all_poisoned(runner_views(loan, index)["out"]) or not loan.item_bytes
+        loan.publish(order)
+        for index in order:
+            work(loan, index)
+        loan.probe()
+        loan.collect()
+        assert (loan.was_late(), loan.tampered()) == (False, None)
+        expected = template["x"] * template["factor"]
+        assert torch.equal(loan.outputs(count - 1)["out"], expected.to(torch.float16))
+        loan.close()
+        assert fds[-1] >= 0
+    assert len(set(fds)) == 1
+    ground.close()
+
+
+def test_a_ground_that_cannot_grow_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise OSError("no memory")
+
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    ground = Ground("cpu")
+    ground.arena(4096)
+    with monkeypatch.context() as patched:
+        patched.setattr("grader.arena.host.mmap.mmap", no_memory)
+        with pytest.raises(OSError):
+            ground.arena(8192)
+    ground.close()
+    gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

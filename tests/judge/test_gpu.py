@@ -92,7 +92,7 @@ def test_a_probe_sees_what_is_written_after_it() -> None:
             assert not block.was_late()
             each = block.tail_bytes // 8
             start = block.head_bytes + late * each
-            block.arena.buffer[start : start + each] = 0
+            block.lent[start : start + each] = 0
             block.collect()
             assert block.was_late()
     finally:
@@ -103,7 +103,7 @@ def test_a_probe_sees_what_is_written_after_it() -> None:
 def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -> None:
     words = Slot(0, "int64", (1 << 20,), (1,))
     block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda", KEPT)
-    outputs = block.arena.buffer[block.head_bytes :]
+    outputs = block.lent[block.head_bytes :]
     try:
         block.ready(list(range(8)))
         block.publish(list(range(8)))

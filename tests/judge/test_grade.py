@@ -8,10 +8,12 @@ import signal
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grader.judge import Progress, grade
+from grader.judge.block import new_arena
 from grader.judge.record import Device
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
@@ -318,6 +320,22 @@ def test_nothing_is_left_behind(
     judge("import os; os._exit(1)")
     assert not list(room.iterdir())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_the_tests_of_a_grading_share_their_memory(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def counted(device: str, nbytes: int) -> Any:
+        sizes.append(nbytes)
+        return new_arena(device, nbytes)
+
+    monkeypatch.setattr("grader.judge.block.new_arena", counted)
+    report = judge(HONEST)
+    assert report.verdict is Verdict.ACCEPTED
+    assert len(sizes) < len(report.cases)
+    assert sizes == sorted(set(sizes))  # new only where one did not fit
 
 
 def test_a_scalar_that_differs_from_set_to_set_is_the_problems_fault(judge: Judge) -> None:

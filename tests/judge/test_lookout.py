@@ -32,7 +32,7 @@ class CpuLookout(Lookout):
         self._seen = torch.zeros((MOST_READS + 2 * BEFORE, block.count), dtype=torch.int64)
 
     def _read(self, places: list[int], row: int) -> None:
-        self._seen[row : row + len(places)] = self._words(self._block.arena.buffer, 0, places)
+        self._seen[row : row + len(places)] = self._words(self._block.lent, 0, places)
 
 
 COUNT = 6
@@ -61,7 +61,7 @@ def published(block: Block, order: list[int]) -> CpuLookout:
 
 def outputs(block: Block) -> torch.Tensor:
     """What may be written: int64 [sets, words]."""
-    tail: torch.Tensor = block.arena.buffer[block.head_bytes :]
+    tail: torch.Tensor = block.lent[block.head_bytes :]
     return tail.view(torch.int64).view(COUNT, -1)
 
 

@@ -19,7 +19,7 @@ class Wire:
     """Stands for a session whose runner does nothing; notes what is asked, and the gate then."""
 
     def __init__(self, block: Block) -> None:
-        self.gate = block.arena.buffer[:GATE_BYTES].view(torch.int32)
+        self.gate = block.lent[:GATE_BYTES].view(torch.int32)
         self.asked: list[tuple[str, dict[str, Any], int]] = []
 
     def ask(self, kind: str, request: dict[str, Any], limit_s: float, what: str) -> None:

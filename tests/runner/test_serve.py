@@ -66,16 +66,18 @@ class Judge:
         finally:
             os.close(fd)
 
-    def lend(self, count: int = 2) -> tuple[HostArena, list[list[Any]]]:
-        """A block of sets for `add`; the tensors of each, as the judge sees them."""
+    def lend(
+        self, count: int = 2, ground: HostArena | None = None
+    ) -> tuple[HostArena, list[list[Any]]]:
+        """A block of sets for `add`, where another lay if there is a ground; the tensors of each,
+        as the judge sees them."""
         one: list[tuple[bool, Any]] = [(False, VECTOR), (False, 10), (True, VECTOR)]
         layout = arrange([one] * count)
-        arena = HostArena.create(layout.nbytes)
+        arena = ground or HostArena.create(layout.nbytes)
         text = layout.to_json()
         fd = sealed_memory("layout", text)
-        reply = self.ask(
-            "lend", (arena.fd, fd), layout_bytes=len(text), dims=[], symbol="", case="x"
-        )
+        told = {"layout_bytes": len(text), "arena_bytes": arena.nbytes, "dims": [], "symbol": ""}
+        reply = self.ask("lend", (fd,) if ground else (fd, arena.fd), **told)
         os.close(fd)
         assert reply.status is Status.OK, reply.text
         sets: list[list[Any]] = [
@@ -160,6 +162,17 @@ def test_a_new_loan_takes_the_place_of_the_old(judge: Judge) -> None:
     assert old[0][2].tolist() == [0.0] * 5
     first.close()
     second.close()
+
+
+def test_a_loan_may_lie_where_the_one_before_lay(judge: Judge) -> None:
+    judge.load(ADD)
+    ground, many = judge.lend(count=3)
+    _, one = judge.lend(count=1, ground=ground)
+    assert one[0][0].data_ptr() == many[0][0].data_ptr()
+    judge.ask("call", set=0, scalars={})
+    assert one[0][2].tolist() == [10.0] * 5
+    assert judge.ask("call", set=1, scalars={}).status is Status.RUNTIME_ERROR  # no more there
+    ground.close()
 
 
 def test_outputs_may_be_returned(judge: Judge) -> None:
