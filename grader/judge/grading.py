@@ -198,13 +198,17 @@ class Grading:
             self._rehearses = False
 
     def _shapes(self) -> list[dict[str, Any]]:
-        """The shapes of every case, which are no secret, so that kernels can be compiled for them
-        side by side."""
+        """The shapes of all cases, which are no secret, so that kernels can be compiled for them
+        side by side; each with the names of the cases that have it."""
         known = _SHAPES.get(self.problem.digest)
         if known is None:
-            every = self.problem.cases("test", self.device)
-            every += self.problem.cases("benchmark", self.device)
-            known = _SHAPES[self.problem.digest] = list(map(self._shape, every))
+            alike: dict[str, dict[str, Any]] = {}
+            for kind in ("test", "benchmark"):
+                for case in self.problem.cases(kind, self.device):
+                    shape = self._shape(case)
+                    named = alike.setdefault(json.dumps(shape), shape | {"names": []})
+                    named["names"].append(case.name)
+            known = _SHAPES[self.problem.digest] = list(alike.values())
         return known
 
     def _shape(self, case: Case) -> dict[str, Any]:
@@ -267,7 +271,8 @@ class Grading:
 
     def lend(self, loan: Loan) -> None:
         """Hand the loan's arena to the runner, unless it has it."""
-        lend(self.session, loan, self._told(loan.case), again=loan.arena is self._lent)
+        told = self._told(loan.case) | {"name": loan.case.name}
+        lend(self.session, loan, told, again=loan.arena is self._lent)
         self._lent = loan.arena
 
     def _told(self, case: Case) -> dict[str, Any]:

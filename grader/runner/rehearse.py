@@ -3,7 +3,9 @@
 Triton compiles on a kernel's first call with new types and block sizes, a few tenths of a second
 each time, one after the other. Here some processes, forked before the device was touched, call the
 entry on zeros of each case's shape, while the tests begin; what they compile lands in Triton's
-cache on disk, where the runner finds it. They prove nothing and report nothing.
+cache on disk, where the runner finds it. Each takes the next case from one queue and reports which
+it has begun, so that the runner can wait for what is half compiled instead of beginning anew. They
+prove nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,80 +27,125 @@ from grader.runner.load import load_python
 
 MOST = 8
 """Each of them makes a context on the device, some 500 MB there and 100 MB here."""
+LONGEST_S = 10.0
+"""The longest that anyone waits for a case that is being compiled."""
+JOB, SOURCE = "rehearsal.json", "rehearsal.source"
+NONE_YET = -1
 
 
 class Rehearsal:
-    """Processes that wait for the one job they will do."""
+    """Processes that share one queue of cases."""
 
     def __init__(self) -> None:
-        self._children: list[tuple[int, socket.socket]] = []
+        self._queue, self._theirs = _pair()
+        self._pids: list[int] = []
+        self._doing: dict[socket.socket, int] = {}
+        """By where a process reports, the case that it last began; of those that have not ended."""
+        self._numbers: dict[str, int] = {}
+        """By name of a case, its place in the queue; of cases alike it is the same."""
 
     @classmethod
     def start(cls) -> Rehearsal:
         """Fork them; each makes a context on the device. Call before making one oneself."""
         made = cls()
         for _ in range(max(1, min(MOST, len(os.sched_getaffinity(0)) // 2))):
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = _pair()
             pid = os.fork()
             if pid == 0:
                 os.setsid()
-                _close_all_but(theirs)  # above all the wire: its end must tell the judge
-                _wait_and_rehearse(theirs)
+                # Above all not the wire, whose end must tell the judge.
+                _close_all_but(made._theirs, theirs)
+                _wait_and_rehearse(made._theirs, theirs)
             theirs.close()
-            made._children.append((pid, ours))
+            made._pids.append(pid)
+            made._doing[ours] = NONE_YET
+        made._theirs.close()
         return made
 
     def begin(self, source: bytes, folder: Path, request: dict[str, Any]) -> None:
-        """Deal the cases out in their order, so that each is compiled by when the runner comes to
-        it; the first ones it compiles itself at the same time."""
-        for index, (_, sock) in enumerate(self._children):
-            own = folder / f"rehearsal{index}"
-            own.mkdir()
-            share = request["cases"][index :: len(self._children)]
-            (own / "job.json").write_text(json.dumps(request | {"cases": share}))
-            (own / "source").write_bytes(source)
-            with suppress(BrokenPipeError):  # it found no memory for a context: no loss
-                sock.sendall(str(own).encode())
+        """Put the request's cases into the queue, in their order; each has the `names` of those
+        that are shaped like it."""
+        (folder / JOB).write_text(json.dumps(request))
+        (folder / SOURCE).write_bytes(source)
+        for number, case in enumerate(request["cases"]):
+            self._numbers |= dict.fromkeys(case["names"], number)
+            with suppress(BrokenPipeError, BlockingIOError):  # none lives, or no room: no loss
+                self._queue.send(json.dumps([str(folder), number]).encode(), socket.MSG_DONTWAIT)
+        self._queue.shutdown(socket.SHUT_WR)
+
+    def await_case(self, name: str) -> None:
+        """Wait while somebody is at a case: he will be done before one who begins now."""
+        number = self._numbers.get(name)
+        deadline = time.monotonic() + LONGEST_S
+        while self._hear(0.0):
+            pass
+        while number in self._doing.values():
+            if not self._hear(deadline - time.monotonic()):
+                self._numbers = {}  # whoever takes so long is not waited for again
+                return
 
     def wait(self, limit_s: float) -> None:
         """Wait until all are done, and no longer than the limit; then end the processes."""
         deadline = time.monotonic() + limit_s
-        for _, sock in self._children:
-            select.select([sock], [], [], max(0.0, deadline - time.monotonic()))
+        while self._doing and self._hear(deadline - time.monotonic()):
+            pass
         self.end()
+
+    def _hear(self, limit_s: float) -> bool:
+        """Take a report of each process that has one, or ends; whether any came within the
+        limit."""
+        ready, _, _ = select.select([*self._doing], [], [], max(0.0, limit_s))
+        for sock in ready:
+            report = sock.recv(64)
+            if report:
+                self._doing[sock] = int(report)
+            else:
+                del self._doing[sock]
+                sock.close()
+        return bool(ready)
 
     def end(self) -> None:
         """End the processes, whatever they are doing: all at once, since each has a context on the
         device to give back."""
-        for pid, _ in self._children:
+        for pid in self._pids:
             for kill in (os.killpg, os.kill):  # it may not lead its own group yet
                 with suppress(ProcessLookupError):
                     kill(pid, signal.SIGKILL)
-        for pid, sock in self._children:
+        for pid in self._pids:
             with suppress(ChildProcessError):  # a submission may have reaped it
                 os.waitpid(pid, 0)
+        for sock in [self._queue, *self._doing]:
             sock.close()
-        self._children = []
+        self._pids, self._doing = [], {}
 
 
-def _close_all_but(sock: socket.socket) -> None:
-    """Close every descriptor but the standard ones and this."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    os.closerange(3, sock.fileno())
-    os.closerange(sock.fileno() + 1, most)
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _wait_and_rehearse(sock: socket.socket) -> None:
-    """The life of one such process."""
+def _close_all_but(*kept: socket.socket) -> None:
+    """Close every descriptor but the standard ones and these."""
+    start = 3
+    for fd in sorted(sock.fileno() for sock in kept):
+        os.closerange(start, fd)
+        start = fd + 1
+    os.closerange(start, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
+    """The life of one such process: case after case, until there is none left."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
         _make_context()
         _prime()
-        folder = sock.recv(4096)
-        if folder:
-            _rehearse(Path(folder.decode()))
+        rehearse: Callable[[int], None] | None = None
+        while message := queue.recv(8192):
+            folder, number = json.loads(message)
+            reports.send(str(number).encode())
+            rehearse = rehearse or _loaded(Path(folder))
+            rehearse(number)
     except BaseException:  # noqa: BLE001 - the call itself will tell what is wrong
         os._exit(1)
     os._exit(0)
@@ -115,18 +163,22 @@ def _prime() -> None:
     compile_primer()
 
 
-def _rehearse(folder: Path) -> None:
+def _loaded(folder: Path) -> Callable[[int], None]:
+    """Load the submission, from a file of its own; what calls it for the case of a number."""
     import torch
 
-    request = json.loads((folder / "job.json").read_text())
-    entry = load_python((folder / "source").read_bytes(), folder, request)
-    for case in request["cases"]:
-        try:
-            values = [_zeros(unpack(value)) for value in case["values"]]
-            entry.call(entry.prepare(values, case))
+    job = json.loads((folder / JOB).read_text())
+    own = folder / f"rehearsal{os.getpid()}"
+    own.mkdir()
+    entry = load_python((folder / SOURCE).read_bytes(), own, job)
+
+    def rehearse(number: int) -> None:
+        case = job["cases"][number]
+        with suppress(Exception):  # the call itself will tell; the next case may do better
+            entry.call(entry.prepare([_zeros(unpack(value)) for value in case["values"]], case))
             torch.cuda.synchronize()
-        except Exception:  # noqa: BLE001 - the call itself will tell; the next case may do better
-            continue
+
+    return rehearse
 
 
 def _zeros(value: Any) -> Any:

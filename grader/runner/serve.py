@@ -94,6 +94,7 @@ class Server:
             self.is_primed = True  # it will compile no such kernel
             if self.rehearsal is not None:
                 self.rehearsal.end()
+                self.rehearsal = None
         else:
             import triton
 
@@ -137,7 +138,8 @@ class Server:
 
     def lend(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Build the tensors of every set of a lent block; forget the block before it. Without a
-        descriptor of its own it lies where that one lay."""
+        descriptor of its own it lies where that one lay. Kernels that are being compiled for it are
+        waited for."""
         self.graph = None
         self.sets, self.prepared = [], []
         layout = Layout.from_json(_read(fds[0], request["layout_bytes"]))
@@ -150,6 +152,8 @@ class Server:
         self.eager = self.device == "cuda"
         if self.entry is not None:
             self.prepared = [self.entry.prepare(values, request) for values in self.sets]
+        if self.rehearsal is not None:
+            self.rehearsal.await_case(request["name"])
         return {}
 
     def _attach(self, fd: int, nbytes: int) -> None:

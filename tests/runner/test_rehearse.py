@@ -9,8 +9,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ ESCAPED = 99
 # Python before they end, and the runner itself forks before it has any.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
-Job = Callable[[Path], None]
+Job = Callable[[Path, int], None]
 Start = Callable[[Job], Rehearsal]
 
 
@@ -42,7 +44,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     ours = os.getpid()
 
     def begin(job: Job) -> Rehearsal:
-        monkeypatch.setattr(rehearse, "_rehearse", job)
+        monkeypatch.setattr(rehearse, "_loaded", lambda folder: partial(job, folder))
         try:
             made.append(Rehearsal.start())
         except BaseException:
@@ -57,7 +59,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def pids_of(rehearsal: Rehearsal) -> list[int]:
-    return [pid for pid, _ in rehearsal._children]
+    return list(rehearsal._pids)
 
 
 def runs(pid: int) -> bool:
@@ -77,20 +79,35 @@ def wait_for(happened: Callable[[], bool], limit_s: float = 10) -> None:
 
 
 def request(cases: int) -> dict[str, Any]:
-    return {"entry": "f", "roles": ["in"], "cases": [{"number": i} for i in range(cases)]}
+    return {"entry": "f", "roles": ["in"], "cases": [{"names": [f"case{i}"]} for i in range(cases)]}
 
 
-def note(folder: Path) -> None:
+def note(folder: Path, number: int) -> None:
     """Write down what there was to do."""
-    job = json.loads((folder / "job.json").read_text())
-    numbers = [case["number"] for case in job["cases"]]
-    text = (folder / "source").read_text()
-    (folder / "done").write_text(json.dumps([numbers, text, job["entry"]]))
+    with (folder / "done").open("a") as file:
+        file.write(f"{number} by {os.getpid()}\n")
 
 
-def sleep(folder: Path) -> None:
-    (folder / "asleep").touch()
+def done(folder: Path) -> list[int]:
+    """The cases that were noted, in the order of that."""
+    file = folder / "done"
+    return [int(line.split()[0]) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def sleep(folder: Path, number: int) -> None:
+    (folder / f"asleep{number}").touch()
     time.sleep(600)
+
+
+def until(name: str) -> Job:
+    """A job that lasts until there is a file of this name and the case's number."""
+
+    def job(folder: Path, number: int) -> None:
+        (folder / f"begun{number}").touch()
+        while not (folder / f"{name}{number}").exists():
+            time.sleep(0.01)
+
+    return job
 
 
 @pytest.mark.parametrize(("cpus", "processes"), [(1, 1), (3, 1), (8, 4), (16, 8), (192, MOST)])
@@ -101,36 +118,108 @@ def test_there_are_as_many_as_the_machine_bears(
     assert len(pids_of(start(note))) == processes
 
 
-def test_every_case_is_dealt_out_once_in_order(start: Start, tmp_path: Path) -> None:
+def test_every_case_is_taken_once_by_whoever_is_free(start: Start, tmp_path: Path) -> None:
     rehearsal = start(note)
     pids = pids_of(rehearsal)
     rehearsal.begin(b"def f(x): ...", tmp_path, request(cases=8))
     rehearsal.wait(20)
-    shares = []
-    for index in range(len(pids)):
-        numbers, text, entry = json.loads((tmp_path / f"rehearsal{index}" / "done").read_text())
-        assert (text, entry) == ("def f(x): ...", "f")
-        shares.append(numbers)
-    assert shares == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert sorted(done(tmp_path)) == list(range(8))
     assert not any(map(runs, pids))
+
+
+def test_they_are_begun_in_their_order(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(until("go"))
+    rehearsal.begin(b"", tmp_path, request(cases=5))
+    wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    assert {file.name for file in tmp_path.glob("begun*")} == {"begun0", "begun1", "begun2"}
+    (tmp_path / "go1").touch()
+    wait_for((tmp_path / "begun3").exists)
+    assert not (tmp_path / "begun4").exists()
 
 
 def test_there_may_be_fewer_cases_than_processes(start: Start, tmp_path: Path) -> None:
     rehearsal = start(note)
     rehearsal.begin(b"", tmp_path, request(cases=1))
     rehearsal.wait(20)
-    assert [json.loads((tmp_path / f"rehearsal{i}" / "done").read_text())[0] for i in range(3)] == [
-        [0],
-        [],
-        [],
-    ]
+    assert done(tmp_path) == [0]
+
+
+def test_there_may_be_more_cases_than_the_queue_holds(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(until("go"))
+    start_s = time.monotonic()
+    rehearsal.begin(b"", tmp_path, request(cases=5000))
+    assert time.monotonic() - start_s < 5
+    wait_for((tmp_path / "begun2").exists)
+
+
+def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(until("go"))
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    threading.Timer(0.3, (tmp_path / "go1").touch).start()
+    start_s = time.monotonic()
+    rehearsal.await_case("case1")
+    assert 0.25 < time.monotonic() - start_s < 5
+    assert (tmp_path / "go1").exists()
+
+
+def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    """Neither one that has not begun, nor one that is done, nor one that nobody knows."""
+    rehearsal = start(until("go"))
+    rehearsal.begin(b"", tmp_path, request(cases=5))
+    wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    (tmp_path / "go0").touch()
+    wait_for((tmp_path / "begun3").exists)
+    start_s = time.monotonic()
+    for name in ("case0", "case4", "another"):
+        rehearsal.await_case(name)
+    assert time.monotonic() - start_s < 1
+
+
+def test_cases_alike_are_one_job(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(until("go"))
+    job = request(cases=1)
+    job["cases"][0]["names"] = ["up", "down"]
+    rehearsal.begin(b"", tmp_path, job)
+    wait_for((tmp_path / "begun0").exists)
+    threading.Timer(0.3, (tmp_path / "go0").touch).start()
+    start_s = time.monotonic()
+    rehearsal.await_case("down")
+    assert 0.25 < time.monotonic() - start_s < 5
+
+
+def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(sleep)
+    rehearsal.begin(b"", tmp_path, request(cases=1))
+    wait_for((tmp_path / "asleep0").exists)
+    for pid in pids_of(rehearsal):
+        os.kill(pid, 9)
+    start_s = time.monotonic()
+    rehearsal.await_case("case0")
+    assert time.monotonic() - start_s < 5
+
+
+def test_who_takes_too_long_is_waited_for_once(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearse, "LONGEST_S", 0.5)
+    rehearsal = start(sleep)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
+    start_s = time.monotonic()
+    rehearsal.await_case("case0")
+    assert 0.5 <= time.monotonic() - start_s < 5
+    start_s = time.monotonic()
+    for name in ("case0", "case1", "case2"):
+        rehearsal.await_case(name)
+    assert time.monotonic() - start_s < 0.4
 
 
 def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
     rehearsal = start(sleep)
     pids = pids_of(rehearsal)
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    wait_for(lambda: all((tmp_path / f"rehearsal{i}" / "asleep").exists() for i in range(3)))
+    wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     assert all(map(runs, pids))
     start_s = time.monotonic()
     rehearsal.wait(1.0)
@@ -167,7 +256,7 @@ def test_ending_may_be_repeated_and_waiting_for_nobody_is_short(start: Start) ->
 def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
     start: Start, tmp_path: Path, error: type[BaseException]
 ) -> None:
-    def fail(folder: Path) -> None:
+    def fail(folder: Path, number: int) -> None:
         raise error
 
     rehearsal = start(fail)
@@ -182,7 +271,7 @@ def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
 def test_what_they_print_is_not_shown(
     start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def speak(folder: Path) -> None:
+    def speak(folder: Path, number: int) -> None:
         os.write(1, b"accepted\n")
         os.write(2, b"accepted\n")
 
@@ -207,7 +296,7 @@ def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> 
     wait_for(lambda: not runs(first))
     rehearsal.begin(b"", tmp_path, request(cases=3))
     rehearsal.wait(20)
-    assert (tmp_path / "rehearsal1" / "done").exists()
+    assert sorted(done(tmp_path)) == [0, 1, 2]
 
 
 def test_they_end_with_the_runner() -> None:
@@ -217,14 +306,14 @@ import os
 from grader.runner import rehearse
 os.sched_getaffinity = lambda _: range(6)
 rehearse._make_context = lambda: None
-print(*[pid for pid, _ in rehearse.Rehearsal.start()._children], flush=True)
+print(*rehearse.Rehearsal.start()._pids, flush=True)
 os.kill(os.getpid(), 9)
 """
-    done = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    pids = [int(word) for word in done.stdout.split()]
-    assert len(pids) == 3, done.stderr
+    pids = [int(word) for word in ended.stdout.split()]
+    assert len(pids) == 3, ended.stderr
     wait_for(lambda: not any(map(runs, pids)))
 
 
@@ -271,10 +360,13 @@ def f(x, many, n, out):
         for n in range(3)
     ]
     job = {"entry": "f", "roles": ["in", "in", "in", "out"], "cases": cases}
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    (tmp_path / "source").write_text(source)
-    rehearse._rehearse(tmp_path)
-    assert (tmp_path / "seen").read_text().splitlines() == [
+    (tmp_path / rehearse.JOB).write_text(json.dumps(job))
+    (tmp_path / rehearse.SOURCE).write_text(source)
+    one = rehearse._loaded(tmp_path)
+    for number in range(3):
+        one(number)
+    (seen,) = tmp_path.glob("rehearsal*/seen")
+    assert seen.read_text().splitlines() == [
         "(2, 3) (1, 2) torch.float16 0.0 2 0",
         "(2, 3) (1, 2) torch.float16 0.0 2 2",
     ]
@@ -302,12 +394,13 @@ from grader.arena import Slot, pack, tensor_like
 from grader.runner.rehearse import Rehearsal
 rehearsal = Rehearsal.start()
 vector = pack(Slot(0, "fp32", (1000,), (1,)))
-job = {{"entry": "f", "roles": ["in", "out"], "cases": [{{"values": [vector, vector]}}]}}
+cases = [{{"values": [vector, vector], "names": ["x"]}}]
+job = {{"entry": "f", "roles": ["in", "out"], "cases": cases}}
 rehearsal.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
 rehearsal.wait(120)
 """
     cache = tmp_path / "cache"
-    done = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
         env=os.environ | {"TRITON_CACHE_DIR": str(cache)},
@@ -315,5 +408,5 @@ rehearsal.wait(120)
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert ended.returncode == 0, ended.stderr
     assert list(cache.glob("*/copy.cubin"))

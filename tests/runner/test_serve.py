@@ -76,7 +76,8 @@ class Judge:
         arena = ground or HostArena.create(layout.nbytes)
         text = layout.to_json()
         fd = sealed_memory("layout", text)
-        told = {"layout_bytes": len(text), "arena_bytes": arena.nbytes, "dims": [], "symbol": ""}
+        told = {"layout_bytes": len(text), "arena_bytes": arena.nbytes, "name": "x"}
+        told |= {"dims": [], "symbol": ""}
         reply = self.ask("lend", (fd,) if ground else (fd, arena.fd), **told)
         os.close(fd)
         assert reply.status is Status.OK, reply.text
