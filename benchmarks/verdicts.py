@@ -1,18 +1,23 @@
 """How many seconds from a file to its verdict, cold and warm, and where they go.
 
-    python -m benchmarks.verdicts [--sandbox docker] [--device cuda] [--runs 3] FILE...
+    python -m benchmarks.verdicts [--sandbox docker] [--device cuda] [--runs 3] [--watch] FILE...
 
 FILE lies below `submissions/<problem>/`. Cold is the first grading of a new process, which is also
 timed from outside, with its start and imports. Warm is a grading by a process that has graded
 that problem, in a sandbox of a pool that has had `--settle` seconds to import and to prime. Each is
 a full grading; a row gives its stages in seconds, as the report has them.
+
+With `--watch`: how many seconds `grade watch` takes from a save to its first word on whether the
+file is right, of so many saves.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,21 +80,55 @@ def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: in
                 print(f"{cells} | {took_s:.2f} |", flush=True)
 
 
+def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs: int) -> None:
+    """Print what `grade watch` says first of a file, when it is opened and after each save."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / file.name
+        copy.write_bytes(file.read_bytes())
+        options = ["--sandbox", sandbox_name, "--device", device]
+        name = problem_of(file).name
+        command = [sys.executable, "-m", "grader.cli", "watch", name, str(copy), *options]
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        ) as watch:
+            assert watch.stdout is not None
+            for number in range(runs + 1):
+                if number:
+                    time.sleep(settle_s)
+                    with copy.open("ab") as stream:
+                        stream.write(b"\n")
+                line = next((line for line in watch.stdout if "after the save" in line), "it ended")
+                print(f"{file.name}, {'saved' if number else 'opened'}: {line.strip()}", flush=True)
+            watch.terminate()
+
+
 @click.command()
 @click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda")
 @click.option("--runs", default=3, show_default=True, help="Warm gradings of each file.")
 @click.option("--settle", default=10.0, show_default=True, help="Seconds a sandbox has to warm up.")
 @click.option("--one", is_flag=True, help="Grade once, cold, and print that as JSON.")
+@click.option("--watch", is_flag=True, help="Time the first word after a save instead.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def main(
-    sandbox: str, device: Device, runs: int, settle: float, one: bool, files: tuple[Path, ...]
+    sandbox: str,
+    device: Device,
+    runs: int,
+    settle: float,
+    one: bool,
+    watch: bool,
+    files: tuple[Path, ...],
 ) -> None:
     """Time verdicts."""
     if one:
         report, _ = grade_file(files[0], make_sandbox(sandbox), device)
         fields = report.model_dump(mode="json", include={"verdict", "ranked", "stages_s"})
         print(json.dumps(fields))
+        return
+    if watch:
+        for file in files:
+            watched(file.resolve(), sandbox, device, settle, runs)
         return
     print(HEAD)
     for file in files:
