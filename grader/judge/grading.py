@@ -199,15 +199,17 @@ class Grading:
 
     def _shapes(self) -> list[dict[str, Any]]:
         """The shapes of all cases, which are no secret, so that kernels can be compiled for them
-        side by side; each with the names of the cases that have it."""
+        side by side; each with the names of the cases that have it, in the order to compile in."""
         known = _SHAPES.get(self.problem.digest)
         if known is None:
             alike: dict[str, dict[str, Any]] = {}
-            for kind in ("test", "benchmark"):
-                for case in self.problem.cases(kind, self.device):
-                    shape = self._shape(case)
-                    named = alike.setdefault(json.dumps(shape), shape | {"names": []})
-                    named["names"].append(case.name)
+            tests = self.problem.cases("test", self.device)
+            every = by_turns(tests, self.problem.bytes)
+            every += self.problem.cases("benchmark", self.device)
+            for case in every:
+                shape = self._shape(case)
+                named = alike.setdefault(json.dumps(shape), shape | {"names": []})
+                named["names"].append(case.name)
             known = _SHAPES[self.problem.digest] = list(alike.values())
         return known
 
@@ -358,6 +360,15 @@ class Grading:
             f"the submission holds {used >> 20} MiB of device memory; {limit >> 20} are allowed"
         )
         return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, reason)
+
+
+def by_turns(cases: list[Case], weight: Callable[[Case], float]) -> list[Case]:
+    """The first case, the one of most weight, the second, the one of most weight but one, and so
+    on. So what the tests begin with is compiled first, and large cases, which often have more than
+    one kernel and come late, are not begun last."""
+    heavy = sorted(cases, key=weight, reverse=True)
+    turns = [case for pair in zip(cases, heavy, strict=True) for case in pair]
+    return list({case.name: case for case in turns}.values())
 
 
 def _nvcc_flags(device: str) -> list[str]:

@@ -1,0 +1,58 @@
+"""What a runner is told of the cases whose kernels it may compile beside the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.arena import unpack
+from grader.judge.grading import Grading, by_turns
+from grader.judge.record import Record
+from grader.problem import Problem
+from grader.problem.spec import Case
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def shapes_of(name: str) -> list[dict[str, Any]]:
+    problem = Problem.load(ROOT / "problems" / name)
+    session: Any = None
+    return Grading(problem, session, "cpu", 1, Record())._shapes()
+
+
+def weighing(*weights: int) -> list[Case]:
+    return [Case(name=f"of_{weight}", params={"weight": weight}) for weight in weights]
+
+
+def weight_of(case: Case) -> float:
+    weight = case.params["weight"]
+    assert isinstance(weight, int)
+    return weight
+
+
+@pytest.mark.parametrize(
+    ("weights", "order"),
+    [
+        ((), []),
+        ((5,), [5]),
+        ((1, 2, 3, 9, 8), [1, 9, 2, 8, 3]),
+        ((9, 1, 2), [9, 1, 2]),
+    ],
+)
+def test_the_first_and_the_heaviest_take_turns(weights: tuple[int, ...], order: list[int]) -> None:
+    assert [weight_of(case) for case in by_turns(weighing(*weights), weight_of)] == order
+
+
+def test_every_case_is_named_once_and_cases_alike_share_a_shape() -> None:
+    shapes = shapes_of("softmax")
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    tests = [case.name for case in problem.cases("test", "cpu")]
+    benchmarks = [case.name for case in problem.cases("benchmark", "cpu")]
+    names = [name for shape in shapes for name in shape["names"]]
+    assert sorted(names) == sorted(tests + benchmarks)
+    assert ["shifted_up", "shifted_down"] in [shape["names"] for shape in shapes]
+    assert [shape["names"][0] for shape in shapes[:2]] == [tests[0], "widest"]
+    x = unpack(shapes[0]["values"][0])
+    assert getattr(x, "shape", None) == (1, 1)
