@@ -13,10 +13,10 @@ run = Server._run
 
 
 def all_but_the_tail(self, order):
-    if len(order) < 2:
-        return run(self, order)
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a graph would wait for the tail")
+    if len(order) < 2:
+        return run(self, order)
     run(self, order[:-1])
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
