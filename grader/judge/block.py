@@ -37,6 +37,8 @@ JITTER = 64
 KEPT = 64
 """So many of the last probes of a round that is timed are kept, to tell from which on all outputs
 were there."""
+LEAST_GROUND_BYTES = 2 << 20
+"""What a GPU maps at once; most tests fit."""
 MOST_UNUSED_BYTES = 2 << 30
 """What PyTorch may hold for later of device memory, which the runner needs too."""
 
@@ -274,7 +276,7 @@ class Ground:
         """At least so much: the same as before, unless that is too small."""
         if self._arena is None or self._arena.nbytes < nbytes:
             self.close()
-            self._arena = new_arena(self._device, nbytes)
+            self._arena = new_arena(self._device, max(nbytes, LEAST_GROUND_BYTES))
         return self._arena
 
     def close(self) -> None:

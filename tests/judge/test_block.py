@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.arena.layout import GATE_BYTES, GUARD_BYTES
-from grader.judge.block import GUARD, MOST_PROBES, POISON, Ground, _lattice, bits, poison_of
+from grader.judge.block import (
+    GUARD,
+    LEAST_GROUND_BYTES,
+    MOST_PROBES,
+    POISON,
+    Ground,
+    _lattice,
+    bits,
+    poison_of,
+)
 from grader.judge.cases import ProblemCode, Values
 from grader.judge.loan import Loan, item_bytes
 from grader.problem import Problem
@@ -315,11 +324,11 @@ def test_a_block_for_which_memory_is_short_leaves_no_descriptor(
 
 def test_a_ground_is_used_again_while_it_is_large_enough() -> None:
     ground = Ground("cpu")
-    first = ground.arena(4096)
-    assert ground.arena(100) is first
-    larger = ground.arena(8192)
-    assert (larger.nbytes, first.fd) == (8192, -1)
-    assert ground.arena(8192) is larger
+    first = ground.arena(100)
+    assert ground.arena(LEAST_GROUND_BYTES) is first
+    larger = ground.arena(LEAST_GROUND_BYTES + 1)
+    assert (larger.nbytes, first.fd) == (LEAST_GROUND_BYTES + 1, -1)
+    assert ground.arena(4096) is larger
     ground.close()
     assert larger.fd == -1
 
@@ -363,7 +372,7 @@ def test_a_ground_that_cannot_grow_leaves_no_descriptor(monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr("grader.arena.host.mmap.mmap", no_memory)
         with pytest.raises(OSError):
-            ground.arena(8192)
+            ground.arena(2 * LEAST_GROUND_BYTES)
     ground.close()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
