@@ -93,14 +93,17 @@ def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
         ) as watch:
             assert watch.stdout is not None
-            for number in range(runs + 1):
-                if number:
-                    time.sleep(settle_s)
-                    with copy.open("ab") as stream:
-                        stream.write(b"\n")
-                line = next((line for line in watch.stdout if "after the save" in line), "it ended")
-                print(f"{file.name}, {'saved' if number else 'opened'}: {line.strip()}", flush=True)
-            watch.terminate()
+            said = (line for line in watch.stdout if "after the save" in line or "no sand" in line)
+            try:
+                for number in range(runs + 1):
+                    if number:
+                        time.sleep(settle_s)
+                        with copy.open("ab") as stream:
+                            stream.write(b"\n")
+                    what = next(said, "it ended").strip()
+                    print(f"{file.name}, {'saved' if number else 'opened'}: {what}", flush=True)
+            finally:
+                watch.terminate()
 
 
 @click.command()

@@ -37,6 +37,8 @@ JITTER = 64
 KEPT = 64
 """So many of the last probes of a round that is timed are kept, to tell from which on all outputs
 were there."""
+BEHIND_BYTES = 1 << 20
+"""So much of a ground behind a block may not be written."""
 LEAST_GROUND_BYTES = 2 << 20
 """What a GPU maps at once; most tests fit."""
 MOST_UNUSED_BYTES = 2 << 30
@@ -101,6 +103,8 @@ class Block:
         self.arena = ground.arena(layout.nbytes) if ground else new_arena(device, layout.nbytes)
         self.lent = self.arena.buffer[: layout.nbytes]
         """The block as the runner sees it, bytes."""
+        self.behind = self.arena.buffer[layout.nbytes :][:BEHIND_BYTES].fill_(GUARD)
+        """What of a ground follows it, as far as that is looked after."""
         self.lent[:GATE_BYTES].zero_()
 
     def ready(self, chosen: list[int]) -> None:
@@ -199,8 +203,8 @@ class Block:
         return not torch.equal(self._found(), self._probed.to(self.device))
 
     def close(self) -> None:
-        """Take the arena back, and let the private memory go."""
-        self.image = self.snapshot = self.lent = torch.empty(0)
+        """Take the arena back, unless it is on a ground, and let the private memory go."""
+        self.image = self.snapshot = self.lent = self.behind = torch.empty(0)
         if self._ground is None:
             self.arena.close()
 
@@ -273,7 +277,9 @@ class Ground:
         self._arena: Any = None
 
     def arena(self, nbytes: int) -> Any:
-        """At least so much: the same as before, unless that is too small."""
+        """At least so much: the same as before, unless that is too small. No block may lie there
+        any more."""
+        _make_room(self._device)
         if self._arena is None or self._arena.nbytes < nbytes:
             self.close()
             self._arena = new_arena(self._device, max(nbytes, LEAST_GROUND_BYTES))
@@ -288,14 +294,20 @@ class Ground:
 
 def new_arena(device: str, nbytes: int) -> Any:
     """A block to lend, in the device's memory."""
+    _make_room(device)
     if device == "cuda":
         from grader.arena.cuda import CudaArena
 
-        # The block does not come from PyTorch's allocator, which keeps what it does not use.
-        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > MOST_UNUSED_BYTES:
-            torch.cuda.empty_cache()
         return CudaArena.create(nbytes)
     return HostArena.create(nbytes)
+
+
+def _make_room(device: str) -> None:
+    """Blocks do not come from PyTorch's allocator, which keeps what it does not use."""
+    if device == "cpu":
+        return
+    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > MOST_UNUSED_BYTES:
+        torch.cuda.empty_cache()
 
 
 def _between_us(start: torch.cuda.Event, end: torch.cuda.Event) -> float:

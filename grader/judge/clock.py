@@ -187,7 +187,7 @@ def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
     block = Block(layout, ITEM_BYTES[words.dtype], "cuda", KEPT)
     try:
         session.ask("idle", {}, 10, "calibration")
-        lend(session, block, {"name": "", "dims": [], "symbol": ""})
+        lend(session, block, {"shape": None, "dims": [], "symbol": ""})
         order = list(range(IDLE_CALLS))
         if not capture(session, order, 10):
             raise SandboxError(

@@ -56,8 +56,21 @@ class Prepared:
 
 
 _PREPARED: dict[tuple[object, ...], Prepared] = {}
-_SHAPES: dict[str, list[dict[str, Any]]] = {}
-"""By digest of the problem, what `Grading._shapes` gives."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shapes of a problem's cases, which are no secret: kernels are compiled for them side by
+    side."""
+
+    told: list[dict[str, Any]]
+    """In the order to compile in, each once."""
+    places: dict[str, int]
+    """By name of a case, where its shape is in that."""
+
+
+_SHAPES: dict[tuple[str, Device], Shapes] = {}
+"""By digest of the problem, and device."""
 
 
 class Grading:
@@ -88,6 +101,8 @@ class Grading:
         self._idle_device_bytes = 0
         self._lent: Any = None
         """The arena that the runner has."""
+        self._shapes: Shapes | None = None
+        """What the runner was told of."""
         self._rehearses = False
         """While kernels are compiled beside the tests, device memory is not only the runner's."""
 
@@ -171,7 +186,8 @@ class Grading:
             }
         fds = [sealed_memory("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
-            text = json.dumps(self._shapes()).encode()
+            self._shapes = self._known_shapes()
+            text = json.dumps(self._shapes.told).encode()
             request["rehearsal_bytes"] = len(text)
             fds.append(sealed_memory("rehearsal", text))
             self._rehearses = True
@@ -197,21 +213,20 @@ class Grading:
             self.session.ask("rehearsed", {"limit_s": limit_s / 2}, limit_s, what)
             self._rehearses = False
 
-    def _shapes(self) -> list[dict[str, Any]]:
-        """The shapes of all cases, which are no secret, so that kernels can be compiled for them
-        side by side; each with the names of the cases that have it, in the order to compile in."""
-        known = _SHAPES.get(self.problem.digest)
-        if known is None:
-            alike: dict[str, dict[str, Any]] = {}
+    def _known_shapes(self) -> Shapes:
+        key = (self.problem.digest, self.device)
+        if key not in _SHAPES:
             tests = self.problem.cases("test", self.device)
             every = by_turns(tests, self.problem.bytes)
             every += self.problem.cases("benchmark", self.device)
+            told, places = [], {}
             for case in every:
                 shape = self._shape(case)
-                named = alike.setdefault(json.dumps(shape), shape | {"names": []})
-                named["names"].append(case.name)
-            known = _SHAPES[self.problem.digest] = list(alike.values())
-        return known
+                if shape not in told:
+                    told.append(shape)
+                places[case.name] = told.index(shape)
+            _SHAPES[key] = Shapes(told, places)
+        return _SHAPES[key]
 
     def _shape(self, case: Case) -> dict[str, Any]:
         template = self.code.inputs(case, seed_for(0, case.name))
@@ -273,7 +288,8 @@ class Grading:
 
     def lend(self, loan: Loan) -> None:
         """Hand the loan's arena to the runner, unless it has it."""
-        told = self._told(loan.case) | {"name": loan.case.name}
+        place = self._shapes.places.get(loan.case.name) if self._shapes else None
+        told = self._told(loan.case) | {"shape": place}
         lend(self.session, loan, told, again=loan.arena is self._lent)
         self._lent = loan.arena
 

@@ -8,7 +8,7 @@ import torch
 
 from grader.arena import Layout, Slot, Value, arrange, views
 from grader.arena.layout import GUARD_BYTES, ITEM_BYTES, slot_of
-from grader.judge.block import Block, Ground, fill_with_poison, poison
+from grader.judge.block import GUARD, Block, Ground, fill_with_poison, poison
 from grader.judge.cases import Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case
@@ -95,6 +95,8 @@ class Loan(Block):
             return self._which()
         if not torch.equal(self.snapshot[self._gaps], self._clean_gaps):
             return "memory beside an output was written"
+        if bool((self.behind != GUARD).any()):
+            return "memory behind the last output was written"
         return None
 
     def _which(self) -> str:

@@ -44,9 +44,9 @@ class Bracket:
 
 
 def lend(session: Session, block: Block, case: dict[str, object], again: bool = False) -> None:
-    """Hand a block and its layout to the runner; `case` has its name, and what a `.cu` entry is
-    told besides. It lies where the last one lay if it is lent `again`: the runner has that memory.
-    """
+    """Hand a block and its layout to the runner; `case` has the place of its shape in what was told
+    with the load, if it was, and what a `.cu` entry is told besides. It lies where the last one lay
+    if it is lent `again`: the runner has that memory."""
     text = block.layout.to_json()
     layout_fd = sealed_memory("layout", text)
     try:

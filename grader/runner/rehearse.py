@@ -41,8 +41,7 @@ class Rehearsal:
         self._pids: list[int] = []
         self._doing: dict[socket.socket, int] = {}
         """By where a process reports, the case that it last began; of those that have not ended."""
-        self._numbers: dict[str, int] = {}
-        """By name of a case, its place in the queue; of cases alike it is the same."""
+        self._patient = True
 
     @classmethod
     def start(cls) -> Rehearsal:
@@ -63,26 +62,22 @@ class Rehearsal:
         return made
 
     def begin(self, source: bytes, folder: Path, request: dict[str, Any]) -> None:
-        """Put the request's cases into the queue, in their order; each has the `names` of those
-        that are shaped like it."""
+        """Put the request's cases into the queue, in their order."""
         (folder / JOB).write_text(json.dumps(request))
         (folder / SOURCE).write_bytes(source)
-        for number, case in enumerate(request["cases"]):
-            self._numbers |= dict.fromkeys(case["names"], number)
-            with suppress(BrokenPipeError, BlockingIOError):  # none lives, or no room: no loss
+        for number in range(len(request["cases"])):
+            with suppress(OSError):  # none of them lives, or there is no room: no loss
                 self._queue.send(json.dumps([str(folder), number]).encode(), socket.MSG_DONTWAIT)
         self._queue.shutdown(socket.SHUT_WR)
 
-    def await_case(self, name: str) -> None:
-        """Wait while somebody is at a case: he will be done before one who begins now."""
-        number = self._numbers.get(name)
+    def await_case(self, number: int) -> None:
+        """Wait while somebody is at a case, by its place in the queue: he will be done before one
+        who begins now."""
         deadline = time.monotonic() + LONGEST_S
         while self._hear(0.0):
             pass
-        while number in self._doing.values():
-            if not self._hear(deadline - time.monotonic()):
-                self._numbers = {}  # whoever takes so long is not waited for again
-                return
+        while self._patient and number in self._doing.values():
+            self._patient = self._hear(deadline - time.monotonic())  # else never again
 
     def wait(self, limit_s: float) -> None:
         """Wait until all are done, and no longer than the limit; then end the processes."""
@@ -138,14 +133,15 @@ def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
-        _make_context()
-        _prime()
-        rehearse: Callable[[int], None] | None = None
-        while message := queue.recv(8192):
-            folder, number = json.loads(message)
-            reports.send(str(number).encode())
-            rehearse = rehearse or _loaded(Path(folder))
-            rehearse(number)
+        with reports:  # what the process gives back when it ends takes time, and is no part of it
+            _make_context()
+            _prime()
+            rehearse: Callable[[int], None] | None = None
+            while message := queue.recv(8192):
+                folder, number = json.loads(message)
+                reports.send(str(number).encode())
+                rehearse = rehearse or _loaded(Path(folder))
+                rehearse(number)
     except BaseException:  # noqa: BLE001 - the call itself will tell what is wrong
         os._exit(1)
     os._exit(0)

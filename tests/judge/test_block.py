@@ -353,10 +353,12 @@ def test_loans_follow_each_other_on_one_ground(problem: Problem) -> None:
         loan.probe()
         loan.collect()
         assert (loan.was_late(), loan.tampered()) == (False, None)
+        loan.behind[-1] ^= 1
+        assert loan.tampered() == "memory behind the last output was written"
         expected = template["x"] * template["factor"]
         assert torch.equal(loan.outputs(count - 1)["out"], expected.to(torch.float16))
         loan.close()
-        assert fds[-1] >= 0
+        assert loan.arena.fd >= 0
     assert len(set(fds)) == 1
     ground.close()
 

@@ -16,12 +16,6 @@ from grader.problem.spec import Case
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def shapes_of(name: str) -> list[dict[str, Any]]:
-    problem = Problem.load(ROOT / "problems" / name)
-    session: Any = None
-    return Grading(problem, session, "cpu", 1, Record())._shapes()
-
-
 def weighing(*weights: int) -> list[Case]:
     return [Case(name=f"of_{weight}", params={"weight": weight}) for weight in weights]
 
@@ -45,14 +39,15 @@ def test_the_first_and_the_heaviest_take_turns(weights: tuple[int, ...], order: 
     assert [weight_of(case) for case in by_turns(weighing(*weights), weight_of)] == order
 
 
-def test_every_case_is_named_once_and_cases_alike_share_a_shape() -> None:
-    shapes = shapes_of("softmax")
+def test_every_case_has_a_shape_and_cases_alike_share_one() -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
+    session: Any = None
+    shapes = Grading(problem, session, "cpu", 1, Record())._known_shapes()
     tests = [case.name for case in problem.cases("test", "cpu")]
     benchmarks = [case.name for case in problem.cases("benchmark", "cpu")]
-    names = [name for shape in shapes for name in shape["names"]]
-    assert sorted(names) == sorted(tests + benchmarks)
-    assert ["shifted_up", "shifted_down"] in [shape["names"] for shape in shapes]
-    assert [shape["names"][0] for shape in shapes[:2]] == [tests[0], "widest"]
-    x = unpack(shapes[0]["values"][0])
+    assert sorted(shapes.places) == sorted(tests + benchmarks)
+    assert sorted(set(shapes.places.values())) == list(range(len(shapes.told)))
+    assert shapes.places["shifted_up"] == shapes.places["shifted_down"]
+    assert [shapes.places[name] for name in (tests[0], "widest")] == [0, 1]
+    x = unpack(shapes.told[0]["values"][0])
     assert getattr(x, "shape", None) == (1, 1)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def wait_for(happened: Callable[[], bool], limit_s: float = 10) -> None:
 
 
 def request(cases: int) -> dict[str, Any]:
-    return {"entry": "f", "roles": ["in"], "cases": [{"names": [f"case{i}"]} for i in range(cases)]}
+    return {"entry": "f", "roles": ["in"], "cases": [{}] * cases}
 
 
 def note(folder: Path, number: int) -> None:
@@ -158,7 +159,7 @@ def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) 
     wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     threading.Timer(0.3, (tmp_path / "go1").touch).start()
     start_s = time.monotonic()
-    rehearsal.await_case("case1")
+    rehearsal.await_case(1)
     assert 0.25 < time.monotonic() - start_s < 5
     assert (tmp_path / "go1").exists()
 
@@ -171,21 +172,33 @@ def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path
     (tmp_path / "go0").touch()
     wait_for((tmp_path / "begun3").exists)
     start_s = time.monotonic()
-    for name in ("case0", "case4", "another"):
-        rehearsal.await_case(name)
+    for number in (0, 4, 99):
+        rehearsal.await_case(number)
     assert time.monotonic() - start_s < 1
 
 
-def test_cases_alike_are_one_job(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(until("go"))
-    job = request(cases=1)
-    job["cases"][0]["names"] = ["up", "down"]
-    rehearsal.begin(b"", tmp_path, job)
-    wait_for((tmp_path / "begun0").exists)
-    threading.Timer(0.3, (tmp_path / "go0").touch).start()
-    start_s = time.monotonic()
-    rehearsal.await_case("down")
-    assert 0.25 < time.monotonic() - start_s < 5
+def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Path) -> None:
+    """What they left unread in the queue makes the next thing that is put there fail."""
+
+    def die(folder: Path, number: int) -> None:
+        os._exit(1)
+
+    rehearsal = start(die)
+    before = pids_of(rehearsal)
+    send, sent = rehearsal._queue.send, []
+
+    def slowly(message: bytes, flags: int) -> int:
+        sent.append(send(message, flags))
+        if len(sent) == 20:
+            wait_for(lambda: not any(map(runs, before)))
+        return sent[-1]
+
+    rehearsal._queue = SimpleNamespace(  # type: ignore[assignment]
+        send=slowly, shutdown=lambda _: None, close=rehearsal._queue.close
+    )
+    rehearsal.begin(b"", tmp_path, request(cases=25))
+    assert len(sent) == 20
+    rehearsal.await_case(0)
 
 
 def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> None:
@@ -195,7 +208,7 @@ def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> N
     for pid in pids_of(rehearsal):
         os.kill(pid, 9)
     start_s = time.monotonic()
-    rehearsal.await_case("case0")
+    rehearsal.await_case(0)
     assert time.monotonic() - start_s < 5
 
 
@@ -207,11 +220,11 @@ def test_who_takes_too_long_is_waited_for_once(
     rehearsal.begin(b"", tmp_path, request(cases=3))
     wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     start_s = time.monotonic()
-    rehearsal.await_case("case0")
+    rehearsal.await_case(0)
     assert 0.5 <= time.monotonic() - start_s < 5
     start_s = time.monotonic()
-    for name in ("case0", "case1", "case2"):
-        rehearsal.await_case(name)
+    for number in (0, 1, 2):
+        rehearsal.await_case(number)
     assert time.monotonic() - start_s < 0.4
 
 
@@ -394,7 +407,7 @@ from grader.arena import Slot, pack, tensor_like
 from grader.runner.rehearse import Rehearsal
 rehearsal = Rehearsal.start()
 vector = pack(Slot(0, "fp32", (1000,), (1,)))
-cases = [{{"values": [vector, vector], "names": ["x"]}}]
+cases = [{{"values": [vector, vector]}}]
 job = {{"entry": "f", "roles": ["in", "out"], "cases": cases}}
 rehearsal.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
 rehearsal.wait(120)

@@ -76,7 +76,11 @@ class Judge:
         arena = ground or HostArena.create(layout.nbytes)
         text = layout.to_json()
         fd = sealed_memory("layout", text)
-        told = {"layout_bytes": len(text), "arena_bytes": arena.nbytes, "name": "x"}
+        told: dict[str, Any] = {
+            "layout_bytes": len(text),
+            "arena_bytes": arena.nbytes,
+            "shape": None,
+        }
         told |= {"dims": [], "symbol": ""}
         reply = self.ask("lend", (fd,) if ground else (fd, arena.fd), **told)
         os.close(fd)
