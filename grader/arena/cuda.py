@@ -1,7 +1,7 @@
 """A lent block in device memory: `cuMemCreate` with a POSIX-fd handle, mapped on both sides.
 
-Unlike `cudaIpcGetMemHandle` it exposes exactly this block and not its neighbours in the allocator's
-segment, and it needs no shared IPC namespace.
+Unlike `cudaIpcGetMemHandle` it exposes exactly this memory and not its neighbours in the
+allocator's segment, and it needs no shared IPC namespace.
 """
 
 from __future__ import annotations

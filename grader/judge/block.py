@@ -1,7 +1,7 @@
 """A lent block and the judge's private side of it: what goes in, and what came out.
 
-The arena is written only from the image and read only into the probe and the snapshot. Every
-judgement is made on private memory, which no runner can reach.
+The arena is written only from the image, and outputs are read only into the probe and the snapshot:
+they are judged in private memory, which no runner can reach.
 """
 
 from __future__ import annotations
