@@ -174,7 +174,7 @@ def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path
     start_s = time.monotonic()
     for number in (0, 4, 99):
         rehearsal.await_case(number)
-    assert time.monotonic() - start_s < 1
+    assert time.monotonic() - start_s < 5
 
 
 def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Path) -> None:
@@ -215,17 +215,17 @@ def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> N
 def test_who_takes_too_long_is_waited_for_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearse, "LONGEST_S", 0.5)
+    monkeypatch.setattr(rehearse, "LONGEST_S", 3.0)
     rehearsal = start(sleep)
     rehearsal.begin(b"", tmp_path, request(cases=3))
     wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     start_s = time.monotonic()
     rehearsal.await_case(0)
-    assert 0.5 <= time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s >= 3.0
     start_s = time.monotonic()
     for number in (0, 1, 2):
         rehearsal.await_case(number)
-    assert time.monotonic() - start_s < 0.4
+    assert time.monotonic() - start_s < 2.5
 
 
 def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
     wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     assert all(map(runs, pids))
     start_s = time.monotonic()
-    rehearsal.wait(1.0)
-    assert 1.0 <= time.monotonic() - start_s < 2.5  # of three that sleep, not thrice as long
+    rehearsal.wait(2.0)
+    assert 2.0 <= time.monotonic() - start_s < 5.5  # of three that sleep, not thrice as long
     assert not any(map(runs, pids))
 
 
@@ -262,7 +262,7 @@ def test_ending_may_be_repeated_and_waiting_for_nobody_is_short(start: Start) ->
     rehearsal.end()
     start_s = time.monotonic()
     rehearsal.wait(60)
-    assert time.monotonic() - start_s < 1
+    assert time.monotonic() - start_s < 5
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, MemoryError])

@@ -674,24 +674,6 @@ print(json.dumps(dict(words=words, out_of_memory=out_of_memory, stopped=stopped,
     return result
 
 
-def test_starting_costs_little(isolation: Isolation) -> None:
-    def plain() -> float:
-        before = time.monotonic()
-        subprocess.run([sys.executable, "-s", "-c", "print()"], check=True, capture_output=True)
-        return time.monotonic() - before
-
-    def jailed() -> float:
-        before = time.monotonic()
-        with ProcessRunner(
-            [sys.executable, "-s", "-c", "print(1)"], LIMITS, "cpu", isolation
-        ) as runner:
-            wait_for(lambda: b"1" in runner.log())
-            return time.monotonic() - before
-
-    overhead_s = min(jailed() for _ in range(5)) - min(plain() for _ in range(5))
-    assert overhead_s < 0.15
-
-
 def test_an_installation_below_tmp_is_shown(namespaces: Isolation, tmp_path: Path) -> None:
     """The runner's own /tmp must not hide a checkout of ours that lies in the host's."""
     copy = tmp_path / "checkout"
