@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
         return _reap_until(child)
     from grader.runner.serve import Server, serve
 
-    serve(sock, Server.warm(device))
+    serve(sock, Server(device))
     return 0
 
 

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grader.arena import Layout, Slot, view, views
 from grader.runner.load import Entry, LoadError, load_cuda, load_python
 from grader.runner.profile import profile
@@ -56,40 +58,44 @@ class Server:
         self.rehearsal: Rehearsal | None = None
         self.eager = False
         """Whether to wait for requests without sleeping, since a clock runs when they come."""
-        self.is_primed = device == "cpu"
-        """Whether all is loaded that compiling a Triton kernel needs."""
+        self.is_set_up = self.is_primed = device == "cpu"
+        """Whether the device is ready, and all is loaded that compiling a Triton kernel needs."""
 
-    @classmethod
-    def warm(cls, device: str) -> Server:
-        """Import what any submission will need and make the device's context."""
-        import torch
+    def set_up(self, triton: bool) -> None:
+        """Make the device's context, and what only Triton's kernels need if any may come."""
+        self.is_set_up = True
+        if triton:
+            from triton.runtime import driver
 
-        server = cls(device)
-        if device == "cuda":
-            import triton
-
-            server.rehearsal = Rehearsal.start()  # forks, so it comes before the context
-            server.stream = torch.cuda.Stream()
-            torch.cuda.set_stream(server.stream)  # every call finds it current
-            server.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            self.rehearsal = Rehearsal.start()  # forks, so it comes before the context
+        self.stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self.stream)  # every call finds it current
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        if triton:
             # Triton builds a helper in C the first time; nobody's kernel shall pay for it.
-            triton.runtime.driver.active.get_current_device()
-            torch.zeros(1, device="cuda")
-            torch.cuda.synchronize()
-        return server
+            driver.active.get_current_device()
+        torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
 
     def prime(self) -> None:
-        """While nobody asks for anything: load what compiling a kernel needs."""
+        """Load what compiling a Triton kernel needs."""
         from grader.runner.primer import compile_primer
 
         self.is_primed = True
         compile_primer()
 
-    def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Tell our versions."""
-        import torch
+    def use_the_time(self) -> None:
+        """While nobody asks for anything: make ready for whatever submission may come."""
+        if not self.is_set_up:
+            self.set_up(triton=True)
+        elif not self.is_primed:
+            self.prime()
 
+    def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Set up what this submission needs, if that is not done; tell our versions."""
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
+        if not self.is_set_up:
+            self.set_up(request["triton"])
         if not request["triton"]:
             self.is_primed = True  # it will compile no such kernel
             if self.rehearsal is not None:
@@ -182,8 +188,6 @@ class Server:
 
     def capture(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Call every set once, then try to capture one call per set into a CUDA graph."""
-        import torch
-
         from grader.arena.cuda import end_call
 
         assert self.entry is not None
@@ -261,8 +265,8 @@ def serve(sock: socket.socket, server: Server) -> None:
     }
     while True:
         try:
-            if not server.is_primed and not has_request(sock):
-                server.prime()
+            while not (server.is_primed or has_request(sock)):
+                server.use_the_time()
             if server.eager:
                 stay_awake(sock)
             request, fds = receive_request(sock)
@@ -285,8 +289,6 @@ def serve(sock: socket.socket, server: Server) -> None:
 
 def _failure(sequence: int, error: BaseException) -> Reply:
     """What went wrong, in a line; all of it is printed, for whoever wrote the submission."""
-    import torch
-
     text = _summary(error)
     if isinstance(error, LoadError):
         status, text = Status.COMPILE_ERROR, str(error)

@@ -130,6 +130,50 @@ def test_nobody_rehearses_what_has_no_kernels_of_triton(triton: bool) -> None:
     assert ended == ([] if triton else [True])
 
 
+class Noting(Server):
+    """A server of a GPU that only notes what it would make ready."""
+
+    def __init__(self) -> None:
+        super().__init__("cuda")
+        self.done: list[str] = []
+        self.primed = threading.Event()
+
+    def set_up(self, triton: bool) -> None:
+        self.is_set_up = True
+        self.done.append("all" if triton else "context")
+
+    def prime(self) -> None:
+        self.is_primed = True
+        self.done.append("primed")
+        self.primed.set()
+
+
+@pytest.mark.parametrize(("triton", "done"), [(False, ["context"]), (True, ["all", "primed"])])
+def test_who_is_greeted_early_makes_ready_what_the_submission_needs(
+    triton: bool, done: list[str]
+) -> None:
+    server = Noting()
+    judge, runner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    send_request(judge, {"kind": "hello", "sequence": 1, "triton": triton, "nvcc": False})
+    thread = threading.Thread(target=serve, args=(runner, server), daemon=True)
+    thread.start()
+    with judge, runner:
+        assert receive_reply(judge, 20).status is Status.OK
+        if triton:
+            assert server.primed.wait(20)
+        judge.close()
+        thread.join(10)
+    assert server.done == done
+
+
+def test_who_is_not_greeted_yet_makes_ready_whatever_may_come() -> None:
+    judge = Judge(server := Noting())
+    assert server.primed.wait(20)
+    assert judge.ask("hello", triton=False, nvcc=False).status is Status.OK
+    judge.close()
+    assert server.done == ["all", "primed"]
+
+
 def test_it_says_when_there_is_no_compiler(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert "nvcc=none" in judge.ask("hello", device="cpu", triton=False, nvcc=True).text
