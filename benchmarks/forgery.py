@@ -6,8 +6,8 @@ The honest kernels of a problem are graded first, three times each; then every f
 times, with a warm pool of sandboxes. No case of an accepted try may be faster than the honest
 kernel's median by more than 2 % or 3 µs, whichever is larger. A try with another verdict has no
 score and gains nothing. Whether a broken rule is seen may hang on luck, so a rejected forgery gets
-all its tries; of any other verdict two are enough. Exit status 0 when every forgery keeps to that,
-1 when one does not.
+all its tries; of any other verdict two are enough. All GPUs that may be used share the work, a file
+each at a time. Exit status 0 when every forgery keeps to that, 1 when one does not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,13 +25,13 @@ import click
 
 from grader.judge import grade
 from grader.problem import Problem
-from grader.problem.spec import Limits
 from grader.report import Report, Verdict
 from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import Pool
 from grader.stats import median
 from grader.submission import Submission
 from scripts.grade_corpus import make_sandbox
+from scripts.workers import workers
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions"
@@ -256,20 +257,46 @@ def chosen(only: tuple[str, ...]) -> dict[str, str]:
     return {f: h for f, h in WRAPPED.items() if not only or any(text in f for text in only)}
 
 
+Tried = Callable[[str, int], list[Try]]
+"""What so many gradings of a file come to."""
+_pools: dict[str, Pool] = {}
+"""Of this process, the one of the problem that it graded last."""
+
+
+def _pool(problem: Problem, sandbox: str) -> Pool:
+    if problem.name not in _pools:
+        while _pools:
+            _pools.popitem()[1].close()
+        limits = RunnerLimits.of(problem.spec.limits)
+        _pools[problem.name] = Pool(make_sandbox(sandbox), limits, "cuda", size=2)
+    return _pools[problem.name]
+
+
+def try_file(sandbox: str, name: str, tries: int) -> list[Try]:
+    """What so many gradings of a file come to, with warm sandboxes."""
+    problem = Problem.load(ROOT / "problems" / name.split("/")[0])
+    submission = Submission.read(FOLDER / name, problem.spec.limits.source_bytes)
+    pool = _pool(problem, sandbox)
+    return list(tries_of(lambda: grade(problem, submission, sandbox=pool, device="cuda"), tries))
+
+
 def compare(
-    grade_file: Callable[[str], Report], names: dict[str, str], tries: int, table: Table
+    executor: Executor, tried: Tried, names: dict[str, str], tries: int, table: Table
 ) -> int:
-    """Grade honest kernels, then forgeries; how many of these keep to what is allowed."""
+    """Grade honest kernels and forgeries; how many of these keep to what is allowed."""
+    honest_tries = {
+        name: executor.submit(tried, name, HONEST_TRIES) for name in dict.fromkeys(names.values())
+    }
+    forged = {executor.submit(tried, name, tries): name for name in names}
     honest: dict[str, Honest | None] = {}
-    for name in dict.fromkeys(names.values()):
-        found = list(tries_of(partial(grade_file, name), HONEST_TRIES))
-        honest[name] = honest_of(found)
-        table.add(row(name, honest[name], found, HONEST_TRIES))
+    for name, future in honest_tries.items():
+        honest[name] = honest_of(future.result())
+        table.add(row(name, honest[name], future.result(), HONEST_TRIES))
     kept = 0
-    for name, wrapped in names.items():
-        found = list(tries_of(partial(grade_file, name), tries))
-        kept += keeps(honest[wrapped], found)
-        table.add(row(name, honest[wrapped], found, tries))
+    for future in as_completed(forged):
+        name, found = forged[future], future.result()
+        kept += keeps(honest[names[name]], found)
+        table.add(row(name, honest[names[name]], found, tries))
     return kept
 
 
@@ -282,29 +309,13 @@ def compare(
 @click.option("--out", type=click.Path(path_type=Path), help="Write the table to this file too.")
 def main(tries: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
     """Grade forgeries beside the honest kernels that they wrap."""
-    import torch
-
-    if not torch.cuda.is_available():
-        sys.exit("forgery.py needs an NVIDIA GPU, and torch sees none")
     names = chosen(only)
     if not names:
         sys.exit(f"no forgery's path contains {' or '.join(only)}")
     table = Table(out)
-    table.add(HEAD)
-    kept = 0
-    for name in dict.fromkeys(file.split("/")[0] for file in names):
-        problem = Problem.load(ROOT / "problems" / name)
-        limits = problem.spec.limits
-        some = {f: honest for f, honest in names.items() if f.startswith(f"{name}/")}
-        with Pool(make_sandbox(sandbox), RunnerLimits.of(limits), "cuda", size=2) as pool:
-
-            def grade_file(
-                file: str, problem: Problem = problem, limits: Limits = limits, pool: Pool = pool
-            ) -> Report:
-                submission = Submission.read(FOLDER / file, limits.source_bytes)
-                return grade(problem, submission, sandbox=pool, device="cuda")
-
-            kept += compare(grade_file, some, tries, table)
+    with workers("cuda") as executor:
+        table.add(HEAD)
+        kept = compare(executor, partial(try_file, sandbox), names, tries, table)
     table.add(f"\n{kept} of {len(names)} forgeries gained no more than 2 % or 3 µs per call.")
     sys.exit(0 if kept == len(names) else 1)
 

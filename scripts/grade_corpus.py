@@ -2,8 +2,9 @@
 
     python -m scripts.grade_corpus [--device cuda] [--sandbox docker] [--only TEXT]... [--out FILE]
 
-Prints a Markdown table with a summary. Exit status 0 when every file that could run here got its
-verdict, 1 when one did not.
+Prints each row of a Markdown table when it is known, and a summary; in the file they lie in the
+order of the corpus. All GPUs that may be used share the work. Exit status 0 when every file that
+could run here got its verdict, 1 when one did not.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import dataclasses
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,10 +27,12 @@ from grader.problem import Problem
 from grader.report import Report, Verdict, one_line
 from grader.sandbox.base import Sandbox
 from grader.submission import Submission
+from scripts.workers import workers
 
 Device = Literal["cpu", "cuda"]
 
 ROOT = Path(__file__).resolve().parent.parent
+SUBMISSIONS = ROOT / "submissions"
 LIMITS: dict[Device, dict[str, float]] = {
     "cpu": {"load_s": 30, "call_s": 20, "total_s": 120, "memory_bytes": 2 << 30},
     "cuda": {"load_s": 120, "call_s": 20, "total_s": 300},
@@ -110,65 +114,35 @@ def hasty(problem: Problem, example: Example, device: Device) -> Problem:
     return dataclasses.replace(problem, spec=problem.spec.model_copy(update={"limits": limits}))
 
 
-def grade_example(
-    problem: Problem, example: Example, sandbox: Sandbox, device: Device, benchmarks: bool = True
-) -> Report:
+def grade_example(problem: Problem, example: Example, sandbox: Sandbox, device: Device) -> Report:
     """Grade one file through the real path."""
     submission = Submission.read(example.path, problem.spec.limits.source_bytes)
     hurried = hasty(problem, example, device)
-    return grade(hurried, submission, sandbox=sandbox, device=device, benchmarks=benchmarks)
+    return grade(hurried, submission, sandbox=sandbox, device=device)
 
 
-ABOUT_TIME = {
-    "all_at_once.py",
-    "batches_calls.py",
-    "busies_the_copy_engine.py",
-    "done_in_flight.py",
-    "hostile_launches_early.cu",
-    "hostile_prepares_aside.py",
-    "hostile_shaves_claim.py",
-    "hostile_shaves_to_the_limit.py",
-    "hostile_slows_baseline.py",
-    "hostile_starts_before_go.py",
-    "hostile_waits_at_the_gate.py",
-    "l2_persistence.py",
-    "overlapping_calls.py",
-    "overlaps_some_rounds.py",
-    "peeks_ahead.py",
-}
+def chosen(only: tuple[str, ...]) -> list[tuple[Problem, Example]]:
+    """The files whose path contains one of the texts; all of them without a text."""
+    return [
+        (problem, example)
+        for problem in problems()
+        for example in examples(problem)
+        if not only or any(text in str(example.path.relative_to(SUBMISSIONS)) for text in only)
+    ]
 
 
-def is_timed(example: Example) -> bool:
-    """Whether a file's verdict or score hangs on the clock."""
-    name = example.path.name
-    honest = example.expected == "accepted" and not name.startswith("hostile_")
-    return honest or example.rule == "time_claim" or name in ABOUT_TIME
-
-
-def grade_all(
-    sandbox: Sandbox, device: Device, only: tuple[str, ...], timed: str
-) -> Iterator[Graded]:
-    """Grade the corpus file by file; one that brings the judge down does not stop the rest."""
-    for problem in problems():
-        for example in examples(problem):
-            name = str(example.path.relative_to(ROOT / "submissions"))
-            if only and not any(text in name for text in only):
-                continue
-            if timed != "all" and is_timed(example) != (timed == "yes"):
-                continue
-            if example.needs_gpu and device == "cpu":
-                yield Graded(problem.name, example)
-                continue
-            start = time.monotonic()
-            report, failure = None, None
-            try:
-                benchmarks = timed != "no" or example.expected != "accepted"
-                report = grade_example(problem, example, sandbox, device, benchmarks)
-            except Exception as error:  # noqa: BLE001 - it is reported, as the defect it is
-                traceback.print_exc()
-                failure = f"{type(error).__name__}: {error}"
-            took_s = time.monotonic() - start
-            yield Graded(problem.name, example, report, failure, took_s)
+def graded(problem: Problem, example: Example, sandbox: str, device: Device) -> Graded:
+    """Grade one file, if it can run here; whatever comes of it."""
+    if example.needs_gpu and device == "cpu":
+        return Graded(problem.name, example)
+    start = time.monotonic()
+    report, failure = None, None
+    try:
+        report = grade_example(problem, example, make_sandbox(sandbox), device)
+    except Exception as error:  # noqa: BLE001 - it is reported, as the defect it is
+        traceback.print_exc()
+        failure = f"{type(error).__name__}: {error}"
+    return Graded(problem.name, example, report, failure, time.monotonic() - start)
 
 
 def make_sandbox(name: str) -> Sandbox:
@@ -187,31 +161,32 @@ def make_sandbox(name: str) -> Sandbox:
 @click.option(
     "--sandbox", type=click.Choice(["docker", "process"]), default="process", show_default=True
 )
-@click.option(
-    "--timed",
-    type=click.Choice(["all", "yes", "no"]),
-    default="all",
-    help="Only files about time; or only the others, fit to run in parallel, with few benchmarks.",
-)
 @click.option("--only", multiple=True, help="Only files whose path contains this.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the table to this file too.")
-def main(device: Device, sandbox: str, timed: str, only: tuple[str, ...], out: Path | None) -> None:
+def main(device: Device, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
     """Grade the corpus and print a Markdown table."""
-    lines = [HEAD]
-    print(HEAD, flush=True)
-    graded = []
-    for one in grade_all(make_sandbox(sandbox), device, only, timed):
-        graded.append(one)
-        lines.append(one.row())
-        print(lines[-1], flush=True)
-        if out is not None:
-            out.write_text("\n".join(lines) + "\n")
-    counts = {word: sum(g.ok is ok for g in graded) for word, ok in OUTCOMES.items()}
-    summary = f"{len(graded)} files: " + ", ".join(f"{n} {word}" for word, n in counts.items())
+    rows: dict[int, str] = {}
+    counts: Counter[bool | None] = Counter()
+    with workers(device) as executor:
+        print(HEAD, flush=True)
+        places = {
+            executor.submit(graded, problem, example, sandbox, device): place
+            for place, (problem, example) in enumerate(chosen(only))
+        }
+        for future in as_completed(places):
+            one = future.result()
+            counts[one.ok] += 1
+            rows[places[future]] = one.row()
+            print(one.row(), flush=True)
+            if out is not None:
+                out.write_text("\n".join([HEAD, *(rows[place] for place in sorted(rows))]) + "\n")
+    told = ", ".join(f"{counts[ok]} {word}" for word, ok in OUTCOMES.items())
+    summary = f"{counts.total()} files: {told}"
     print(f"\n{summary}")
     if out is not None:
-        out.write_text("\n".join([*lines, "", summary]) + "\n")
-    sys.exit(1 if counts["not as expected"] else 0)
+        with out.open("a") as file:
+            file.write(f"\n{summary}\n")
+    sys.exit(1 if counts[False] else 0)
 
 
 OUTCOMES = {"as expected": True, "not as expected": False, "not run here": None}

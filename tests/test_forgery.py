@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -132,13 +133,15 @@ def test_tries_stop_early_only_where_luck_has_no_part(reports: list[Report], mad
 def test_a_judge_that_falls_over_is_told_and_proves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def grade_file(name: str) -> Report:
-        if name.startswith("accepted/torch"):
-            return OK
+    def fall() -> Report:
         raise OSError("no sandbox")
 
+    def tried(name: str, tries: int) -> list[Try]:
+        return list(tries_of(fall if name.startswith("rejected") else lambda: OK, tries))
+
     names = {"rejected/forged_claim.py": "accepted/torch_softmax.py"}
-    assert compare(grade_file, names, 3, Table(None)) == 0
+    with ThreadPoolExecutor(1) as executor:
+        assert compare(executor, tried, names, 3, Table(None)) == 0
     out, error = capsys.readouterr()
     assert "the judge fell over: OSError × 2; stopped after 2" in out
     assert "no sandbox" in error
@@ -146,15 +149,22 @@ def test_a_judge_that_falls_over_is_told_and_proves_nothing(
 
 def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:
     out = tmp_path / "table.md"
+    reports = {
+        "honest.py": [OK, OK, OK],
+        "a.py": [OK, report(Verdict.ACCEPTED, score_us=8.5)],
+        "b.py": [FORGED, FORGED],
+    }
 
-    def reports() -> Iterator[Report]:
-        yield from [OK, OK, OK, OK, report(Verdict.ACCEPTED, score_us=8.5)]
-        assert len(out.read_text().splitlines()) == 2  # a row for each file so far
-        yield from [FORGED, FORGED]
+    def tried(name: str, tries: int) -> list[Try]:
+        if name == "b.py":  # the last: a row for each file so far comes without it
+            deadline = time.monotonic() + 20
+            while not (out.exists() and len(out.read_text().splitlines()) == 2):
+                assert time.monotonic() < deadline
+        return list(tries_of(partial(next, iter(reports[name])), tries))
 
-    each = reports()
     names = {"a.py": "honest.py", "b.py": "honest.py"}
-    assert compare(lambda _: next(each), names, 2, Table(out)) == 1
+    with ThreadPoolExecutor(1) as executor:
+        assert compare(executor, tried, names, 2, Table(out)) == 1
     *_, first, second = out.read_text().splitlines()
     assert first == (
         "| ✘ | `a.py` | accepted × 2 | 8.50 | 12.00 | +29.2% | small | +3.50 of 3.00 |"

@@ -1,0 +1,91 @@
+"""`scripts/workers.py`: each worker has a GPU of its own, and none outlives what it works for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from scripts import workers as module
+from scripts.workers import visible_gpus, workers
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def gpu_after(seconds: float) -> str | None:
+    time.sleep(seconds)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [(None, ["0", "1"]), ("", ["0", "1"]), ("3,5", ["3", "5"]), ("3,5,9", ["3", "5"])],
+)
+def test_only_gpus_that_may_be_used_are_used(
+    chosen: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    if chosen is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert visible_gpus() == names
+
+
+def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "visible_gpus", lambda: ["3", "GPU-5"])
+    with workers("cuda") as executor:
+        # Long enough that one worker cannot take both.
+        seen = [executor.submit(gpu_after, 5) for _ in range(2)]
+        assert {future.result() for future in seen} == {"3", "GPU-5"}
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "visible_gpus", lambda: [])
+    with pytest.raises(SystemExit, match="no NVIDIA GPU"), workers("cuda"):
+        pass
+
+
+def test_what_has_not_begun_when_the_block_is_left_never_is() -> None:
+    with pytest.raises(KeyboardInterrupt), workers("cpu") as executor:
+        futures = [executor.submit(gpu_after, 0.5) for _ in range(50)]
+        futures[0].result()
+        raise KeyboardInterrupt
+    assert sum(future.cancelled() for future in futures) > 40
+
+
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    code = """
+import os, time
+from scripts.workers import workers
+if __name__ == "__main__":
+    with workers("cpu") as executor:
+        print(executor.submit(os.getpid).result(), flush=True)
+        executor.submit(time.sleep, 100).result()
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    with subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # where Python tells what the killed one left
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{worker}/stat").exists() and state(worker) != "Z":
+        assert time.monotonic() < deadline, "the worker lives on"
+        time.sleep(0.05)
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
