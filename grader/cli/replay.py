@@ -102,6 +102,11 @@ def _loaded(result: str, file: Path | None) -> tuple[Report, Submission]:
             f"{result}: no number on the board, and no file to read ({error.strerror})"
         ) from None
     except ValidationError as error:
+        if ("seed",) in [e["loc"] for e in error.errors() if e["type"] == "missing"]:
+            raise click.UsageError(
+                f"{result}: it has no seed, so its inputs cannot be drawn again; a report of "
+                "--json on this machine has one, a server tells none"
+            ) from None
         raise click.UsageError(
             f"{result}: not a report as --json prints it; {error.error_count()} things are wrong"
         ) from None

@@ -122,7 +122,8 @@ def submit(
 def _refuse_local_options() -> None:
     """Raise click.UsageError for an option that a server would not heed."""
     context = click.get_current_context()
-    for name, option in (("device", "device"), ("sandbox_name", "sandbox"), ("user", "user")):
+    names = {"device": "device", "sandbox_name": "sandbox", "user": "user", "db": "db"}
+    for name, option in names.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(
                 f"--{option} is for grading on this machine; leave it out, or --server and "

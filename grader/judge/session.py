@@ -166,6 +166,10 @@ class Session:
             return Fault(Verdict.OUTPUT_LIMIT_EXCEEDED, f"{what} printed more than allowed")
         if ending.out_of_memory:
             return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, f"{what} used more memory than allowed")
+        if ending.exit_code is None and ending.signal is None and not ending.stopped:
+            log = self.runner.log().decode("utf-8", "replace").strip().splitlines()
+            detail = f": {one_line(log[-1])}" if log else ""
+            raise SandboxError(f"the sandbox lost sight of its runner ({what}){detail}")
         if ending.signal is not None:
             name = _signal_name(ending.signal)
             killed = ending.signal == signal.SIGKILL and not ending.stopped

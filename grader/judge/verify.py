@@ -188,12 +188,18 @@ def _as_good_as_eager(code: ProblemCode, scene: Scene, outputs: Values) -> bool:
             _list(scene.eager[argument.name]),
             strict=True,
         ):
-            ulp = truth.abs() * torch.finfo(out.dtype).eps + torch.finfo(out.dtype).tiny
-            allowed = torch.maximum((eager.double() - truth).abs(), ulp)
+            allowed = torch.maximum((eager.double() - truth).abs(), _rounding(truth, out.dtype))
             error = (out.double() - truth).nan_to_num(nan=0.0)
             if bool((error.abs() > allowed.nan_to_num(nan=0.0)).any()):
                 return False
     return True
+
+
+def _rounding(truth: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """By how much a value of this dtype may lie beside the truth when it is as near as it can."""
+    if not dtype.is_floating_point:
+        return torch.zeros_like(truth)
+    return truth.abs() * torch.finfo(dtype).eps + torch.finfo(dtype).tiny
 
 
 def _mutate(code: ProblemCode, scene: Scene, mutant: Mutant) -> Values | None:
@@ -281,9 +287,9 @@ def _last_row(piece: Piece) -> torch.Tensor:
     """The last row is not computed; of a list, the last tensor."""
     if piece.listed:
         return piece.blank() if piece.last else piece.value
-    dropped = piece.value.clone()
+    dropped = piece.value.contiguous().clone()
     columns = dropped.shape[-1]
-    dropped.view(-1, columns)[-1] = piece.blank().view(-1, columns)[-1]
+    dropped.view(-1, columns)[-1] = piece.blank().reshape(-1, columns)[-1]
     return dropped
 
 

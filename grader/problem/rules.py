@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from grader.problem.errors import ProblemError
 from grader.problem.formula import Formula, FormulaError
 from grader.problem.prototype import dimensions
-from grader.problem.spec import DTYPES, Argument, Case, Spec
+from grader.problem.spec import DTYPES, FLOATING_DTYPES, Argument, Case, Spec
 
 MOST_ELEMENTS = 2**40
 SCALAR_DTYPES = ("int64", "fp64", "bool")
@@ -203,11 +203,8 @@ def _check_case(spec: Spec, where: str, case: Case) -> None:
             sizes = shape(argument, case)
         if math.prod(sizes) > MOST_ELEMENTS:
             raise ProblemError(f"args[{index}].shape: {sizes} in case '{case.name}' is too large")
-        if argument.role != "in" and dtype(argument, case) not in spec.tolerances:
-            raise ProblemError(
-                f"tolerances: none for {dtype(argument, case)}, the dtype of '{argument.name}' "
-                f"in case '{case.name}'"
-            )
+        if argument.role != "in":
+            _check_tolerance(spec, argument, case)
     for name in dimensions(spec):
         if name in C_WORDS or name in {argument.name for argument in spec.args}:
             raise ProblemError(f"{where}.params.{name}: a dimension cannot have this name in C++")
@@ -217,6 +214,15 @@ def _check_case(spec: Spec, where: str, case: Case) -> None:
         cost(spec.cost.bytes, case)
     with _at("cost.flops"):
         cost(spec.cost.flops, case)
+
+
+def _check_tolerance(spec: Spec, argument: Argument, case: Case) -> None:
+    """Of floating point one must say what is right; everything else must be exact."""
+    name = dtype(argument, case)
+    if name in FLOATING_DTYPES and name not in spec.tolerances:
+        raise ProblemError(
+            f"tolerances: none for {name}, the dtype of '{argument.name}' in case '{case.name}'"
+        )
 
 
 @contextmanager

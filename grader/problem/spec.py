@@ -13,6 +13,8 @@ from grader.arena.layout import ITEM_BYTES
 
 DTYPES = ITEM_BYTES
 """Tensor element types a problem may use, with their size in bytes."""
+FLOATING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
+"""Those of them that are rounded, so that a tolerance must say how far."""
 
 
 def _as_text(value: object) -> object:
@@ -105,13 +107,6 @@ class Limits(_Strict):
     """Processes and threads together."""
 
 
-class Requires(_Strict):
-    """What the GPU must have for benchmark cases to be run."""
-
-    device_memory_bytes: int = 0
-    compute_capability: tuple[int, int] = (0, 0)
-
-
 class Spec(_Strict):
     """A whole `problem.yaml`."""
 
@@ -127,7 +122,6 @@ class Spec(_Strict):
     """By dtype of the output."""
     cost: Cost
     limits: Limits = Limits()
-    requires: Requires = Requires()
     gpu: GpuType | None = None
     """The type of GPU that a server grades it on unless the submitter asks for another, as words of
     the GPU's name: ``H100`` or ``A100 80GB``. None takes any worker."""

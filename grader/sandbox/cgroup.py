@@ -94,8 +94,8 @@ def _places() -> list[tuple[Path, Path]]:
     # Version 2 lets only a group without processes of its own have limited children, so ours is
     # rarely the place; its parents may be.
     unified = Path(own.get("", "/"))
-    folders = [_ROOT / str(path).lstrip("/") for path in (*unified.parents, unified)]
-    return [(folder, folder) for folder in reversed(folders) if _delegates(folder)]
+    folders = [_ROOT / str(path).lstrip("/") for path in (unified, *unified.parents)]
+    return [(folder, folder) for folder in folders if _delegates(folder)]
 
 
 def _delegates(folder: Path) -> bool:

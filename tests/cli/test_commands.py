@@ -175,7 +175,10 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
     report = tmp_path / "report.json"
     report.write_text(out)
     assert shell("replay", report, "--file", kernel)[0] == 0
+    no_seed = tmp_path / "from_a_server.json"
+    no_seed.write_text(json.dumps({k: v for k, v in json.loads(out).items() if k != "seed"}))
     for args, message in (
+        ((no_seed, "--file", kernel), "it has no seed"),
         ((report,), "--file"),
         ((tmp_path / "absent.json", "--file", kernel), "no file to read"),
         ((kernel, "--file", kernel), "not a report"),

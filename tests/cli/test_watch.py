@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from grader.cli import watch as module
 from grader.cli.terminal import _Console, is_read
 from grader.cli.watch import Timed, change
 from grader.judge import Progress
@@ -330,8 +331,13 @@ def test_a_file_that_was_not_graded_is_graded_when_it_comes_back_as_it_was(
 
 
 def test_a_file_in_the_middle_of_being_written_is_not_read(
-    watching: Callable[..., tuple[str, Script]], report: Callable[..., Report], kernel: Path
+    watching: Callable[..., tuple[str, Script]],
+    report: Callable[..., Report],
+    kernel: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 1.0)  # a writer may be held up for that long
+
     def write() -> None:
         with kernel.open("w") as file:
             for part in range(30):

@@ -40,6 +40,7 @@ class FakeEngine(Engine):
         self.watchers: dict[int, OnProgress] = {}
         self.cancelled: list[Task] = []
         self.refuses = False
+        self.polls = 0
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._lock = threading.Lock()
 
@@ -57,6 +58,7 @@ class FakeEngine(Engine):
             self.tasks[task.id] = task
 
     def poll(self, timeout_s: float) -> list[Outcome]:
+        self.polls += 1
         try:
             return [self._outcomes.get(timeout=timeout_s or 0.001)]
         except Empty:

@@ -225,7 +225,7 @@ def test_drain_waits_and_takes_no_more(
         until(lambda: len(engine.tasks) == 2)
         ender = threading.Timer(0.2, engine.end, (graded("x = 0"), None, b"x = 0"))
         ender.start()
-        dispatcher.drain(1)
+        dispatcher.drain(5)
         ender.join()
     assert [state(ledger, i) for i in (1, 2, 3)] == [State.DONE, State.QUEUED, State.QUEUED]
     assert [task.source for task in engine.cancelled] == [b"x = 1"]
@@ -364,9 +364,9 @@ def test_who_takes_what(ledger: Ledger, graded: MakeReport) -> None:
     hand_in(ledger, "x = 3", gpu="h100 80gb")
     cpu, gpu = FakeEngine(3), FakeEngine(3, "cuda", GPU)
     with dispatching(ledger, cpu):
+        until(lambda: [w.name for w in ledger.workers(60)] == ["desk"])
         time.sleep(0.1)
         assert cpu.tasks == {}
-        assert [w.name for w in ledger.workers(60)] == ["desk"]
     with dispatching(ledger, gpu):
         until(lambda: len(gpu.tasks) == 2)
         assert {task.source for task in gpu.tasks.values()} == {b"x = 1", b"x = 3"}
@@ -384,8 +384,9 @@ def test_workers_are_seen(ledger: Ledger, clock: Clock) -> None:
     assert (worker.gpu, worker.slots, worker.last_seen) == (GPU, 2, clock())
     clock.move(61)
     assert ledger.workers(60) == []
-    with dispatching(ledger, FakeEngine(2, "cuda", None)):
-        time.sleep(0.1)
+    starting = FakeEngine(2, "cuda", None)
+    with dispatching(ledger, starting):
+        until(lambda: starting.polls >= 2)
     assert ledger.workers(60) == [], "its GPUs still start"
 
 

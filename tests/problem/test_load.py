@@ -313,3 +313,9 @@ def test_loading_imports_no_torch(make_folder: MakeFolder) -> None:
     )
     run = subprocess.run([sys.executable, "-c", script, str(make_folder())], check=False)
     assert run.returncode == 0
+
+
+def test_an_output_of_integers_needs_no_tolerance(make_folder: MakeFolder) -> None:
+    """It must be exact, whatever one might allow."""
+    problem = Problem.load(make_folder("cols: 3, dtype: fp32", "cols: 3, dtype: int32"))
+    assert "int32" not in problem.spec.tolerances

@@ -158,9 +158,7 @@ def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) 
     rehearsal.begin(b"", tmp_path, request(cases=3))
     wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     threading.Timer(0.3, (tmp_path / "go1").touch).start()
-    start_s = time.monotonic()
     rehearsal.await_case(1)
-    assert 0.25 < time.monotonic() - start_s < 5
     assert (tmp_path / "go1").exists()
 
 

@@ -192,7 +192,7 @@ def test_a_container_that_cannot_start_is_removed(monkeypatch: pytest.MonkeyPatc
     started = time.monotonic()
     with pytest.raises(SandboxError, match="the Docker engine refused"):
         docker.DockerSandbox().start(LIMITS, "cpu")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9  # far from the 10 s that a kill is waited for
     assert not containers()
 
 

@@ -80,7 +80,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 10
     while _traces(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert _traces(folder) == set()
@@ -236,7 +236,7 @@ def test_detached_child_does_not_survive(isolation: Isolation, own_end: bool) ->
         if own_end:
             ended(runner)
         runner.stop()
-    wait_for(lambda: not processes_with(mark), 2)
+    wait_for(lambda: not processes_with(mark), 10)
 
 
 def test_runner_that_ignores_sigterm_is_killed(isolation: Isolation) -> None:
@@ -249,7 +249,7 @@ def test_runner_that_ignores_sigterm_is_killed(isolation: Isolation) -> None:
         wait_for(lambda: b"ready" in runner.log())
         before = time.monotonic()
         assert runner.stop().stopped
-        assert time.monotonic() - before < 2
+        assert time.monotonic() - before < 10  # it would have slept for 100
 
 
 def test_runner_dies_with_its_judge(isolation: Isolation) -> None:
@@ -311,7 +311,7 @@ def test_fork_bomb_is_contained(namespaces: Isolation) -> None:
         assert int(runner.log().split()[-1]) < LIMITS.pids
         before = time.monotonic()
         assert runner.stop().stopped
-        assert time.monotonic() - before < 3
+        assert time.monotonic() - before < 10
 
 
 def test_fork_bomb_of_the_same_user_is_swept() -> None:
@@ -560,7 +560,7 @@ def test_closing_everything_does_not_hang_us(isolation: Isolation) -> None:
         wait_for(lambda: b"before" in runner.log())
         before = time.monotonic()
         assert runner.stop().stopped
-        assert time.monotonic() - before < 2
+        assert time.monotonic() - before < 10  # it would have slept for 100
 
 
 def test_stop_from_many_threads_at_once(isolation: Isolation) -> None:
@@ -650,7 +650,7 @@ with start({MEMORY["private"]!r}) as runner:
     while runner.poll() is None: time.sleep(0.01)
     out_of_memory = runner.poll().out_of_memory
 with start(f"JUDGE = {{os.getpid()}}\\n" + {survive!r}) as runner:
-    time.sleep(1)
+    while b"judge" not in runner.log(): time.sleep(0.01)
     stopped = runner.stop().stopped
     log = runner.log().decode()
 print(json.dumps(dict(words=words, out_of_memory=out_of_memory, stopped=stopped, log=log,

@@ -376,14 +376,17 @@ def test_strangers_see_a_deletion_at_once_while_an_admin_looks_too(
 
     def slowly(shelf: object, digest: str) -> list[Any]:
         found = ranked(digest)
+        begun.set()
         time.sleep(0.2)
         return found
+
+    begun = threading.Event()
 
     monkeypatch.setattr(type(world.services.shelf), "ranked", slowly)
     assert world.services.office.delete(number, "root") == "deleted"
     looking = threading.Thread(target=admin.get, args=(path,))
     looking.start()
-    time.sleep(0.05)
+    assert begun.wait(20)
     assert told not in stranger.get(path).text
     looking.join()
 

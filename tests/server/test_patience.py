@@ -28,7 +28,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(patience, "HEADERS_S", 0.6)
+    monkeypatch.setattr(patience, "HEADERS_S", 2.0)
     config = uvicorn.Config(
         app, port=0, http=Patience, log_config=None, lifespan="off", timeout_keep_alive=30
     )
@@ -61,7 +61,7 @@ def test_headers_that_drip_are_cut_off(raw: socket.socket) -> None:
         for byte in REQUEST[:-4] * 100:
             raw.sendall(bytes([byte]))
             time.sleep(0.02)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 10
 
 
 def test_headers_without_an_end_are_cut_off(raw: socket.socket) -> None:
@@ -75,7 +75,7 @@ def test_whoever_asks_is_served_and_may_ask_again(raw: socket.socket) -> None:
     for _ in range(3):
         raw.sendall(REQUEST)
         assert raw.recv(1000).startswith(b"HTTP/1.1 204")
-        time.sleep(0.3)
+        time.sleep(0.8)
     raw.sendall(REQUEST[:10])
     assert raw.recv(100) == b"", "the next one is waited for no longer"
 
@@ -84,5 +84,5 @@ def test_a_body_is_none_of_its_business(raw: socket.socket) -> None:
     raw.sendall(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n")
     for _ in range(10):
         raw.sendall(b"x" * 20_000)
-        time.sleep(0.1)
+        time.sleep(0.25)
     assert raw.recv(1000).startswith(b"HTTP/1.1 204")

@@ -299,7 +299,7 @@ def test_a_server_that_stops_waits_for_the_workers_that_pull(
 @pytest.mark.parametrize("how", ["a job given back", "a second signal", "time is over"])
 def test_what_else_ends_the_wait(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "time is over":
-        monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "3")
+        monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "3")  # 60 else
     with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
         started = time.monotonic()
         told_to_stop(server)
@@ -307,8 +307,8 @@ def test_what_else_ends_the_wait(tmp_path: Path, how: str, monkeypatch: pytest.M
             assert worker.source.give_back(worker.lease)
         elif how == "a second signal":
             server.popen.send_signal(signal.SIGINT)
-        assert server.popen.wait(20) == 0
-        assert (time.monotonic() - started >= 3) == (how == "time is over")
+        assert server.popen.wait(30) == 0
+        assert how != "time is over" or time.monotonic() - started >= 3
 
 
 class Idle:

@@ -7,7 +7,6 @@ import json
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from grader.cli.remote import Credentials
 from grader.report import Report
 from grader.server.hub import Hub
 from grader.submission import Submission
+from tests.fleet.fake import until
 from tests.server.conftest import KERNEL, SEED, Server, World
 
 
@@ -303,7 +303,9 @@ def test_a_server_with_a_bug_does_not_lose_a_submission(
 
 
 @pytest.mark.usefixtures("as_ada")
-@pytest.mark.parametrize("option", ["--device=cpu", "--sandbox=process", "--user=bob"])
+@pytest.mark.parametrize(
+    "option", ["--device=cpu", "--sandbox=process", "--user=bob", "--db=sqlite:///x"]
+)
 def test_options_of_this_machine_are_refused(grade: Grade, world: World, option: str) -> None:
     said = grade("submit", "softmax", "kernel.py", "--server", world.url, option)
     assert said.status == 2
@@ -316,7 +318,7 @@ def test_a_server_that_is_started_anew(grade: Grade, world: World) -> None:
     port = int(world.url.rsplit(":", 1)[1])
 
     def restart() -> None:
-        time.sleep(0.3)
+        until(lambda: world.services.ledger.queue())
         world.server.stop()
         anew = replace(world.services, hub=Hub(world.services.ledger, 0.02, 10, 10))
         with Server(anew, port), Grader(world):
