@@ -31,10 +31,10 @@ from grader.judge.record import Record
 from grader.judge.session import Session
 from grader.problem import Problem
 from grader.problem.spec import Case
+from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
 from grader.stats import median, middle
 from grader.submission import Submission
-from scripts.grade_corpus import make_sandbox
 
 ROUNDS, TURNS = 10, 2
 MEDIANS, OF = 3, 12

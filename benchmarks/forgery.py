@@ -26,11 +26,11 @@ import click
 from grader.judge import grade
 from grader.problem import Problem
 from grader.report import Report, Verdict
+from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import Pool
 from grader.stats import median
 from grader.submission import Submission
-from scripts.grade_corpus import make_sandbox
 from scripts.workers import workers
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,9 +26,8 @@ from grader.judge.grading import Grading
 from grader.judge.record import Record
 from grader.judge.rounds import Bracket
 from grader.judge.session import Session
+from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, Sandbox
-from grader.sandbox.docker import DockerSandbox
-from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 
 HEAD = """\
@@ -87,7 +86,7 @@ def _spread(values: list[float], digits: int = 0) -> str:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 def main(sandbox: str, rounds: int, files: tuple[Path, ...]) -> None:
     """Print the residuals of honest submissions."""
-    chosen: Sandbox = DockerSandbox() if sandbox == "docker" else ProcessSandbox()
+    chosen = make_sandbox(sandbox)
     for path in files:
         residuals(chosen, path, rounds)
 

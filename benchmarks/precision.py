@@ -25,10 +25,9 @@ from grader import stats
 from grader.judge import grade
 from grader.problem import Problem
 from grader.report import Report, Verdict
+from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, Sandbox
-from grader.sandbox.docker import DockerSandbox
 from grader.sandbox.pool import Pool
-from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -176,7 +175,7 @@ def grade_often(runs: Runs, sandbox: Sandbox, count: int, out: Path | None) -> N
 @click.option("--out", type=click.Path(path_type=Path))
 def main(runs: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
     """Grade honest kernels again and again, and print how far their scores lie apart."""
-    chosen: Sandbox = DockerSandbox() if sandbox == "docker" else ProcessSandbox()
+    chosen = make_sandbox(sandbox)
     done: dict[str, Runs] = {}
     for name in FILES:
         if not only or any(text in name for text in only):

@@ -59,12 +59,11 @@ def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
     """Microseconds, and calls per round, by benchmark case of one full grading."""
     from grader.judge import grade
     from grader.problem import Problem
-    from grader.sandbox.docker import DockerSandbox
-    from grader.sandbox.process import ProcessSandbox
+    from grader.sandbox import make_sandbox
     from grader.submission import Submission
 
     problem = Problem.load(ROOT / "problems" / "softmax")
-    sandbox = DockerSandbox() if sandbox_name == "docker" else ProcessSandbox()
+    sandbox = make_sandbox(sandbox_name)
     submission = Submission.read(file, problem.spec.limits.source_bytes)
     report = grade(problem, submission, sandbox=sandbox, device="cuda")
     return {

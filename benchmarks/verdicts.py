@@ -27,10 +27,10 @@ from grader.judge import grade
 from grader.judge.record import Device
 from grader.problem import Problem
 from grader.report import Report
+from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, Sandbox
 from grader.sandbox.pool import Pool
 from grader.submission import Submission
-from scripts.grade_corpus import make_sandbox
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("sandbox_start", "baseline", "load", "test", "benchmark", "total")

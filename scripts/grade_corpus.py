@@ -17,7 +17,6 @@ from collections import Counter
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -25,11 +24,9 @@ from grader.cli.corpus import Example, examples
 from grader.judge import grade
 from grader.problem import Problem
 from grader.report import Report, Verdict, one_line
-from grader.sandbox.base import Sandbox
+from grader.sandbox import Device, Sandbox, make_sandbox
 from grader.submission import Submission
 from scripts.workers import workers
-
-Device = Literal["cpu", "cuda"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBMISSIONS = ROOT / "submissions"
@@ -143,17 +140,6 @@ def graded(problem: Problem, example: Example, sandbox: str, device: Device) -> 
         traceback.print_exc()
         failure = f"{type(error).__name__}: {error}"
     return Graded(problem.name, example, report, failure, time.monotonic() - start)
-
-
-def make_sandbox(name: str) -> Sandbox:
-    """``docker`` or ``process``."""
-    if name == "docker":
-        from grader.sandbox.docker import DockerSandbox
-
-        return DockerSandbox()
-    from grader.sandbox.process import ProcessSandbox
-
-    return ProcessSandbox()
 
 
 @click.command()

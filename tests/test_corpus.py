@@ -11,8 +11,9 @@ from grader.cli.corpus import Example, examples
 from grader.cli.machine import cuda_missing
 from grader.problem import Problem
 from grader.report import Report, Verdict
+from grader.sandbox import Device, make_sandbox
 from grader.sandbox.base import Sandbox
-from scripts.grade_corpus import Device, grade_example, make_sandbox, problems
+from scripts.grade_corpus import grade_example, problems
 
 pytestmark = pytest.mark.slow
 

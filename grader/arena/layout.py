@@ -22,7 +22,6 @@ GUARD_BYTES = 512
 GATE_BYTES = 4
 """The first word of a block, an int32 in the guard that it begins with: the number of the last
 round whose inputs are all there. A stream of the runner's can wait for it."""
-MAX_LAYOUT_BYTES = 64 << 20
 
 _ELEMENTS: dict[str, tuple[str, int]] = {
     "fp64": ("float64", 8),

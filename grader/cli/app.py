@@ -137,7 +137,7 @@ def _own_fault(error: Exception) -> int:
         line = one_line(str(error), LINE_CHARS)
         print(
             f"grade: internal error, {type(error).__name__}: {line}\n"
-            "This is a fault of grade. GRADE_DEBUG=1 shows where it happened.",
+            "This is a bug in grade. GRADE_DEBUG=1 shows where it happened.",
             file=sys.stderr,
         )
     return 3

@@ -38,7 +38,8 @@ def baseline(desk: Desk, problem: str, device: str, sandbox_name: str) -> int:
 
     Grades our expert kernels from reference/PROBLEM, times every baseline and torch.compile, and
     writes reference/timings/GPU.json, where `grade practice` finds them. Exit status 0 when all was
-    recorded; 1 when an expert kernel was not accepted: then nothing is written.
+    recorded; another one when an expert kernel was not accepted: then nothing is
+    written.
     """
     from grader.cli.recorded import times_table
     from grader.cli.terminal import err, out, safe

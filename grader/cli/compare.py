@@ -38,7 +38,9 @@ STYLES: dict[Answer, str] = {
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--problem", metavar="PROBLEM", help="Needed where the files do not tell it.")
+@click.option(
+    "--problem", metavar="PROBLEM", help="The problem, if the files do not show which it is."
+)
 @device_option
 @sandbox_option
 @json_option

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grader.cli.machine import cuda_missing
+from grader.sandbox import Sandbox, make_sandbox
 
 if TYPE_CHECKING:
     from grader.board import Board
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from grader.judge.versus import Comparison
     from grader.judge.yardstick import Yardsticks
     from grader.report import Report
-    from grader.sandbox.base import Sandbox
 
 
 def _grade(*args: Any, **options: Any) -> Report:
@@ -55,16 +55,6 @@ def _docker_missing() -> str | None:
     return DockerSandbox.available()
 
 
-def _sandbox(name: str) -> Sandbox:
-    if name == "docker":
-        from grader.sandbox.docker import DockerSandbox
-
-        return DockerSandbox()
-    from grader.sandbox.process import ProcessSandbox
-
-    return ProcessSandbox()
-
-
 def _board(url: str | None, *, create: bool = False) -> Board:
     from grader.board import Board, default_url
 
@@ -88,7 +78,7 @@ class Desk:
     """`grader.judge.profile.profile`."""
     compare: Callable[..., Comparison] = _compare
     """`grader.judge.versus.versus`."""
-    sandbox: Callable[[str], Sandbox] = _sandbox
+    sandbox: Callable[[str], Sandbox] = make_sandbox
     """``docker`` or ``process`` → the sandbox."""
     board: Callable[..., Board] = _board
     """Database URL, or None for GRADE_DB or the user's data directory → the board, which must be

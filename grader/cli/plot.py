@@ -57,9 +57,9 @@ def plot(
 ) -> int:
     """Draw how fast FILES are for PROBLEM: time and rate over size, and a roofline.
 
-    FILES are graded as `grade practice` does. Without any, the best results on the board are drawn,
-    beside the times recorded on the same GPU. Exit status 1 when a file is not accepted; the others
-    are drawn all the same.
+    FILES are graded as `grade practice --full` does. Without any, the best results on the board are
+    drawn, beside the times recorded on the same GPU. Exit status 1 when a file is not accepted; the
+    others are drawn all the same.
     """
     from grader.cli.terminal import err
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--new-admin-token",
     is_flag=True,
-    help="Print a fresh token of the first admin, when his own is lost.",
+    help="Print a new token for the first admin, if the old one is lost.",
 )
 @click.pass_obj
 def serve(
@@ -86,7 +86,7 @@ def serve(
     except (SettingsError, run.CannotListen) as error:
         raise click.UsageError(str(error)) from None
     for name in Settings.unknown():
-        err().print(f"{name} is set, and is no setting", style="yellow", soft_wrap=True)
+        err().print(f"{name} is set, but there is no such setting", style="yellow", soft_wrap=True)
     loaded = load_problems(problems or _default_problems())
     url = db or os.environ.get("GRADE_DB") or default_url()
     services = Services.open(url, loaded, settings)

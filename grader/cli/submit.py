@@ -100,7 +100,7 @@ def submit(
         _refuse_local_options()
         return _submit_to(server, problem, file, gpu, as_json)
     if gpu is not None:
-        raise click.UsageError("--gpu: says which GPU of a server's; use it with --server")
+        raise click.UsageError("--gpu chooses a type of GPU on a server; use it with --server")
     name = check_user(user)
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
     board = desk.board(db, create=True)

@@ -59,8 +59,8 @@ def watch(desk: Desk, problem: str, file: Path, device: str, sandbox_name: str) 
 
     First comes whether it is right, then how fast it is and what the last change brought: faster,
     slower, the same, or unsure where too few rounds were timed or their times did not settle. Times
-    are rougher than those of `grade practice`. A save in the middle of a grading starts over.
-    Ctrl-C ends it.
+    are as rough as those of `grade practice` without --full. A save in the middle of a grading
+    starts over. Ctrl-C ends it.
     """
     from grader.cli.terminal import err, out
     from grader.sandbox.base import RunnerLimits

@@ -40,8 +40,7 @@ TICK_S = 1.0
 @click.option(
     "--token",
     metavar="TOKEN",
-    help="A worker's token [default: $GRADE_TOKEN, where other users of this machine do not see "
-    "it].",
+    help="A worker's token [default: $GRADE_TOKEN, which other users of this machine cannot see].",
 )
 @click.option(
     "--problems",

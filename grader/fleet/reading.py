@@ -60,7 +60,7 @@ class Reader:
             return _job(row, connection.scalar(_POSITION, number) if waits else None)
 
     def queue(self) -> list[Job]:
-        """The unfinished jobs: those in hand, then those that wait, in the order of the queue."""
+        """The jobs in flight: those in hand, then those that wait, in the order of the queue."""
         found = self._jobs(jobs.c.state.in_(IN_FLIGHT))
         waiting = [row for row in found if row["state"] == State.QUEUED]
         return [_job(row, None) for row in found if row["state"] != State.QUEUED] + [

@@ -4,8 +4,8 @@
 
 It reads an `Order` per line on stdin and answers with `Word`s, one per line, on stdout: `ready`
 once, then for each order any number of `progress` and one `report` or `failure`. It has torch
-imported and keeps a warm sandbox for the next submission to the same problem. SIGTERM or the end of
-stdin ends it at once, with whatever it is doing; its sandboxes end with it.
+imported and keeps a warm sandbox for the next submission to a problem with the same limits. SIGTERM
+or the end of stdin ends it at once, with whatever it is doing; its sandboxes end with it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from grader.judge import Progress, grade
 from grader.judge.record import Device
 from grader.problem import Problem, ProblemError
 from grader.report import Report, one_line
+from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, Sandbox, SandboxError
 from grader.submission import Language, Submission
 
@@ -164,7 +165,7 @@ def main() -> None:
         except BrokenPipeError:
             raise SystemExit(1) from None  # nobody listens any more
 
-    bench = Bench(_sandbox(options.sandbox), device, tell)
+    bench = Bench(make_sandbox(options.sandbox), device, tell)
     try:
         tell(Word(ready=Ready(gpu=_gpu(device))))
         while True:
@@ -216,16 +217,6 @@ def _end(number: int, _frame: FrameType | None) -> None:
     """Unwind, once: a second signal shall not interrupt the unwinding."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)
-
-
-def _sandbox(name: str) -> Sandbox:
-    if name == "docker":
-        from grader.sandbox.docker import DockerSandbox
-
-        return DockerSandbox()
-    from grader.sandbox.process import ProcessSandbox
-
-    return ProcessSandbox()
 
 
 def _gpu(device: Device) -> str | None:

@@ -1,7 +1,7 @@
 """Our own PyTorch code on the same cases, timed before any submission is loaded.
 
 Once a submission runs, it could slow the machine down while a baseline is timed; so it does not
-run yet.
+run yet. Only a quick grading, which is of one's own code, tests first and times baselines then.
 """
 
 from __future__ import annotations

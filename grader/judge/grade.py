@@ -62,7 +62,7 @@ def grade(
     report = partial(_report, problem, submission, sandbox, device, master, effort, record)
     try:
         return report()
-    except Exception as error:  # noqa: BLE001 - as above: numbers that nothing can be made of
+    except Exception as error:  # noqa: BLE001 - numbers that nothing can be made of
         _blame_us(record, error)
         return report()
 
@@ -214,7 +214,8 @@ def _report(
     every = [*problem.spec.tests, *problem.spec.benchmarks]
     left_out = sum(case.device == "cuda" and device == "cpu" for case in every)
     if left_out and verdict is not None:
-        record.notes.append(f"{left_out} cases need a GPU and were not run here")
+        cases = "case needs" if left_out == 1 else "cases need"
+        record.notes.append(f"{left_out} {cases} a GPU; not run here")
     report = Report(
         problem=problem.name,
         problem_digest=problem.digest,

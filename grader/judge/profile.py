@@ -20,6 +20,7 @@ import torch
 
 from grader.judge.bound import Rates, explain
 from grader.judge.cases import seed_for
+from grader.judge.clock import COLD_L2
 from grader.judge.environment import gpu_name, measure_ceilings
 from grader.judge.exclusive import exclusive
 from grader.judge.findings import (
@@ -49,8 +50,6 @@ from grader.submission import Submission
 
 LIMIT_S = 400.0
 """For the profile itself: the profiler, the disassembler, and `ncu`, which starts a process."""
-COLD_L2 = 3
-"""All sets together are at least this many times the L2 cache, as in a grading."""
 LEAST_SETS, MOST_SETS = 4, 32
 MEMORY_SHARE = 0.1
 """Of the device memory, for one copy of the sets; the judge holds three."""

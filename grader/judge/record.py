@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from grader.judge.verdict import Fault
 from grader.report import CaseResult
+from grader.sandbox.base import Device as Device
 
-Device = Literal["cpu", "cuda"]
 Effort = Literal["full", "quick"]
 """How long to measure: `full` is for ranking, `quick` for a person at work."""
 

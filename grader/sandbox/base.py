@@ -7,16 +7,32 @@ passes between them; what the runner prints is kept for a person to read.
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
     from grader.problem.spec import Limits
 
 Device = Literal["cpu", "cuda"]
+
+
+def exit_on_signals() -> None:
+    """Unwind on SIGTERM and SIGHUP, where nobody else handles them, so that what must be ended at
+    the exit is ended."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 class SandboxError(Exception):

@@ -14,22 +14,27 @@ import os
 import secrets
 import select
 import shutil
-import signal
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from socket import SocketIO
-from types import FrameType
 
 import docker
 from docker.types import LogConfig, Mount, Ulimit
 from docker.utils.socket import frames_iter
 
 from grader.sandbox import images
-from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import (
+    Device,
+    Ending,
+    Runner,
+    RunnerLimits,
+    Sandbox,
+    SandboxError,
+    exit_on_signals,
+)
 from grader.sandbox.engine import FAULTS, client, engine, engine_errors
 from grader.sandbox.host import device_nodes
 from grader.sandbox.output import Output
@@ -303,16 +308,9 @@ def _stop_live_on_exit() -> None:
     """Containers end with us on a normal exit and on SIGTERM; `sweep` has the rest."""
     atexit.unregister(_stop_live)
     atexit.register(_stop_live)
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _exit_on_signal)
+    exit_on_signals()
 
 
 def _stop_live() -> None:
     for runner in list(_live):
         runner.stop()
-
-
-def _exit_on_signal(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)

@@ -8,15 +8,21 @@ in the background: a start beside a grading would disturb the times that are mea
 from __future__ import annotations
 
 import atexit
-import signal
-import sys
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Self
 
-from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import (
+    Device,
+    Ending,
+    Runner,
+    RunnerLimits,
+    Sandbox,
+    SandboxError,
+    exit_on_signals,
+)
 
 
 class Pool(Sandbox):
@@ -38,7 +44,7 @@ class Pool(Sandbox):
         self._closed = False
         self._waiting: deque[Future[Runner]] = deque()
         self._starters = ThreadPoolExecutor(size, thread_name_prefix="grade-pool")
-        _exit_on_signals()
+        exit_on_signals()
         atexit.register(self.close)
         for _ in range(size):
             self._start_next()
@@ -139,15 +145,3 @@ class _Lent(Runner):
         if self._once.acquire(blocking=False):  # never given back: the first stop counts
             self._pool._returned(self)
         return ending
-
-
-def _exit_on_signals() -> None:
-    """Unwind on SIGTERM and SIGHUP, where nobody else handles them, so that pools are closed."""
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _exit)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)

@@ -13,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from grader.fleet import State
 from grader.server import api, markdown, views
+from grader.server.accounts import SESSION
 from grader.server.colours import coloured
 from grader.server.frame import STATIC, piece, render
 from grader.server.fresh import Fresh
@@ -21,9 +22,6 @@ from grader.server.guard import COOKIE, Caller, Tools, check_csrf, csrf_field, f
 from grader.server.race import FRESH_S, on_record
 from grader.server.replies import Words
 from grader.server.views import Views
-
-SESSION_S = 12 * 3600
-"""How long a browser keeps the session's cookie; the session itself ends then, too."""
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -301,7 +299,7 @@ def page_open_session(
         return render(request, "login.html", status=401, to=_own(to), message=message)
     answer = RedirectResponse(_own(to), 303)
     answer.set_cookie(
-        COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict",
+        COOKIE, session, max_age=int(SESSION.total_seconds()), httponly=True, samesite="strict",
         secure=request.url.scheme == "https",
     )  # fmt: skip
     return answer

@@ -244,5 +244,5 @@ class Life(RuleBasedStateMachine):
         assert [j.submission_id for j in self.ledger.held()] == sorted(held)
 
 
-Life.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Life.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestLife = Life.TestCase

@@ -92,7 +92,6 @@ def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
 
     @settings(
         max_examples=EXAMPLES[who],
-        deadline=None,
         database=None,
         derandomize=True,
         phases=[Phase.explicit, Phase.generate],
