@@ -55,6 +55,8 @@ class ProblemCode:
         generator = torch.Generator(device=self.device).manual_seed(seed)
         try:
             values = self._generate(generator, call=call, **case.params)
+        except torch.cuda.OutOfMemoryError:
+            raise
         except Exception as error:
             raise self._blame("inputs.py", f"generate() for case '{case.name}'", error) from error
         if case.name not in self._checked:

@@ -51,13 +51,18 @@ def grade(
     times are the runner's word, roughly, and are not ranked.
 
     A runner that looks like one that killed itself may have been killed by another, such as the
-    kernel of a host without memory. It is graded once more, and twice is its own doing.
+    kernel of a host without memory. Unless more was wrong, it is graded once more, on other inputs;
+    and twice is its own doing.
     """
-    master = secrets.randbits(53) if seed is None else seed
-    run = partial(_run, problem, submission, sandbox, device, master, benchmarks, effort, progress)
-    record = _recorded(run)
-    if any(fault.killed for fault in record.faults):
-        record = _recorded(run)
+
+    def run() -> tuple[int, Record]:
+        master = secrets.randbits(53) if seed is None else seed
+        given = (problem, submission, sandbox, device, master, benchmarks, effort, progress)
+        return master, _recorded(partial(_run, *given))
+
+    master, record = run()
+    if record.faults and all(fault.killed for fault in record.faults):
+        master, record = run()
         record.notes.append("graded twice: the first time, its runner was killed")
     report = partial(_report, problem, submission, sandbox, device, master, effort, record)
     try:
@@ -149,7 +154,8 @@ def _examine(
                 grading.end_rehearsal()
             cases = problem.cases("benchmark", device)
             _cases(partial(benchmark, grading), cases, "benchmark", progress, record)
-    except RuntimeError as error:  # a driver or an allocator that has no memory left for us
+    # A driver or an allocator that has no memory left for us, or for the problem's own code.
+    except (RuntimeError, ProblemError) as error:
         if (fault := grading.hoarding()) is None:
             raise
         raise SubmissionFault(fault) from error

@@ -92,6 +92,8 @@ class Session:
 
     def take(self, sequence: int, limit_s: float, what: str) -> Reply:
         """Wait for the reply to a request; see `ask`."""
+        if time.monotonic() >= self._deadline:  # also where every reply comes at once
+            raise self._late(False, limit_s, what)
         try:
             reply = self._receive(limit_s, what)
         except WireClosed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import tempfile
 import time
@@ -15,6 +16,7 @@ import pytest
 from grader.judge import Progress, grade, grading
 from grader.judge.block import new_arena
 from grader.judge.record import Device
+from grader.judge.verdict import Fault
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
 from grader.sandbox.base import Runner, RunnerLimits, SandboxError
@@ -43,7 +45,7 @@ def test_a_cpu_result_is_never_ranked_nor_scored(judge: Judge) -> None:
     report = judge(HONEST, benchmarks=True)
     assert not report.ranked
     assert report.score_us is None
-    assert any("need a GPU" in note for note in report.notes)
+    assert "1 case needs a GPU; not run here" in report.notes
 
 
 def test_outputs_may_be_returned_and_the_report_says_so(judge: Judge) -> None:
@@ -277,6 +279,56 @@ def test_one_that_kills_itself_does_so_twice(judge: Judge) -> None:
     assert report.verdict is Verdict.RUNTIME_ERROR
     assert "SIGKILL" in report.reason
     assert any("graded twice" in note for note in report.notes)
+
+
+def test_who_kills_himself_knows_nothing_of_the_second_inputs(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, randbits = iter([5, 6]), secrets.randbits
+    monkeypatch.setattr(secrets, "randbits", lambda k: next(drawn) if k == 53 else randbits(k))
+    report = judge("""
+        import os, signal
+        def scale(x, total, factor, out):
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    assert any("graded twice" in note for note in report.notes)
+    assert report.seed == 6
+
+
+def test_who_was_wrong_before_he_was_killed_is_not_graded_again(judge: Judge) -> None:
+    report = judge("""
+        import os, signal
+        calls = []
+        def scale(x, total, factor, out):
+            calls.append(1)
+            if len(calls) > 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            out.zero_()
+    """)
+    assert report.verdict is Verdict.RUNTIME_ERROR
+    assert not any("graded twice" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("broken", ["inputs", "reference"])
+def test_a_problem_that_fails_for_want_of_memory_is_held_against_who_holds_it(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    kept = grading.Grading.test
+
+    def fail(self: grading.Grading, *arguments: Any) -> Any:
+        function = "_generate" if broken == "inputs" else "reference"
+        monkeypatch.setattr(self.code, function, out_of_memory)
+        return kept(self, *arguments)
+
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+
+    monkeypatch.setattr(grading.Grading, "test", fail)
+    with pytest.raises(ProblemError, match="ALLOC_FAILED"):
+        judge(HONEST)
+    held = Fault(Verdict.MEMORY_LIMIT_EXCEEDED, "the submission holds it all")
+    monkeypatch.setattr(grading.Grading, "hoarding", lambda _: held)
+    assert judge(HONEST).verdict is Verdict.MEMORY_LIMIT_EXCEEDED
 
 
 def test_what_fails_before_the_load_is_not_the_submissions(
