@@ -39,10 +39,10 @@ from grader.judge.record import Record
 from grader.judge.rounds import Bracket, capture, lend
 from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
+from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, SandboxError
 from grader.stats import median
 from grader.submission import Submission
-from scripts.grade_corpus import make_sandbox
 
 CALLED = 0
 """The set that lone rounds call: of a whole round it is published first."""
