@@ -184,7 +184,7 @@ class Bench:
         """Inputs of set i in round `index`, from their own seed."""
         path = ("benchmark", self.case.name, self.calls, self.captures, index, i)
         seed = seed_for(self.grading.master, *path)
-        values = self.grading.code.inputs(self.case, seed)
+        values = self.grading.code.inputs(self._case_of(index, i), seed)
         for name, value in self.loan.scalars.items():
             if values[name] != value:  # the runner was told the scalars once
                 raise ProblemError(
@@ -193,6 +193,14 @@ class Bench:
                     "nothing but the case's parameters"
                 )
         return values
+
+    def _case_of(self, index: int, i: int) -> Case:
+        """The case; or for one set of each whole round one of its variants, each in its turn."""
+        master, path = self.grading.master, ("variant", self.case.name, self.calls, self.captures)
+        others = self.grading.problem.variants(self.case)
+        if not others or index < 0 or seed_for(master, *path, index) % self.calls != i:
+            return self.case
+        return others[(seed_for(master, *path) + index) % len(others)]
 
     def _expect_right(self, chosen: list[int], is_thorough: bool) -> None:
         """Check every output of a round, and one set through every gate. Raises

@@ -64,6 +64,10 @@ class Problem:
         every = self.spec.tests if kind == "test" else self.spec.benchmarks
         return [case for case in every if case.device in ("any", device)]
 
+    def variants(self, case: Case) -> list[Case]:
+        """A benchmark with other values of its parameters, as the spec's `variants` names them."""
+        return rules.variants(self.spec, case)
+
     def shape(self, argument: Argument, case: Case) -> tuple[int, ...]:
         """Shape of a tensor argument in a case; empty for scalars and lists."""
         return rules.shape(argument, case)

@@ -40,13 +40,15 @@ def check(spec: Spec) -> None:
     """Raise `ProblemError` with the first thing that is wrong."""
     _check_arguments(spec)
     for where, case in _cases(spec):
-        _check_params(where, case)
+        _check_params(f"{where}.params", case)
     _check_case_names(spec)
     for name in spec.tolerances:
         if name not in DTYPES:
             raise ProblemError(f"tolerances.{name}: no such dtype{_hint(name, DTYPES)}")
     for where, case in _cases(spec):
         _check_case(spec, where, case)
+    for case in spec.benchmarks:
+        _check_variants(spec, case)
     _check_cuda_dtypes(spec)
 
 
@@ -67,6 +69,16 @@ def dtype(argument: Argument, case: Case) -> str:
             f"{_hint(str(value), DTYPES)}"
         )
     return str(value)
+
+
+def variants(spec: Spec, case: Case) -> list[Case]:
+    """A benchmark with each of the spec's `variants` in place of its own value."""
+    return [
+        case.model_copy(update={"params": case.params | {name: value}})
+        for name, values in spec.variants.items()
+        for value in values
+        if value != case.params[name]
+    ]
 
 
 def shape(argument: Argument, case: Case) -> tuple[int, ...]:
@@ -160,7 +172,7 @@ def _check_argument(where: str, argument: Argument) -> None:
 
 def _check_params(where: str, case: Case) -> None:
     for name, value in case.params.items():
-        path = f"{where}.params.{name}"
+        path = f"{where}.{name}"
         if not _PARAM.fullmatch(name) or keyword.iskeyword(name):
             raise ProblemError(f"{path}: a parameter is named in letters, digits and underscores")
         if name in RESERVED_PARAMS:
@@ -223,6 +235,25 @@ def _check_tolerance(spec: Spec, argument: Argument, case: Case) -> None:
         raise ProblemError(
             f"tolerances: none for {name}, the dtype of '{argument.name}' in case '{case.name}'"
         )
+
+
+def _check_variants(spec: Spec, case: Case) -> None:
+    for name in spec.variants:
+        if name not in case.params:
+            hint = _hint(name, case.params)
+            raise ProblemError(f"variants.{name}: no parameter of case '{case.name}'{hint}")
+    for other in variants(spec, case):
+        _check_params("variants", other)
+        for argument in spec.args:
+            if _form(argument, case) != _form(argument, other):
+                raise ProblemError(
+                    f"variants: must not change '{argument.name}' of case '{case.name}', its shape "
+                    "or its dtype"
+                )
+
+
+def _form(argument: Argument, case: Case) -> tuple[str, tuple[int, ...]]:
+    return dtype(argument, case), shape(argument, case)
 
 
 @contextmanager

@@ -127,3 +127,7 @@ class Spec(_Strict):
     the GPU's name: ``H100`` or ``A100 80GB``. None takes any worker."""
     tests: list[Case] = Field(min_length=1)
     benchmarks: list[Case] = Field(min_length=1)
+    variants: dict[str, list[Any]] = Field(default_factory=dict)
+    """Other values of a benchmark's parameter, such as other distributions; shapes and dtypes must
+    stay. In every round the inputs of one set, which nobody knows, are drawn with one of these, so
+    that code that is right for the usual inputs only is found."""

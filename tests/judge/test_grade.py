@@ -131,6 +131,27 @@ def test_writing_beside_an_output_is_a_broken_rule(judge: Judge) -> None:
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.MEMORY_TAMPERED)
 
 
+def test_benchmarks_draw_other_inputs_too(judge: Judge) -> None:
+    """Code that is right for what a benchmark usually draws, and knows when it is timed."""
+    spec = SPEC.replace("{n: 4096, dtype: fp32}", "{n: 4096, dtype: fp32, far: 0}")
+    inputs = INPUTS.replace("n, dtype)", "n, dtype, far=0)").replace(
+        "    return", "    x += 1000 * far\n    return"
+    )
+    near = """
+        def scale(x, total, factor, out):
+            total += x
+            out.copy_(x.clamp(max=100) * factor)
+    """
+    for kernel, variants, verdict in (
+        (near, "", Verdict.ACCEPTED),
+        (near, "variants: {far: [1]}", Verdict.WRONG_ANSWER),
+        (HONEST, "variants: {far: [1]}", Verdict.ACCEPTED),
+    ):
+        report = judge(kernel, benchmarks=True, spec=spec + variants, inputs=inputs)
+        assert report.verdict is verdict
+    assert all(case.kind == "test" or case.status == "passed" for case in report.cases)
+
+
 def test_work_after_done_is_a_broken_rule(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grading, "GRACE_S", 5.0)  # a busy machine may hold the thread up
     report = judge("""

@@ -11,7 +11,7 @@ import pytest
 
 from grader.problem import Problem, ProblemError
 from grader.problem.load import FILE_BYTES
-from tests.problem.conftest import MakeFolder
+from tests.problem.conftest import YAML, MakeFolder
 
 
 def test_a_valid_folder(make_folder: MakeFolder) -> None:
@@ -319,3 +319,32 @@ def test_an_output_of_integers_needs_no_tolerance(make_folder: MakeFolder) -> No
     """It must be exact, whatever one might allow."""
     problem = Problem.load(make_folder("cols: 3, dtype: fp32", "cols: 3, dtype: int32"))
     assert "int32" not in problem.spec.tolerances
+
+
+def with_variants(make_folder: MakeFolder, text: str) -> Problem:
+    folder = make_folder()
+    yaml = YAML.replace("dtype: fp32}", "dtype: fp32, values: normal}") + f"variants:\n  {text}\n"
+    (folder / "problem.yaml").write_text(yaml)
+    return Problem.load(folder)
+
+
+def test_variants_are_the_benchmarks_with_other_values(make_folder: MakeFolder) -> None:
+    problem = with_variants(make_folder, "values: [large, normal, masked]")
+    (case,) = problem.spec.benchmarks
+    assert [other.params["values"] for other in problem.variants(case)] == ["large", "masked"]
+    assert all(other.params["rows"] == case.params["rows"] for other in problem.variants(case))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vales: [large]", "variants.vales: no parameter of case 'large'; did you mean 'values'?"),
+        ("rows: [1]", "variants: must not change 'x' of case 'large', its shape or its dtype"),
+        ("dtype: [bf16]", "variants: must not change 'x' of case 'large', its shape or its dtype"),
+        ("values: [[large]]", "variants.values: must be a number, true or false, or a word"),
+    ],
+)
+def test_variants_that_cannot_be(make_folder: MakeFolder, text: str, message: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        with_variants(make_folder, text)
+    assert message in str(caught.value)
