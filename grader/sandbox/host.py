@@ -100,6 +100,11 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
     return environment
 
 
+def gpu_nodes() -> list[Path]:
+    """The device nodes of this host's GPUs."""
+    return sorted(Path("/dev").glob("nvidia[0-9]*"))
+
+
 def device_nodes(device: Device) -> list[Path]:
     """The device nodes a runner needs: none on a CPU, else the driver's and the chosen GPU's.
 
@@ -109,7 +114,7 @@ def device_nodes(device: Device) -> list[Path]:
     if device == "cpu":
         return []
     chosen = chosen_node()
-    gpus = [chosen] if chosen else sorted(Path("/dev").glob("nvidia[0-9]*"))
+    gpus = [chosen] if chosen else gpu_nodes()
     drivers = [Path("/dev") / n for n in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")]
     capabilities = sorted(Path("/dev/nvidia-caps").glob("*"))
     return [node for node in [*gpus, *drivers, *capabilities] if node.exists()]

@@ -22,6 +22,7 @@ from grader.sandbox import conformance, docker, images, owner, sweep
 from grader.sandbox.base import Ending, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, Bench
 from grader.sandbox.engine import engine
+from grader.sandbox.host import gpu_nodes
 from grader.sandbox.output import END_BYTES
 from grader.wire import WireClosed, receive_reply, send_request
 
@@ -370,3 +371,22 @@ def wheel(folder: Path) -> None:
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n")
+
+
+@pytest.mark.parametrize(
+    ("processors", "gpus", "share"), [(16, 1, 15), (64, 4, 15), (8, 8, 1), (1, 1, 1), (16, 0, 15)]
+)
+def test_processors_are_shared_out_by_gpus(processors: int, gpus: int, share: int) -> None:
+    engine = {"CpuCfsQuota": True, "NCPU": processors}
+    assert docker._nano_cpus(engine, gpus) == share * 10**9
+    assert docker._nano_cpus(engine | {"CpuCfsQuota": False}, gpus) is None
+
+
+def test_a_runner_on_a_gpu_has_its_share_of_the_processors(tmp_path: Path) -> None:
+    image = images.Image("any", "python", [], {})
+    with engine() as api:
+        ours = docker._host_config(api, image, LIMITS, "cuda", tmp_path)
+        share = docker._nano_cpus(api.info(), len(gpu_nodes()))
+        assert share is not None
+        assert ours["NanoCpus"] == share
+        assert not docker._host_config(api, image, LIMITS, "cpu", tmp_path).get("NanoCpus")
