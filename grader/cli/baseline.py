@@ -114,7 +114,7 @@ def _timings(
             if case.time_us is not None and case.name in cases:
                 cases[case.name][expert.name] = case.time_us
     times = ProblemTimes(
-        digest=problem.digest,
+        digest=problem.times_digest,
         environment=sticks.environment,
         experts=[expert.name for expert in experts],
         cases={

@@ -51,7 +51,7 @@ class ProblemTimes(_Strict):
     """The times of one problem on one GPU."""
 
     digest: Digest
-    """The problem's version; another version's times say nothing of this one's."""
+    """`Problem.times_digest`: where that is another, these times say nothing of the problem's."""
     environment: Environment
     experts: list[Word]
     """The names in `cases` that are our own kernels: files of `reference/<problem>/`."""
@@ -141,7 +141,7 @@ def save(folder: Path, timings: Timings) -> Path:
 
 
 def recorded(problem: Problem) -> list[Recorded]:
-    """Every record of this version of a problem, GPUs first, in order of the hardware's name.
+    """Every record of what a problem times, GPUs first, in order of the hardware's name.
 
     Raises `ProblemError` when a file beside them is no record.
     """
@@ -153,7 +153,7 @@ def recorded(problem: Problem) -> list[Recorded]:
             ceilings=timings.ceilings,
         )
         for timings in map(_read, sorted(folder_of(problem).glob("*.json")))
-        if (times := timings.problems.get(problem.name)) and times.digest == problem.digest
+        if (times := timings.problems.get(problem.name)) and times.digest == problem.times_digest
     ]
     return sorted(found, key=lambda one: (one.device == "cpu", one.hardware))
 

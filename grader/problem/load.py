@@ -38,6 +38,8 @@ class Problem:
     spec: Spec
     digest: str
     """sha256, hex, over the names and contents of the four files: the problem's version."""
+    times_digest: str
+    """sha256, hex, over what its times depend on: arguments, benchmarks, reference and inputs."""
     statement: str
     """Markdown."""
 
@@ -57,7 +59,11 @@ class Problem:
         contents = {file: _read(folder / file) for file in FILES}
         spec = _spec(folder / "problem.yaml", contents["problem.yaml"])
         statement = _decode(folder / "statement.md", contents["statement.md"])
-        return cls(folder, name, spec, _digest(contents), statement)
+        timed = spec.model_dump_json(include={"args", "benchmarks"}, exclude_defaults=True).encode()
+        times_digest = _digest(
+            {"timed": timed} | {file: contents[file] for file in ("reference.py", "inputs.py")}
+        )
+        return cls(folder, name, spec, _digest(contents), times_digest, statement)
 
     def cases(self, kind: Literal["test", "benchmark"], device: str) -> list[Case]:
         """The cases to run on `device` (``cpu`` or ``cuda``), in spec order."""

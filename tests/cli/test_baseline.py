@@ -94,7 +94,7 @@ def test_everything_is_recorded_and_shown(
     assert times["cases"] == {"small": {"eager": 100.0, "compiled": 60.333, "wide.py": 40.0}}
     assert times["experts"] == ["wide.py"]
     assert times["environment"]["driver"] == "580.1"
-    assert times["digest"] == Problem.load(problem).digest
+    assert times["digest"] == Problem.load(problem).times_digest
     for word in ("small", "compiled", "wide.py", "60.33", "nvidia-h100-80gb-hbm3.json"):
         assert word in out
 
@@ -171,7 +171,7 @@ def test_a_broken_record_is_the_users_to_mend(measuring: Shell, problem: Path) -
 
 def record(problem: Path, hardware: str) -> None:
     times = ProblemTimes(
-        digest=Problem.load(problem).digest,
+        digest=Problem.load(problem).times_digest,
         environment=ENVIRONMENT,
         experts=["wide.py"],
         cases={"small": {"eager": 100.0, "compiled": 60.0, "wide.py": 20.0}},
@@ -214,7 +214,8 @@ def test_the_record_of_another_version_is_not_shown(
     shell: Shell, problem: Path, kernel: Path
 ) -> None:
     record(problem, H100)
-    (problem / "statement.md").write_text("# Another\n")
+    with (problem / "reference.py").open("a") as file:
+        file.write("# another\n")
     shell.judge.changes = {"cases": [result(50.0)]}
     _, out, _ = shell("practice", problem, kernel)
     assert "recorded on" not in out

@@ -410,7 +410,7 @@ def record(problem: Path, ceilings: timings.Ceilings | None = None) -> None:
         measured_at=datetime.now(UTC),
     )
     times = timings.ProblemTimes(
-        digest=found.digest,
+        digest=found.times_digest,
         environment=environment,
         experts=["kernel.py"],
         cases={"small": {"eager": 20.0, "kernel.py": 9.0}},

@@ -571,7 +571,9 @@ def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
         seeds.append(seed)
         return {}
 
-    grading: Any = SimpleNamespace(master=1, code=SimpleNamespace(inputs=inputs))
+    problem = SimpleNamespace(variants=lambda _: [])
+    code = SimpleNamespace(inputs=inputs)
+    grading: Any = SimpleNamespace(master=1, code=code, problem=problem)
     loan: Any = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 4), scalars={})
     for captures in (True, False):
         one = Bench.__new__(Bench)
@@ -579,6 +581,25 @@ def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
         one.captures = captures
         one.inputs(3, 2)
     assert len(set(seeds)) == 2
+
+
+def test_one_set_of_every_whole_round_is_of_another_kind_in_turn() -> None:
+    others = [Case(name="any", params={"values": kind}) for kind in ("large", "masked", "equal")]
+    bench = Bench.__new__(Bench)
+    bench.case, bench.captures = Case(name="any", params={"values": "normal"}), True
+    bench.loan = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 20))  # type: ignore[assignment]
+    problem = SimpleNamespace(variants=lambda _: others)
+    bench.grading = SimpleNamespace(master=1, problem=problem)  # type: ignore[assignment]
+    odd = [
+        [(i, case.params["values"]) for i in range(20) if (case := bench._case_of(n, i)) in others]
+        for n in range(12)
+    ]
+    assert all(len(one) == 1 for one in odd)
+    kinds = [kind for ((_, kind),) in odd]
+    assert len({*kinds[:3]}) == 3
+    assert kinds == kinds[:3] * 4
+    assert len({i for ((i, _),) in odd}) > 5, "in another place each time"
+    assert all(bench._case_of(-10, i) is bench.case for i in range(20)), "not where it is alone"
 
 
 def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> None:

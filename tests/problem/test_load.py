@@ -348,3 +348,22 @@ def test_variants_that_cannot_be(make_folder: MakeFolder, text: str, message: st
     with pytest.raises(ProblemError) as caught:
         with_variants(make_folder, text)
     assert message in str(caught.value)
+
+
+def test_what_its_times_depend_on_has_a_digest_of_its_own(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+
+    def after(file: str, old: str, new: str) -> tuple[bool, bool]:
+        """Whether its version, and what its times depend on, are others after a change."""
+        before, text = Problem.load(folder), (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new))
+        changed = Problem.load(folder)
+        return changed.digest != before.digest, changed.times_digest != before.times_digest
+
+    assert after("statement.md", "Scale", "Twice") == (True, False)
+    assert after("problem.yaml", "rows: 2, cols: 99", "rows: 3, cols: 99") == (True, False)
+    assert after("problem.yaml", "atol: 1e-6", "atol: 2e-6") == (True, False)
+    assert after("problem.yaml", "rows: 4096", "rows: 2048") == (True, True)
+    assert after("reference.py", "x * 2", "2 * x") == (True, True)
+    assert after("inputs.py", "...", "pass") == (True, True)
