@@ -17,31 +17,28 @@ if TYPE_CHECKING:
 @click.command()
 def problems() -> None:
     """List the problems that a bare name finds."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
+    from grader.cli.fitting import Column, Fitting, numbers
     from grader.cli.terminal import err, out
     from grader.problem import Problem, ProblemError
 
-    table = Table("problem", "what to compute", "tests", "benchmarks", box=box.SIMPLE_HEAD)
+    found = []
     for folder in problem_folders():
         try:
-            problem = Problem.load(folder)
+            found.append(Problem.load(folder))
         except ProblemError as error:
             err().print(str(error), style="red", soft_wrap=True)
-            continue
-        spec = problem.spec
-        table.add_row(
-            Text(problem.name, "bold"),
-            spec.summary,
-            f"{len(spec.tests)}",
-            f"{len(spec.benchmarks)}",
-        )
-    if not table.row_count:
+    if not found:
         roots = " or ".join(map(str, problem_roots()))
         raise click.UsageError(f"no problems below {roots}")
-    out().print(table)
+    columns = [
+        Column("problem", [Text(problem.name, "bold") for problem in found]),
+        Column("what to compute", [Text(p.spec.summary) for p in found], 1, wraps_at=30),
+        numbers("tests", [Text(f"{len(problem.spec.tests)}") for problem in found], turn=2),
+        numbers("benchmarks", [Text(f"{len(p.spec.benchmarks)}") for p in found], turn=2),
+    ]
+    out().print(Fitting(columns))
 
 
 @click.command()

@@ -116,6 +116,18 @@ def test_problems_lists_good_ones_and_says_what_is_wrong_with_others(
     assert "problems/broken/" in err
 
 
+@pytest.mark.parametrize("width", [20, 30, 60])
+def test_a_name_that_must_be_typed_is_never_cut(
+    shell: Shell, problem: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", f"{width}")
+    problem.rename(problem.with_name("twice_as_much_and_on"))
+    _, out, _ = shell("problems")
+    assert "twice_as_much_and_on" in out
+    assert ("Write twice x." in out) == (width > 30)
+    assert "…" not in out
+
+
 def test_show(shell: Shell, problem: Path) -> None:
     status, out, _ = shell("show", "double")
     assert status == 0
