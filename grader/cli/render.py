@@ -6,15 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich import box
-from rich.cells import chop_cells
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from grader.cli.fitting import Column, Fitting, numbers
 from grader.cli.terminal import safe
-from grader.report import LOG_BYTES, UNTOLD, CaseResult, Mismatch, Report, Verdict, escape
+from grader.report import LOG_BYTES, UNTOLD, CaseResult, Mismatch, Report, Verdict
 
 LOG_ROWS = 12
 BAR_CELLS = 8
@@ -356,17 +355,14 @@ def _stages(stages_s: dict[str, float]) -> Text:
 
 def _log(log: str, width: int) -> Panel:
     """Its end, where a traceback is: no more rows than `LOG_ROWS`, however long its lines are."""
-    rows = [row for line in log.strip("\n").split("\n") for row in _folded(line, width - 4)]
-    cut = f", its last {LOG_ROWS} rows; --json shows more" if len(rows) > LOG_ROWS else ""
+    rows = safe(log.strip("\n"), LOG_BYTES).wrap(Console(), width - 4)
+    title = "what the submission printed"
+    if len(rows) > LOG_ROWS:
+        title = f"the last {LOG_ROWS} rows that it printed; --json has more"
     return Panel(
-        Text("\n".join(rows[-LOG_ROWS:])),
-        title=Text(f"what the submission printed{cut}", "dim"),
+        Group(*rows[-LOG_ROWS:]),
+        title=Text(title, "dim"),
         title_align="left",
         border_style="dim",
         box=box.ROUNDED,
     )
-
-
-def _folded(line: str, width: int) -> list[str]:
-    """A line as the rows that it takes on a terminal."""
-    return chop_cells(escape(line, LOG_BYTES).expandtabs(), width) or [""]

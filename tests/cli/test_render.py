@@ -156,7 +156,7 @@ def test_a_time_that_did_not_settle_is_marked_and_so_is_what_it_is_held_against(
 
 def test_only_the_end_of_a_long_log(make_report: MakeReport) -> None:
     text = shown(make_report(log="".join(f"line {i}\n" for i in range(40))))
-    assert "its last 12 rows; --json shows more" in text
+    assert "the last 12 rows that it printed; --json has more" in text
     assert "line 39" in text
     assert "line 27" not in text
 
@@ -164,7 +164,7 @@ def test_only_the_end_of_a_long_log(make_report: MakeReport) -> None:
 def test_long_lines_of_a_log_take_no_more_rows_than_short_ones(make_report: MakeReport) -> None:
     log = "".join(f"{i:03}\t" + "x" * 215 + "\n" for i in range(40)) + "ValueError: end\n"
     text = shown(make_report(log=log), 60)
-    rows = text[text.index("what the submission printed") :].split("╰")[0].splitlines()
+    rows = text[text.index("rows that it printed; --json has more ─") :].split("╰")[0].splitlines()
     assert len(rows) == 1 + LOG_ROWS
     assert "ValueError: end" in rows[-1]
 
