@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -54,7 +55,7 @@ def show(problem: str) -> None:
     found = find_problem(problem)
     spec = found.spec
     console = out()
-    console.print(Markdown(found.statement))
+    console.print(Markdown(_with_formulas(found.statement)))
     console.print()
     console.print(_arguments(spec.args))
     console.print(_cases("test", spec.tests))
@@ -65,6 +66,23 @@ def show(problem: str) -> None:
     console.print()
     console.print(_limits(spec))
     console.print(_version(found))
+
+
+def _with_formulas(statement: str) -> str:
+    """Markdown in which formulas are code, lest their backslashes and underscores be taken for
+    markup. What is code already stays."""
+
+    def as_code(found: re.Match[str]) -> str:
+        if found["block"]:
+            return f"```text\n{found['block'].strip()}\n```"
+        return f"`{found[0]}`" if found["inline"] else found[0]
+
+    return re.sub(
+        r"```.*?```|`[^`]*`|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$]+)\$",
+        as_code,
+        statement,
+        flags=re.DOTALL,
+    )
 
 
 def _arguments(arguments: list[Argument]) -> Table:

@@ -141,6 +141,15 @@ def test_show(shell: Shell, problem: Path) -> None:
         assert shown in out
 
 
+def test_show_leaves_formulas_as_they_are_written(shell: Shell, problem: Path) -> None:
+    (problem / "statement.md").write_text(
+        "$$\n\\text{out}_{ij} = 2 x_{ij} \\\\\n$$\n\nor $a_i \\cdot\nb_i$, `$x_1$ *y*`, *z*.\n"
+    )
+    _, out, _ = shell("show", "double")
+    assert "\\text{out}_{ij} = 2 x_{ij} \\\\" in out
+    assert "or $a_i \\cdot b_i$, $x_1$ *y*, z." in out
+
+
 # The board ---------------------------------------------------------------------------------------
 
 
