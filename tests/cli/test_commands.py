@@ -91,6 +91,21 @@ def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_interrupt_is_one_line_however_early_it_comes() -> None:
+    code = """
+import sys
+class Impatient:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Impatient())
+from grader.cli import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "grade: interrupted\n")
+
+
 def test_a_terminal_without_unicode_is_no_error() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "grader.cli", "problems"],

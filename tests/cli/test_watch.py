@@ -449,6 +449,20 @@ def test_a_real_watch(tmp_path: Path, number: signal.Signals, status: int) -> No
     _wait_until_gone(started)
 
 
+def test_an_interrupt_is_answered_before_the_sandbox_has_started(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def softmax(x, out):\n    out.copy_(x.softmax(-1))\n")
+    process = _watch(kernel)
+    assert process.stdout is not None
+    with process.stdout:
+        _read_until(process.stdout, "watching")
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        _read_until(process.stdout, "grade: ending")
+        assert time.monotonic() - sent < 1
+        assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize("last_words", ["watching", "tests are right", "settled"])
 def test_a_real_watch_ends_when_its_reader_goes_away(tmp_path: Path, last_words: str) -> None:
     kernel = tmp_path / "kernel.py"
