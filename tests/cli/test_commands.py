@@ -74,6 +74,30 @@ def test_an_unforeseen_fault_is_one_line_and_a_hint(
     assert "Traceback" in shell("leaderboard", problem)[2]
 
 
+@pytest.mark.parametrize("command", [["show", "softmax"], ["doctor", "--json"]])
+def test_a_full_disk_is_no_bug_of_ours(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "grader.cli", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    message = "grade: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+def test_a_working_directory_that_is_gone_is_no_bug_of_ours(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    message = "grade: the working directory is no longer there; change to another\n"
+    assert shell("problems") == (2, "", message)
+
+
 @pytest.mark.parametrize("command", [["problems"], ["--help"], ["show", "softmax"]])
 def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     reader, writer = os.pipe()
