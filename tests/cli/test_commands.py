@@ -241,6 +241,7 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
         ((no_seed, "--file", kernel), "it has no seed"),
         ((report,), "--file"),
         ((tmp_path / "absent.json", "--file", kernel), "no file to read"),
+        (("abc",), "abc: no number on the board, and no file to read"),
         ((kernel, "--file", kernel), "not a report"),
         ((report, "--file", problem / "inputs.py"), "sha256 differs"),
         (("12",), "there is no board"),

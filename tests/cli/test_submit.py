@@ -154,7 +154,8 @@ def test_what_a_submission_says_is_never_obeyed(shell: Shell, problem: Path, ker
     ("args", "message"),
     [
         (["submit", "doubel", "kernel.py"], "no problem 'doubel' here; did you mean 'double'?"),
-        (["submit", "nowhere/double", "kernel.py"], "no such problem folder"),
+        (["submit", "nowhere/double", "kernel.py"], "the name 'double' will do"),
+        (["submit", "nowhere/single", "kernel.py"], "no such problem folder"),
         (["submit", "double", "absent.py"], "absent.py"),
         (["submit", "double", "problems"], "problems"),
         (["submit", "double", "notes.txt"], ".py"),
