@@ -332,10 +332,11 @@ def _table(report: Report, timed: dict[str, Timed], before: dict[str, Timed]) ->
             ratios = {b: us / now.time_us for b, us in cases[name].baseline_us.items()}
         word = change(before[name], now) if name in before else ""
         style = {"faster": "green", "slower": "yellow"}.get(word.rpartition(" ")[2], "dim")
+        case, mark = name or "all together", "" if now.settled else "~"
         table.add_row(
-            Text(f"  {name or 'all together'}", "" if name else "bold"),
+            Text(f"  {case}", "" if name else "bold"),
             _time(now),
-            Text(", ".join(f"{speedup(ratio)}× {baseline}" for baseline, ratio in ratios.items())),
+            Text(", ".join(f"{mark}{speedup(r)}× {baseline}" for baseline, r in ratios.items())),
             Text(word, style),
         )
     return table

@@ -187,6 +187,7 @@ def test_a_time_that_did_not_settle_is_marked_and_no_change_told_of_it(
     assert [line.split("eager")[1].strip() for line in lines] == ["", "unsure", "unsure"]
     assert "1.122 ms ± 1.96%" in lines[0]
     assert "~10.00 µs ± 50.00%" in lines[1]
+    assert ["~2.00× eager" in line for line in lines] == [False, True, True]
     assert "~983.1 µs  did not settle" in lines[2]
     assert out.count("~ had not settled when its time budget ended") == 2
 
