@@ -56,6 +56,11 @@ def engine_of(url: str, *, create: bool) -> Engine:
         ) from None
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise BoardError(
+            f"a board is an SQLite file or in PostgreSQL, not in {parsed.get_backend_name()!r}; "
+            "write sqlite:////absolute/path.sqlite3 or postgresql://user@host/database"
+        )
     file = _file(parsed)
     if file is not None and not create and not file.exists():
         raise BoardError(f"there is no board at {file} yet; grade submit makes it")
@@ -119,7 +124,7 @@ def explained(url: URL) -> Iterator[None]:
 
 def _explanation(error: ModuleNotFoundError | SQLAlchemyError, place: str) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return f"{place} needs the Python package {error.name}, which is not installed"
+        return f"{place} needs {error.name}, which is not installed: pip install '.[postgres]'"
     if isinstance(error, OperationalError):
         return f"the board at {place} cannot be used: {_advice(error)}"
     if isinstance(error, DBAPIError):

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     RowMapping,
+    false,
     func,
     insert,
     inspect,
@@ -69,6 +70,12 @@ class Board:
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
+
+    def check_writable(self) -> None:
+        """Raise `BoardError` where no result can be recorded; it takes none of its numbers."""
+        nothing = select(results).where(false())
+        with writing(self._engine) as connection:
+            connection.execute(insert(results).from_select(list(results.c), nothing))
 
     def record(self, report: Report, user: str, source: bytes) -> Report:
         """Add a graded result and return its report with `id` and, where it ranks, `rank` set.

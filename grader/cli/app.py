@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import io
 import json
@@ -113,6 +114,9 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
     except Exception as error:  # noqa: BLE001  # the last stop: nobody is shown a traceback unasked
         if isinstance(error, _mistakes()):
             return _refuse(str(error), as_json)
+        if isinstance(error, OSError) and (cause := _outside(error)):
+            print(f"grade: {cause}", file=sys.stderr)  # stdout may be what cannot be written
+            return 2
         return _own_fault(error)
 
 
@@ -126,6 +130,17 @@ def _refuse(message: str, as_json: bool) -> int:
     else:
         print(f"grade: {line}", file=sys.stderr)
     return 2
+
+
+def _outside(error: OSError) -> str | None:
+    """What is wrong around grade, in words; None where the fault is its own."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.filename or 'the output'} cannot be written: {error.strerror}"
+    try:
+        os.getcwd()
+    except OSError:
+        return "the working directory is no longer there; change to another"
+    return None
 
 
 def _own_fault(error: Exception) -> int:

@@ -157,7 +157,7 @@ def _gpu_package(package: str, without: str) -> Finding:
         return Finding(package, "ok", found)
     if driver().missing is not None:
         return Finding(package, "ok", "not installed, and not needed without a GPU")
-    return Finding(package, "missing", without, "pip install 'grade[gpu]'")
+    return Finding(package, "missing", without, "pip install '.[gpu]'")
 
 
 def _nvcc() -> Finding:

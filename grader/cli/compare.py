@@ -23,6 +23,7 @@ from grader.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from grader.cli.fitting import Fitting
     from grader.cli.submit import Job
     from grader.judge.versus import Answer, Comparison, Ratio
     from grader.problem import Problem
@@ -130,33 +131,37 @@ def _problem_of(file: Path) -> Problem:
 
 
 def _print(console: Console, names: list[str], comparison: Comparison, device: str) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from grader.cli.terminal import safe
 
-    table = Table("case", "A µs", "B µs", "B / A", "95 % interval", "B is", box=box.SIMPLE_HEAD)
-    for column in table.columns[1:5]:
-        column.justify = "right"
-    for ratio in [*comparison.cases, comparison.overall]:
-        if ratio is comparison.overall:
-            table.add_section()
-        low, high = ratio.ci
-        table.add_row(
-            ratio.name,
-            f"{ratio.a_us:.2f}",
-            f"{ratio.b_us:.2f}",
-            f"{ratio.ratio:.4f}",
-            f"{low:.4f} – {high:.4f}",
-            Text(ratio.answer, STYLES[ratio.answer]),
-        )
     for letter, name in zip("AB", names, strict=True):
         console.print(Text.assemble((f"{letter}  ", "bold"), safe(name)))
-    console.print(table)
+    console.print()
+    console.print(_table([*comparison.cases, comparison.overall]))
+    console.print()
     console.print(_sentence(comparison.overall))
     if device == "cpu":
         console.print("times of a CPU: practice", style="dim")
+
+
+def _table(ratios: list[Ratio]) -> Fitting:
+    from rich.text import Text
+
+    from grader.cli.fitting import Column, Fitting, numbers
+
+    intervals = [Text(f"{low:.4f} – {high:.4f}") for low, high in (one.ci for one in ratios)]
+    return Fitting(
+        [
+            Column("case", [Text(one.name) for one in ratios]),
+            numbers("A µs", [Text(f"{one.a_us:.2f}") for one in ratios], turn=1),
+            numbers("B µs", [Text(f"{one.b_us:.2f}") for one in ratios], turn=1),
+            numbers("B / A", [Text(f"{one.ratio:.4f}") for one in ratios]),
+            numbers("95 % interval", intervals, turn=2),
+            Column("B is", [Text(one.answer, STYLES[one.answer]) for one in ratios]),
+        ],
+        total=True,
+    )
 
 
 def _sentence(overall: Ratio) -> str:

@@ -108,5 +108,5 @@ def _rates(measured: dict[str, Any]) -> Table:
         reasons = now["throttle_reasons"]
         table.add_row(f"{reasons:#x}", "clocks event reasons; 0x1 is an idle GPU")
     elif measured["device"] == "cuda":
-        table.add_row("–", "clocks: NVML does not tell; pip install 'grade[gpu]'")
+        table.add_row("–", "clocks: NVML does not tell; pip install '.[gpu]'")
     return table

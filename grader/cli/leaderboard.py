@@ -12,9 +12,8 @@ from grader.cli.desk import Desk
 from grader.cli.options import db_option, find_problem, json_option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from grader.board import Entry
+    from grader.cli.fitting import Fitting
     from grader.problem import Problem
 
 
@@ -44,7 +43,8 @@ def leaderboard(desk: Desk, problem: str, gpu: str | None, db: str | None, as_js
         return
     console = out()
     for name, entries in boards.items():
-        console.print(_table(f"{found.spec.title} on {name}", entries))
+        console.print(f"{found.spec.title} on {name}\n", style="bold")
+        console.print(_table(entries))
     if not boards:
         console.print(_nobody(found, gpu, recorded))
 
@@ -57,40 +57,34 @@ def _as_json(problem: Problem, boards: dict[str, list[Entry]]) -> dict[str, obje
     return {"problem": problem.name, "problem_digest": problem.digest, "leaderboards": shown}
 
 
-def _table(title: str, entries: list[Entry]) -> Table:
-    from rich import box
-    from rich.table import Table
+def _table(entries: list[Entry]) -> Fitting:
     from rich.text import Text
 
-    from grader.cli.render import interval, micros, roofline_share, speedup
+    from grader.cli.fitting import Column, Fitting, numbers
+    from grader.cli.render import interval, micros, share, share_bar, speedup
     from grader.cli.terminal import safe
 
-    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("rank", justify="right")
-    table.add_column("user")
-    table.add_column("score", justify="right", no_wrap=True)
     baselines = list(dict.fromkeys(name for entry in entries for name in entry.speedup))
-    for name in baselines:
-        table.add_column(f"× {name}", justify="right", no_wrap=True)
-    table.add_column("of roofline", no_wrap=True)
-    for heading in ("language", "when", "result"):
-        table.add_column(heading, style="dim", no_wrap=True)
-    for entry in entries:
-        score = Text.assemble(
-            micros(entry.score_us), (interval(entry.score_us, entry.ci_us), "dim")
-        )
-        ratios = [entry.speedup.get(name) for name in baselines]
-        table.add_row(
-            f"{entry.rank}",
-            safe(entry.user, 40, "bold" if entry.rank == 1 else ""),
-            score,
-            *("–" if ratio is None else speedup(ratio) for ratio in ratios),
-            roofline_share(entry.sol, bar=True),
-            entry.language,
-            entry.created_at[:10],
-            f"{entry.result_id}",
-        )
-    return table
+    spreads = [interval(entry.score_us, entry.ci_us).strip() for entry in entries]
+
+    def ratio(entry: Entry, name: str) -> Text:
+        found = entry.speedup.get(name)
+        return Text("–" if found is None else speedup(found))
+
+    return Fitting(
+        [
+            numbers("rank", [Text(f"{entry.rank}") for entry in entries]),
+            Column("user", [safe(e.user, 40, "bold" if e.rank == 1 else "") for e in entries]),
+            numbers("score", [Text(micros(entry.score_us)) for entry in entries]),
+            Column("", [Text(spread) for spread in spreads], turn=3, style="dim"),
+            *(numbers(f"× {name}", [ratio(e, name) for e in entries], 2) for name in baselines),
+            numbers("roofline", [share(entry.sol) for entry in entries], turn=4),
+            Column("", [share_bar(entry.sol) for entry in entries], turn=7),
+            Column("language", [Text(entry.language) for entry in entries], 5, style="dim"),
+            Column("when", [Text(entry.created_at[:10]) for entry in entries], 6, style="dim"),
+            numbers("result", [Text(f"{entry.result_id}", "dim") for entry in entries], turn=1),
+        ]
+    )
 
 
 def _nobody(problem: Problem, gpu: str | None, recorded: int) -> str:

@@ -52,6 +52,8 @@ def find_problem(text: str) -> Problem:
 
     folder = Path(text)
     if folder.is_dir() or len(folder.parts) != 1 or text in (".", ".."):
+        if not folder.exists() and folder.name in {path.name for path in problem_folders()}:
+            raise click.UsageError(f"{text}: no such folder here; the name '{folder.name}' will do")
         return Problem.load(folder)
     for root in problem_roots():
         if (root / text).is_dir():

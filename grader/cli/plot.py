@@ -88,7 +88,7 @@ def _checked(out: Path) -> Path:
     """Everything that would be a pity to find out after the grading."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no word of its fonts and caches
     if find_spec("matplotlib") is None:
-        raise click.UsageError("pictures need matplotlib: pip install 'grade[plot]'")
+        raise click.UsageError("pictures need matplotlib: pip install '.[plot]'")
     if out.suffix not in (".png", ".svg"):
         raise click.UsageError(f"--out {out}: end the name in .png or .svg")
     check_writable(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -17,31 +18,28 @@ if TYPE_CHECKING:
 @click.command()
 def problems() -> None:
     """List the problems that a bare name finds."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
+    from grader.cli.fitting import Column, Fitting, numbers
     from grader.cli.terminal import err, out
     from grader.problem import Problem, ProblemError
 
-    table = Table("problem", "what to compute", "tests", "benchmarks", box=box.SIMPLE_HEAD)
+    found = []
     for folder in problem_folders():
         try:
-            problem = Problem.load(folder)
+            found.append(Problem.load(folder))
         except ProblemError as error:
             err().print(str(error), style="red", soft_wrap=True)
-            continue
-        spec = problem.spec
-        table.add_row(
-            Text(problem.name, "bold"),
-            spec.summary,
-            f"{len(spec.tests)}",
-            f"{len(spec.benchmarks)}",
-        )
-    if not table.row_count:
+    if not found:
         roots = " or ".join(map(str, problem_roots()))
         raise click.UsageError(f"no problems below {roots}")
-    out().print(table)
+    columns = [
+        Column("problem", [Text(problem.name, "bold") for problem in found]),
+        Column("what to compute", [Text(p.spec.summary) for p in found], 1, wraps_at=30),
+        numbers("tests", [Text(f"{len(problem.spec.tests)}") for problem in found], turn=2),
+        numbers("benchmarks", [Text(f"{len(p.spec.benchmarks)}") for p in found], turn=2),
+    ]
+    out().print(Fitting(columns))
 
 
 @click.command()
@@ -57,7 +55,7 @@ def show(problem: str) -> None:
     found = find_problem(problem)
     spec = found.spec
     console = out()
-    console.print(Markdown(found.statement))
+    console.print(Markdown(_with_formulas(found.statement)))
     console.print()
     console.print(_arguments(spec.args))
     console.print(_cases("test", spec.tests))
@@ -68,6 +66,23 @@ def show(problem: str) -> None:
     console.print()
     console.print(_limits(spec))
     console.print(_version(found))
+
+
+def _with_formulas(statement: str) -> str:
+    """Markdown in which formulas are code, lest their backslashes and underscores be taken for
+    markup. What is code already stays."""
+
+    def as_code(found: re.Match[str]) -> str:
+        if found["block"]:
+            return f"```text\n{found['block'].strip()}\n```"
+        return f"`{found[0]}`" if found["inline"] else found[0]
+
+    return re.sub(
+        r"```.*?```|`[^`]*`|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$]+)\$",
+        as_code,
+        statement,
+        flags=re.DOTALL,
+    )
 
 
 def _arguments(arguments: list[Argument]) -> Table:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from grader.cli.fitting import Column, Fitting, numbers
 from grader.cli.render import micros, speedup
 from grader.cli.terminal import safe
 from grader.report import CaseResult, Report, geometric_mean
@@ -51,20 +50,20 @@ def compared(
     if same is not None:
         if ratios := _ratios(timed, same.times):
             yield Text(f"speedup over what was recorded on {_place(same)}", "dim")
-            yield from (_speedups(ratios), Text())
+            unsettled = {case.name for case in timed if case.converged is False}
+            yield from (_speedups(ratios, unsettled), Text())
     elif other is not None:
         yield Text(f"recorded on {_place(other)}, not on this machine", "dim")
         yield from (times_table(other.times), Text())
 
 
-def times_table(times: ProblemTimes) -> Table:
+def times_table(times: ProblemTimes) -> Fitting:
     """Times per call: a row per case, a column per baseline, the least of each row in bold."""
     names = list(dict.fromkeys(name for row in times.cases.values() for name in row))
-    table = _table("benchmark", names)
-    for case, row in times.cases.items():
-        least = min(row.values())
-        table.add_row(case, *(_cell(row.get(name), least) for name in names))
-    return table
+    columns = [
+        [_cell(row.get(name), min(row.values())) for row in times.cases.values()] for name in names
+    ]
+    return _table(list(times.cases), names, columns)
 
 
 def _ratios(timed: Sequence[CaseResult], times: ProblemTimes) -> Ratios:
@@ -81,23 +80,24 @@ def _ratios(timed: Sequence[CaseResult], times: ProblemTimes) -> Ratios:
     return {case: row for case, row in found.items() if row}
 
 
-def _speedups(ratios: Ratios) -> Table:
+def _speedups(ratios: Ratios, unsettled: set[str]) -> Fitting:
     names = list(dict.fromkeys(name for row in ratios.values() for name in row))
-    table = _table("benchmark", [f"× {name}" for name in names])
-    for case, row in ratios.items():
-        table.add_row(case, *(_ratio(row.get(name)) for name in names))
-    everywhere = [[row[name] for row in ratios.values() if name in row] for name in names]
-    means = [geometric_mean(r) if len(r) == len(ratios) else None for r in everywhere]
-    table.add_row(Text("all", "dim"), *map(_ratio, means))
-    return table
+    columns = []
+    for name in names:
+        cells = [_ratio(row.get(name), case in unsettled) for case, row in ratios.items()]
+        everywhere = [row[name] for row in ratios.values() if name in row]
+        mean = geometric_mean(everywhere) if len(everywhere) == len(ratios) else None
+        columns.append([*cells, _ratio(mean, bool(unsettled))])
+    return _table([*ratios, "all"], [f"× {name}" for name in names], columns)
 
 
-def _table(first: str, headings: Sequence[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column(first, no_wrap=True)
-    for heading in headings:
-        table.add_column(safe(heading, 40), justify="right")
-    return table
+def _table(cases: list[str], headings: list[str], columns: list[list[Text]]) -> Fitting:
+    """A column per baseline, the first ones where not all have room."""
+    named = [
+        numbers(safe(heading, 40).plain, cells, turn)
+        for turn, (heading, cells) in enumerate(zip(headings, columns, strict=True), 1)
+    ]
+    return Fitting([Column("benchmark", [Text(case) for case in cases]), *named])
 
 
 def _cell(time_us: float | None, least_us: float) -> Text:
@@ -106,10 +106,11 @@ def _cell(time_us: float | None, least_us: float) -> Text:
     return Text(micros(time_us), "bold" if time_us == least_us else "")
 
 
-def _ratio(ratio: float | None) -> Text:
+def _ratio(ratio: float | None, unsettled: bool) -> Text:
     if ratio is None:
         return Text("–", "dim")
-    return Text(speedup(ratio), "green" if ratio >= 1 else "yellow")
+    style = "green" if ratio >= 1 else "yellow"
+    return Text.assemble(("~" if unsettled else "", "yellow"), (speedup(ratio), style))
 
 
 def _place(record: Recorded) -> str:

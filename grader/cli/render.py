@@ -6,26 +6,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from grader.cli.fitting import Column, Fitting, numbers
 from grader.cli.terminal import safe
-from grader.report import UNTOLD, CaseResult, Mismatch, Report, Verdict
+from grader.report import LOG_BYTES, UNTOLD, CaseResult, Mismatch, Report, Verdict
 
-LOG_LINES = 12
+LOG_ROWS = 12
 BAR_CELLS = 8
-WIDE = 100
-"""Columns from which on there is room for rates and bars beside times and ratios."""
-
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def render(report: Report, width: int, beside: Iterable[RenderableType] = ()) -> Group:
     """The whole report: cases, what went wrong, stages, the submission's own output, the verdict.
 
-    width: columns of the terminal; rates and bars of benchmarks go where it is narrow.
+    width: columns of the terminal.
     beside: what else there is to say of the times; it follows the benchmarks.
     """
     return Group(*_parts(report, width, beside))
@@ -40,7 +38,7 @@ def _parts(
     if tests:
         yield from (_tests(tests), Text())
     if benchmarks:
-        yield from (_benchmarks(benchmarks, wide=width >= WIDE), Text())
+        yield from (_benchmarks(benchmarks), Text())
         if any(case.converged is False for case in benchmarks):
             yield Text("~ had not settled when its time budget ended", style="yellow")
     yield from beside
@@ -48,13 +46,13 @@ def _parts(
         yield Text(f"{skipped} more were not run\n", style="dim")
     failed = next((case for case in ran if case.status != "passed"), None)
     if failed:
-        yield _failure(failed, report)
+        yield _failure(failed, report, width)
     for note in report.notes:
         yield Text.assemble(("note  ", "dim"), safe(note))
     if report.stages_s:
         yield _stages(report.stages_s)
     if report.log.strip():
-        yield _log(report.log)
+        yield _log(report.log, width)
     # Last, since the end is what a terminal shows without scrolling.
     yield _headline(report)
 
@@ -92,7 +90,7 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
     if report.rank is not None:
         yield "rank", Text(f"#{report.rank} on {report.gpu}", style="bold")
     if report.speedup:
-        yield "speedup", Text.assemble(*_speedups(report.speedup))
+        yield "speedup", Text.assemble(*_speedups(report))
     yield "device", safe(report.gpu or report.device)
     yield "sandbox", safe(report.sandbox)
     yield "ranked", Text("yes" if report.ranked else f"no, {_why_unranked(report)}")
@@ -113,10 +111,12 @@ def _why_unranked(report: Report) -> str:
     return "this was practice"
 
 
-def _speedups(ratios: dict[str, float]) -> Iterator[tuple[str, str]]:
-    for position, (name, ratio) in enumerate(ratios.items()):
+def _speedups(report: Report) -> Iterator[tuple[str, str]]:
+    mark = "~" if any(case.converged is False for case in report.cases) else ""
+    for position, (name, ratio) in enumerate(report.speedup.items()):
         style = "green" if ratio >= 1 else "yellow"
         yield ("" if position == 0 else ", ", "")
+        yield (mark, "yellow")
         yield (f"{speedup(ratio)}×", style)
         yield (f" {name}", "")
 
@@ -133,56 +133,49 @@ def verdict_style(verdict: Verdict | None) -> str:
 # The cases ---------------------------------------------------------------------------------------
 
 
-def _tests(cases: list[CaseResult]) -> Table:
-    table = _table("test", cases)
-    for heading in ("max error", "rel L2", "worst slice"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("error budget", no_wrap=True)
-    for case in cases:
-        table.add_row(
-            *_name_and_status(case),
-            _error(case.max_abs_err),
-            _error(case.rel_l2),
-            _error(case.worst_slice_rel_l2),
-            _budget(case.error_budget_used),
-        )
-    return table
+def _tests(cases: list[CaseResult]) -> Fitting:
+    return Fitting(
+        [
+            *_what("test", cases, sizes_turn=3),
+            numbers("max\nerror", [_error(case.max_abs_err) for case in cases], turn=2),
+            numbers("rel L2", [_error(case.rel_l2) for case in cases], turn=4),
+            numbers("worst\nslice", [_error(_worst_slice(case)) for case in cases], turn=5),
+            numbers("error\nbudget", [_budget(_spent(case)) for case in cases], turn=1),
+            Column("", [_budget_bar(_spent(case)) for case in cases], turn=6),
+        ]
+    )
 
 
-def _benchmarks(cases: list[CaseResult], *, wide: bool) -> Table:
-    table = _table("benchmark", cases)
+def _benchmarks(cases: list[CaseResult]) -> Fitting:
     baselines = list(dict.fromkeys(name for case in cases for name in case.baseline_us))
-    rates = [
-        (heading, field)
-        for heading, field in (("GB/s", "gb_per_s"), ("TFLOP/s", "tflop_per_s"))
-        if wide and any(getattr(case, field) is not None for case in cases)
+    columns = [
+        *_what("benchmark", cases, sizes_turn=4),
+        numbers("time\nper call", [_time(case) for case in cases]),
+        Column("", [_interval(case) for case in cases], turn=2, style="dim"),
+        *(numbers(f"× {name}", [_ratio(c, name) for c in cases], turn=1) for name in baselines),
     ]
-    roofline = any(case.sol is not None for case in cases)
-    headings = ["time per call", *(f"× {name}" for name in baselines), *(h for h, _ in rates)]
-    for heading in headings + ["roofline"] * roofline:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for case in cases:
-        cells = [*_name_and_status(case), _time(case)]
-        cells += [_ratio(case, name) for name in baselines]
-        cells += [_rate(getattr(case, field)) for _, field in rates]
-        cells += [roofline_share(case.sol, bar=wide)] * roofline
-        table.add_row(*cells)
-    return table
+    for heading, field in (("GB/s", "gb_per_s"), ("TFLOP/s", "tflop_per_s")):
+        rates: list[float | None] = [getattr(case, field) for case in cases]
+        if any(rate is not None for rate in rates):
+            columns.append(numbers(heading, [_rate(rate) for rate in rates], turn=5))
+    if any(case.sol is not None for case in cases):
+        columns.append(numbers("roofline", [share(case.sol) for case in cases], turn=3))
+        columns.append(Column("", [share_bar(case.sol) for case in cases], turn=6))
+    return Fitting(columns)
 
 
-def _table(first: str, cases: list[CaseResult]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("", width=1)
-    table.add_column(first, no_wrap=True)
+def _what(kind: str, cases: list[CaseResult], sizes_turn: int) -> list[Column]:
+    """How each case ended, its name, and what it is of."""
+    passed = [case.status == "passed" for case in cases]
+    marks = [Text("✔", "green") if good else Text("✘", "red") for good in passed]
+    names = [Text(c.name, "" if good else "red") for c, good in zip(cases, passed, strict=True)]
     sizes = [name for name, value in cases[0].params.items() if _is_size(value)]
-    table.add_column("×".join(sizes), style="dim", min_width=8, overflow="fold")
-    return table
-
-
-def _name_and_status(case: CaseResult) -> tuple[Text, Text, Text]:
-    mark, style = ("✔", "green") if case.status == "passed" else ("✘", "red")
-    name = Text(case.name, style="" if case.status == "passed" else style)
-    return Text(mark, style=style), name, Text(_brief(case.params))
+    briefs = [Text(_brief(case.params)) for case in cases]
+    return [
+        Column("", marks),
+        Column(kind, names),
+        Column("×".join(sizes), briefs, sizes_turn, style="dim"),
+    ]
 
 
 def _brief(params: dict[str, Any]) -> str:
@@ -207,19 +200,39 @@ def _error(value: float | None) -> Text:
     return Text("–", style="dim") if value is None else Text(f"{value:.1e}")
 
 
+def _worst_slice(case: CaseResult) -> float | None:
+    """None where every slice was too small to be measured, which the judge tells as no error."""
+    return None if case.rel_l2 and not case.worst_slice_rel_l2 else case.worst_slice_rel_l2
+
+
+def _spent(case: CaseResult) -> float | None:
+    """Of the error budget; None where the case fails for something else, whatever was spent."""
+    used = case.error_budget_used
+    return None if case.status != "passed" and used is not None and used <= 1 else used
+
+
 def _budget(used: float | None) -> Text:
     if used is None:
         return Text("–", style="dim")
-    style = "green" if used <= 0.5 else "yellow" if used <= 1 else "red"
-    percent = f"{used:4.0%}" if used < 10 else ">999%"
-    return Text.assemble(_bar(used, style), f" {percent}")
+    return Text(f"{used:.0%}" if used < 10 else ">999%", _budget_style(used))
 
 
-def roofline_share(sol: float | None, *, bar: bool) -> Text:
-    """A fraction of the roofline as a percentage, with a bar before it where there is room."""
-    if sol is None:
-        return Text("–", style="dim")
-    return Text.assemble(_bar(sol, "cyan") if bar else "", f" {sol:4.0%}")
+def _budget_bar(used: float | None) -> Text:
+    return Text() if used is None else _bar(used, _budget_style(used))
+
+
+def _budget_style(used: float) -> str:
+    return "green" if used <= 0.5 else "yellow" if used <= 1 else "red"
+
+
+def share(fraction: float | None) -> Text:
+    """A fraction, as of the roofline, as a percentage."""
+    return Text("–", style="dim") if fraction is None else Text(f"{fraction:.0%}")
+
+
+def share_bar(fraction: float | None) -> Text:
+    """The same as a bar."""
+    return Text() if fraction is None else _bar(fraction, "cyan")
 
 
 def _bar(fraction: float, style: str) -> Text:
@@ -232,11 +245,11 @@ def _bar(fraction: float, style: str) -> Text:
 def _time(case: CaseResult) -> Text:
     if case.time_us is None:
         return Text("–", style="dim")
-    settled = case.converged is not False
-    time = Text("" if settled else "~", style="yellow" if not settled else "")
-    time.append(micros(case.time_us))
-    time.append(interval(case.time_us, case.ci_us), "dim")
-    return time
+    return Text.assemble((_unsettled(case), "yellow"), micros(case.time_us))
+
+
+def _interval(case: CaseResult) -> Text:
+    return Text("" if case.time_us is None else interval(case.time_us, case.ci_us).strip())
 
 
 def _ratio(case: CaseResult, baseline: str) -> Text:
@@ -244,7 +257,12 @@ def _ratio(case: CaseResult, baseline: str) -> Text:
     if baseline_us is None or not case.time_us:
         return Text("–", style="dim")
     ratio = baseline_us / case.time_us
-    return Text(speedup(ratio), style="green" if ratio >= 1 else "yellow")
+    style = "green" if ratio >= 1 else "yellow"
+    return Text.assemble((_unsettled(case), "yellow"), (speedup(ratio), style))
+
+
+def _unsettled(case: CaseResult) -> str:
+    return "~" if case.converged is False else ""
 
 
 def speedup(ratio: float) -> str:
@@ -276,7 +294,7 @@ def interval(time_us: float, ci_us: tuple[float, float] | None) -> str:
 # What went wrong ---------------------------------------------------------------------------------
 
 
-def _failure(case: CaseResult, report: Report) -> Panel:
+def _failure(case: CaseResult, report: Report, width: int) -> Panel:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -286,7 +304,7 @@ def _failure(case: CaseResult, report: Report) -> Panel:
     told = report.seed != UNTOLD
     if told:
         facts.add_row("seed", Text(str(report.seed)))
-    for label, value in _mismatch(case.mismatch) if case.mismatch else ():
+    for label, value in _mismatch(case.mismatch, width) if case.mismatch else ():
         facts.add_row(label, value)
     if told and report.id is not None:
         facts.add_row("again", Text(f"grade replay {report.id}"))
@@ -300,7 +318,7 @@ def _failure(case: CaseResult, report: Report) -> Panel:
     )
 
 
-def _mismatch(found: Mismatch) -> Iterator[tuple[str, RenderableType]]:
+def _mismatch(found: Mismatch, width: int) -> Iterator[tuple[str, RenderableType]]:
     shape = " × ".join(map(str, found.shape)) or "a single number"
     yield "output", safe(f"{found.argument}, {shape}")
     yield "first wrong", Text(f"[{', '.join(map(str, found.index))}]")
@@ -311,10 +329,10 @@ def _mismatch(found: Mismatch) -> Iterator[tuple[str, RenderableType]]:
     if found.worst_slice:
         yield "worst slice", safe(found.worst_slice)
     if found.histogram:
-        yield "error sizes", _histogram(found.histogram)
+        yield "error sizes", _histogram(found.histogram, min(24, max(width - 45, 0)))
 
 
-def _histogram(bins: Iterable[tuple[str, int]]) -> Table:
+def _histogram(bins: Iterable[tuple[str, int]], bar_cells: int) -> Table:
     bins = list(bins)
     most = max(count for _, count in bins) or 1
     table = Table.grid(padding=(0, 1))
@@ -322,7 +340,7 @@ def _histogram(bins: Iterable[tuple[str, int]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for label, count in bins:
-        bar = "▇" * max(round(24 * count / most), 1 if count else 0)
+        bar = "▇" * max(round(bar_cells * count / most), 1 if count else 0)
         table.add_row(safe(label, 24), Text(bar, style="red"), Text(f"{count:,}"))
     return table
 
@@ -335,13 +353,15 @@ def _stages(stages_s: dict[str, float]) -> Text:
     return Text.assemble(("stages  ", "dim"), " · ".join(shown))
 
 
-def _log(log: str) -> Panel:
-    lines = log.strip("\n").splitlines()
-    tail = lines[-LOG_LINES:]
-    cut = f", last {LOG_LINES} of {len(lines)} lines" if len(lines) > LOG_LINES else ""
+def _log(log: str, width: int) -> Panel:
+    """Its end, where a traceback is: no more rows than `LOG_ROWS`, however long its lines are."""
+    rows = safe(log.strip("\n"), LOG_BYTES).wrap(Console(), width - 4)
+    title = "what the submission printed"
+    if len(rows) > LOG_ROWS:
+        title = f"the last {LOG_ROWS} rows that it printed; --json has more"
     return Panel(
-        safe("\n".join(tail), 4000),
-        title=Text(f"what the submission printed{cut}", "dim"),
+        Group(*rows[-LOG_ROWS:]),
+        title=Text(title, "dim"),
         title_align="left",
         border_style="dim",
         box=box.ROUNDED,

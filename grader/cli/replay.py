@@ -93,14 +93,16 @@ def _loaded(result: str, file: Path | None) -> tuple[Report, Submission]:
     from grader.report import Report
     from grader.submission import Submission
 
-    if file is None:
-        raise click.UsageError("a report holds no source; name the graded file with --file")
     try:
-        report = Report.model_validate_json(Path(result).read_bytes())
+        text = Path(result).read_bytes()
     except OSError as error:
         raise click.UsageError(
             f"{result}: no number on the board, and no file to read ({error.strerror})"
         ) from None
+    if file is None:
+        raise click.UsageError("a report holds no source; name the graded file with --file")
+    try:
+        report = Report.model_validate_json(text)
     except ValidationError as error:
         if ("seed",) in [e["loc"] for e in error.errors() if e["type"] == "missing"]:
             raise click.UsageError(

@@ -79,7 +79,7 @@ def serve(
         from grader.server.settings import Settings, SettingsError
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        raise click.UsageError(f"{package} is not installed; pip install 'grade[server]'") from None
+        raise click.UsageError(f"{package} is not installed; pip install '.[server]'") from None
     try:
         settings = Settings.from_environment()
         listener = run.listen(host, port)
@@ -149,7 +149,7 @@ def _ray(sandbox: Literal["docker", "process"]) -> Engine:
         return RayEngine(sandbox)
     except ModuleNotFoundError as error:
         raise click.UsageError(
-            f"--engine ray: {error.name} is not installed; pip install 'grade[ray]'"
+            f"--engine ray: {error.name} is not installed; pip install '.[ray]'"
         ) from None
     except ConnectionError as error:
         raise click.UsageError(f"--engine ray: {error}") from None

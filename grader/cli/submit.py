@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -103,19 +103,21 @@ def submit(
         raise click.UsageError("--gpu chooses a type of GPU on a server; use it with --server")
     name = check_user(user)
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
-    board = desk.board(db, create=True)
-    try:
+    with closing(desk.board(db, create=True)) as board:
+        board.check_writable()
         report = run(desk, job, show=not as_json)
         if report.verdict is None:
-            raise click.UsageError(report.reason)
+            raise click.UsageError(
+                f"{report.reason}; nothing was recorded; grade practice tells as much, and needs "
+                "no board"
+            )
         if report.verdict is not Verdict.JUDGE_ERROR:
-            report = board.record(report, name, job.submission.source)
-    except BoardError as error:
-        # The verdict stands, and the user shall see it; that it was not recorded is our fault.
-        tell(_with_note(report, f"not recorded: {error}"), as_json)
-        return 3
-    finally:
-        board.close()
+            try:
+                report = board.record(report, name, job.submission.source)
+            except BoardError as error:
+                # The verdict stands, and the user shall see it; that it was not recorded is ours.
+                tell(_with_note(report, f"not recorded: {error}"), as_json)
+                return 3
     return tell(report, as_json)
 
 

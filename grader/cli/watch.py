@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -73,9 +77,26 @@ def watch(desk: Desk, problem: str, file: Path, device: str, sandbox_name: str) 
     # It never ends by itself, so both are good ends.
     with (
         suppress(KeyboardInterrupt, _Unread),
+        _answering_interrupts(),
         Pool(job.sandbox, limits, job.device, WARM) as pool,
     ):
         Watch(desk, job, file, pool, out()).run()
+
+
+@contextmanager
+def _answering_interrupts() -> Iterator[None]:
+    """Within this an interrupt is answered at once: a sandbox that is only starting, which must be
+    waited for, may take seconds."""
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        os.write(2, b"\ngrade: ending\n")  # not print, in whose middle the signal may come
+        signal.default_int_handler(number, frame)
+
+    previous = signal.signal(signal.SIGINT, answer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @dataclass(frozen=True)
@@ -311,10 +332,11 @@ def _table(report: Report, timed: dict[str, Timed], before: dict[str, Timed]) ->
             ratios = {b: us / now.time_us for b, us in cases[name].baseline_us.items()}
         word = change(before[name], now) if name in before else ""
         style = {"faster": "green", "slower": "yellow"}.get(word.rpartition(" ")[2], "dim")
+        case, mark = name or "all together", "" if now.settled else "~"
         table.add_row(
-            Text(f"  {name or 'all together'}", "" if name else "bold"),
+            Text(f"  {case}", "" if name else "bold"),
             _time(now),
-            Text(", ".join(f"{speedup(ratio)}× {baseline}" for baseline, ratio in ratios.items())),
+            Text(", ".join(f"{mark}{speedup(r)}× {baseline}" for baseline, r in ratios.items())),
             Text(word, style),
         )
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import difflib
 import importlib.util
 import inspect
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 COMPILER_OUTPUT_BYTES = 64 * 1024
@@ -53,8 +55,14 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
     name, roles = request["entry"], request["roles"]
     function = getattr(module, name, None)
     if function is None:
-        raise LoadError(f"no function named '{name}' in the file")
+        raise LoadError(f"no function named '{name}' in the file{_near(name, module)}")
     return _python_entry(function, name, roles)
+
+
+def _near(name: str, module: ModuleType) -> str:
+    own = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    near = difflib.get_close_matches(name, own, 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def _python_entry(function: Any, name: str, roles: list[str]) -> Entry:
@@ -68,7 +76,7 @@ def _python_entry(function: Any, name: str, roles: list[str]) -> Entry:
         raise LoadError(f"'{name}' is an async or generator function; a plain one is needed")
     outputs = [i for i, role in enumerate(roles) if role == "out"]
     if _accepts(function, len(roles)):
-        return Entry(lambda arguments: _ignore(function(*arguments)))
+        return Entry(_writing(function, name, len(roles)))
     if outputs and _accepts(function, len(roles) - len(outputs)):
         return Entry(_returning(function, outputs), returns=True)
     takes = ", ".join(inspect.signature(function).parameters)
@@ -76,6 +84,36 @@ def _python_entry(function: Any, name: str, roles: list[str]) -> Entry:
         f"'{name}({takes})' does not take the {len(roles)} arguments of the problem"
         + (f", nor the {len(roles) - len(outputs)} that are not outputs" if outputs else "")
     )
+
+
+def _writing(function: Any, name: str, count: int) -> Callable[[list[Any]], None]:
+    """What a destination-passing function returns means nothing; the first such thing is told, lest
+    its author wait for it to be copied."""
+    told = False
+
+    def call(arguments: list[Any]) -> None:
+        nonlocal told
+        result = function(*arguments)
+        if result is not None and not told:
+            told = True
+            _tell_ignored(result, arguments, name, count)
+
+    return call
+
+
+def _tell_ignored(result: Any, arguments: list[Any], name: str, count: int) -> None:
+    import torch
+
+    results = result if isinstance(result, tuple) else (result,)
+    given = {id(t) for a in arguments for t in (a if isinstance(a, list) else [a])}
+    lost = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in given]
+    if lost:
+        shown = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in lost)
+        print(
+            f"ignored, since '{name}' takes all {count} arguments and must write its outputs "
+            f"into them: the returned {shown}",
+            file=sys.stderr,
+        )
 
 
 def _returning(function: Any, outputs: list[int]) -> Callable[[list[Any]], None]:
@@ -113,10 +151,6 @@ def _accepts(function: Any, count: int) -> bool:
 
 def _kind(value: Any) -> str:
     return "class" if inspect.isclass(value) else type(value).__name__
-
-
-def _ignore(result: Any) -> None:
-    """What a destination-passing function returns means nothing."""
 
 
 _NVCC_FLAGS = (

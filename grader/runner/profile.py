@@ -160,19 +160,22 @@ def _code(server: Server, facts: dict[str, Any]) -> tuple[list[Code], str]:
     ran = {k["name"] for k in facts["kernels"]} or None
     try:
         codes = [c for c in compiled(folder, ran) if ran is None or c.name[:NAME_CHARS] in ran]
+        if not codes:
+            facts["notes"].append(_why_no_code(server))
+            return [], ""
         ptx = "\n".join(f"// {code.name}\n{code.ptx}" for code in codes if code.ptx)
         if server.loaded["language"] == "cuda":
             ptx = ptx_of_cuda(folder, server.loaded["nvcc_flags"])
     except ToolMissing as error:
         facts["notes"].append(f"no PTX and SASS: {error}")
         return [], ""
-    if not codes:
-        facts["notes"].append(_why_no_code(server.device))
     return _launched(codes, facts["kernels"]), ptx
 
 
-def _why_no_code(device: str) -> str:
-    if device == "cpu":
+def _why_no_code(server: Server) -> str:
+    if server.loaded["language"] == "cuda":
+        return "the compiled file holds no kernel: no registers, PTX or SASS"
+    if server.device == "cpu":
         return "on a CPU nothing is compiled for a GPU: no registers, PTX or SASS"
     return "no kernel of its own was compiled here: no PTX and SASS"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
-END_BYTES = 64 * 1024
-"""How much is kept of the beginning, and how much of the end."""
+END_BYTES = 6 * 1024
+"""How much is kept of the beginning, and how much of the end, where a traceback is: both together
+are less than a report's log holds, which would else be cut at its end."""
 
 
 class Output:

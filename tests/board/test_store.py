@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -204,9 +204,31 @@ def test_a_url_that_leads_nowhere(url: str) -> None:
         Board.open(url)
 
 
-def test_a_missing_driver_is_named() -> None:
-    with pytest.raises(BoardError, match="package"):
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(
+        BoardError, match=r"needs psycopg, .*: pip install '\.\[postgres\]'"
+    ) as told:
+        Board.open("postgresql://user:secret@localhost/x")
+    assert "secret" not in str(told.value)
+
+
+def test_a_database_that_no_board_can_be_in() -> None:
+    with pytest.raises(BoardError, match="an SQLite file or in PostgreSQL, not in 'mysql'"):
         Board.open("mysql+pymysql://user:secret@localhost/x")
+
+
+def test_a_board_that_may_only_be_read_says_so_beforehand(tmp_path: Path) -> None:
+    Board.open(f"sqlite:///{tmp_path}/board.sqlite3").close()
+    engine = create_engine(f"sqlite:///{tmp_path}/board.sqlite3")
+    board = Board(engine)
+    board.check_writable()
+    assert board.count("softmax") == 0
+    event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA query_only=ON"))
+    engine.dispose()
+    with pytest.raises(BoardError, match="may not be written by this user"):
+        board.check_writable()
+    board.close()
 
 
 @pytest.mark.parametrize(

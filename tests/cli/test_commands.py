@@ -74,6 +74,30 @@ def test_an_unforeseen_fault_is_one_line_and_a_hint(
     assert "Traceback" in shell("leaderboard", problem)[2]
 
 
+@pytest.mark.parametrize("command", [["show", "softmax"], ["doctor", "--json"]])
+def test_a_full_disk_is_no_bug_of_ours(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "grader.cli", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    message = "grade: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+def test_a_working_directory_that_is_gone_is_no_bug_of_ours(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    message = "grade: the working directory is no longer there; change to another\n"
+    assert shell("problems") == (2, "", message)
+
+
 @pytest.mark.parametrize("command", [["problems"], ["--help"], ["show", "softmax"]])
 def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     reader, writer = os.pipe()
@@ -89,6 +113,21 @@ def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_is_one_line_however_early_it_comes() -> None:
+    code = """
+import sys
+class Impatient:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Impatient())
+from grader.cli import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "grade: interrupted\n")
 
 
 def test_a_terminal_without_unicode_is_no_error() -> None:
@@ -116,6 +155,18 @@ def test_problems_lists_good_ones_and_says_what_is_wrong_with_others(
     assert "problems/broken/" in err
 
 
+@pytest.mark.parametrize("width", [20, 30, 60])
+def test_a_name_that_must_be_typed_is_never_cut(
+    shell: Shell, problem: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", f"{width}")
+    problem.rename(problem.with_name("twice_as_much_and_on"))
+    _, out, _ = shell("problems")
+    assert "twice_as_much_and_on" in out
+    assert ("Write twice x." in out) == (width > 30)
+    assert "…" not in out
+
+
 def test_show(shell: Shell, problem: Path) -> None:
     status, out, _ = shell("show", "double")
     assert status == 0
@@ -127,6 +178,15 @@ def test_show(shell: Shell, problem: Path) -> None:
         "64 MiB",
     ):
         assert shown in out
+
+
+def test_show_leaves_formulas_as_they_are_written(shell: Shell, problem: Path) -> None:
+    (problem / "statement.md").write_text(
+        "$$\n\\text{out}_{ij} = 2 x_{ij} \\\\\n$$\n\nor $a_i \\cdot\nb_i$, `$x_1$ *y*`, *z*.\n"
+    )
+    _, out, _ = shell("show", "double")
+    assert "\\text{out}_{ij} = 2 x_{ij} \\\\" in out
+    assert "or $a_i \\cdot b_i$, $x_1$ *y*, z." in out
 
 
 # The board ---------------------------------------------------------------------------------------
@@ -181,6 +241,7 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
         ((no_seed, "--file", kernel), "it has no seed"),
         ((report,), "--file"),
         ((tmp_path / "absent.json", "--file", kernel), "no file to read"),
+        (("abc",), "abc: no number on the board, and no file to read"),
         ((kernel, "--file", kernel), "not a report"),
         ((report, "--file", problem / "inputs.py"), "sha256 differs"),
         (("12",), "there is no board"),

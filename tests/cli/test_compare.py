@@ -76,6 +76,26 @@ def test_what_a_person_sees(
     assert asked[3]["sandbox"].name == "docker"
 
 
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_no_time_is_cut_where_the_terminal_is_narrow(
+    shell: Shell,
+    versus: FakeVersus,
+    problem: Path,
+    kernel: Path,
+    other: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", f"{width}")
+    versus.answer = Ratio("all_together", 123456.78, 123456.78, 1.0, (0.99, 1.01))
+    _, out, _ = shell("compare", kernel, other)
+    assert "…" not in out
+    (line,) = (line for line in out.splitlines() if "all_together" in line)
+    assert line.split()[-1] == "unsure"
+    assert line.count("123456.78") == (2 if width > 30 else 0)
+    assert ("0.9900 – 1.0100" in line) == (width > 60)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "sentence"),
     [

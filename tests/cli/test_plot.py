@@ -375,7 +375,7 @@ def test_without_matplotlib_nothing_is_graded(
     monkeypatch.setattr(plot, "find_spec", lambda name: None)
     status, _, err = shell("plot", problem, kernel)
     assert (status, shell.judge.asked) == (2, [])
-    assert err == "grade: pictures need matplotlib: pip install 'grade[plot]'\n"
+    assert err == "grade: pictures need matplotlib: pip install '.[plot]'\n"
 
 
 def test_without_files_the_board_is_drawn(

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
-from grader.cli.render import interval, micros, render, speedup
+from grader.cli.render import LOG_ROWS, interval, micros, render, speedup
 from grader.report import CaseResult, Mismatch, Report
 
 MakeReport = Callable[..., Report]
@@ -79,24 +80,93 @@ def test_it_fits_the_terminal(make_report: MakeReport, width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_rates_go_where_there_is_no_room(make_report: MakeReport) -> None:
-    assert "GB/s" in shown(make_report(), 120)
-    assert "GB/s" not in shown(make_report(), 80)
-    assert "90%" in shown(make_report(), 80)
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (100, []),
+        (60, ["4096×4096", "█"]),
+        (50, ["4096×4096", "2,684", "█"]),
+        (30, ["1.25", "± 1.00%", "90%", "4096×4096", "█"]),
+    ],
+)
+def test_what_is_left_out_where_there_is_no_room(
+    make_report: MakeReport, width: int, left_out: list[str]
+) -> None:
+    case = make_report().cases[1].model_copy(update={"baseline_us": {"eager": 62.5}})
+    text = shown(make_report(verdict=None, cases=[case], speedup={}, score_us=None), width)
+    assert "…" not in text
+    wanted = ["✔", "square", "50.00 µs", "1.25", "± 1.00%", "90%", "4096×4096", "2,684", "█"]
+    assert [word for word in wanted if word not in text] == left_out
 
 
-def test_a_time_that_did_not_settle_is_marked(make_report: MakeReport) -> None:
-    case = make_report().cases[1].model_copy(update={"converged": False})
+@pytest.mark.parametrize("width", [30, 60, 80, 100])
+def test_a_test_takes_one_row_and_none_of_it_is_cut(make_report: MakeReport, width: int) -> None:
+    params = {"rows": 100003, "cols": 257, "dtype": "fp32", "values": "normal"}
+    cases = [
+        failing(name="tile_plus_one", params=params, rel_l2=0.25, worst_slice_rel_l2=0.5),
+        failing(name="widest", params=params, status="passed", error_budget_used=0.18),
+    ]
+    text = shown(make_report(verdict="wrong_answer", cases=cases), width)
+    first, second = (
+        line for line in text.splitlines() if re.match("[✔✘]  (tile_plus_one|widest) ", line)
+    )
+    assert "…" not in text
+    assert "✘" in first
+    assert ">999%" in first
+    assert "✔" in second
+    assert "18%" in second
+    assert ("100003×257 fp32 normal" in first, "7.0e-01" in first) == (width > 30,) * 2
+    assert ("2.5e-01" in first, "5.0e-01" in first) == (width > 60,) * 2
+    assert ("█" in first) == (width > 80)
+
+
+def test_an_error_budget_is_shown_of_what_passes_or_has_spent_it(make_report: MakeReport) -> None:
+    cases = [
+        failing(name="slice", error_budget_used=0.003),
+        failing(name="spent", error_budget_used=1.5),
+    ]
+    text = shown(make_report(verdict="wrong_answer", cases=cases))
+    of = {line.split()[1]: line for line in text.splitlines() if line.startswith("✘")}
+    assert "%" not in of["slice"]
+    assert "150%" in of["spent"]
+
+
+def test_a_worst_slice_that_was_not_measured_is_none(make_report: MakeReport) -> None:
+    cases = [
+        failing(name="short", rel_l2=1.0, worst_slice_rel_l2=0.0),
+        failing(name="exact", status="passed", rel_l2=0.0, worst_slice_rel_l2=0.0),
+    ]
+    text = shown(make_report(verdict="wrong_answer", cases=cases))
+    of = {line.split()[1]: line for line in text.splitlines() if line[:1] in ("✔", "✘")}
+    assert "0.0e+00" not in of["short"]
+    assert of["exact"].count("0.0e+00") == 2
+
+
+def test_a_time_that_did_not_settle_is_marked_and_so_is_what_it_is_held_against(
+    make_report: MakeReport,
+) -> None:
+    changes = {"converged": False, "baseline_us": {"eager": 62.5}}
+    case = make_report().cases[1].model_copy(update=changes)
     text = shown(make_report(cases=[case]))
     assert "~50.00 µs" in text
+    assert "~1.25 " in text
+    assert "~1.25× eager" in text
     assert "had not settled" in text
 
 
 def test_only_the_end_of_a_long_log(make_report: MakeReport) -> None:
     text = shown(make_report(log="".join(f"line {i}\n" for i in range(40))))
-    assert "last 12 of 40 lines" in text
+    assert "the last 12 rows that it printed; --json has more" in text
     assert "line 39" in text
     assert "line 27" not in text
+
+
+def test_long_lines_of_a_log_take_no_more_rows_than_short_ones(make_report: MakeReport) -> None:
+    log = "".join(f"{i:03}\t" + "x" * 215 + "\n" for i in range(40)) + "ValueError: end\n"
+    text = shown(make_report(log=log), 60)
+    rows = text[text.index("rows that it printed; --json has more ─") :].split("╰")[0].splitlines()
+    assert len(rows) == 1 + LOG_ROWS
+    assert "ValueError: end" in rows[-1]
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,24 @@ def test_a_board_that_fails_late_does_not_hide_the_verdict(
     assert report["notes"] == ["not recorded: the disk is full"]
 
 
+def test_a_board_that_cannot_be_written_is_known_before_the_grading(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    class ReadOnly(Board):
+        def check_writable(self) -> None:
+            raise BoardError("it may not be written by this user")
+
+    shell.change(board=lambda *_, **__: ReadOnly.open("sqlite://"))
+    status, _, err = shell("submit", problem, kernel)
+    assert (status, err) == (2, "grade: it may not be written by this user\n")
+    assert shell.judge.asked == []
+
+
 def test_no_verdict_possible(shell: Shell, problem: Path, kernel: Path) -> None:
     shell.judge.changes = {"verdict": None, "reason": "compiled, not run: no GPU"}
-    assert shell.json("submit", problem, kernel) == (2, {"error": "compiled, not run: no GPU"})
+    status, shown = shell.json("submit", problem, kernel)
+    assert status == 2
+    assert shown["error"].startswith("compiled, not run: no GPU; nothing was recorded")
     status, report = shell.json("practice", problem, kernel)
     assert (status, report["verdict"], report["ranked"]) == (0, None, False)
     assert shell.json("leaderboard", problem)[1]["leaderboards"] == []
@@ -139,7 +154,8 @@ def test_what_a_submission_says_is_never_obeyed(shell: Shell, problem: Path, ker
     ("args", "message"),
     [
         (["submit", "doubel", "kernel.py"], "no problem 'doubel' here; did you mean 'double'?"),
-        (["submit", "nowhere/double", "kernel.py"], "no such problem folder"),
+        (["submit", "nowhere/double", "kernel.py"], "the name 'double' will do"),
+        (["submit", "nowhere/single", "kernel.py"], "no such problem folder"),
         (["submit", "double", "absent.py"], "absent.py"),
         (["submit", "double", "problems"], "problems"),
         (["submit", "double", "notes.txt"], ".py"),

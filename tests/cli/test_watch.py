@@ -187,6 +187,7 @@ def test_a_time_that_did_not_settle_is_marked_and_no_change_told_of_it(
     assert [line.split("eager")[1].strip() for line in lines] == ["", "unsure", "unsure"]
     assert "1.122 ms ± 1.96%" in lines[0]
     assert "~10.00 µs ± 50.00%" in lines[1]
+    assert ["~2.00× eager" in line for line in lines] == [False, True, True]
     assert "~983.1 µs  did not settle" in lines[2]
     assert out.count("~ had not settled when its time budget ended") == 2
 
@@ -447,6 +448,20 @@ def test_a_real_watch(tmp_path: Path, number: signal.Signals, status: int) -> No
         process.send_signal(number)
         assert process.wait(60) == status
     _wait_until_gone(started)
+
+
+def test_an_interrupt_is_answered_before_the_sandbox_has_started(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def softmax(x, out):\n    out.copy_(x.softmax(-1))\n")
+    process = _watch(kernel)
+    assert process.stdout is not None
+    with process.stdout:
+        _read_until(process.stdout, "watching")
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        _read_until(process.stdout, "grade: ending")
+        assert time.monotonic() - sent < 1
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("last_words", ["watching", "tests are right", "settled"])

@@ -16,7 +16,7 @@ from grader.arena.host import HostArena
 from grader.arena.layout import slot_of
 from grader.runner import ncu
 from grader.runner.compiled import Code, compiled, demangle, resource_usage, split_sass
-from grader.runner.profile import _fill, _join, _launched, busy_us, kernels
+from grader.runner.profile import _code, _fill, _join, _launched, busy_us, kernels
 
 # As PyTorch's profiler writes them.
 EVENTS: list[dict[str, Any]] = [
@@ -283,3 +283,22 @@ def test_a_job_is_plain_data(tmp_path: Path) -> None:
     assert values[2] == 3
     assert [slot.shape for slot in values[:2]] == [(8,), (8,)]  # type: ignore[union-attr]
     arena.close()
+
+
+@pytest.mark.parametrize(
+    ("language", "device", "why"),
+    [
+        ("cuda", "cpu", "the compiled file holds no kernel: no registers, PTX or SASS"),
+        ("cuda", "cuda", "the compiled file holds no kernel: no registers, PTX or SASS"),
+        ("python", "cpu", "on a CPU nothing is compiled for a GPU: no registers, PTX or SASS"),
+        ("python", "cuda", "no kernel of its own was compiled here: no PTX and SASS"),
+    ],
+)
+def test_where_nothing_was_compiled_a_note_says_why_and_no_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, device: str, why: str
+) -> None:
+    monkeypatch.setenv("GRADE_JIT", str(tmp_path))
+    server: Any = SimpleNamespace(device=device, loaded={"language": language, "nvcc_flags": []})
+    facts: dict[str, Any] = {"kernels": [], "notes": []}
+    assert _code(server, facts) == ([], "")
+    assert facts["notes"] == [why]

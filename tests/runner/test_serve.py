@@ -328,6 +328,33 @@ def test_an_import_that_fails_is_shown_from_the_submission_on(
     assert shown.splitlines()[-1].startswith("json.decoder.JSONDecodeError: Expecting")
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return (x + n).double()", "the returned (5,) torch.float64"),
+        ("return x[:2], x.half()", "the returned (2,) torch.float32, (5,) torch.float16"),
+        ("out.copy_(x + n); return out", None),
+        ("out.copy_(x + n); return 17", None),
+    ],
+)
+def test_what_is_returned_in_vain_is_told_once(
+    judge: Judge, capfd: pytest.CaptureFixture[str], body: str, told: str | None
+) -> None:
+    judge.load(f"def add(x, n, out):\n    {body}\n")
+    arena, _ = judge.lend()
+    for _ in range(2):
+        assert judge.ask("call", set=0, scalars={}).status is Status.OK
+    arena.close()
+    why = "ignored, since 'add' takes all 3 arguments and must write its outputs into them: "
+    assert capfd.readouterr().err == (f"{why}{told}\n" if told else "")
+
+
+def test_a_function_of_nearly_the_name_is_named(judge: Judge) -> None:
+    reply = judge.load("from os import abc\ndef addd(x, n, out):\n    pass\n")
+    assert reply.text == "no function named 'add' in the file; did you mean 'addd'?"
+    assert judge.load("x = 1\n").text == "no function named 'add' in the file"
+
+
 def test_a_call_that_fails_is_shown_from_the_submission_on(
     judge: Judge, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from grader.report import LOG_BYTES, escape
+from grader.sandbox.output import END_BYTES, Output
+
+
+def printed(*chunks: bytes) -> Output:
+    output = Output(limit_bytes=1 << 20)
+    for chunk in chunks:
+        output.add(chunk)
+    return output
+
+
+def test_a_report_holds_the_first_and_the_last_that_was_printed() -> None:
+    lines = [f"spam {i}\n".encode() for i in range(3000)]
+    kept = printed(*lines, b"\x1b[31mValueError: the end\n").kept()
+    log = escape(kept.decode(), LOG_BYTES)
+    assert log.startswith("spam 0\nspam 1\n")
+    assert log.endswith("spam 2999\n\\x1b[31mValueError: the end\n")
+    left_out = sum(map(len, lines)) + len(b"\x1b[31mValueError: the end\n") - 2 * END_BYTES
+    assert f"\n[{left_out} bytes left out]\n" in log
+
+
+def test_what_has_room_is_whole() -> None:
+    text = b"x" * (2 * END_BYTES)
+    assert printed(text[:100], text[100:]).kept() == text
