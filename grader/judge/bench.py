@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from grader import stats
 from grader.judge.answers import Answers, QuickLook
@@ -77,6 +78,8 @@ class Bench:
         self.first: Sample | None = None
         """The sample of a round that the warm-up ended with."""
         self._last_us = 0.0
+        self._index = 0
+        """The round that the image is of."""
         self.lookout = Lookout.over(loan)
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
@@ -114,6 +117,7 @@ class Bench:
         """The same, as the clocks saw it."""
         grading, loan = self.grading, self.loan
         chosen = order if order is not None else self._order()
+        self._index = index
         for i in chosen:
             loan.fill(i, self.inputs(index, i))
         limit_s = grading.problem.spec.limits.call_s * len(chosen)
@@ -214,7 +218,11 @@ class Bench:
             if is_thorough:
                 doubtful.add(furthest)
             return worst(
-                [self.look(i, is_thorough and i == furthest) for i in chosen if i in doubtful]
+                [
+                    self._named(i, self.look(i, is_thorough and i == furthest))
+                    for i in chosen
+                    if i in doubtful
+                ]
             )
 
         found = look()
@@ -223,6 +231,14 @@ class Bench:
             grading.record.faults.pop()
             reason = f"benchmark '{self.case.name}': {wrong}"
             raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, reason))
+
+    def _named(self, i: int, found: Finding) -> Finding:
+        """With what the inputs of set i were drawn, where that is not what the case says."""
+        drawn = self._case_of(self._index, i).params.items() - self.case.params.items()
+        if found.failure is None or not drawn:
+            return found
+        told = ", ".join(f"{name}={value}" for name, value in sorted(drawn))
+        return replace(found, failure=f"{found.failure}, on inputs with {told}")
 
     def look(self, i: int, thorough: bool) -> Finding:
         """Check the outputs of set i: through every gate, or against PyTorch's own answer.

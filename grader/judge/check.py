@@ -140,7 +140,7 @@ def _check(
         )
     elif not rel_l2 <= tolerance.rel_l2:
         failure = f"relative L2 error of '{name}' is {rel_l2:.2e}, above {tolerance.rel_l2:.0e}"
-    elif not slice_rel_l2 <= tolerance.rel_l2:
+    elif slice_rel_l2 is not None and not slice_rel_l2 <= tolerance.rel_l2:
         failure = (
             f"relative L2 error of '{name}' in {slice_name} is {slice_rel_l2:.2e}, "
             f"above {tolerance.rel_l2:.0e}"
@@ -199,11 +199,11 @@ def _ratio(error: torch.Tensor, reference: torch.Tensor) -> float:
     return top / bottom
 
 
-def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float, str | None]:
+def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float | None, str | None]:
     """Largest relative L2 error of any row, column or tile of the 2-D view, and its name.
 
     A vector is seen as rows of TILE² elements. Slices at an edge that have fewer than LEAST_SLICE
-    elements are left out, as small tensors are.
+    elements are left out, as small tensors are; None where none is left.
     """
     count = error.numel()
     columns = error.shape[-1] if error.dim() > 1 else TILE * TILE
@@ -216,7 +216,7 @@ def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float, s
         full[-1] = count - (rows - 1) * columns
         found += _worst_of(error2.sum(1), reference2.sum(1), full, "row {}".format)
     if error.dim() == 1:
-        return max(found, default=(0.0, None))
+        return max(found, default=(None, None))
     error2, reference2 = _bands(error2), _bands(reference2)
     if columns > 1:
         tall = torch.full((columns,), rows)
@@ -230,7 +230,7 @@ def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float, s
             return f"the {TILE}×{TILE} tile at row {down * TILE}, column {right * TILE}"
 
         found += _worst_of(_tiles(error2), _tiles(reference2), sizes.reshape(-1), tile)
-    return max(found, default=(0.0, None))
+    return max(found, default=(None, None))
 
 
 def _worst_of(

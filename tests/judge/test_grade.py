@@ -149,6 +149,7 @@ def test_benchmarks_draw_other_inputs_too(judge: Judge) -> None:
     ):
         report = judge(kernel, benchmarks=True, spec=spec + variants, inputs=inputs)
         assert report.verdict is verdict
+        assert (verdict is Verdict.WRONG_ANSWER) == ("on inputs with far=1" in report.reason)
     assert all(case.kind == "test" or case.status == "passed" for case in report.cases)
 
 
