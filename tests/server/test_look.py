@@ -194,6 +194,11 @@ def test_statements_cannot_smuggle_markup() -> None:
     assert 'href="javascript' not in page
 
 
+def test_a_prototype_is_wrapped_and_a_program_is_not() -> None:
+    page = markdown.render("```cpp\nvoid softmax();\n```\n\n```python\na = 1\nb = 2\n```\n")
+    assert re.findall(r'<pre class="([^"]*)"', page) == ["code line", "code"]
+
+
 def test_code_is_coloured_and_whole() -> None:
     for language in ("python", "cuda", "no such language", ""):
         shown = markdown.highlight(SOURCE + ATTACK, language)
