@@ -1,6 +1,6 @@
 """The roofline of a picture: arithmetic over intensity, under what the device can do at best.
 
-No point can be above the roof, so that there is where the names are.
+Points are under the roof, so that the names are above it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from grader.cli.looks import CEILING, Ceiling, Picture, Spot, finish, fitted, st
 LINE = 0.031
 """How high a line of a label is, as a fraction of the roofline's axes."""
 
-
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 """Behind a name, so that no line of the grid runs through it."""
 
 
 def draw_roofline(figure: Figure, axes: Axes, picture: Picture) -> None:
-    """Where each case stands under the roof. No point can be above it, so there the names are."""
+    """Each case's rates over its intensity, under the roof, and a key above it all."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     columns = _columns(picture)
@@ -82,7 +81,7 @@ def _columns(picture: Picture) -> list[_Label]:
         if (ceiling := picture.ceiling) is not None:
             roof = max(spot.flops / ceiling.floor_s(spot) for spot in spots)
         else:
-            roof = max(max(rates.values()))
+            roof = max(itertools.chain(*rates.values()))
         y = max(roof, *(max(rates[spot.name]) for spot in spots))
         columns.append(_Label(spots[0].intensity, y, "\n".join(spot.name for spot in spots)))
     return columns
@@ -140,7 +139,7 @@ def _limit_roofline(
     axes.set_xlim(10**low, 10**high)
     axes.set_ylim(10**bottom, 10 ** (bottom + (top - bottom) / full))
     if beside and (over := _bottoms(axes, beside)[-1] + LINE - 1) > 0:
-        axes.set_ylim(10**bottom, 10 ** (bottom + (top - bottom) / (full - over)))
+        axes.set_ylim(10**bottom, 10 ** (bottom + (top - bottom) / max(full - over, 0.4)))
 
 
 def _draw_roof(axes: Axes, ceiling: Ceiling, columns: list[float]) -> None:

@@ -207,6 +207,10 @@ def test_without_ceilings_there_is_no_word_of_a_roof() -> None:
     assert compose(picture).axes[2].get_title("left") == "Roofline: arithmetic over intensity"
     bare = compose(replace(picture, ceiling=None)).axes[2]
     assert bare.get_title("left") == "Arithmetic over intensity"
+    highest = max(y for line in bare.get_lines() for y in _numbers(line.get_ydata()))
+    names = [text for text in bare.texts if isinstance(text, Annotation)]
+    assert len(names) == len(picture.spots)
+    assert all(name.xy[1] == highest for name in names), "above all points"
 
 
 def test_cases_without_operations_are_on_no_roofline(tmp_path: Path) -> None:
