@@ -16,12 +16,13 @@ def lead(
     frame: Any,
     at: tuple[float, float],
     colour: str,
+    start: tuple[float, float] = (0, 0.5),
     **style: Any,
 ) -> None:
-    """Text at a place given in fractions of the axes, and a thin line from its left end to its
-    point."""
+    """Text at a place given in fractions of the axes, and a thin line to its point; from where in
+    the text it starts, or else from its left end."""
     line = {"arrowstyle": "-", "color": "#b0b0b0", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
-    line["relpos"] = (0, 0.5)  # of the text: else the line would begin in its middle, and cross it
+    line["relpos"] = start  # else the line would begin in the middle of the text, and cross it
     axes.annotate(
         text, point, at, frame, "axes fraction", arrowprops=line, color=colour, fontsize=9,
         annotation_clip=False, **style,

@@ -22,7 +22,7 @@ from grader.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from grader.cli.pictures import Ceiling, Picture, Series
+    from grader.cli.looks import Ceiling, Picture, Series
     from grader.judge.timings import Recorded
     from grader.problem import Problem
     from grader.report import Report
@@ -180,7 +180,7 @@ def _picture(
     problem: Problem, reports: dict[str, Report], record: Recorded | None, graded: bool
 ) -> Picture | None:
     """All that is drawn; None when there is nothing. `graded`: the reports are of here and now."""
-    from grader.cli.pictures import Picture, Spot
+    from grader.cli.looks import Picture, Spot
 
     first = next(iter(reports.values()), None)
     source = first or record
@@ -215,7 +215,7 @@ def _us(report: Report) -> dict[str, float]:
 
 
 def _submission(name: str, report: Report) -> Series:
-    from grader.cli.pictures import Series
+    from grader.cli.looks import Series
 
     ci_us = {case.name: case.ci_us for case in report.cases if case.ci_us}
     return Series(_label(name), _us(report), ci_us)
@@ -223,7 +223,7 @@ def _submission(name: str, report: Report) -> Series:
 
 def _live(report: Report) -> list[Series]:
     """The baselines that were timed in the same grading."""
-    from grader.cli.pictures import Series
+    from grader.cli.looks import Series
 
     names = dict.fromkeys(name for case in report.cases for name in case.baseline_us)
     return [
@@ -241,7 +241,7 @@ def _recorded(record: Recorded, known: set[str], beside: bool) -> list[Series]:
 
     `beside` submissions they are all baselines; else our own kernels are what is drawn in colour.
     """
-    from grader.cli.pictures import Series
+    from grader.cli.looks import Series
 
     experts, cases = record.times.experts, record.times.cases
     names = dict.fromkeys([*experts, *(name for times in cases.values() for name in times)])
@@ -268,7 +268,7 @@ def _rates(report: Report | None, record: Recorded | None, graded: bool) -> dict
 
 
 def _ceiling(rates: dict[str, Any], unit: str) -> Ceiling | None:
-    from grader.cli.pictures import Ceiling
+    from grader.cli.looks import Ceiling
 
     if not {"bytes_per_s", f"{unit}_per_s"} <= rates.keys():
         return None  # of a grading or a record from before ceilings were kept

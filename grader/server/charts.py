@@ -199,7 +199,7 @@ def distribution(
             parts.append(_rect(left + place * column + 0.5, floor - tall, column - 1, tall, "fill"))
     centre = middle(ordered).value
     parts.append(_line(left, floor, width - right, floor, "axis"))
-    parts.append(_line(x(centre), top - 4, x(centre), floor, "middle"))
+    parts.append(_line(x(centre), top - 4, x(centre), floor, "centre"))
     parts.append(_text(left, height - 5, micros(low), "tick"))
     parts.append(_text(width - right, height - 5, micros(high), "tick end"))
     label = (
@@ -325,7 +325,7 @@ def _days(start: datetime, until: datetime) -> Iterator[tuple[float, str, str]]:
     """Both ends of the time axis and its middle: share of the width, words, anchor."""
     span = until - start
     if span < timedelta(days=2):
-        words = "%H:%M"
+        words = "%H:%M" if start.date() == until.date() else "%-d %b, %H:%M"
     elif span < timedelta(days=300):
         words = "%-d %b"
     else:

@@ -105,7 +105,9 @@ def _fence(
     token = tokens[index]
     words = token.info.split()
     code = highlight(token.content, words[0] if words else "")
-    return f'<pre class="code" tabindex="0"><code>{code}</code></pre>\n'
+    # A prototype is wrapped, since one reads it whole; a program keeps its lines, and scrolls.
+    shown = "code" if "\n" in token.content.rstrip() else "code line"
+    return f'<pre class="{shown}" tabindex="0"><code>{code}</code></pre>\n'
 
 
 def _table_open(*_: Any) -> str:

@@ -15,13 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox, BboxBase
 
 from grader.board import Board
 from grader.cli import plot
 from grader.cli.labels import spread
-from grader.cli.pictures import Ceiling, Picture, Series, Spot, compose, draw
+from grader.cli.looks import Ceiling, Picture, Series, Spot
+from grader.cli.pictures import compose, draw
 from grader.judge import timings
 from grader.problem import Problem
 from grader.report import CaseResult, Report
@@ -150,26 +152,54 @@ def test_no_text_touches_another_or_leaves_the_picture(
 def test_every_line_and_case_is_named(name: str) -> None:
     picture = h100(name)
     _, texts = shown_texts(picture)
-    words = [text.get_text() for text, _ in texts if isinstance(text, Annotation)]
+    words = [line for text, _ in texts for line in text.get_text().split("\n")]
     for series in picture.series:
-        assert words.count(series.name) == 2, "beside the times and beside the rates"
+        assert words.count(series.name) == 3, "beside times and rates, and in the roofline's key"
     for spot in picture.spots:
         assert words.count(spot.name) == 2, "above the sizes and on the roofline"
     assert words.count("speed of light") == 2
 
 
+@pytest.mark.parametrize("made", [h100, of_record])
 @pytest.mark.parametrize("name", H100)
-def test_no_name_lies_on_the_roof(name: str) -> None:
-    picture = of_record(name)
-    assert picture.ceiling is not None
+def test_names_are_above_the_roof_where_no_point_is(
+    name: str, made: Callable[[str], Picture]
+) -> None:
+    picture = made(name)
+    ceiling = picture.ceiling
+    assert ceiling is not None
     figure = compose(picture)
     figure.canvas.draw()
     roof = figure.axes[2]
-    _, y = roof.transData.transform((1.0, picture.ceiling.flops_per_s))
-    names = [text for text in roof.texts if text.get_text() in {s.name for s in picture.spots}]
-    assert len(names) == len(picture.spots)
+    spots = {spot.name for spot in picture.spots}
+    names = [text for text in roof.texts if set(text.get_text().split("\n")) <= spots]
+    assert {line for text in names for line in text.get_text().split("\n")} == spots
     for text in names:
-        assert Text.get_window_extent(text).y1 < y, text.get_text()
+        box = Text.get_window_extent(text)
+        corner = (box.x0 if text.get_rotation() else box.x1, box.y0)
+        x, y = roof.transData.inverted().transform(corner)
+        assert y > min(x * ceiling.bytes_per_s, ceiling.flops_per_s), text.get_text()
+
+
+def test_the_key_has_every_marker_of_the_roofline() -> None:
+    picture = h100("softmax")
+    figure = compose(picture)
+    key = [line for line in figure.artists if isinstance(line, Line2D)]
+    markers = [(str(line.get_marker()), line.get_color()) for line in key]
+    drawn = [(str(line.get_marker()), line.get_color()) for line in figure.axes[2].get_lines()]
+    assert len(markers) == len(picture.series)
+    assert set(markers) == {marker for marker in drawn if marker[0] != "None"}
+
+
+def test_a_point_above_the_roof_has_its_name_above_it() -> None:
+    picture = h100("softmax")
+    cached = {**picture.series[0].us, "small": 1.0}
+    series = [replace(picture.series[0], us=cached), *picture.series[1:]]
+    roof = compose(replace(picture, series=series)).axes[2]
+    small = next(spot for spot in picture.spots if spot.name == "small")
+    name = next(text for text in roof.texts if "small" in text.get_text().split("\n"))
+    assert isinstance(name, Annotation)
+    assert name.xy[1] == pytest.approx(small.flops / 1e-6)
 
 
 def test_without_ceilings_there_is_no_word_of_a_roof() -> None:
@@ -177,6 +207,10 @@ def test_without_ceilings_there_is_no_word_of_a_roof() -> None:
     assert compose(picture).axes[2].get_title("left") == "Roofline: arithmetic over intensity"
     bare = compose(replace(picture, ceiling=None)).axes[2]
     assert bare.get_title("left") == "Arithmetic over intensity"
+    highest = max(y for line in bare.get_lines() for y in _numbers(line.get_ydata()))
+    names = [text for text in bare.texts if isinstance(text, Annotation)]
+    assert len(names) == len(picture.spots)
+    assert all(name.xy[1] == highest for name in names), "above all points"
 
 
 def test_cases_without_operations_are_on_no_roofline(tmp_path: Path) -> None:

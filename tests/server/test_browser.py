@@ -17,7 +17,7 @@ from grader.fleet.job import Worker
 from grader.fleet.local import LocalEngine
 from grader.judge import Progress
 from tests.server.conftest import H100, PROBLEMS, World
-from tests.server.examples import accepted, finish
+from tests.server.examples import accepted, finish, hand_in
 from tests.server.site import Site, everywhere
 from tests.server.site import site as site
 
@@ -164,6 +164,25 @@ def test_no_page_is_wider_than_a_phone(site: Site, watched: Watched) -> None:
         watched.go(path)
         wide = watched.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, path
+
+
+@pytest.mark.parametrize("width", [500, 700, 900, 1280])
+def test_a_submission_of_many_parameters_is_shown_whole(
+    world: World, watched: Watched, width: int
+) -> None:
+    sizes = {"batch": 1, "heads": 16, "kv_heads": 16, "queries": 16384, "keys": 16384, "dim": 128}
+    many = {**sizes, "dtype": "bf16", "layout": "bhsd", "distribution": "peaked", "causal": True}
+    number = hand_in(world.services.ledger, world.problem, "ada")
+    fields = accepted(world.problem, 0.5)
+    fields["cases"] = [case.model_copy(update={"params": many}) for case in fields["cases"]]
+    finish(world.services.ledger, world.clock, fields)
+    watched.page.set_viewport_size({"width": width, "height": 900})
+    watched.go(f"/submissions/{number}")
+    watched.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    tables = watched.page.locator(".scroll")
+    assert tables.count() == 2
+    hidden = tables.evaluate_all("all => all.map(e => e.scrollWidth - e.clientWidth)")
+    assert hidden == [0, 0]
 
 
 def test_theme_is_kept(site: Site, watched: Watched) -> None:

@@ -77,6 +77,29 @@ def test_a_yardstick_far_away_is_left_out() -> None:
     assert "slow" not in [text.text for text in tree.iter("text")]
 
 
+@pytest.mark.parametrize(
+    ("hours", "shown"),
+    [
+        (9, ["00:00", "04:30", "09:00"]),
+        (26, ["1 Jan, 00:00", "1 Jan, 13:00", "2 Jan, 02:00"]),
+        (96, ["1 Jan", "3 Jan", "5 Jan"]),
+    ],
+)
+def test_times_of_a_record_that_crosses_midnight_have_their_day(
+    hours: int, shown: list[str]
+) -> None:
+    tree = parse(charts.record(falling(100), START + timedelta(hours=hours), {}))
+    lowest = max(float(text.get("y") or 0) for text in tree.iter("text"))
+    assert [text.text for text in tree.iter("text") if float(text.get("y") or 0) == lowest] == shown
+
+
+def test_a_class_that_places_text_draws_no_line() -> None:
+    rules = re.findall(r"svg (\.[\w-]+) \{([^}]*)\}", CSS.read_text())
+    anchors = {name for name, rule in rules if "text-anchor" in rule}
+    assert anchors == {".end", ".middle"}
+    assert not [name for name, rule in rules if "stroke" in rule and name in anchors]
+
+
 @given(st.lists(TIMES, min_size=1, max_size=20, unique=True), NAMES, st.floats(0, 1e4), TIMES)
 def test_record_takes_any_times(times: list[float], who: str, days: float, yard: float) -> None:
     steps = [
@@ -192,6 +215,11 @@ def test_statements_cannot_smuggle_markup() -> None:
     assert "<script" not in page
     assert "<img" not in page
     assert 'href="javascript' not in page
+
+
+def test_a_prototype_is_wrapped_and_a_program_is_not() -> None:
+    page = markdown.render("```cpp\nvoid softmax();\n```\n\n```python\na = 1\nb = 2\n```\n")
+    assert re.findall(r'<pre class="([^"]*)"', page) == ["code line", "code"]
 
 
 def test_code_is_coloured_and_whole() -> None:

@@ -174,6 +174,33 @@ def test_owner_sees_the_picture_of_a_wrong_answer_and_the_source(site: Site) -> 
     assert "next_power_of_2" in text
 
 
+def test_a_case_that_fails_has_its_reason_and_no_budget_that_it_kept(world: World) -> None:
+    fields = wrong(world.problem, "NaN where the reference has none")
+    passed, kept, over, *rest = fields["cases"]
+    assert over.error_budget_used > 1
+    kept = kept.model_copy(
+        update={"status": "wrong_answer", "reason": "row 2 is off", "error_budget_used": 0.04}
+    )
+    number = hand_in(world.services.ledger, world.problem, "grace")
+    finish(world.services.ledger, world.clock, fields | {"cases": [passed, kept, over, *rest]})
+    page = Site(world, {}).page(f"/submissions/{number}", "grace")
+    tests = words(page).split("Error budget")[1]
+    assert "– row 2 is off" in tests
+    assert ">999 % NaN where the reference has none" in tests
+    assert "4 %" not in tests
+
+
+def test_ratios_of_a_time_that_did_not_settle_are_marked(world: World) -> None:
+    fields = accepted(world.problem, 0.5)
+    *cases, last = fields["cases"]
+    fields["cases"] = [*cases, last.model_copy(update={"converged": False})]
+    number = hand_in(world.services.ledger, world.problem, "ada")
+    finish(world.services.ledger, world.clock, fields)
+    text = words(Site(world, {}).page(f"/submissions/{number}", "ada"))
+    assert text.count("not settled") == 1
+    assert text.count("≈") == len(last.baseline_us)
+
+
 def test_others_see_neither_reason_nor_picture_nor_log_nor_source(site: Site) -> None:
     for name in (None, "ada"):
         text = words(site.page(f"/submissions/{site.marks['wrong']}", name))
