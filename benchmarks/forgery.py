@@ -47,6 +47,25 @@ HONEST = {
 }
 """Of `accepted/`, the kernel that the forgeries of a problem wrap."""
 FORGERIES = {
+    "flash_attention": (
+        "accepted/hostile_prepares_aside.py",
+        "rejected/forged_claim.py",
+        "rejected/early_done.py",
+        "rejected/deferred_thread.py",
+    ),
+    "int4_matmul": (
+        "accepted/hostile_computes_aside.py",
+        "accepted/hostile_prefetches_ahead.py",
+        "rejected/forged_claim.py",
+        "rejected/early_done.py",
+        "rejected/deferred_thread.py",
+    ),
+    "multi_tensor_adamw": (
+        "rejected/forged_claim.py",
+        "rejected/early_done.py",
+        "rejected/deferred_thread.py",
+        "rejected/overlapping_calls.py",
+    ),
     "softmax": (
         "rejected/patched_events.py",
         "rejected/native_timer.py",
@@ -82,26 +101,8 @@ FORGERIES = {
         "wrong_answer/hostile_half_the_work.py",
         "wrong_answer/hostile_says_done.py",
     ),
-    "int4_matmul": (
-        "accepted/hostile_computes_aside.py",
-        "accepted/hostile_prefetches_ahead.py",
-        "rejected/forged_claim.py",
-        "rejected/early_done.py",
-        "rejected/deferred_thread.py",
-    ),
-    "flash_attention": (
-        "accepted/hostile_prepares_aside.py",
-        "rejected/forged_claim.py",
-        "rejected/early_done.py",
-        "rejected/deferred_thread.py",
-    ),
-    "multi_tensor_adamw": (
-        "rejected/forged_claim.py",
-        "rejected/early_done.py",
-        "rejected/deferred_thread.py",
-        "rejected/overlapping_calls.py",
-    ),
 }
+"""Those that take longest first, so that several GPUs end together."""
 WRAPPED = {
     f"{problem}/{file}": f"{problem}/accepted/{HONEST[problem]}"
     for problem, files in FORGERIES.items()
