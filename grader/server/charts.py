@@ -253,8 +253,10 @@ def place(
         parts.append(
             _rect(2 + x * wide, 2 + y * tall, max(across * wide, 3), max(down * tall, 3), "bad")
         )
-    centre = (2 + (index[-1] + 0.5) * wide, 2 + (row + 0.5) * tall)
-    parts.append(f'<circle class="first" cx="{centre[0]:.1f}" cy="{centre[1]:.1f}" r="4.5"/>')
+    # Whole also where the element is in a corner.
+    right = min(max(2 + (index[-1] + 0.5) * wide, 6), width - 6)
+    low = min(max(2 + (row + 0.5) * tall, 6), height - 6)
+    parts.append(f'<circle class="first" cx="{right:.1f}" cy="{low:.1f}" r="4.5"/>')
     label = f"First wrong element at row {row} of {rows:,}, column {index[-1]} of {columns:,}"
     return _svg(width, height, label + (f"; worst: {worst}" if worst else ""), parts, "place")
 

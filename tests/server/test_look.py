@@ -339,3 +339,15 @@ def test_every_text_can_be_read_on_every_ground(scheme: int) -> None:
 def test_style_sheet_loads_nothing() -> None:
     assert "url(" not in CSS.read_text()
     assert "@import" not in CSS.read_text()
+
+
+@pytest.mark.parametrize("index", [(0, 0), (99, 256), (0, 256)])
+def test_the_first_wrong_element_is_circled_whole(index: tuple[int, int]) -> None:
+    drawn = str(charts.place((100, 257), index, None))
+    circle = re.search(r'cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', drawn)
+    sheet = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+    assert circle is not None
+    assert sheet is not None
+    x, y, radius = map(float, circle.groups())
+    assert radius < x < float(sheet[1]) - radius
+    assert radius < y < float(sheet[2]) - radius
