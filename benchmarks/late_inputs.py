@@ -104,14 +104,15 @@ class Late:
     """Of its set in the round's order."""
     index: int
     """Of its set."""
-    before: int
-    """The set that is called before."""
     part: slice
     """Of the block, in bytes."""
     ahead: float
     """By how many calls before its own the write is to be over."""
     true: torch.Tensor
     """What the chunk should hold, uint8, in memory that the copy engine reads."""
+    after: list[range]
+    """Indices of words of the writable part, which belong to the set that is called before: what is
+    read after the write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,9 +266,9 @@ class LateLookout(Lookout):
             part, stale = drawn
             true = self._true[len(swaps), : part.stop - part.start]
             true.copy_(self._block.image[part])
-            index, before = order[position], order[position - 1]
-            one = Late(position, index, before, part, rng.uniform(*AHEAD), true)
-            swaps.append((one, stale))
+            after = self._after(order[position - 1])
+            ahead = rng.uniform(*AHEAD)
+            swaps.append((Late(position, order[position], part, ahead, true, after), stale))
         for one, stale in swaps:  # not sooner: another set's words may be withheld too
             self._block.image[one.part] = stale
         self._left = [one for one, _ in swaps]
@@ -337,7 +338,7 @@ class LateLookout(Lookout):
         self._quill.write(late.true.data_ptr(), base + late.part.start, nbytes)
         words: list[int] = []
         at = 0
-        for some in self._after(late.before):
+        for some in late.after:
             address = base + self._block.head_bytes + 8 * some.start
             self._quill.read(address, 8 * some.step, len(some), at)
             words += some

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,15 +24,25 @@ from benchmarks.late_inputs import (
     Written,
     chunk,
     input_places,
+    late_round,
     next_lead,
     positions,
     spread,
 )
 from benchmarks.verdicts import ROOT
 from grader.arena import Slot, Value, arrange
+from grader.judge.bench import Bench
 from grader.judge.block import Block
+from grader.judge.grade import greet
+from grader.judge.grading import Grading
+from grader.judge.loan import Loan
 from grader.judge.lookout import BEFORE, MOST_READS
+from grader.judge.record import Record
+from grader.judge.session import Session
 from grader.problem import Problem
+from grader.sandbox import make_sandbox
+from grader.sandbox.base import RunnerLimits
+from grader.submission import Submission
 
 COUNT = 16
 ORDER = list(range(COUNT))
@@ -227,6 +238,112 @@ def test_an_honest_round_is_never_blamed(
     assert not in_time(block, lookout) & wrong
     assert wrong <= {w.late.index for w in lookout.written}
     block.close()
+
+
+CALLS, CALL_S = 8, 0.02
+IN_TURN = """
+import time
+import torch
+
+def softmax(x, out):
+    write(out, torch.softmax(x, dim=-1))
+
+def write(out, answer):
+    half = len(out) // 2
+    out[:half] = answer[:half]
+    time.sleep(0.02)
+    out[half:] = answer[half:]
+"""
+ONE_AHEAD = (
+    IN_TURN
+    + """
+places, answers = [], {}
+
+def softmax(x, out):
+    place = x.data_ptr()
+    if place not in places:
+        places.append(place)
+        inputs[place] = x
+    following = (places + [None])[places.index(place) + 1]
+    answer = answers.pop(place) if place in answers else torch.softmax(x, dim=-1)
+    if following is not None:
+        answers[following] = torch.softmax(inputs[following], dim=-1)
+    write(out, answer)
+
+inputs = {}
+"""
+)
+
+
+class InOrder(Bench):
+    """Rounds that a message starts, in an order that is known, as that of a graph is."""
+
+    def _order(self) -> list[int]:
+        return list(range(self.calls))
+
+
+class Memory(Quill):
+    """Reads and writes host memory at once."""
+
+    def __init__(self) -> None:
+        self.words = torch.zeros(2 * WORDS, dtype=torch.int64)
+
+    def write(self, source: int, address: int, nbytes: int) -> None:
+        ctypes.memmove(address, source, nbytes)
+
+    def read(self, address: int, pitch_bytes: int, count: int, at: int) -> None:
+        for i in range(count):
+            self.words[at + i] = ctypes.c_int64.from_address(address + i * pitch_bytes).value
+
+    def wait(self) -> None:
+        pass
+
+
+class Watching(LateLookout):
+    """Over a loan in host memory, by the real clock."""
+
+    def __init__(self, loan: Loan) -> None:
+        self._block = loan
+        self._set_bytes = loan.tail_bytes // loan.count
+        self._outputs = [(loan.head_bytes + at, -(-nbytes // 8)) for at, nbytes in loan.written]
+        self._seen = torch.zeros((MOST_READS + 2 * BEFORE, loan.count), dtype=torch.int64)
+        self._reads = 0
+        self.prepare(input_places(loan.problem, loan.layout), Memory())
+
+    def _read(self, places: list[int], row: int) -> None:
+        self._seen[row : row + len(places)] = self._words(self._block.lent, 0, places)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "is_honest"), [(IN_TURN, True), (ONE_AHEAD, False)])
+def test_rounds_of_a_real_runner_tell(tmp_path: Path, source: str, is_honest: bool) -> None:
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    case = next(c for c in problem.cases("benchmark", "cpu") if c.name == "practice")
+    file = tmp_path / "softmax.py"
+    file.write_text(source)
+    submission = Submission.read(file, problem.spec.limits.source_bytes)
+    tally = Tally()
+    with make_sandbox("process").start(RunnerLimits.of(problem.spec.limits), "cpu") as runner:
+        session = Session(runner, 60)
+        greeting = greet(session, submission, "cpu")
+        grading = Grading(problem, session, "cpu", 1, Record())
+        grading.meet(greeting)
+        grading.load(submission)
+        template = grading.code.inputs(case, 1)
+        loan = Loan(problem, case, template, CALLS, "cpu")
+        loan.keep_probing = loan.probe  # type: ignore[method-assign]
+        grading.lend(loan)
+        bench = InOrder(grading, case, loan, CALLS)
+        bench.round(0)
+        lookout = Watching(loan)
+        lookout.call_us, lookout.begin_us = CALL_S * 1e6, 0.0
+        for number in range(1, 5):
+            late_round(bench, lookout, number, 5, tally)
+        loan.close()
+    assert tally.writes == 20
+    assert tally.telling > 0
+    assert tally.others_wrong == 0
+    assert (tally.wrong == 0) is is_honest
 
 
 def test_sets_that_are_all_alike_withhold_nothing(block: Block) -> None:
