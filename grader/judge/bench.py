@@ -157,7 +157,8 @@ class Bench:
                 raise
             self.graph = False
             self.grading.record.notes.append(
-                f"'{self.case.name}': a replayed CUDA graph gave wrong outputs; timed eagerly"
+                f"'{self.case.name}': a replayed CUDA graph gave wrong outputs "
+                f"({stop.fault.reason}); timed eagerly"
             )
 
     @property
@@ -193,8 +194,8 @@ class Bench:
             if values[name] != value:  # the runner was told the scalars once
                 raise ProblemError(
                     f"{self.grading.problem.folder / 'inputs.py'}: generate() gives another "
-                    f"'{name}' for every set of benchmark '{self.case.name}'; make it depend on "
-                    "nothing but the case's parameters"
+                    f"'{name}' for some set of benchmark '{self.case.name}'; make it depend on "
+                    "nothing but the case's parameters, and not on those that variants change"
                 )
         return values
 

@@ -47,8 +47,8 @@ def grade(
 
     `seed` repeats an earlier grading's inputs; without it a fresh secret one is drawn. Raises
     `ProblemError` when the problem itself is broken and `SandboxError` when no runner can be
-    started; every fault of the submission is in the report. A `quick` effort is for one's own code:
-    times are the runner's word, roughly, and are not ranked.
+    started, or the sandbox loses sight of it; every fault of the submission is in the report. A
+    `quick` effort is for one's own code: times are the runner's word, roughly, and are not ranked.
 
     A runner that looks like one that killed itself may have been killed by another, such as the
     kernel of a host without memory. Unless more was wrong, it is graded once more, on other inputs;
@@ -154,9 +154,10 @@ def _examine(
                 grading.end_rehearsal()
             cases = problem.cases("benchmark", device)
             _cases(partial(benchmark, grading), cases, "benchmark", progress, record)
-    # A driver or an allocator that has no memory left for us, or for the problem's own code.
     except (RuntimeError, ProblemError) as error:
-        if (fault := grading.hoarding()) is None:
+        # A driver or an allocator that has no memory left for us, or for the problem's own code.
+        is_memory = isinstance(error, RuntimeError) or isinstance(error.__cause__, RuntimeError)
+        if not is_memory or (fault := grading.hoarding_at_last()) is None:
             raise
         raise SubmissionFault(fault) from error
     grading.session.expect_silence()

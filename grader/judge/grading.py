@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -376,6 +377,13 @@ class Grading:
             f"the submission holds {used >> 20} MiB of device memory; {limit >> 20} are allowed"
         )
         return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, reason)
+
+    def hoarding_at_last(self) -> Fault | None:
+        """The same when memory has run out; what compiles beside the tests is ended first."""
+        if self._rehearses:
+            with contextlib.suppress(SubmissionFault):
+                self.end_rehearsal()
+        return self.hoarding()
 
 
 def by_turns(cases: list[Case], weight: Callable[[Case], float]) -> list[Case]:

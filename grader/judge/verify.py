@@ -99,7 +99,8 @@ Mutant = Callable[[Piece], torch.Tensor]
 
 
 def verify(problem: Problem, device: Device, progress: Watcher = lambda _: None) -> VerifyResult:
-    """Run mutants and honest implementations over every test and benchmark case for `device`.
+    """Run mutants and honest implementations over every test and benchmark case for `device`, and
+    honest ones over the benchmarks' variants.
 
     Raises `ProblemError` when the problem's own code fails.
     """
@@ -119,7 +120,20 @@ def verify(problem: Problem, device: Device, progress: Watcher = lambda _: None)
         for name, run in {"eager": code.eager, "compile": compiled}.items():
             outputs = code.run(run, f"{name}()", case, scene.inputs)
             result.rows.append(_honest_row(code, scene, tolerances, name, outputs))
+        if case in problem.spec.benchmarks:
+            result.rows += [_variant_row(code, case, other) for other in problem.variants(case)]
     return result
+
+
+def _variant_row(code: ProblemCode, case: Case, other: Case) -> VerifyRow:
+    """Eager PyTorch on the inputs of a variant: what it cannot do, nobody is to be asked for."""
+    drawn = other.params.items() - case.params.items()
+    named = other.model_copy(
+        update={"name": ", ".join([case.name, *(f"{k}={v}" for k, v in drawn)])}
+    )
+    tolerances = {a.name: tolerance_of(code.problem, a, case) for a in code.written}
+    scene = _scene(code, named)
+    return _honest_row(code, scene, tolerances, "eager", scene.eager)
 
 
 def _scene(code: ProblemCode, case: Case) -> Scene:

@@ -128,6 +128,6 @@ class Spec(_Strict):
     tests: list[Case] = Field(min_length=1)
     benchmarks: list[Case] = Field(min_length=1)
     variants: dict[str, list[Any]] = Field(default_factory=dict)
-    """Other values of a benchmark's parameter, such as other distributions; shapes and dtypes must
-    stay. In every round the inputs of one set, which nobody knows, are drawn with one of these, so
-    that code that is right for the usual inputs only is found."""
+    """Other values of a benchmark's parameter, such as other distributions; shapes, dtypes and
+    scalars must stay. In every round the inputs of one set, which nobody knows, are drawn with one
+    of these, so that code that is right for the usual inputs only is found."""

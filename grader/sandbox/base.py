@@ -60,7 +60,7 @@ class Ending:
     """How a runner ended, as seen from outside it. At most one of the three causes is set."""
 
     exit_code: int | None = None
-    """Exit status of the runner; null when a signal ended it."""
+    """Exit status of the runner; null when a signal ended it, or nobody knows what did."""
     signal: int | None = None
     out_of_memory: bool = False
     """Ended because it reached `memory_bytes`."""

@@ -37,7 +37,7 @@ from grader.sandbox.base import (
     exit_on_signals,
 )
 from grader.sandbox.engine import FAULTS, client, engine, engine_errors
-from grader.sandbox.host import device_nodes, gpu_nodes
+from grader.sandbox.host import device_nodes, processors
 from grader.sandbox.output import Output
 from grader.sandbox.owner import own_folder, owner_of
 from grader.sandbox.sweep import FOLDER, MARK, OWNER, sweep
@@ -271,7 +271,7 @@ def _host_config(
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
-        nano_cpus=_nano_cpus(api.info(), len(gpu_nodes())) if device == "cuda" else None,
+        nano_cpus=_nano_cpus(api.info()) if device == "cuda" else None,
         ulimits=[
             Ulimit(name="core", soft=0, hard=0),
             Ulimit(name="fsize", soft=limits.scratch_bytes, hard=limits.scratch_bytes),
@@ -285,13 +285,12 @@ def _host_config(
     return config
 
 
-def _nano_cpus(engine: dict[str, Any], gpus: int) -> int | None:
-    """What a runner may have of the processors, in billionths of one: its GPU's share but for one,
-    with which its judge watches it. A runner that had all would hold up the judges of other GPUs.
-    None where the engine cannot limit them."""
+def _nano_cpus(engine: dict[str, Any]) -> int | None:
+    """What a runner on a GPU may have of the processors, in billionths of one; None where the
+    engine cannot limit that."""
     if not engine.get("CpuCfsQuota"):
         return None
-    return max(1, int(engine["NCPU"]) // max(1, gpus) - 1) * 10**9
+    return min(processors("cuda"), int(engine["NCPU"])) * 10**9
 
 
 def _listen(folder: Path) -> socket.socket:

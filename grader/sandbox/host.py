@@ -65,7 +65,7 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
     path += ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
     imports = [_package_folder().parent, *_site_folders()]
     imports = [folder for folder in imports if folder not in _own_site_folders()]
-    cores = str(len(os.sched_getaffinity(0)))
+    cores = str(processors(device))
     environment = {
         "PATH": os.pathsep.join(dict.fromkeys(path)),
         "PYTHONPATH": os.pathsep.join(str(p) for p in imports),
@@ -98,6 +98,17 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
         # All GPUs' nodes go in, so the runner must number them as we do.
         environment["CUDA_VISIBLE_DEVICES"] = visible
     return environment
+
+
+def processors(device: Device) -> int:
+    """How many processors a runner may use: on a GPU its share of them but for one, with which its
+    judge watches it, since a runner that had all would hold up the judges of other GPUs. Two at
+    least, for a thread beside the one that waits for the GPU.
+    """
+    ours = len(os.sched_getaffinity(0))
+    if device == "cpu":
+        return ours
+    return min(ours, max(2, ours // max(1, len(gpu_nodes())) - 1))
 
 
 def gpu_nodes() -> list[Path]:

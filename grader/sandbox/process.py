@@ -220,7 +220,7 @@ class ProcessRunner(Runner):
         return Ending(exit_code=code)
 
     def log(self) -> bytes:
-        """The first and the last 64 KiB of what was printed."""
+        """The first and the last of what was printed; see `Output.kept`."""
         return self._output.kept()
 
     def stop(self) -> Ending:

@@ -226,16 +226,14 @@ def test_a_runner_that_was_lost_sight_of_is_not_to_blame() -> None:
 
 def test_the_whole_gradings_limit_holds_where_every_reply_comes_at_once() -> None:
     """It may be the judge's own steps that take long, as on a device that is kept busy."""
-
-    def script(sock: socket.socket) -> None:
-        while True:
-            answer(sock)
-
-    with ScriptedRunner(script) as runner:
+    with ScriptedRunner(answer) as runner:
         session = Session(runner, total_s=0.3)
+        sequence = session.send("call", {}, "the call")
+        deadline = time.monotonic() + 20
+        while not session.has_reply():
+            assert time.monotonic() < deadline
+        time.sleep(0.4)
         with pytest.raises(SubmissionFault) as caught:
-            while True:
-                session.ask("call", {}, 20, "the call")
-        runner.channel.shutdown(socket.SHUT_RDWR)
+            session.take(sequence, 20, "the call")
     assert caught.value.fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
     assert "the whole grading" in caught.value.fault.reason

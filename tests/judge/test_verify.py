@@ -1,10 +1,52 @@
-"""Parts of `grader/judge/verify.py` that the problems of this repository do not reach."""
+"""That PyTorch passes on what benchmarks draw too, and parts of `grader/judge/verify.py` that the
+problems of this repository do not reach."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 
-from grader.judge.verify import Piece, _last_row, _rounding
+from grader.judge.cases import ProblemCode
+from grader.judge.verify import Piece, _last_row, _rounding, _variant_row
+from grader.problem import Problem
+
+PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
+
+
+def variants(device: str) -> list[Any]:
+    found = []
+    for folder in sorted(PROBLEMS.iterdir()):
+        problem = Problem.load(folder)
+        for case in problem.cases("benchmark", device):
+            for number, other in enumerate(problem.variants(case)):
+                name = f"{problem.name}-{case.name}-{number}"
+                found.append(pytest.param(problem, case, other, id=name))
+    return found
+
+
+@pytest.mark.parametrize(("problem", "case", "other"), variants("cpu"))
+def test_pytorch_passes_on_every_variant(problem: Problem, case: Any, other: Any) -> None:
+    row = _variant_row(ProblemCode(problem, "cpu"), case, other)
+    assert row.outcome == "passed", row
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("problem", "case", "other"), variants("cuda"))
+def test_pytorch_passes_on_every_variant_on_a_gpu(problem: Problem, case: Any, other: Any) -> None:
+    row = _variant_row(ProblemCode(problem, "cuda"), case, other)
+    assert row.outcome == "passed", row
+
+
+def test_a_variant_that_pytorch_cannot_do_is_found() -> None:
+    """Over a long row a single peak is the worst case of an fp32 sum."""
+    problem = Problem.load(PROBLEMS / "softmax")
+    case = next(c for c in problem.spec.benchmarks if c.name == "practice_wide")
+    other = case.model_copy(update={"params": case.params | {"values": "one_hot"}})
+    row = _variant_row(ProblemCode(problem, "cpu"), case, other)
+    assert (row.case, row.outcome) == ("practice_wide, values=one_hot", "failed")
 
 
 def test_an_integer_is_off_by_nothing() -> None:

@@ -18,11 +18,10 @@ from click.testing import CliRunner
 from docker.types import Mount
 
 from grader.cli.sandbox import sandbox as command
-from grader.sandbox import conformance, docker, images, owner, sweep
+from grader.sandbox import conformance, docker, host, images, owner, sweep
 from grader.sandbox.base import Ending, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, Bench
 from grader.sandbox.engine import engine
-from grader.sandbox.host import gpu_nodes
 from grader.sandbox.output import END_BYTES
 from grader.wire import WireClosed, receive_reply, send_request
 
@@ -374,19 +373,23 @@ def wheel(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processors", "gpus", "share"), [(16, 1, 15), (64, 4, 15), (8, 8, 1), (1, 1, 1), (16, 0, 15)]
+    ("ours", "gpus", "share"),
+    [(16, 1, 15), (64, 4, 15), (8, 8, 2), (2, 1, 2), (1, 1, 1), (16, 0, 15)],
 )
-def test_processors_are_shared_out_by_gpus(processors: int, gpus: int, share: int) -> None:
-    engine = {"CpuCfsQuota": True, "NCPU": processors}
-    assert docker._nano_cpus(engine, gpus) == share * 10**9
-    assert docker._nano_cpus(engine | {"CpuCfsQuota": False}, gpus) is None
+def test_processors_are_shared_out_by_gpus(
+    monkeypatch: pytest.MonkeyPatch, ours: int, gpus: int, share: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(ours)))
+    monkeypatch.setattr(host, "gpu_nodes", lambda: [Path("/dev/nvidia0")] * gpus)
+    assert host.processors("cpu") == ours
+    assert host.processors("cuda") == share
+    assert docker._nano_cpus({"CpuCfsQuota": True, "NCPU": ours}) == share * 10**9
+    assert docker._nano_cpus({"CpuCfsQuota": False, "NCPU": ours}) is None
 
 
 def test_a_runner_on_a_gpu_has_its_share_of_the_processors(tmp_path: Path) -> None:
     image = images.Image("any", "python", [], {})
     with engine() as api:
         ours = docker._host_config(api, image, LIMITS, "cuda", tmp_path)
-        share = docker._nano_cpus(api.info(), len(gpu_nodes()))
-        assert share is not None
-        assert ours["NanoCpus"] == share
+        assert ours.get("NanoCpus") == docker._nano_cpus(api.info())
         assert not docker._host_config(api, image, LIMITS, "cpu", tmp_path).get("NanoCpus")
