@@ -379,7 +379,7 @@ def test_recorded_times_stand_where_nobody_ranks_and_between_those_who_do(tmp_pa
     )  # fmt: skip
     cases = problem.cases("benchmark", "cuda")
     times = timings.ProblemTimes(
-        digest=problem.digest, environment=environment, experts=["ours.cu"],
+        digest=problem.times_digest, environment=environment, experts=["ours.cu"],
         cases={case.name: {"eager": 120.0, "ours.cu": 95.0} for case in cases},
     )  # fmt: skip
     record = timings.Timings(hardware=H100, device="cuda", ranked=True)
