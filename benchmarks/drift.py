@@ -19,31 +19,20 @@ from typing import Any
 
 import click
 
+from benchmarks.steps import chosen, prepared
 from benchmarks.timers import Entry, entry
 from benchmarks.verdicts import problem_of
 from grader.judge.bench import Bench, opened
 from grader.judge.cases import ProblemCode, seed_for
 from grader.judge.clock import calls_per_round
-from grader.judge.grade import greet
-from grader.judge.grading import Grading
 from grader.judge.loan import Loan
-from grader.judge.record import Record
-from grader.judge.session import Session
 from grader.problem import Problem
 from grader.problem.spec import Case
-from grader.sandbox import make_sandbox
-from grader.sandbox.base import RunnerLimits
 from grader.stats import median, middle
-from grader.submission import Submission
 
 ROUNDS, TURNS = 10, 2
 MEDIANS, OF = 3, 12
 """So many rows, each of medians of so many rounds."""
-
-
-def chosen(problem: Problem, names: tuple[str, ...]) -> list[Case]:
-    """The benchmark cases of these names, or all of them."""
-    return [c for c in problem.cases("benchmark", "cuda") if not names or c.name in names]
 
 
 @click.group()
@@ -61,17 +50,9 @@ def main() -> None:
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 def rests(sandbox: str, cases: tuple[str, ...], file: Path) -> None:
     """Rounds without and with rest, in turn."""
-    problem = problem_of(file)
-    submission = Submission.read(file, problem.spec.limits.source_bytes)
-    with make_sandbox(sandbox).start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
-        session = Session(runner, 600)
-        greeting = greet(session, submission, "cuda")
-        grading = Grading(problem, session, "cuda", 1, Record())
-        grading.meet(greeting)
-        grading.prepare()
-        grading.load(submission)
-        grading.end_rehearsal()
-        for case in chosen(problem, cases):
+    with prepared(sandbox, file) as (grading, load):
+        load()
+        for case in chosen(grading.problem, cases):
             with opened(grading, case) as bench:
                 for turn in range(2 * TURNS):
                     bench.is_heavy = turn % 2 == 1

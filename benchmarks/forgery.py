@@ -1,6 +1,6 @@
 """How much faster than it is can a kernel be made to look? Forgeries beside the kernel they wrap.
 
-    python -m benchmarks.forgery [--tries 10] [--sandbox docker] [--only NAME]... [--out FILE]
+    python -m benchmarks.forgery [--tries 10] [--sandbox process] [--only NAME]... [--out FILE]
 
 The honest kernels of a problem are graded first, three times each; then every forgery, so many
 times, with a warm pool of sandboxes. No case of an accepted try may be faster than the honest
@@ -311,7 +311,7 @@ def compare(
 @click.command()
 @click.option("--tries", default=10, show_default=True, type=click.IntRange(min=1))
 @click.option(
-    "--sandbox", type=click.Choice(["process", "docker"]), default="process", show_default=True
+    "--sandbox", type=click.Choice(["process", "docker"]), default="docker", show_default=True
 )
 @click.option("--only", multiple=True, help="Only forgeries whose path contains this.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the table to this file too.")

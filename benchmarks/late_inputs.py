@@ -1,6 +1,6 @@
 """Do inputs that come late tell that the calls of a round help each other?
 
-    python -m benchmarks.late_inputs [--sandbox docker] [--rounds 8] [--late 6]
+    python -m benchmarks.late_inputs [--sandbox process] [--rounds 8] [--late 6]
         [--case NAME]... FILE...
 
 Needs a GPU. FILE is a submission below `submissions/<problem>/` whose calls can be captured, honest
@@ -42,26 +42,19 @@ import click
 import numpy as np
 import torch
 
-from benchmarks.drift import chosen
 from benchmarks.lone_calls import LATER
-from benchmarks.verdicts import problem_of
+from benchmarks.steps import chosen, prepared
 from grader.arena import Layout, Slot
 from grader.judge.bench import Bench, opened
 from grader.judge.block import Block
 from grader.judge.check import check, worst
-from grader.judge.grade import greet
-from grader.judge.grading import Grading
 from grader.judge.lookout import NEAR, PLACES, Lookout
 from grader.judge.peek import Peek
-from grader.judge.record import Record
 from grader.judge.rounds import run_round
-from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
-from grader.sandbox import make_sandbox
-from grader.sandbox.base import RunnerLimits, SandboxError
+from grader.sandbox.base import SandboxError
 from grader.stats import median
-from grader.submission import Submission
 
 MOST_LATE = 64
 CHUNK_BYTES, ALIGN_BYTES = 4096, 16
@@ -497,18 +490,10 @@ def compare(bench: Bench, rounds: int, late: int) -> None:
 
 def late_inputs(sandbox: str, path: Path, rounds: int, late: int, names: tuple[str, ...]) -> None:
     """Print the table of one file."""
-    problem = problem_of(path)
-    submission = Submission.read(path, problem.spec.limits.source_bytes)
-    with make_sandbox(sandbox).start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
-        session = Session(runner, 600)
-        greeting = greet(session, submission, "cuda")
-        grading = Grading(problem, session, "cuda", 1, Record())
-        grading.meet(greeting)
-        grading.prepare()
+    with prepared(sandbox, path) as (grading, load):
         print(f"\n{path}\n\n{HEAD}")
-        grading.load(submission)
-        grading.end_rehearsal()
-        for case in chosen(problem, names):
+        load()
+        for case in chosen(grading.problem, names):
             try:
                 with opened(grading, case) as bench:
                     compare(bench, rounds, late)
@@ -517,7 +502,7 @@ def late_inputs(sandbox: str, path: Path, rounds: int, late: int, names: tuple[s
 
 
 @click.command()
-@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="process")
+@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
 @click.option("--rounds", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option("--late", default=6, show_default=True, type=click.IntRange(1, MOST_LATE))
 @click.option("--case", "cases", multiple=True)

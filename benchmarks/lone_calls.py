@@ -1,6 +1,6 @@
 """Does a call that runs alone tell that the calls of a round help each other?
 
-    python -m benchmarks.lone_calls [--sandbox docker] [--rounds 40] [--case NAME]... FILE...
+    python -m benchmarks.lone_calls [--sandbox process] [--rounds 40] [--case NAME]... FILE...
 
 FILE is a submission below `submissions/<problem>/` whose calls can be captured, honest or not. For
 every benchmark case it takes ordinary rounds, as a grading does, and then rounds of a graph of one
@@ -26,23 +26,18 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.drift import chosen
-from benchmarks.verdicts import problem_of
+from benchmarks.outside_clock import spread
+from benchmarks.steps import chosen, prepared
 from grader.arena import Slot, arrange
 from grader.arena.layout import GUARD_BYTES, ITEM_BYTES
 from grader.judge.bench import Bench, opened
 from grader.judge.block import KEPT, Block
 from grader.judge.clock import COLD_L2, IDLE_CALLS, IDLE_WORDS, measure
-from grader.judge.grade import greet
-from grader.judge.grading import Grading
-from grader.judge.record import Record
 from grader.judge.rounds import Bracket, capture, lend
 from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
-from grader.sandbox import make_sandbox
-from grader.sandbox.base import RunnerLimits, SandboxError
+from grader.sandbox.base import SandboxError
 from grader.stats import median
-from grader.submission import Submission
 
 CALLED = 0
 """The set that lone rounds call: of a whole round it is published first."""
@@ -178,20 +173,12 @@ def compare(bench: Bench, idle: dict[str, list[Bracket]], rounds: int) -> None:
 
 def lone_calls(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) -> None:
     """Print the table of one file."""
-    problem = problem_of(path)
-    submission = Submission.read(path, problem.spec.limits.source_bytes)
-    with make_sandbox(sandbox).start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
-        session = Session(runner, 600)
-        greeting = greet(session, submission, "cuda")
-        grading = Grading(problem, session, "cuda", 1, Record())
-        grading.meet(greeting)
-        grading.prepare()
-        idle = idle_rounds(session, rounds)
-        costs = ", ".join(f"{kind} {_spread([b.rest_us for b in idle[kind]])}" for kind in KINDS)
+    with prepared(sandbox, path) as (grading, load):
+        idle = idle_rounds(grading.session, rounds)
+        costs = ", ".join(f"{kind} {spread([b.rest_us for b in idle[kind]])}" for kind in KINDS)
         print(f"\n{path}; idle lone rounds cost besides their call, µs: {costs}\n\n{HEAD}")
-        grading.load(submission)
-        grading.end_rehearsal()
-        for case in chosen(problem, names):
+        load()
+        for case in chosen(grading.problem, names):
             try:
                 with opened(grading, case) as bench:
                     compare(bench, idle, rounds)
@@ -199,14 +186,8 @@ def lone_calls(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) ->
                 print(f"| {case.name} | {stop} |" + " |" * 6, flush=True)
 
 
-def _spread(values: list[float]) -> str:
-    """The least, the quartiles, and the most."""
-    quartiles = statistics.quantiles(values, n=4, method="inclusive")
-    return " … ".join(f"{value:.0f}" for value in [min(values), *quartiles, max(values)])
-
-
 @click.command()
-@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="process")
+@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
 @click.option("--rounds", default=40, show_default=True, type=click.IntRange(min=2))
 @click.option("--case", "cases", multiple=True)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))

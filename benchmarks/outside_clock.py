@@ -1,6 +1,6 @@
 """How well the judge's own clock knows a round: its residual against honest runners' claims.
 
-    python -m benchmarks.outside_clock [--sandbox process|docker] [--rounds 8] FILE...
+    python -m benchmarks.outside_clock [--sandbox process] [--rounds 8] FILE...
 
 FILE is an honest submission below `submissions/<problem>/` whose calls can be captured. For every
 benchmark case a table row gives the calls per round, the claim, and by how much the outside clock,
@@ -14,42 +14,27 @@ from pathlib import Path
 
 import click
 
-from benchmarks.verdicts import problem_of
+from benchmarks.steps import prepared
 from grader.judge.bench import opened
 from grader.judge.clock import (
     Overhead,
     idle_rounds,
     room_us,
 )
-from grader.judge.grade import greet
-from grader.judge.grading import Grading
-from grader.judge.record import Record
 from grader.judge.rounds import Bracket
-from grader.judge.session import Session
-from grader.sandbox import make_sandbox
-from grader.sandbox.base import RunnerLimits, Sandbox
-from grader.submission import Submission
 
 HEAD = """\
 | case | calls | claim | publishing at most | publish | rest | lies above | allowed |
 |---|---|---|---|---|---|---|---|"""
 
 
-def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
+def residuals(sandbox: str, path: Path, rounds: int) -> None:
     """Print the residuals of one honest submission."""
-    problem = problem_of(path)
-    submission = Submission.read(path, problem.spec.limits.source_bytes)
-    with sandbox.start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
-        session = Session(runner, 600)
-        greeting = greet(session, submission, "cuda")
-        grading = Grading(problem, session, "cuda", 1, Record())
-        grading.meet(greeting)
-        grading.prepare()
-        idle = idle_rounds(session, rounds)
-        grading.load(submission)
-        grading.end_rehearsal()
-        print(f"\n{path}: idle rounds cost {_spread([b.rest_us for b in idle])} µs\n{HEAD}")
-        for case in problem.cases("benchmark", "cuda"):
+    with prepared(sandbox, path) as (grading, load):
+        idle = idle_rounds(grading.session, rounds)
+        load()
+        print(f"\n{path}: idle rounds cost {spread([b.rest_us for b in idle])} µs\n{HEAD}")
+        for case in grading.problem.cases("benchmark", "cuda"):
             with opened(grading, case) as bench:
                 brackets = [bench.bracket(i) for i in range(rounds)]
             _row(case.name, bench.overhead, brackets)
@@ -57,7 +42,7 @@ def residuals(sandbox: Sandbox, path: Path, rounds: int) -> None:
 
 def _row(name: str, overhead: Overhead, brackets: list[Bracket]) -> None:
     calls = brackets[0].calls
-    claim = _spread([b.claim_us / calls for b in brackets], 2)
+    claim = spread([b.claim_us / calls for b in brackets], 2)
     lies = [overhead.outside_us(b) - b.claim_us for b in brackets]
     allowed = calls * room_us(brackets[0].claim_us / calls, calls)
     cells = [
@@ -65,15 +50,15 @@ def _row(name: str, overhead: Overhead, brackets: list[Bracket]) -> None:
         str(calls),
         claim,
         f"{overhead.publish_us:.0f}",
-        _spread([b.publish_us for b in brackets]),
-        _spread([b.rest_us for b in brackets]),
-        _spread(lies),
+        spread([b.publish_us for b in brackets]),
+        spread([b.rest_us for b in brackets]),
+        spread(lies),
         f"{allowed:.0f}",
     ]
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def _spread(values: list[float], digits: int = 0) -> str:
+def spread(values: list[float], digits: int = 0) -> str:
     """Least, quarter, median, three quarters, most."""
     ordered = sorted(values)
     last = len(ordered) - 1
@@ -81,14 +66,13 @@ def _spread(values: list[float], digits: int = 0) -> str:
 
 
 @click.command()
-@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="process")
+@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
 @click.option("--rounds", default=8, show_default=True)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 def main(sandbox: str, rounds: int, files: tuple[Path, ...]) -> None:
     """Print the residuals of honest submissions."""
-    chosen = make_sandbox(sandbox)
     for path in files:
-        residuals(chosen, path, rounds)
+        residuals(sandbox, path, rounds)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ def test_writes_that_come_too_late_are_doubtful(block: Block) -> None:
     assert wrong == late
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     call_us=st.floats(6, 300),
     believed=st.floats(0.3, 3),

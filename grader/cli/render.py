@@ -139,7 +139,7 @@ def _tests(cases: list[CaseResult]) -> Fitting:
             *_what("test", cases, sizes_turn=3),
             numbers("max\nerror", [_error(case.max_abs_err) for case in cases], turn=2),
             numbers("rel L2", [_error(case.rel_l2) for case in cases], turn=4),
-            numbers("worst\nslice", [_error(_worst_slice(case)) for case in cases], turn=5),
+            numbers("worst\nslice", [_error(case.worst_slice_rel_l2) for case in cases], turn=5),
             numbers("error\nbudget", [_budget(_spent(case)) for case in cases], turn=1),
             Column("", [_budget_bar(_spent(case)) for case in cases], turn=6),
         ]
@@ -198,11 +198,6 @@ def parameters(params: dict[str, Any]) -> str:
 
 def _error(value: float | None) -> Text:
     return Text("–", style="dim") if value is None else Text(f"{value:.1e}")
-
-
-def _worst_slice(case: CaseResult) -> float | None:
-    """None where every slice was too small to be measured, which the judge tells as no error."""
-    return None if case.rel_l2 and not case.worst_slice_rel_l2 else case.worst_slice_rel_l2
 
 
 def _spent(case: CaseResult) -> float | None:

@@ -169,15 +169,18 @@ class Session:
         if ending.out_of_memory:
             return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, f"{what} used more memory than allowed")
         if ending.exit_code is None and ending.signal is None and not ending.stopped:
-            log = self.runner.log().decode("utf-8", "replace").strip().splitlines()
-            detail = f": {one_line(log[-1])}" if log else ""
-            raise SandboxError(f"the sandbox lost sight of its runner ({what}){detail}")
+            raise SandboxError(f"the sandbox lost sight of its runner ({what}){self.last_words()}")
         if ending.signal is not None:
             name = _signal_name(ending.signal)
             killed = ending.signal == signal.SIGKILL and not ending.stopped
             return Fault(Verdict.RUNTIME_ERROR, f"{what} was killed by {name}", killed=killed)
         verdict = Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
         return Fault(verdict, f"{what} exited with status {ending.exit_code}")
+
+    def last_words(self) -> str:
+        """``: `` and the last line that the runner printed, or nothing."""
+        log = self.runner.log().decode("utf-8", "replace").strip().splitlines()
+        return f": {one_line(log[-1])}" if log else ""
 
     def _fault(self, verdict: Verdict, reason: str) -> SubmissionFault:
         """A fault seen on the wire; if the sandbox saw a graver one at the same time, that one."""
@@ -193,9 +196,8 @@ def ours_alone(session: Session) -> Iterator[None]:
     try:
         yield
     except SubmissionFault as stop:
-        log = session.runner.log().decode("utf-8", "replace").strip().splitlines()
-        detail = f": {log[-1]}" if log else ""
-        raise SandboxError(f"the runner failed at start: {stop.fault.reason}{detail}") from None
+        reason = f"the runner failed at start: {stop.fault.reason}{session.last_words()}"
+        raise SandboxError(reason) from None
 
 
 def _signal_name(number: int) -> str:

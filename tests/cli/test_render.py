@@ -133,7 +133,7 @@ def test_an_error_budget_is_shown_of_what_passes_or_has_spent_it(make_report: Ma
 
 def test_a_worst_slice_that_was_not_measured_is_none(make_report: MakeReport) -> None:
     cases = [
-        failing(name="short", rel_l2=1.0, worst_slice_rel_l2=0.0),
+        failing(name="short", rel_l2=1.0, worst_slice_rel_l2=None),
         failing(name="exact", status="passed", rel_l2=0.0, worst_slice_rel_l2=0.0),
     ]
     text = shown(make_report(verdict="wrong_answer", cases=cases))

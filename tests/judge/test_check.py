@@ -86,6 +86,14 @@ def test_a_ragged_edge_of_few_elements_is_no_slice(shape: tuple[int, ...]) -> No
     assert check("out", out, truth, None, bounds).failure is None
 
 
+def test_where_every_slice_is_too_small_there_is_no_worst_one() -> None:
+    """Nothing was measured, which is not the same as no error."""
+    truth = torch.rand(1, 3, dtype=torch.float64)
+    found = look((truth * 2).float(), truth, None)
+    assert found.failure is not None
+    assert found.worst_slice_rel_l2 is None
+
+
 def test_half_precision_breaks_the_error_budget_of_float32() -> None:
     truth, eager = softmax_case()
     out = truth.half().float()

@@ -1,0 +1,45 @@
+"""A grading taken step by step, for scripts that measure something between the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.verdicts import problem_of
+from grader.judge.grade import greet
+from grader.judge.grading import Grading
+from grader.judge.record import Record
+from grader.judge.session import Session
+from grader.problem import Problem
+from grader.problem.spec import Case
+from grader.sandbox import make_sandbox
+from grader.sandbox.base import RunnerLimits
+from grader.submission import Submission
+
+TOTAL_S = 600.0
+
+
+@contextmanager
+def prepared(sandbox: str, path: Path) -> Iterator[tuple[Grading, Callable[[], None]]]:
+    """A grading of the file on a GPU up to its load, and what does that: until it is called, the
+    runner is idle; after it, nothing compiles beside what is measured."""
+    problem = problem_of(path)
+    submission = Submission.read(path, problem.spec.limits.source_bytes)
+    with make_sandbox(sandbox).start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
+        session = Session(runner, TOTAL_S)
+        greeting = greet(session, submission, "cuda")
+        grading = Grading(problem, session, "cuda", 1, Record())
+        grading.meet(greeting)
+        grading.prepare()
+
+        def load() -> None:
+            grading.load(submission)
+            grading.end_rehearsal()
+
+        yield grading, load
+
+
+def chosen(problem: Problem, names: tuple[str, ...]) -> list[Case]:
+    """The benchmark cases of these names, or all of them."""
+    return [c for c in problem.cases("benchmark", "cuda") if not names or c.name in names]
