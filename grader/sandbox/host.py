@@ -93,6 +93,8 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(str(p) for p in drivers)
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
+        # NaN and infinity are ordinary numbers, which a GPU says nothing about either.
+        environment["PYTHONWARNINGS"] = "ignore::RuntimeWarning:triton.runtime.interpreter"
         environment["CUDA_VISIBLE_DEVICES"] = ""
     elif chosen_node() is None and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
         # All GPUs' nodes go in, so the runner must number them as we do.
