@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import secrets
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from grader import stats
@@ -18,6 +20,7 @@ from grader.judge.clock import (
     AGREE_SHARE,
     LEAST_US,
     PLANS,
+    Plan,
     Sample,
     Timing,
     calls_per_round,
@@ -27,6 +30,7 @@ from grader.judge.clock import (
 )
 from grader.judge.grading import Grading
 from grader.judge.health import complaint, gpu_state
+from grader.judge.late import LateInputs
 from grader.judge.loan import Loan
 from grader.judge.lookout import Lookout
 from grader.judge.rounds import Bracket, capture, run_round
@@ -49,6 +53,8 @@ REST_SHARE, MOST_REST_S = 30.0, 0.25
 this. Without, the chip steps its clock down and up from round to round, by 0.7 %, though it reports
 the highest one. With 0.2 s every case of attention settled in 6 to 9 rounds; with fifteen times the
 round, 0.12 to 0.17 s, its long ones took 15 to 28, and some did not settle."""
+PROOF = 1_000_000
+"""Rounds of proof are numbered from here on."""
 BASELINE_DRIFT = 0.02
 """How much slower PyTorch may have become since before the submission was loaded."""
 
@@ -77,10 +83,16 @@ class Bench:
         gate."""
         self.first: Sample | None = None
         """The sample of a round that the warm-up ended with."""
-        self._last_us = 0.0
+        self.last_us = 0.0
         self._index = 0
         """The round that the image is of."""
         self.lookout = Lookout.over(loan)
+        self.late = LateInputs.over(loan) if self.lookout is not None and grading.ranks else None
+        self._proofs = drawn_proofs(self.plan)
+        """Rounds that one of proof comes before: nobody knows which."""
+        self.proved: Counter[str] = Counter()
+        """Sets whose inputs came `late`; of those the ones `in time`; and others that were wrong,
+        which tells nothing: they are `unsure`."""
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
 
@@ -93,7 +105,7 @@ class Bench:
         """One round on fresh inputs with every output checked. Raises `SubmissionFault`."""
         self.cool_down()
         bracket = self.bracket(index, order)
-        self._last_us = bracket.claim_us
+        self.last_us = bracket.claim_us
         objection = complaint() if self.loan.device == "cuda" else None
         if (
             self.grading.ranks
@@ -111,19 +123,15 @@ class Bench:
     def cool_down(self) -> None:
         """Let a chip that runs at its power limit rest, so that each round meets the same clock."""
         if self.is_heavy:
-            time.sleep(min(REST_SHARE * self._last_us / 1e6, MOST_REST_S))
+            time.sleep(min(REST_SHARE * self.last_us / 1e6, MOST_REST_S))
 
     def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
         """The same, as the clocks saw it."""
-        grading, loan = self.grading, self.loan
         chosen = order if order is not None else self._order()
-        self._index = index
-        for i in chosen:
-            loan.fill(i, self.inputs(index, i))
-        limit_s = grading.problem.spec.limits.call_s * len(chosen)
+        self._fill(index, chosen)
         whole = len(chosen) == self.calls
         lookout = self.lookout if whole else None
-        bracket = run_round(grading.session, loan, chosen, self.graph, limit_s, lookout)
+        bracket = self._run(chosen, lookout)
         if whole and (eager_us := self.answers.compute()) is not None:
             self.eager_us.append(eager_us)
         outside_us = self._outside_us(bracket)
@@ -134,6 +142,40 @@ class Bench:
         if lookout is not None:  # after that, since a wrong answer is no broken rule
             self._expect_order(lookout, chosen)
         return bracket
+
+    def prove(self, number: int) -> None:
+        """A round that nobody can tell from others, and whose time does not count: so it may have
+        inputs of other kinds, which calls may take longer for, and inputs that come late. Raises
+        `SubmissionFault`."""
+        self.cool_down()
+        order = self._order()
+        self._fill(PROOF + number, order)
+        if self.late is not None:
+            self.late.withhold(order, self.last_us / self.calls, secrets.SystemRandom())
+        bracket = self._run(order, self.lookout, self.late)
+        self.last_us = bracket.claim_us
+        unsure = set()
+        if self.late is not None:
+            self.late.put_back()
+        self.answers.compute()
+        if self.late is not None and self.lookout is not None:
+            unsure = self._expect_unread(self.late, self.lookout, order)
+        self._expect_right(order, secrets.randbelow(THOROUGH_ONE_IN) == 0, unsure)
+        if self.lookout is not None:
+            self._expect_order(self.lookout, order)
+
+    def _fill(self, index: int, chosen: list[int]) -> None:
+        """Put the inputs of a round into the image."""
+        self._index = index
+        for i in chosen:
+            self.loan.fill(i, self.inputs(index, i))
+
+    def _run(
+        self, chosen: list[int], lookout: Lookout | None, late: LateInputs | None = None
+    ) -> Bracket:
+        grading = self.grading
+        limit_s = grading.problem.spec.limits.call_s * len(chosen)
+        return run_round(grading.session, self.loan, chosen, self.graph, limit_s, lookout, late)
 
     def warm_up(self) -> None:
         """Call everything once, and capture a round into a graph; keep that only if a replay on
@@ -170,6 +212,8 @@ class Bench:
         """Sample of round `index`: of the warm-up's last one, or of another."""
         if index == 0 and self.first is not None:
             return self.first
+        if index in self._proofs:
+            self.prove(self._proofs.index(index))
         # Round 0 was the warm-up's: answers kept from there must not do for another.
         return self.round(index + 1)
 
@@ -184,6 +228,23 @@ class Bench:
         if what is not None:
             reason = f"benchmark '{self.case.name}': {what}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
+
+    def _expect_unread(self, late: LateInputs, lookout: Lookout, order: list[int]) -> set[int]:
+        """Raise `SubmissionFault` when outputs are right for inputs as they were before their call
+        may have begun. What is left are sets that tell nothing: what came late may have come too
+        late for them, and they are wrong."""
+        wrong = {i for i in late.written if self.look(i, False).failure is not None}
+        in_time = late.were_in_time(lookout.first_unfinished(order))
+        unsure = wrong - in_time
+        self.proved.update({"late": len(late.written), "in time": len(in_time)})
+        self.proved["unsure"] += len(unsure)
+        for i in wrong & in_time:
+            with late.stale(i):
+                is_right = self.look(i, False).failure is None
+            if is_right:
+                reason = f"benchmark '{self.case.name}': inputs were read before their call began"
+                raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
+        return unsure
 
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""
@@ -200,16 +261,23 @@ class Bench:
         return values
 
     def _case_of(self, index: int, i: int) -> Case:
-        """The case; or for one set of each whole round one of its variants, each in its turn."""
-        master, path = self.grading.master, ("variant", self.case.name, self.calls, self.captures)
+        """The case; or for some sets of a round of proof its variants, each in its turn."""
         others = self.grading.problem.variants(self.case)
-        if not others or index < 0 or seed_for(master, *path, index) % self.calls != i:
+        if not others or index < PROOF:
             return self.case
-        return others[(seed_for(master, *path) + index) % len(others)]
+        count = min(len(others), max(1, self.calls // 2))
+        path = (self.grading.master, "variant", self.case.name, self.calls, self.captures)
+        odd = random.Random(seed_for(*path, index)).sample(range(self.calls), count)
+        if i not in odd:
+            return self.case
+        turn = seed_for(*path) + (index - PROOF) * count + odd.index(i)
+        return others[turn % len(others)]
 
-    def _expect_right(self, chosen: list[int], is_thorough: bool) -> None:
-        """Check every output of a round, and one set through every gate. Raises
-        `SubmissionFault`."""
+    def _expect_right(
+        self, chosen: list[int], is_thorough: bool, unsure: Collection[int] = ()
+    ) -> None:
+        """Check every output of a round, but of those that tell nothing, and one set through every
+        gate. Raises `SubmissionFault`."""
         grading, loan = self.grading, self.loan
 
         def look() -> Finding:
@@ -222,7 +290,7 @@ class Bench:
                 [
                     self._named(i, self.look(i, is_thorough and i == furthest))
                     for i in chosen
-                    if i in doubtful
+                    if i in doubtful and i not in unsure
                 ]
             )
 
@@ -290,6 +358,12 @@ class Bench:
         if not self.graph:
             secrets.SystemRandom().shuffle(order)
         return order
+
+
+def drawn_proofs(plan: Plan) -> list[int]:
+    """Before which rounds of a case those of proof come, by lot; never before the first, which
+    tells how long a call takes."""
+    return secrets.SystemRandom().sample(range(1, plan.least_rounds), plan.proofs)
 
 
 @contextlib.contextmanager

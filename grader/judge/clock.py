@@ -97,12 +97,14 @@ class Plan:
     late_s: float = 0.0
     """How much longer than the budget to go on where that is not reached."""
 
+    proofs: int = 1
+    """Rounds besides, fewer than the least, whose times do not count: `Bench.prove`."""
     most_discarded: int = 0
     """Rounds that may be left out because the chip was held back."""
 
 
 PLANS: dict[tuple[str, Effort], Plan] = {
-    ("cuda", "full"): Plan(64, 6, 40, 4.0, 0.002, 0.005, late_s=4.0, most_discarded=10),
+    ("cuda", "full"): Plan(64, 6, 40, 4.0, 0.002, 0.005, late_s=4.0, proofs=2, most_discarded=10),
     ("cuda", "quick"): Plan(16, 5, 12, 0.3, 0.01, 0.01),
     ("cpu", "full"): Plan(2, 3, 20, 0.3, 0.05, 0.05),
     ("cpu", "quick"): Plan(2, 2, 20, 0.1, 0.05, 0.05),

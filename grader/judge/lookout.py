@@ -14,9 +14,11 @@ import secrets
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from grader.judge.block import Block, blank_word
+from grader.judge.late import LateInputs
 from grader.judge.peek import MOST_PITCH_BYTES, Peek
 
 ENDS, ANYWHERE = 3, 2
@@ -56,10 +58,9 @@ class Lookout:
         self._looked: int | None = None
         """The row of the last look that counts; the next one is read beside it."""
         self._places: list[int] = []
-        self._closing = 0
-        """The set that a round calls when it comes to its end."""
-        self._blank: list[int] = []
-        """What lies at each place of that set before it is called."""
+        self._order = np.empty(0, dtype=np.int64)
+        self._blank = np.empty((0, 0), dtype=np.int64)
+        """What lies at each place of the sets in the round's order before they are called."""
         self._reads = 0
         self._watched_us = 0.0
 
@@ -75,8 +76,8 @@ class Lookout:
         self._before = [*self._ends(), self._place(0, 1)]
         self._places = [place for _ in range(ENDS) for place in self._ends()]
         self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
-        self._closing = order[-CLOSING:][0]
-        self._blank = self._untouched(self._places)[:, self._closing].tolist()
+        self._order = np.array(order)
+        self._blank = self._untouched(self._places).cpu().numpy()[:, self._order]
 
     def look(self, is_early: Callable[[], bool]) -> None:
         """Read some words; what they tell counts if it is still too early for a call after that."""
@@ -86,24 +87,38 @@ class Lookout:
         if is_early():
             self._looked = row
 
-    def watch(self, going_on: Callable[[], bool]) -> None:
+    def watch(self, going_on: Callable[[], bool], late: LateInputs | None = None) -> None:
         """Read the places in turn, again and again, while the round is going on; and probe the
-        block when it comes to its end."""
-        seen = self._seen[:, self._closing].numpy()
+        block when it comes to its end. Between two looks, inputs that come late are written."""
+        closing = max(0, len(self._order) - CLOSING)
         is_closing = False
         last_ns = time.perf_counter_ns()
+        if late is not None:
+            late.begin()
         while going_on() and self._reads < MOST_READS:
             # One at a time, so that near the end of a round the probes are close to each other.
             row, turn = self._reads, self._reads % PLACES
+            if late is not None:
+                late.write_due(self._peek, row)
             self._read([self._places[turn]], row)
             self._reads += 1
-            is_closing = is_closing or seen[row] != self._blank[turn]
+            furthest = self._furthest(row, turn)
+            if late is not None:
+                late.saw(furthest)
+            is_closing = is_closing or furthest >= closing
             if is_closing:
                 self._block.keep_probing()
             now_ns = time.perf_counter_ns()
             if (now_ns - last_ns) / 1e3 <= SLOWEST_READ_US:
                 self._watched_us += (now_ns - last_ns) / 1e3
             last_ns = now_ns
+        if late is not None:
+            late.write_rest(self._peek)
+
+    def _furthest(self, row: int, turn: int) -> int:
+        """The position of the last call that had begun in a look; -1 when none had."""
+        begun = (self._seen[row].numpy()[self._order] != self._blank[turn]).nonzero()[0]
+        return int(begun[-1]) if len(begun) else -1
 
     def has_begun(self, order: list[int]) -> bool:
         """Whether outputs had been written before the inputs were all there."""
@@ -129,10 +144,26 @@ class Lookout:
         when all are what they stay. To be asked while the snapshot is of this round.
         """
         seen = self._seen[: self._reads].to(self._block.device)
-        untouched = self._untouched(self._places)
+        untouched = self._untouched(self._places)[self._turns()]
+        return overlapped((seen != untouched)[:, order], self._unfinished(order))
+
+    def first_unfinished(self, order: list[int]) -> list[int]:
+        """For each look, the position of the first call that had not ended; as many as there are
+        calls where all had. To be asked while the snapshot is of this round."""
+        unfinished = self._unfinished(order)
+        positions = torch.arange(len(order), device=unfinished.device)
+        found: list[int] = torch.where(unfinished, positions, len(order)).amin(1).tolist()
+        return found
+
+    def _unfinished(self, order: list[int]) -> torch.Tensor:
+        """Bool [looks, calls]: whether a call's word would change again."""
+        seen = self._seen[: self._reads].to(self._block.device)
         done = self._words(self._block.snapshot, self._block.head_bytes, self._places)
-        place = torch.arange(self._reads, device=seen.device) % PLACES
-        return overlapped((seen != untouched[place])[:, order], (seen != done[place])[:, order])
+        return (seen != done[self._turns()])[:, order]
+
+    def _turns(self) -> torch.Tensor:
+        """Which of the places each look was at."""
+        return torch.arange(self._reads, device=self._block.device) % PLACES
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""

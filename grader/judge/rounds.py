@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 from grader.judge.block import Block
+from grader.judge.late import LateInputs
 from grader.judge.lookout import Lookout
 from grader.judge.session import Session
 from grader.wire import Flag, sealed_memory
@@ -64,13 +65,15 @@ def run_round(
     graph: bool,
     limit_s: float,
     lookout: Lookout | None = None,
+    late: LateInputs | None = None,
 ) -> Bracket:
     """One bracketed round; leaves the snapshot of all outputs in the block.
 
     A `graph` is told to go before its inputs are published, and waits at the block's gate: so no
     processor has a part in when it starts. Other calls are told when the inputs are there.
 
-    A `lookout` looks while inputs are being published, and watches until the round is over.
+    A `lookout` looks while inputs are being published, and watches until the round is over; it has
+    inputs written that come `late`.
     """
     what = f"a round of {len(order)} calls"
     before_mhz = _clock_mhz(block)
@@ -81,7 +84,7 @@ def run_round(
         sequence = _by_message(session, block, order, what, limit_s, lookout)
     if lookout is not None:
         end_s = time.monotonic() + limit_s
-        lookout.watch(lambda: not session.has_reply() and time.monotonic() < end_s)
+        lookout.watch(lambda: not session.has_reply() and time.monotonic() < end_s, late)
     reply = session.take(sequence, limit_s, what)
     block.probe()
     after_mhz = _clock_mhz(block)

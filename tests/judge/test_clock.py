@@ -7,7 +7,7 @@ import importlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.judge import bench, grade
-from grader.judge.bench import Bench
+from grader.judge.bench import PROOF, Bench, drawn_proofs
 from grader.judge.cases import Values
 from grader.judge.clock import (
     CHANGES_US,
@@ -583,23 +583,51 @@ def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
     assert len(set(seeds)) == 2
 
 
-def test_one_set_of_every_whole_round_is_of_another_kind_in_turn() -> None:
+def test_rounds_of_proof_have_sets_of_other_kinds_and_no_others_do() -> None:
     others = [Case(name="any", params={"values": kind}) for kind in ("large", "masked", "equal")]
     bench = Bench.__new__(Bench)
     bench.case, bench.captures = Case(name="any", params={"values": "normal"}), True
-    bench.loan = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 20))  # type: ignore[assignment]
     problem = SimpleNamespace(variants=lambda _: others)
     bench.grading = SimpleNamespace(master=1, problem=problem)  # type: ignore[assignment]
-    odd = [
-        [(i, case.params["values"]) for i in range(20) if (case := bench._case_of(n, i)) in others]
-        for n in range(12)
-    ]
-    assert all(len(one) == 1 for one in odd)
-    kinds = [kind for ((_, kind),) in odd]
-    assert len({*kinds[:3]}) == 3
-    assert kinds == kinds[:3] * 4
-    assert len({i for ((i, _),) in odd}) > 5, "in another place each time"
-    assert all(bench._case_of(-10, i) is bench.case for i in range(20)), "not where it is alone"
+
+    def odd(index: int, calls: int) -> dict[int, str]:
+        bench.loan = SimpleNamespace(layout=SimpleNamespace(sets=[None] * calls))  # type: ignore[assignment]
+        cases = [bench._case_of(index, i) for i in range(calls)]
+        return {i: c.params["values"] for i, c in enumerate(cases) if c is not bench.case}
+
+    rounds = [odd(PROOF + n, 20) for n in range(12)]
+    assert all(sorted(one.values()) == ["equal", "large", "masked"] for one in rounds)
+    assert len({i for one in rounds for i in one}) > 10, "in other places each time"
+    few = [odd(PROOF + n, 4) for n in range(3)]
+    assert all(len(one) == 2 for one in few)
+    assert len({kind for one in few[:2] for kind in one.values()}) == 3, "in turn"
+    assert len(odd(PROOF, 2)) == 1
+    assert not any(odd(n, 20) for n in (-10, 0, 1, 40))
+
+
+def test_rounds_of_proof_come_between_others_and_take_none_of_their_time() -> None:
+    """Nobody can tell when: as many as planned, before rounds that every measurement has."""
+    drawn = set()
+    for _ in range(60):
+        done: list[tuple[str, int]] = []
+
+        class Scripted(Bench):
+            def __init__(self) -> None:
+                self.first = honest()
+                self._proofs = drawn_proofs(PLANS["cuda", "full"])
+
+            def round(self, index: int, order: list[int] | None = None) -> Sample:
+                done.append(("round", index))  # noqa: B023
+                return honest()
+
+            def prove(self, number: int) -> None:
+                done.append(("proof", number))  # noqa: B023
+
+        timing = measure(Scripted().next, PLANS["cuda", "full"], CALLS, True, False)
+        assert timing.rounds == sum(kind == "round" for kind, _ in done) + 1
+        assert sorted(n for kind, n in done if kind == "proof") == [0, 1]
+        drawn.add(tuple(place for place, (kind, _) in enumerate(done) if kind == "proof"))
+    assert len(drawn) > 4
 
 
 def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> None:
@@ -879,6 +907,7 @@ def test_after_a_wrong_replay_no_inputs_come_again() -> None:
             self.grading: Any = SimpleNamespace(device="cpu", record=Record())
             self.case: Any = SimpleNamespace(name="small")
             self.graph, self.first = True, None
+            self._proofs: list[int] = []
 
         def round(self, index: int, order: list[int] | None = None) -> Sample:
             asked.append(index)
@@ -920,7 +949,9 @@ def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
         def inputs(self, index: int, i: int) -> Values:
             return {}
 
-        def _expect_right(self, chosen: list[int], is_thorough: bool) -> None:
+        def _expect_right(
+            self, chosen: list[int], is_thorough: bool, unsure: Collection[int] = ()
+        ) -> None:
             thorough.append(is_thorough)
             if wrong:
                 raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, "too coarse"))

@@ -1,0 +1,273 @@
+"""Do calls read their inputs when they begin, and no sooner? Some inputs come late.
+
+All inputs of a round are there when its gate opens, and their order is known. So whoever has made
+the process his own could compute calls side by side, or ahead, and only write their outputs in
+turn: that is all that the lookout sees. Therefore in some rounds, whose times do not count, pieces
+of inputs are published stale: a few rows of bytes have the words that another set has there. While
+the round goes on, the copy engine writes the true ones, shortly before the call that they belong
+to. Was a call before that one still unfinished after the write, an honest call began with true
+inputs; outputs that are right for the stale ones were computed too soon, and no clock was asked.
+Where no look tells that, nothing is concluded, from right outputs or from wrong ones.
+
+What is assumed: a kernel sees what the copy engine wrote before it began, since both go through the
+L2 cache, and the L1 caches are emptied when a kernel begins. Nobody but a call writes its set's
+outputs. What is not seen: reading ahead into the L2 cache, where the true words arrive too; and
+whoever compares all inputs again when the call begins, which costs as much as reading them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from grader.arena import Slot
+from grader.judge.loan import Loan
+from grader.judge.peek import Peek
+
+MIXED = ("fp64", "fp32", "fp16", "bf16", "int8", "uint8", "bool")
+"""Element types of which a mixture of two sets' words is as good as either. Wider integers may be
+offsets, which belong together: a call that met some of each could go anywhere."""
+MOST_LATE, CALLS_A_LATE = 16, 4
+"""So many sets of a round come late at most, and one of so many."""
+LEAST_BYTES, MOST_WIDTH_BYTES, MOST_ROWS, ALIGN_BYTES = 64, 2048, 32, 16
+"""Of pieces. Two rows at least, with something between them: what is all of one piece and small,
+the driver does not give to the copy engine, and it would wait for its turn on the GPU, 2.3 ms
+(`benchmarks/copies.py`)."""
+TRIES = 16
+"""So many pieces are drawn for a set until one differs from the same place of another set."""
+TRIP_US = 40.0
+"""From when a write is begun until the look behind it has been taken, and how much later than it
+begins a call is seen to."""
+AHEAD = (0.1, 2.0)
+"""By so many calls, drawn evenly, a write's look is to be over before its call is seen to begin. A
+kernel that writes its outputs at the end is seen to begin when it ends."""
+LOOK_US = 15.0
+"""What a look takes: whatever is due sooner is waited for."""
+RECENT = 4
+"""A round's pace is reckoned from so many calls that were seen to have begun."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of bytes of a block, evenly apart."""
+
+    offset: int
+    pitch_bytes: int
+    width_bytes: int
+    rows: int
+
+    def of(self, buffer: torch.Tensor) -> torch.Tensor:
+        """It as it lies in a buffer that begins like the block: uint8 [rows, width]."""
+        return buffer.as_strided((self.rows, self.width_bytes), (self.pitch_bytes, 1), self.offset)
+
+    def moved(self, nbytes: int) -> Piece:
+        """The same piece of what lies so much further on."""
+        return Piece(self.offset + nbytes, self.pitch_bytes, self.width_bytes, self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Late:
+    """A piece of a set's inputs that is withheld in one round."""
+
+    position: int
+    """Of its set in the round's order."""
+    index: int
+    """Of its set."""
+    piece: Piece
+    lead_us: float
+    """So long before its call is expected to begin, the write is."""
+    true: torch.Tensor
+    """What the piece should hold, uint8 [rows, width], in memory that the copy engine reads."""
+    stale: torch.Tensor
+    """What it holds until then."""
+
+
+class LateInputs:
+    """Withholds inputs of a loan's rounds, and has them written while a round goes on."""
+
+    def __init__(self, loan: Loan) -> None:
+        self._loan = loan
+        self._places = places(loan)
+        shape = (MOST_LATE, MOST_ROWS * MOST_WIDTH_BYTES)
+        self._true = torch.empty(shape, dtype=torch.uint8, pin_memory=loan.device == "cuda")
+        self._left: deque[Late] = deque()
+        self._pace = Pace(0.0)
+        self._start_ns = 0
+        self.written: dict[int, tuple[Late, int | None]] = {}
+        """By set: what came late in the last round, and the look behind it; None when the round was
+        over."""
+
+    @classmethod
+    def over(cls, loan: Loan) -> LateInputs | None:
+        """None where no input can come late."""
+        return cls(loan) if loan.count > 1 and places(loan)[0] else None
+
+    def withhold(self, order: list[int], call_us: float, rng: random.Random) -> None:
+        """Make pieces of the image stale, for the next round, which is in this order and whose
+        calls take so long."""
+        self._pace = Pace(call_us)
+        self._left, self.written = deque(), {}
+        for position in positions(len(order), rng):
+            if (drawn := self._draw(order[position], rng)) is None:
+                continue
+            piece, stale = drawn
+            true = self._true[len(self._left), : stale.numel()].view(stale.shape)
+            true.copy_(piece.of(self._loan.image))
+            lead_us = TRIP_US + rng.uniform(*AHEAD) * call_us
+            self._left.append(Late(position, order[position], piece, lead_us, true, stale))
+        for late in self._left:  # not sooner: another set's words may be withheld too
+            late.piece.of(self._loan.image).copy_(late.stale)
+
+    def _draw(self, index: int, rng: random.Random) -> tuple[Piece, torch.Tensor] | None:
+        """A piece of a set, and what another set has there; None where all sets have the same."""
+        image = self._loan.image
+        for _ in range(TRIES):
+            argument, tensor = choose(self._places[index], rng)
+            place, nbytes = self._places[index][argument][tensor]
+            piece = piece_of(nbytes, rng).moved(place)
+            other = rng.choice([i for i in range(self._loan.count) if i != index])
+            there = piece.moved(self._places[other][argument][tensor][0] - place).of(image)
+            if not torch.equal(piece.of(image), there):
+                return piece, there.clone()
+        return None
+
+    def begin(self) -> None:
+        """The round begins to be watched."""
+        self._start_ns = time.perf_counter_ns()
+
+    def write_due(self, peek: Peek, look: int) -> None:
+        """Begin to write what is due; look number `look` comes behind it."""
+        may_wait = True
+        while self._left:
+            due_us = self._pace.begins_us(self._left[0].position) - self._left[0].lead_us
+            if due_us - self._passed_us() > (LOOK_US if may_wait else 0.0):
+                return
+            while self._passed_us() < due_us:
+                pass
+            may_wait = False  # what was begun is to be looked behind at once
+            self._write(peek, self._left.popleft(), look)
+
+    def write_rest(self, peek: Peek) -> None:
+        """Write what is left when the round is over: whoever compares inputs then must find them as
+        they should be."""
+        while self._left:
+            self._write(peek, self._left.popleft(), None)
+        peek.wait()
+
+    def _write(self, peek: Peek, late: Late, look: int | None) -> None:
+        address = self._loan.lent.data_ptr() + late.piece.offset
+        peek.write(late.true, address, late.piece.pitch_bytes)
+        self.written[late.index] = late, look
+
+    def saw(self, furthest: int) -> None:
+        """That in the last look the call at this position had begun, and none behind it."""
+        self._pace.saw(furthest, self._passed_us())
+
+    def put_back(self) -> None:
+        """Make the image true again."""
+        for late, _ in self.written.values():
+            late.piece.of(self._loan.image).copy_(late.true)
+
+    @contextlib.contextmanager
+    def stale(self, index: int) -> Iterator[None]:
+        """The image with what a set's inputs had until they were written."""
+        late, _ = self.written[index]
+        late.piece.of(self._loan.image).copy_(late.stale)
+        yield
+        late.piece.of(self._loan.image).copy_(late.true)
+
+    def were_in_time(self, first_unfinished: list[int]) -> set[int]:
+        """The sets whose call cannot have begun before the write was over; the argument gives for
+        each look of the round the position of the first call that was not finished then."""
+        return {
+            index
+            for index, (late, look) in self.written.items()
+            if look is not None and first_unfinished[look] < late.position
+        }
+
+    def _passed_us(self) -> float:
+        return (time.perf_counter_ns() - self._start_ns) / 1e3
+
+
+class Pace:
+    """When calls begin, by the judge's clock, as far as seeing their outputs appear tells."""
+
+    def __init__(self, call_us: float) -> None:
+        self._call_us = call_us
+        self._furthest = -1
+        self._begins: deque[float] = deque([0.0], RECENT)
+        """When the first call began, by the calls that were seen to begin; until one was, when the
+        gate opened: sooner it cannot be."""
+
+    def saw(self, furthest: int, at_us: float) -> None:
+        """That the call at this position had begun, and none behind it."""
+        if furthest <= self._furthest:
+            return
+        if self._furthest < 0:
+            self._begins.clear()
+        self._furthest = furthest
+        self._begins.append(at_us - furthest * self._call_us)
+
+    def begins_us(self, position: int) -> float:
+        """When the call at this position begins. Seeing it may take long, and is never early: the
+        earliest of the recent begins counts, not of all, since calls may take longer than told."""
+        return min(self._begins) + position * self._call_us
+
+
+Place = tuple[int, int]
+"""Offset of a tensor in a block, and its size in bytes."""
+
+
+def places(loan: Loan) -> list[list[list[Place]]]:
+    """Where the inputs of each set lie that may come late: per argument that has some, its tensors;
+    none of them too small."""
+    found = []
+    for values in loan.layout.sets:
+        arguments = []
+        for argument, value in zip(loan.problem.spec.args, values, strict=True):
+            slots = value if isinstance(value, list) else [value]
+            large = [
+                (slot.offset, slot.nbytes)
+                for slot in slots
+                if isinstance(slot, Slot) and slot.dtype in MIXED and slot.nbytes >= LEAST_BYTES
+            ]
+            if argument.role == "in" and large:
+                arguments.append(large)
+        found.append(arguments)
+    return found
+
+
+def positions(calls: int, rng: random.Random) -> list[int]:
+    """Positions of late sets, ascending, never the first: one in each of so many equal stretches of
+    a round."""
+    stretches = min(max(1, calls // CALLS_A_LATE), MOST_LATE)
+    cuts = [1 + k * (calls - 1) // stretches for k in range(stretches + 1)]
+    return [rng.randrange(a, b) for a, b in pairwise(cuts)]
+
+
+def choose(arguments: list[list[Place]], rng: random.Random) -> tuple[int, int]:
+    """An argument and one of its tensors: half of the time of the smallest argument, which most
+    outputs depend on more, else of any."""
+    sizes = [sum(nbytes for _, nbytes in tensors) for tensors in arguments]
+    is_small = rng.random() < 0.5
+    argument = sizes.index(min(sizes)) if is_small else rng.randrange(len(sizes))
+    tensors = arguments[argument]
+    (tensor,) = rng.choices(range(len(tensors)), [nbytes for _, nbytes in tensors])
+    return argument, tensor
+
+
+def piece_of(nbytes: int, rng: random.Random) -> Piece:
+    """A piece of so many bytes, `LEAST_BYTES` at least: rows all over them."""
+    width = max(ALIGN_BYTES, nbytes // 64 // ALIGN_BYTES * ALIGN_BYTES)
+    width = min(width, MOST_WIDTH_BYTES)
+    rows = min(MOST_ROWS, nbytes // (2 * width))
+    pitch = nbytes // rows // ALIGN_BYTES * ALIGN_BYTES
+    room = nbytes - (rows - 1) * pitch - width
+    return Piece(ALIGN_BYTES * rng.randrange(room // ALIGN_BYTES + 1), pitch, width, rows)

@@ -1,0 +1,345 @@
+"""Inputs that come late: who reads them too soon is found, and nobody else, in host memory and
+made-up time."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grader.arena import Slot, arrange
+from grader.judge.block import Block
+from grader.judge.late import (
+    ALIGN_BYTES,
+    CALLS_A_LATE,
+    LEAST_BYTES,
+    MIXED,
+    MOST_LATE,
+    LateInputs,
+    Pace,
+    choose,
+    piece_of,
+    places,
+    positions,
+)
+from grader.judge.lookout import BEFORE, MOST_READS, Lookout
+
+COUNT = 64
+ORDER = list(range(COUNT))
+LATE = COUNT // CALLS_A_LATE
+ELEMENTS = 512
+BEGIN_US = 100.0
+"""From when the gate opens until the first call begins."""
+PARTS = 4
+"""Pieces in which a call writes its outputs."""
+ARGS = [SimpleNamespace(role="in"), SimpleNamespace(role="out")]
+
+
+class Runner:
+    """Calls a round's sets one after the other, in made-up time. Each reads its inputs when it
+    begins, or so many calls too soon, and writes three times them and one: piece by piece, or all
+    at its end."""
+
+    def __init__(
+        self, block: Block, call_us: float, too_soon: float = 0.0, at_end: bool = False
+    ) -> None:
+        self._block = block
+        self.now_us = 0.0
+        self._todo: list[tuple[float, Callable[[], None]]] = []
+        self._read: dict[int, torch.Tensor] = {}
+        for position, index in enumerate(ORDER):
+            begin_us = BEGIN_US + position * call_us
+            self._at(max(0.0, begin_us - too_soon * call_us), self._reader(index))
+            for part in range(PARTS):
+                share = 1.0 if at_end else (part + 1) / PARTS
+                self._at(begin_us + share * call_us, self._writer(index, part))
+        # Of two things at the same time, what was asked for first comes first: a call's last piece
+        # before the next call's inputs.
+        self._todo.sort(key=lambda one: one[0])
+
+    def pass_us(self, us: float) -> None:
+        """Let so much time pass."""
+        self.now_us += us
+        while self._todo and self._todo[0][0] <= self.now_us:
+            self._todo.pop(0)[1]()
+
+    def goes_on(self) -> bool:
+        return bool(self._todo)
+
+    def _at(self, us: float, what: Callable[[], None]) -> None:
+        self._todo.append((us, what))
+
+    def _reader(self, index: int) -> Callable[[], None]:
+        def read() -> None:
+            self._read[index] = inputs(self._block, self._block.lent)[index] * 3 + 1
+
+        return read
+
+    def _writer(self, index: int, part: int) -> Callable[[], None]:
+        piece = slice(part * ELEMENTS // PARTS, (part + 1) * ELEMENTS // PARTS)
+
+        def write() -> None:
+            tail = self._block.lent[self._block.head_bytes :].view(torch.int64).view(COUNT, -1)
+            tail[index, piece] = self._read[index][piece]
+
+        return write
+
+
+class HostPeek:
+    """Writes host memory, and takes its time."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def write(self, rows: torch.Tensor, address: int, pitch_bytes: int) -> None:
+        self._runner.pass_us(4)
+        for i, row in enumerate(rows):
+            ctypes.memmove(address + i * pitch_bytes, row.data_ptr(), row.numel())
+        self._runner.pass_us(1)
+
+    def wait(self) -> None:
+        self._runner.pass_us(1)
+
+
+class HostLookout(Lookout):
+    """Over a block in host memory."""
+
+    def __init__(self, block: Block, runner: Runner) -> None:
+        self._block = block
+        self._runner = runner
+        self._set_bytes = block.tail_bytes // block.count
+        self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
+        self._seen = torch.zeros((MOST_READS + 2 * BEFORE, block.count), dtype=torch.int64)
+        self._peek: Any = HostPeek(runner)
+
+    def _read(self, places: list[int], row: int) -> None:
+        self._runner.pass_us(8)
+        self._seen[row : row + len(places)] = self._words(self._block.lent, 0, places)
+        self._runner.pass_us(7)
+
+
+class HostLate(LateInputs):
+    def __init__(self, block: Any, runner: Runner) -> None:
+        super().__init__(block)
+        self._runner = runner
+
+    def _passed_us(self) -> float:
+        self._runner.pass_us(0.5)
+        return self._runner.now_us
+
+
+def inputs(block: Block, buffer: torch.Tensor) -> list[torch.Tensor]:
+    """The input of each set, int64, as it lies in a buffer."""
+    slots: list[Any] = [values[0] for values in block.layout.sets]
+    return [buffer[s.offset : s.offset + s.nbytes].view(torch.int64) for s in slots]
+
+
+def new_block(item_bytes: int) -> Any:
+    words = Slot(0, "fp64", (ELEMENTS,), (1,))
+    made: Any = Block(arrange([[(False, words), (True, words)]] * COUNT), item_bytes, "cpu")
+    made.keep_probing = made.probe
+    made.problem = SimpleNamespace(spec=SimpleNamespace(args=ARGS))
+    return made
+
+
+@pytest.fixture(params=[8, 0], ids=["outputs", "state"])
+def block(request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = new_block(request.param)
+    yield made
+    made.close()
+
+
+class Round:
+    """A round of which the judge believes that calls take so long."""
+
+    def __init__(self, block: Any, runner: Runner, call_us: float, seed: int = 1) -> None:
+        block.image.random_()
+        lookout, self.late = HostLookout(block, runner), HostLate(block, runner)
+        self.late.withhold(ORDER, call_us, random.Random(seed))
+        block.ready(ORDER)
+        lookout.aim(ORDER)
+        block.publish(ORDER)
+        lookout.watch(runner.goes_on, self.late)
+        block.probe()
+        block.collect()
+        self.late.put_back()
+        self.in_time = self.late.were_in_time(lookout.first_unfinished(ORDER))
+        self.wrong = wrong(block)
+        self.is_side_by_side = lookout.side_by_side(ORDER)
+
+
+def wrong(block: Any) -> set[int]:
+    """The sets whose outputs are wrong for what the image has."""
+    outputs = block.snapshot.view(torch.int64).view(COUNT, -1)[:, :ELEMENTS]
+    wanted = [values * 3 + 1 for values in inputs(block, block.image)]
+    return {i for i in ORDER if not torch.equal(outputs[i], wanted[i])}
+
+
+@pytest.mark.parametrize("at_end", [False, True], ids=["piece by piece", "at the end"])
+@pytest.mark.parametrize("call_us", [12.0, 40.0, 200.0])
+def test_an_honest_round_has_none_wrong_of_those_in_time(
+    block: Any, call_us: float, at_end: bool
+) -> None:
+    found = Round(block, Runner(block, call_us, at_end=at_end), call_us)
+    assert len(found.late.written) == LATE
+    assert len(found.in_time) >= LATE // 5
+    assert not found.wrong & found.in_time
+    assert not found.is_side_by_side
+
+
+@pytest.mark.parametrize("at_end", [False, True], ids=["piece by piece", "at the end"])
+@pytest.mark.parametrize(("call_us", "too_soon"), [(12.0, 7), (40.0, 4), (200.0, 2), (200.0, 1)])
+def test_inputs_that_were_read_too_soon_are_found(
+    block: Any, call_us: float, too_soon: float, at_end: bool
+) -> None:
+    """Outputs come in turn all the same; and they are right for what was there before."""
+    found = Round(block, Runner(block, call_us, too_soon, at_end), call_us)
+    assert not found.is_side_by_side
+    assert len(found.wrong & found.in_time) >= LATE // 5
+    for i in found.wrong:
+        with found.late.stale(i):
+            assert wrong(block) == found.wrong - {i}
+    assert wrong(block) == found.wrong
+
+
+def test_after_a_round_all_inputs_are_true(block: Any) -> None:
+    for believed_us in (10, 100, 1000):
+        found = Round(block, Runner(block, 100), believed_us)
+        assert len(found.late.written) == LATE
+        head = slice(0, block.head_bytes)
+        assert torch.equal(block.lent[head], block.image[head])
+
+
+def test_writes_that_come_too_late_tell_nothing(block: Any, monkeypatch: Any) -> None:
+    """Nothing was withheld for longer than the round, and an honest call may be wrong then."""
+    monkeypatch.setattr("grader.judge.late.TRIP_US", -400.0)
+    found = Round(block, Runner(block, 100), 100)
+    assert not found.in_time
+    assert found.wrong == set(found.late.written)
+
+
+@settings(max_examples=40)
+@given(
+    call_us=st.floats(6, 300),
+    believed=st.floats(0.3, 3),
+    at_end=st.booleans(),
+    seed=st.integers(0, 1000),
+    item_bytes=st.sampled_from([8, 0]),
+)
+def test_an_honest_round_is_never_blamed(
+    call_us: float, believed: float, at_end: bool, seed: int, item_bytes: int
+) -> None:
+    block = new_block(item_bytes)
+    runner = Runner(block, call_us, at_end=at_end)
+    found = Round(block, runner, call_us * believed, seed)
+    assert not found.in_time & found.wrong
+    assert found.wrong <= set(found.late.written)
+    block.close()
+
+
+def test_sets_that_are_all_alike_withhold_nothing(block: Any) -> None:
+    late = LateInputs(block)
+    block.image.fill_(7)
+    late.withhold(ORDER, 10.0, random.Random(1))
+    late.begin()
+    late.write_rest(HostPeek(Runner(block, 10)))  # type: ignore[arg-type]
+    assert late.written == {}
+
+
+def test_stale_words_are_another_set_s_true_ones() -> None:
+    block = new_block(8)
+    block.image.random_()
+    before = block.image.clone()
+    late = LateInputs(block)
+    late.withhold(ORDER, 10.0, random.Random(1))
+    step = inputs(block, before)[1].data_ptr() - inputs(block, before)[0].data_ptr()
+    for one in late._left:
+        assert torch.equal(one.true, one.piece.of(before))
+        assert torch.equal(one.stale, one.piece.of(block.image))
+        assert any(
+            torch.equal(one.stale, one.piece.moved(step * (i - one.index)).of(before))
+            for i in range(COUNT)
+            if i != one.index
+        )
+    changed = [i for i, x in enumerate(inputs(block, block.image)) if x.ne(0).any()]
+    assert {one.index for one in late._left} <= set(changed)
+    block.close()
+
+
+def test_only_a_look_behind_the_write_tells_that_it_was_in_time(block: Any) -> None:
+    late = LateInputs(block)
+    one = SimpleNamespace(position=5)
+    late.written = {1: (one, 0), 2: (one, 1), 3: (one, 2), 4: (one, None)}  # type: ignore[dict-item]
+    assert late.were_in_time([4, 5, 0]) == {1, 3}
+
+
+def test_positions_are_one_in_each_stretch_and_never_the_first() -> None:
+    rng = random.Random(1)
+    found = [positions(64, rng) for _ in range(500)]
+    assert all(len(one) == MOST_LATE and one == sorted(set(one)) for one in found)
+    assert {i for one in found for i in one} == set(range(1, 64))
+    assert {tuple(positions(4, rng)) for _ in range(50)} == {(1,), (2,), (3,)}
+    assert positions(2, rng) == [1]
+
+
+@given(nbytes=st.integers(LEAST_BYTES, 1 << 26), seed=st.integers(0, 1000))
+def test_a_piece_has_rows_with_something_between_them(nbytes: int, seed: int) -> None:
+    """Else the driver would not give it to the copy engine."""
+    piece = piece_of(nbytes, random.Random(seed))
+    assert piece.rows >= 2
+    assert piece.pitch_bytes > piece.width_bytes > 0
+    assert piece.offset % ALIGN_BYTES == piece.pitch_bytes % ALIGN_BYTES == 0
+    assert piece.offset + (piece.rows - 1) * piece.pitch_bytes + piece.width_bytes <= nbytes
+
+
+def test_half_of_the_pieces_lie_in_the_smallest_argument() -> None:
+    rng = random.Random(1)
+    arguments = [[(512, 100_000)], [(200_000, 8192)], [(300_000, 100), (400_000, 50_000)]]
+    drawn = [choose(arguments, rng) for _ in range(2000)]
+    assert 0.6 < sum(argument == 1 for argument, _ in drawn) / len(drawn) < 0.73
+    assert {tensor for argument, tensor in drawn if argument == 2} >= {1}
+
+
+def test_no_offsets_come_late() -> None:
+    """A mixture of two lists of offsets leads anywhere."""
+    args = [SimpleNamespace(role=role) for role in ("in", "in", "in", "inout", "out", "in")]
+    slots: list[Any] = [
+        Slot(0, "fp16", (100,), (1,)),
+        Slot(0, "int32", (100,), (1,)),
+        [Slot(0, "uint8", (100,), (1,)), Slot(0, "uint8", (10,), (1,))],
+        Slot(0, "fp32", (100,), (1,)),
+        Slot(0, "fp32", (100,), (1,)),
+        2.5,
+    ]
+    layout = arrange([[(a.role != "in", s) for a, s in zip(args, slots, strict=True)]])
+    loan: Any = SimpleNamespace(
+        layout=layout, problem=SimpleNamespace(spec=SimpleNamespace(args=args)), count=1
+    )
+    ((first, third),) = places(loan)
+    assert [nbytes for _, nbytes in first] == [200]
+    assert [nbytes for _, nbytes in third] == [100], "the other is too small to change much"
+    assert {"int16", "int32", "int64"}.isdisjoint(MIXED)
+    assert LateInputs.over(loan) is None
+
+
+def test_a_pace_is_told_by_calls_seen_to_have_begun() -> None:
+    pace = Pace(call_us=10)
+    assert pace.begins_us(3) == 30
+    pace.saw(-1, 50)
+    assert pace.begins_us(3) == 30
+    pace.saw(0, 105)  # seen late
+    assert pace.begins_us(3) == 135
+    pace.saw(2, 121)
+    assert pace.begins_us(3) == 131
+    pace.saw(1, 125)
+    assert pace.begins_us(3) == 131, "what is behind the furthest tells nothing"
+    for position in range(3, 8):
+        pace.saw(position, 140 + 10 * position)
+    assert pace.begins_us(8) == 220, "calls that take longer than told are followed"
