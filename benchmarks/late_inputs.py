@@ -6,8 +6,8 @@ Needs a GPU. FILE is a submission below `submissions/<problem>/`, honest or not.
 case it takes rounds of proof (`Bench.prove`), far more than a grading does, and goes on where one
 finds a fault. Of the inputs that came late in them (`grader.judge.late`) some came in time: no call
 may have begun before that. Outputs that are right for what was there until then were computed too
-soon. `Unsure` are those that came too late for that to be known, and are wrong. At last, a call's
-time in ordinary rounds and in these.
+soon. `Held up` are those whose write took long. `Unsure` are those that came too late for that to
+be known, and are wrong. At last, a call's time in ordinary rounds and in these.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from grader.stats import median
 ORDINARY = 3
 """Rounds that count before each of proof: the judge reckons by how long a call took."""
 HEAD = """\
-| case | calls | late | in time | unsure | rounds | at fault | ordinary µs | these µs | which |
-|---|---|---|---|---|---|---|---|---|---|"""
+| case | calls | late | in time | held up | unsure | rounds | faults | ordinary µs | these | what |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def row(bench: Bench, rounds: int) -> str:
@@ -38,17 +38,18 @@ def row(bench: Bench, rounds: int) -> str:
         for i in range(ORDINARY):
             ordinary_us.append(bench.round(1 + number * ORDINARY + i).claim_us)
         try:
-            bench.prove(number)
+            bench.prove()
         except SubmissionFault as stop:
             faults[stop.fault.reason] += 1
         these_us.append(bench.last_us / bench.calls)
-    proved = bench.proved
+    tally = bench.proofs.tally
     cells = [
         bench.case.name,
         bench.calls,
-        proved["late"],
-        proved["in time"],
-        proved["unsure"],
+        tally.late,
+        tally.in_time,
+        tally.held_up,
+        tally.unsure,
         rounds,
         faults.total(),
         f"{median(ordinary_us):.2f}",
@@ -68,7 +69,7 @@ def late_inputs(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) -
                 with opened(grading, case) as bench:
                     print(row(bench, rounds), flush=True)
             except (SubmissionFault, SandboxError) as stop:
-                print(f"| {case.name} |" + " |" * 8 + f" {stop} |", flush=True)
+                print(f"| {case.name} |" + " |" * 9 + f" {stop} |", flush=True)
 
 
 @click.command()

@@ -7,7 +7,6 @@ import math
 import random
 import secrets
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from grader.judge.clock import (
     AGREE_SHARE,
     LEAST_US,
     PLANS,
-    Plan,
     Sample,
     Timing,
     calls_per_round,
@@ -33,6 +31,7 @@ from grader.judge.health import complaint, gpu_state
 from grader.judge.late import LateInputs
 from grader.judge.loan import Loan
 from grader.judge.lookout import Lookout
+from grader.judge.proof import Proofs
 from grader.judge.rounds import Bracket, capture, run_round
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
@@ -88,11 +87,7 @@ class Bench:
         """The round that the image is of."""
         self.lookout = Lookout.over(loan)
         self.late = LateInputs.over(loan) if self.lookout is not None and grading.ranks else None
-        self._proofs = drawn_proofs(self.plan)
-        """Rounds that one of proof comes before: nobody knows which."""
-        self.proved: Counter[str] = Counter()
-        """Sets whose inputs came `late`; of those the ones `in time`; and others that were wrong,
-        which tells nothing: they are `unsure`."""
+        self.proofs = Proofs(self.plan.proofs, self.plan.least_rounds, self.late is not None)
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
 
@@ -143,13 +138,13 @@ class Bench:
             self._expect_order(lookout, chosen)
         return bracket
 
-    def prove(self, number: int) -> None:
-        """A round that nobody can tell from others, and whose time does not count: so it may have
-        inputs of other kinds, which calls may take longer for, and inputs that come late. Raises
+    def prove(self) -> None:
+        """A round of proof, with inputs of other kinds and inputs that come late. Raises
         `SubmissionFault`."""
         self.cool_down()
         order = self._order()
-        self._fill(PROOF + number, order)
+        self._fill(PROOF + self.proofs.count, order)
+        self.proofs.count += 1
         if self.late is not None:
             self.late.withhold(order, self.last_us / self.calls, secrets.SystemRandom())
         bracket = self._run(order, self.lookout, self.late)
@@ -212,8 +207,8 @@ class Bench:
         """Sample of round `index`: of the warm-up's last one, or of another."""
         if index == 0 and self.first is not None:
             return self.first
-        if index in self._proofs:
-            self.prove(self._proofs.index(index))
+        while self.proofs.due(index):
+            self.prove()
         # Round 0 was the warm-up's: answers kept from there must not do for another.
         return self.round(index + 1)
 
@@ -233,11 +228,15 @@ class Bench:
         """Raise `SubmissionFault` when outputs are right for inputs as they were before their call
         may have begun. What is left are sets that tell nothing: what came late may have come too
         late for them, and they are wrong."""
-        wrong = {i for i in late.written if self.look(i, False).failure is not None}
+        doubtful = self._doubtful(order)[0] & late.written.keys()
+        wrong = {i for i in doubtful if self.look(i, False).failure is not None}
         in_time = late.were_in_time(lookout.first_unfinished(order))
         unsure = wrong - in_time
-        self.proved.update({"late": len(late.written), "in time": len(in_time)})
-        self.proved["unsure"] += len(unsure)
+        tally = self.proofs.tally
+        tally.late += len(late.written)
+        tally.in_time += len(in_time)
+        tally.held_up += late.held_up
+        tally.unsure += len(unsure)
         for i in wrong & in_time:
             with late.stale(i):
                 is_right = self.look(i, False).failure is None
@@ -281,9 +280,7 @@ class Bench:
         grading, loan = self.grading, self.loan
 
         def look() -> Finding:
-            doubtful, furthest = set(chosen), secrets.choice(chosen)
-            if self.quick is not None and len(chosen) == self.calls:
-                doubtful, furthest = self.quick.doubtful()
+            doubtful, furthest = self._doubtful(chosen)
             if is_thorough:
                 doubtful.add(furthest)
             return worst(
@@ -301,13 +298,23 @@ class Bench:
             reason = f"benchmark '{self.case.name}': {wrong}"
             raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, reason))
 
+    def _doubtful(self, chosen: list[int]) -> tuple[set[int], int]:
+        """The sets that are to be looked at, and the one that is furthest from PyTorch's answer, as
+        far as a quick look tells."""
+        if self.quick is not None and len(chosen) == self.calls:
+            return self.quick.doubtful()
+        return set(chosen), secrets.choice(chosen)
+
     def _named(self, i: int, found: Finding) -> Finding:
-        """With what the inputs of set i were drawn, where that is not what the case says."""
+        """With what is particular about the inputs of set i: what they were drawn with, where that
+        is not what the case says, and whether some came late."""
         drawn = self._case_of(self._index, i).params.items() - self.case.params.items()
-        if found.failure is None or not drawn:
+        told = [", ".join(f"{name}={value}" for name, value in sorted(drawn))] if drawn else []
+        if self._index >= PROOF and self.late is not None and i in self.late.written:
+            told.append("a part that came shortly before the call")
+        if found.failure is None or not told:
             return found
-        told = ", ".join(f"{name}={value}" for name, value in sorted(drawn))
-        return replace(found, failure=f"{found.failure}, on inputs with {told}")
+        return replace(found, failure=f"{found.failure}, on inputs with {' and '.join(told)}")
 
     def look(self, i: int, thorough: bool) -> Finding:
         """Check the outputs of set i: through every gate, or against PyTorch's own answer.
@@ -360,12 +367,6 @@ class Bench:
         return order
 
 
-def drawn_proofs(plan: Plan) -> list[int]:
-    """Before which rounds of a case those of proof come, by lot; never before the first, which
-    tells how long a call takes."""
-    return secrets.SystemRandom().sample(range(1, plan.least_rounds), plan.proofs)
-
-
 @contextlib.contextmanager
 def opened(grading: Grading, case: Case, sharing: int = 1, graph: bool = True) -> Iterator[Bench]:
     """A bench that is lent and warm: what compiles has compiled, and a graph is captured if it can
@@ -405,6 +406,12 @@ def _timed(grading: Grading, case: Case, graph: bool = True) -> tuple[Bench, Tim
     with opened(grading, case, graph=graph) as bench:
         if not bench.is_for_graphs:
             timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
+            if not bench.proofs.told:
+                timing = replace(timing, converged=False)
+                grading.record.notes.append(
+                    f"'{case.name}': writes of the judge's were held up, so it could not tell when "
+                    "calls read their inputs"
+                )
             return bench, timing
     return _timed(grading, case, graph=False)
 

@@ -98,7 +98,7 @@ class Plan:
     """How much longer than the budget to go on where that is not reached."""
 
     proofs: int = 1
-    """Rounds besides, fewer than the least, whose times do not count: `Bench.prove`."""
+    """Rounds of proof besides, fewer than the least ones: `grader.judge.proof`."""
     most_discarded: int = 0
     """Rounds that may be left out because the chip was held back."""
 

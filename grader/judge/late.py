@@ -23,7 +23,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
@@ -34,8 +33,8 @@ from grader.judge.peek import Peek
 MIXED = ("fp64", "fp32", "fp16", "bf16", "int8", "uint8", "bool")
 """Element types of which a mixture of two sets' words is as good as either. Wider integers may be
 offsets, which belong together: a call that met some of each could go anywhere."""
-MOST_LATE, CALLS_A_LATE = 16, 4
-"""So many sets of a round come late at most, and one of so many."""
+LEAST_LATE, MOST_LATE, CALLS_A_LATE = 2, 16, 4
+"""So many sets of a round come late at least and at most, and between that one of so many."""
 LEAST_BYTES, MOST_WIDTH_BYTES, MOST_ROWS, ALIGN_BYTES = 64, 2048, 32, 16
 """Of pieces. Two rows at least, with something between them: what is all of one piece and small,
 the driver does not give to the copy engine, and it would wait for its turn on the GPU, 2.3 ms
@@ -50,6 +49,8 @@ AHEAD = (0.1, 2.0)
 kernel that writes its outputs at the end is seen to begin when it ends."""
 LOOK_US = 15.0
 """What a look takes: whatever is due sooner is waited for."""
+SLOW_US = 100.0
+"""A write and a look behind it take some 30 µs. What takes so long was held up."""
 RECENT = 4
 """A round's pace is reckoned from so many calls that were seen to have begun."""
 
@@ -103,6 +104,10 @@ class LateInputs:
         self.written: dict[int, tuple[Late, int | None]] = {}
         """By set: what came late in the last round, and the look behind it; None when the round was
         over."""
+        self.held_up = 0
+        """How many of them were."""
+        self._begun_us: list[float] = []
+        """When the writes before the next look were begun."""
 
     @classmethod
     def over(cls, loan: Loan) -> LateInputs | None:
@@ -113,7 +118,7 @@ class LateInputs:
         """Make pieces of the image stale, for the next round, which is in this order and whose
         calls take so long."""
         self._pace = Pace(call_us)
-        self._left, self.written = deque(), {}
+        self._left, self.written, self.held_up = deque(), {}, 0
         for position in positions(len(order), rng):
             if (drawn := self._draw(order[position], rng)) is None:
                 continue
@@ -152,6 +157,7 @@ class LateInputs:
             while self._passed_us() < due_us:
                 pass
             may_wait = False  # what was begun is to be looked behind at once
+            self._begun_us.append(self._passed_us())
             self._write(peek, self._left.popleft(), look)
 
     def write_rest(self, peek: Peek) -> None:
@@ -168,7 +174,10 @@ class LateInputs:
 
     def saw(self, furthest: int) -> None:
         """That in the last look the call at this position had begun, and none behind it."""
-        self._pace.saw(furthest, self._passed_us())
+        now_us = self._passed_us()
+        self._pace.saw(furthest, now_us)
+        self.held_up += sum(now_us - begun_us > SLOW_US for begun_us in self._begun_us)
+        self._begun_us.clear()
 
     def put_back(self) -> None:
         """Make the image true again."""
@@ -245,11 +254,9 @@ def places(loan: Loan) -> list[list[list[Place]]]:
 
 
 def positions(calls: int, rng: random.Random) -> list[int]:
-    """Positions of late sets, ascending, never the first: one in each of so many equal stretches of
-    a round."""
-    stretches = min(max(1, calls // CALLS_A_LATE), MOST_LATE)
-    cuts = [1 + k * (calls - 1) // stretches for k in range(stretches + 1)]
-    return [rng.randrange(a, b) for a, b in pairwise(cuts)]
+    """Positions of late sets, ascending; never the first, which there is no time before."""
+    count = min(max(LEAST_LATE, calls // CALLS_A_LATE), MOST_LATE, calls - 1)
+    return sorted(rng.sample(range(1, calls), count))
 
 
 def choose(arguments: list[list[Place]], rng: random.Random) -> tuple[int, int]:

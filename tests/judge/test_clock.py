@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.judge import bench, grade
-from grader.judge.bench import PROOF, Bench, drawn_proofs
+from grader.judge.bench import PROOF, Bench
 from grader.judge.cases import Values
 from grader.judge.clock import (
     CHANGES_US,
@@ -49,6 +49,7 @@ from grader.judge.clock import (
 from grader.judge.environment import Ceilings
 from grader.judge.grade import _heavy_share, _scored
 from grader.judge.loan import set_bytes
+from grader.judge.proof import Proofs
 from grader.judge.record import Effort, Record
 from grader.judge.rounds import Bracket
 from grader.judge.verdict import Fault, SubmissionFault
@@ -533,12 +534,17 @@ def test_more_that_is_published_may_take_as_much_longer() -> None:
     assert Overhead().of_rounds(2) == Overhead()
 
 
+@pytest.mark.parametrize("is_held_up", [False, True])
 @pytest.mark.parametrize(
     ("captured", "ranks", "lengths"),
     [(True, True, [True]), (False, True, [True, False]), (False, False, [True])],
 )
 def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
-    monkeypatch: pytest.MonkeyPatch, captured: bool, ranks: bool, lengths: list[bool]
+    monkeypatch: pytest.MonkeyPatch,
+    captured: bool,
+    ranks: bool,
+    lengths: list[bool],
+    is_held_up: bool,
 ) -> None:
     opened: list[bool] = []
 
@@ -552,6 +558,7 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
             calls=calls,
             graph=captured and graph,
             is_for_graphs=graph and not captured and ranks,
+            proofs=Proofs(0, PLAN.least_rounds, has_late=is_held_up),
         )
 
     monkeypatch.setattr(bench, "opened", opened_like)
@@ -561,6 +568,8 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     assert opened == lengths
     assert timing.calls_per_round == (2 * CALLS if len(lengths) == 2 else CALLS)
     assert (timing.time_us, timing.graph) == (50, captured)
+    assert timing.converged is not is_held_up, "what could not be watched does not rank"
+    assert any("held up" in note for note in grading.record.notes) is is_held_up
 
 
 def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
@@ -603,31 +612,6 @@ def test_rounds_of_proof_have_sets_of_other_kinds_and_no_others_do() -> None:
     assert len({kind for one in few[:2] for kind in one.values()}) == 3, "in turn"
     assert len(odd(PROOF, 2)) == 1
     assert not any(odd(n, 20) for n in (-10, 0, 1, 40))
-
-
-def test_rounds_of_proof_come_between_others_and_take_none_of_their_time() -> None:
-    """Nobody can tell when: as many as planned, before rounds that every measurement has."""
-    drawn = set()
-    for _ in range(60):
-        done: list[tuple[str, int]] = []
-
-        class Scripted(Bench):
-            def __init__(self) -> None:
-                self.first = honest()
-                self._proofs = drawn_proofs(PLANS["cuda", "full"])
-
-            def round(self, index: int, order: list[int] | None = None) -> Sample:
-                done.append(("round", index))  # noqa: B023
-                return honest()
-
-            def prove(self, number: int) -> None:
-                done.append(("proof", number))  # noqa: B023
-
-        timing = measure(Scripted().next, PLANS["cuda", "full"], CALLS, True, False)
-        assert timing.rounds == sum(kind == "round" for kind, _ in done) + 1
-        assert sorted(n for kind, n in done if kind == "proof") == [0, 1]
-        drawn.add(tuple(place for place, (kind, _) in enumerate(done) if kind == "proof"))
-    assert len(drawn) > 4
 
 
 def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> None:
@@ -907,7 +891,7 @@ def test_after_a_wrong_replay_no_inputs_come_again() -> None:
             self.grading: Any = SimpleNamespace(device="cpu", record=Record())
             self.case: Any = SimpleNamespace(name="small")
             self.graph, self.first = True, None
-            self._proofs: list[int] = []
+            self.proofs = Proofs(0, PLAN.least_rounds, has_late=False)
 
         def round(self, index: int, order: list[int] | None = None) -> Sample:
             asked.append(index)

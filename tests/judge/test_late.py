@@ -37,6 +37,7 @@ LATE = COUNT // CALLS_A_LATE
 ELEMENTS = 512
 BEGIN_US = 100.0
 """From when the gate opens until the first call begins."""
+ROUNDS = 6
 PARTS = 4
 """Pieces in which a call writes its outputs."""
 ARGS = [SimpleNamespace(role="in"), SimpleNamespace(role="out")]
@@ -187,11 +188,14 @@ def wrong(block: Any) -> set[int]:
 def test_an_honest_round_has_none_wrong_of_those_in_time(
     block: Any, call_us: float, at_end: bool
 ) -> None:
-    found = Round(block, Runner(block, call_us, at_end=at_end), call_us)
-    assert len(found.late.written) == LATE
-    assert len(found.in_time) >= LATE // 5
-    assert not found.wrong & found.in_time
-    assert not found.is_side_by_side
+    in_time = 0
+    for seed in range(ROUNDS):
+        found = Round(block, Runner(block, call_us, at_end=at_end), call_us, seed)
+        assert len(found.late.written) == LATE
+        assert not found.wrong & found.in_time
+        assert not found.is_side_by_side
+        in_time += len(found.in_time)
+    assert in_time >= ROUNDS * LATE / 5
 
 
 @pytest.mark.parametrize("at_end", [False, True], ids=["piece by piece", "at the end"])
@@ -200,13 +204,16 @@ def test_inputs_that_were_read_too_soon_are_found(
     block: Any, call_us: float, too_soon: float, at_end: bool
 ) -> None:
     """Outputs come in turn all the same; and they are right for what was there before."""
-    found = Round(block, Runner(block, call_us, too_soon, at_end), call_us)
-    assert not found.is_side_by_side
-    assert len(found.wrong & found.in_time) >= LATE // 5
-    for i in found.wrong:
-        with found.late.stale(i):
-            assert wrong(block) == found.wrong - {i}
-    assert wrong(block) == found.wrong
+    caught = 0
+    for seed in range(ROUNDS):
+        found = Round(block, Runner(block, call_us, too_soon, at_end), call_us, seed)
+        assert not found.is_side_by_side
+        caught += len(found.wrong & found.in_time)
+        for i in found.wrong:
+            with found.late.stale(i):
+                assert wrong(block) == found.wrong - {i}
+        assert wrong(block) == found.wrong
+    assert caught >= (ROUNDS * LATE / 5 if too_soon > 1 else 1)
 
 
 def test_after_a_round_all_inputs_are_true(block: Any) -> None:
@@ -280,12 +287,12 @@ def test_only_a_look_behind_the_write_tells_that_it_was_in_time(block: Any) -> N
     assert late.were_in_time([4, 5, 0]) == {1, 3}
 
 
-def test_positions_are_one_in_each_stretch_and_never_the_first() -> None:
+def test_positions_are_secret_and_never_the_first() -> None:
     rng = random.Random(1)
     found = [positions(64, rng) for _ in range(500)]
     assert all(len(one) == MOST_LATE and one == sorted(set(one)) for one in found)
     assert {i for one in found for i in one} == set(range(1, 64))
-    assert {tuple(positions(4, rng)) for _ in range(50)} == {(1,), (2,), (3,)}
+    assert {tuple(positions(4, rng)) for _ in range(50)} == {(1, 2), (1, 3), (2, 3)}
     assert positions(2, rng) == [1]
 
 
