@@ -32,7 +32,7 @@ from grader.judge.late import LateInputs
 from grader.judge.loan import Loan
 from grader.judge.lookout import Lookout
 from grader.judge.proof import Proofs
-from grader.judge.rounds import Bracket, capture, run_round
+from grader.judge.rounds import Bracket, Starts, capture, run_round
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
 from grader.problem.spec import Argument, Case, Tolerance
@@ -52,6 +52,9 @@ REST_SHARE, MOST_REST_S = 30.0, 0.25
 this. Without, the chip steps its clock down and up from round to round, by 0.7 %, though it reports
 the highest one. With 0.2 s every case of attention settled in 6 to 9 rounds; with fifteen times the
 round, 0.12 to 0.17 s, its long ones took 15 to 28, and some did not settle."""
+HELD_UP_US = 1000.0
+"""Inputs that come later by more are held up. A graph with branches has them on hardware queues of
+their own, and where those wait at the gate, each takes its slice of time from the judge: 1.9 ms."""
 PROOF = 1_000_000
 """Rounds of proof are numbered from here on."""
 BASELINE_DRIFT = 0.02
@@ -62,7 +65,7 @@ class Bench:
     """Rounds of one benchmark case over one loan."""
 
     def __init__(
-        self, grading: Grading, case: Case, loan: Loan, usual_calls: int, captures: bool = True
+        self, grading: Grading, case: Case, loan: Loan, usual_calls: int, gate: bool = True
     ) -> None:
         self.grading = grading
         self.case = case
@@ -70,9 +73,13 @@ class Bench:
         self.plan = PLANS[grading.device, grading.effort]
         self.is_heavy = grading.ranks and is_heavy(grading.problem, case)
         self.overhead = grading.overhead(case).of_rounds(self.calls / usual_calls)
-        self.captures = captures
-        """Whether to capture rounds into a graph, if that can be."""
+        self.gate = gate
+        """Whether rounds that can be captured wait for their inputs at the block's gate; else a
+        message starts them."""
         self.graph = False
+        """Whether they were captured."""
+        self._holds_up = False
+        """Whether a graph that waits at the gate holds up what it waits for."""
         self.cold_us: float | None = None
         """Latency of a single call by the outside clock, launch included; of the second one."""
         self.answers = Answers(grading.code, case, loan)
@@ -82,7 +89,8 @@ class Bench:
         gate."""
         self.first: Sample | None = None
         """The sample of a round that the warm-up ended with."""
-        self.last_us = 0.0
+        self.last_us = self._delay_us = 0.0
+        """What the last round claims to have taken, and by how much its inputs were delayed."""
         self._index = 0
         """The round that the image is of."""
         self.lookout = Lookout.over(loan)
@@ -100,7 +108,7 @@ class Bench:
         """One round on fresh inputs with every output checked. Raises `SubmissionFault`."""
         self.cool_down()
         bracket = self.bracket(index, order)
-        self.last_us = bracket.claim_us
+        self.last_us, self._delay_us = bracket.claim_us, self.overhead.delay_us(bracket)
         objection = complaint() if self.loan.device == "cuda" else None
         if (
             self.grading.ranks
@@ -170,7 +178,8 @@ class Bench:
     ) -> Bracket:
         grading = self.grading
         limit_s = grading.problem.spec.limits.call_s * len(chosen)
-        return run_round(grading.session, self.loan, chosen, self.graph, limit_s, lookout, late)
+        starts = Starts(self.graph, self.graph and self.gate)
+        return run_round(grading.session, self.loan, chosen, starts, limit_s, lookout, late)
 
     def warm_up(self) -> None:
         """Call everything once, and capture a round into a graph; keep that only if a replay on
@@ -179,16 +188,18 @@ class Bench:
             index = secrets.randbelow(self.calls)
             self.round(-10, [index])  # compiles what is left to compile
             self.cold_us = self.round(-11, [index]).external_us
-            if self.captures:
-                order = list(range(self.calls))
-                limit_s = self.grading.problem.spec.limits.call_s * self.calls
-                self.graph = capture(self.grading.session, order, limit_s)
-                if self.is_for_graphs:
-                    return
-            else:
+            order = list(range(self.calls))
+            limit_s = self.grading.problem.spec.limits.call_s * self.calls
+            self.graph = capture(self.grading.session, order, limit_s)
+            if self.is_for_gates:
+                return
+            if not self.graph:
                 self.round(-12)  # what is planned once per set, is planned now
         try:
             self.first = self.round(0)
+            if self._delay_us > HELD_UP_US:  # once may be chance
+                self.round(-13)
+                self._holds_up = self._delay_us > HELD_UP_US
         except SubmissionFault as stop:
             if not self.graph or stop.fault.verdict is not Verdict.WRONG_ANSWER:
                 raise
@@ -199,9 +210,9 @@ class Bench:
             )
 
     @property
-    def is_for_graphs(self) -> bool:
-        """Whether its rounds are too short for calls that could not be captured after all."""
-        return self.captures and not self.graph and self.grading.ranks
+    def is_for_gates(self) -> bool:
+        """Whether its rounds are too short for calls that cannot wait at a gate after all."""
+        return self.gate and (not self.graph or self._holds_up) and self.grading.ranks
 
     def next(self, index: int) -> Sample:
         """Sample of round `index`: of the warm-up's last one, or of another."""
@@ -247,7 +258,7 @@ class Bench:
 
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""
-        path = ("benchmark", self.case.name, self.calls, self.captures, index, i)
+        path = ("benchmark", self.case.name, self.calls, self.gate, index, i)
         seed = seed_for(self.grading.master, *path)
         values = self.grading.code.inputs(self._case_of(index, i), seed)
         for name, value in self.loan.scalars.items():
@@ -265,7 +276,7 @@ class Bench:
         if not others or index < PROOF:
             return self.case
         count = min(len(others), max(1, self.calls // 2))
-        path = (self.grading.master, "variant", self.case.name, self.calls, self.captures)
+        path = (self.grading.master, "variant", self.case.name, self.calls, self.gate)
         odd = random.Random(seed_for(*path, index)).sample(range(self.calls), count)
         if i not in odd:
             return self.case
@@ -368,20 +379,20 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(grading: Grading, case: Case, sharing: int = 1, graph: bool = True) -> Iterator[Bench]:
+def opened(grading: Grading, case: Case, sharing: int = 1, gate: bool = True) -> Iterator[Bench]:
     """A bench that is lent and warm: what compiles has compiled, and a graph is captured if it can
-    be. `sharing` is how many of them must fit into the device's memory. Without `graph` nothing is
-    captured, and rounds are as long as they then need to be."""
+    be. `sharing` is how many of them must fit into the device's memory. Without a `gate` messages
+    start the rounds, which are as long as they then need to be."""
     template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
     usual, calls = (
         calls_per_round(
-            grading.problem, case, template, grading.device, grading.effort, sharing, captured
+            grading.problem, case, template, grading.device, grading.effort, sharing, waits
         )
-        for captured in (True, graph)
+        for waits in (True, gate)
     )
     loan = Loan(grading.problem, case, template, calls, grading.device, KEPT)
     try:
-        bench = Bench(grading, case, loan, usual, captures=graph)
+        bench = Bench(grading, case, loan, usual, gate)
         grading.lend(loan)
         bench.warm_up()
         yield bench
@@ -402,9 +413,9 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
     return _result(bench, timing)
 
 
-def _timed(grading: Grading, case: Case, graph: bool = True) -> tuple[Bench, Timing]:
-    with opened(grading, case, graph=graph) as bench:
-        if not bench.is_for_graphs:
+def _timed(grading: Grading, case: Case, gate: bool = True) -> tuple[Bench, Timing]:
+    with opened(grading, case, gate=gate) as bench:
+        if not bench.is_for_gates:
             timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
             if not bench.proofs.told:
                 timing = replace(timing, converged=False)
@@ -413,7 +424,7 @@ def _timed(grading: Grading, case: Case, graph: bool = True) -> tuple[Bench, Tim
                     "calls read their inputs"
                 )
             return bench, timing
-    return _timed(grading, case, graph=False)
+    return _timed(grading, case, gate=False)
 
 
 def _result(bench: Bench, timing: Timing) -> CaseResult:

@@ -25,7 +25,7 @@ from grader.judge.environment import measure_ceilings
 from grader.judge.loan import item_bytes, wanted
 from grader.judge.lookout import Lookout
 from grader.judge.record import Effort
-from grader.judge.rounds import Bracket, capture, lend, publish, run_round
+from grader.judge.rounds import Bracket, Starts, capture, lend, publish, run_round
 from grader.judge.session import Session
 from grader.judge.verdict import Fault
 from grader.problem import Problem
@@ -45,9 +45,9 @@ the clock outside therefore does not let pass: a kernel's last few outputs may b
 900 honest rounds of 23 cases none cost more than 6 µs less, but for one case of attention: 29."""
 DOUBT_US = {True: 40.0, False: 200.0}
 """Microseconds per round by which the shortest quarter of honest rounds may lie above their claims:
-of graphs, which the GPU starts by itself, and of others, which a message starts, by processors that
-are slow after milliseconds of waiting (docs/measurements.md). A round has so many calls that the
-limit leaves room for it; fewer where the device's memory asks for that."""
+of those that wait at a gate, which the GPU starts by itself, and of those that a message starts, by
+processors that are slow after milliseconds of waiting (docs/measurements.md). A round has so many
+calls that the limit leaves room for it; fewer where the device's memory asks for that."""
 MOST_DOUBT_US = 360.0
 """The same at the very worst, on a noisy machine: a claim is called forged beyond this, and no
 sooner."""
@@ -104,7 +104,7 @@ class Plan:
 
 
 PLANS: dict[tuple[str, Effort], Plan] = {
-    ("cuda", "full"): Plan(64, 6, 40, 4.0, 0.002, 0.005, late_s=4.0, proofs=2, most_discarded=10),
+    ("cuda", "full"): Plan(64, 6, 40, 4.0, 0.002, 0.005, late_s=4.0, most_discarded=10),
     ("cuda", "quick"): Plan(16, 5, 12, 0.3, 0.01, 0.01),
     ("cpu", "full"): Plan(2, 3, 20, 0.3, 0.05, 0.05),
     ("cpu", "quick"): Plan(2, 2, 20, 0.1, 0.05, 0.05),
@@ -125,13 +125,15 @@ class Overhead:
         """The same of rounds that publish so many times as much."""
         return replace(self, publish_us=self.publish_us * times)
 
+    def delay_us(self, bracket: Bracket) -> float:
+        """By how much the inputs of a round came later than they should; 0 for the usual."""
+        delay_us = bracket.publish_us - self.publish_us
+        return delay_us if delay_us >= CHANGES_US else 0.0
+
     def outside_us(self, bracket: Bracket) -> float:
         """Time of all calls by the outside clock. A submission that works while its inputs are
         being published slows that down: then the delay is its time too."""
-        delay_us = bracket.publish_us - self.publish_us
-        if delay_us < CHANGES_US:
-            delay_us = 0.0
-        return max(0.0, bracket.outside_us + delay_us - self.cost_us)
+        return max(0.0, bracket.outside_us + self.delay_us(bracket) - self.cost_us)
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,10 @@ def idle_rounds(session: Session, rounds: int) -> list[Bracket]:
                 "could rank; check that driver, torch and cuda-bindings are of one CUDA version"
             )
         lookout = Lookout.over(block)
-        found = [run_round(session, block, order, True, 10, lookout) for _ in range(rounds + 1)]
+        found = [
+            run_round(session, block, order, Starts(True, True), 10, lookout)
+            for _ in range(rounds + 1)
+        ]
         return found[1:]
     finally:
         block.close()
@@ -242,10 +247,10 @@ def calls_per_round(
     device: str,
     effort: Effort = "full",
     sharing: int = 1,
-    graph: bool = True,
+    gate: bool = True,
 ) -> int:
-    """How many sets a round has, captured or not: enough for the outside clock, for a claim that is
-    little but calls, and to keep L2 cold.
+    """How many sets a round has, that waits at a gate or not: enough for the outside clock, for a
+    claim that is little but calls, and to keep L2 cold.
 
     What is enough is reckoned at the roofline's floor, which no submission can influence.
     """
@@ -255,7 +260,7 @@ def calls_per_round(
     layout = arrange([wanted(problem, case, template)])
     properties = torch.cuda.get_device_properties()
     least_us = floor_us(problem, case)
-    needed = (DOUBT_US[graph] + SLACK_US) / max(LIMIT_US, LIMIT_SHARE * least_us)
+    needed = (DOUBT_US[gate] + SLACK_US) / max(LIMIT_US, LIMIT_SHARE * least_us)
     long_enough = LEAST_ROUND_US / least_us
     cold_enough = math.ceil(COLD_L2 * properties.L2_cache_size / layout.nbytes) + 1
     tail_bytes = layout.nbytes - layout.writable_at

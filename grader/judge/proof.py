@@ -15,8 +15,9 @@ ONE_IN = 4
 to settle shall not know that he is no longer watched."""
 MOST = 6
 """So many come before the least rounds are over at most: more, if those planned told too little."""
-LEAST_IN_TIME = 2
-"""So many inputs that came late must have come in time for their call to have been watched."""
+LEAST_IN_TIME = 1 / 16
+"""Of the inputs that came late, this share must have been in time, and one at least. Of honest
+files it is a quarter to nine tenths."""
 MOST_HELD_UP = 1 / 3
 """If writes take long more often than this, somebody keeps the copy engine busy."""
 
@@ -36,7 +37,8 @@ class Tally:
     @property
     def tells(self) -> bool:
         """Whether enough came in time, and as a rule without delay."""
-        return self.in_time >= LEAST_IN_TIME and self.held_up <= MOST_HELD_UP * self.late
+        is_enough = self.in_time >= max(1, LEAST_IN_TIME * self.late)
+        return is_enough and self.held_up <= MOST_HELD_UP * self.late
 
 
 class Proofs:

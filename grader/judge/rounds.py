@@ -58,27 +58,37 @@ def lend(session: Session, block: Block, case: dict[str, object], again: bool = 
         os.close(layout_fd)
 
 
+@dataclass(frozen=True)
+class Starts:
+    """How a round starts."""
+
+    graph: bool
+    """Whether it is a replay of the graph that was captured."""
+    gate: bool
+    """Whether it waits at the block's gate; else for a message."""
+
+
 def run_round(
     session: Session,
     block: Block,
     order: list[int],
-    graph: bool,
+    starts: Starts,
     limit_s: float,
     lookout: Lookout | None = None,
     late: LateInputs | None = None,
 ) -> Bracket:
     """One bracketed round; leaves the snapshot of all outputs in the block.
 
-    A `graph` is told to go before its inputs are published, and waits at the block's gate: so no
-    processor has a part in when it starts. Other calls are told when the inputs are there.
+    What waits at the block's gate is told to go before its inputs are published: so no processor
+    has a part in when it starts. Other rounds are told when the inputs are there.
 
     A `lookout` looks while inputs are being published, and watches until the round is over; it has
     inputs written that come `late`.
     """
     what = f"a round of {len(order)} calls"
     before_mhz = _clock_mhz(block)
-    session.ask("ready", {"order": order, "graph": graph}, limit_s, what)
-    if graph:
+    session.ask("ready", {"order": order, "graph": starts.graph}, limit_s, what)
+    if starts.gate:
         sequence = _through_gate(session, block, order, what, lookout)
     else:
         sequence = _by_message(session, block, order, what, limit_s, lookout)

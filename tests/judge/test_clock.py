@@ -511,16 +511,16 @@ def test_those_that_share_a_gpu_share_its_memory(write_problem: WriteProblem) ->
 
 @pytest.mark.usefixtures("h100")
 @pytest.mark.parametrize("n", SIZES)
-def test_rounds_that_are_no_graphs_are_as_long_as_they_need(
+def test_rounds_that_wait_at_no_gate_are_as_long_as_they_need(
     write_problem: WriteProblem, n: int
 ) -> None:
     """A message starts them, and processors are slower than the GPU's own gate."""
     problem = write_problem()
     case, template = of_size(problem, n)
-    graphs, others = (
-        calls_per_round(problem, case, template, "cuda", graph=graph) for graph in (True, False)
+    waiting, others = (
+        calls_per_round(problem, case, template, "cuda", gate=gate) for gate in (True, False)
     )
-    assert graphs <= others <= PLANS["cuda", "full"].most_calls
+    assert waiting <= others <= PLANS["cuda", "full"].most_calls
     one = set_bytes(problem, case, template)
     has_room = 4 * (others + 1) * one < MEMORY_SHARE * H100.total_memory
     if has_room and others < PLANS["cuda", "full"].most_calls:
@@ -549,15 +549,15 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     opened: list[bool] = []
 
     @contextlib.contextmanager
-    def opened_like(grading: Any, case: Any, graph: bool) -> Iterator[Any]:
-        opened.append(graph)
-        calls = CALLS if graph else 2 * CALLS
+    def opened_like(grading: Any, case: Any, gate: bool) -> Iterator[Any]:
+        opened.append(gate)
+        calls = CALLS if gate else 2 * CALLS
         yield SimpleNamespace(
             next=lambda _: honest(),
             plan=PLAN,
             calls=calls,
-            graph=captured and graph,
-            is_for_graphs=graph and not captured and ranks,
+            graph=captured and gate,
+            is_for_gates=gate and not captured and ranks,
             proofs=Proofs(0, PLAN.least_rounds, has_late=is_held_up),
         )
 
@@ -572,7 +572,7 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     assert any("held up" in note for note in grading.record.notes) is is_held_up
 
 
-def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
+def test_inputs_of_rounds_that_do_not_wait_are_others() -> None:
     """They may have as many calls: answers kept from the try to capture must not do."""
     seeds: list[int] = []
 
@@ -584,10 +584,10 @@ def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
     code = SimpleNamespace(inputs=inputs)
     grading: Any = SimpleNamespace(master=1, code=code, problem=problem)
     loan: Any = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 4), scalars={})
-    for captures in (True, False):
+    for gate in (True, False):
         one = Bench.__new__(Bench)
         one.grading, one.case, one.loan = grading, Case(name="any", params={}), loan
-        one.captures = captures
+        one.gate = gate
         one.inputs(3, 2)
     assert len(set(seeds)) == 2
 
@@ -595,7 +595,7 @@ def test_inputs_of_rounds_that_are_not_captured_are_others() -> None:
 def test_rounds_of_proof_have_sets_of_other_kinds_and_no_others_do() -> None:
     others = [Case(name="any", params={"values": kind}) for kind in ("large", "masked", "equal")]
     bench = Bench.__new__(Bench)
-    bench.case, bench.captures = Case(name="any", params={"values": "normal"}), True
+    bench.case, bench.gate = Case(name="any", params={"values": "normal"}), True
     problem = SimpleNamespace(variants=lambda _: others)
     bench.grading = SimpleNamespace(master=1, problem=problem)  # type: ignore[assignment]
 
@@ -906,6 +906,39 @@ def test_after_a_wrong_replay_no_inputs_come_again() -> None:
     measure(bench.next, PLAN, CALLS, bench.graph, True)
     assert len(asked) > PLAN.least_rounds
     assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("delays_us", "is_for_gates"),
+    [([0], False), ([1900, 1900], True), ([1900, 20], False), ([500], False)],
+)
+def test_a_graph_that_holds_up_its_inputs_does_not_wait_at_the_gate(
+    monkeypatch: pytest.MonkeyPatch, delays_us: list[float], is_for_gates: bool
+) -> None:
+    """One with branches does, and an honest one shall not pay for it. Once may be chance."""
+    left = list(delays_us)
+
+    class Scripted(Bench):
+        def __init__(self) -> None:
+            limits = SimpleNamespace(call_s=1)
+            problem = SimpleNamespace(spec=SimpleNamespace(limits=limits))
+            self.grading: Any = SimpleNamespace(
+                device="cuda", ranks=True, problem=problem, session=None
+            )
+            self.loan: Any = SimpleNamespace(device="cpu", layout=SimpleNamespace(sets=[None] * 4))
+            self.overhead, self.is_heavy = Overhead(publish_us=300), False
+            self.lookout, self.gate, self.first = None, True, None
+            self.graph = self._holds_up = False
+
+        def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
+            delay_us = 0.0 if order is not None else left.pop(0)
+            return Bracket(4, 400.0, 400.0, 300 + delay_us)
+
+    monkeypatch.setattr("grader.judge.bench.capture", lambda *_: True)
+    one = Scripted()
+    one.warm_up()
+    assert not left
+    assert one.is_for_gates is is_for_gates
 
 
 def test_no_round_is_fast_without_a_set_that_went_through_every_gate(

@@ -11,7 +11,7 @@ import torch
 from grader.arena import Slot, arrange
 from grader.arena.layout import GATE_BYTES
 from grader.judge.block import Block
-from grader.judge.rounds import PINGS, run_round
+from grader.judge.rounds import PINGS, Starts, run_round
 from grader.wire import Reply, Status
 
 
@@ -43,7 +43,7 @@ def test_a_graph_is_told_to_go_before_its_inputs_are_there_and_others_after(grap
     try:
         for number in (1, 2):
             wire: Any = Wire(block)
-            bracket = run_round(wire, block, [2, 0, 1], graph, 1)
+            bracket = run_round(wire, block, [2, 0, 1], Starts(graph, graph), 1)
             assert (bracket.calls, bracket.claim_us) == (3, 7)
             assert int(wire.gate) == number
             kinds = [kind for kind, _, _ in wire.asked]
@@ -85,7 +85,7 @@ def test_the_chips_clock_is_counted_before_a_round_and_when_its_end_was_seen(
     block = Block(arrange([[(False, words), (True, words)]]), 8, "cpu")
     try:
         wire: Any = Wire(block)
-        assert run_round(wire, block, [0], True, 1).sm_mhz == 1975
+        assert run_round(wire, block, [0], Starts(True, True), 1).sm_mhz == 1975
         assert steps[0] == "clock"
         assert steps[-3:] == ["probe", "clock", "collect"]
     finally:
@@ -97,6 +97,6 @@ def test_without_a_gpu_there_is_no_clock_to_count() -> None:
     block = Block(arrange([[(False, words), (True, words)]]), 8, "cpu")
     try:
         wire: Any = Wire(block)
-        assert run_round(wire, block, [0], True, 1).sm_mhz is None
+        assert run_round(wire, block, [0], Starts(True, True), 1).sm_mhz is None
     finally:
         block.close()

@@ -9,7 +9,6 @@ shows; here calls and their outputs keep to the judge's. The kernels are triton_
 import torch
 import triton
 import triton.language as tl
-from grader.runner import serve
 from grader.runner.serve import Server
 
 GROUP = 128
@@ -18,8 +17,7 @@ MOST_ROWS = 64  # calls of more are limited by arithmetic
 AHEAD_BYTES = 16 << 20  # a third of an H100's L2
 SECTOR_BYTES = 32  # of which one byte brings all
 TOUCHED = 1024
-receive_request, timed = serve.receive_request, Server._timed
-order, replaced, graph = [], None, None
+run = Server._run
 
 
 @triton.jit
@@ -177,61 +175,43 @@ def _add_up(parts, out):
     _sum_parts[grid](parts, out, out.numel(), SPLITS=splits, BLOCK=512, num_warps=4)
 
 
-def with_the_next_ahead(sets):
-    """Each call, while the next one's weights are read."""
-    (M, K), N = sets[0][0].shape, sets[0][3].shape[1]
-    tiles, splits, options = _plan(M, N, K, sets[0][0].device)
-    sink = torch.empty(tiles[0] * tiles[1], dtype=torch.int32, device="cuda")
-    for i, (a, b_packed, scales, out) in enumerate(sets):
-        ahead = sets[(i + 1) % len(sets)][1]
-        sectors = min(ahead.numel(), AHEAD_BYTES) // SECTOR_BYTES
-        parts = torch.empty((splits, M, N), dtype=torch.float32, device="cuda")
-        _matmul_and_touch[(*tiles, splits + 1)](
-            a,
-            b_packed,
-            scales,
-            parts,
-            ahead,
-            sectors,
-            sink,
-            splits,
-            M,
-            N,
-            K,
-            **options,
-            SECTOR_BYTES=SECTOR_BYTES,
-            TOUCHED=TOUCHED,
-        )
-        _add_up(parts, out)
+def and_touch(sets, i):
+    """A call, while the next one's weights are read."""
+    a, b_packed, scales, out = sets[i]
+    (M, K), N = a.shape, out.shape[1]
+    tiles, splits, options = _plan(M, N, K, a.device)
+    ahead = sets[(i + 1) % len(sets)][1]
+    sectors = min(ahead.numel(), AHEAD_BYTES) // SECTOR_BYTES
+    sink = torch.empty(tiles[0] * tiles[1], dtype=torch.int32, device=a.device)
+    parts = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
+    _matmul_and_touch[(*tiles, splits + 1)](
+        a,
+        b_packed,
+        scales,
+        parts,
+        ahead,
+        sectors,
+        sink,
+        splits,
+        M,
+        N,
+        K,
+        **options,
+        SECTOR_BYTES=SECTOR_BYTES,
+        TOUCHED=TOUCHED,
+    )
+    _add_up(parts, out)
 
 
-def captured(server):
-    """A graph of a round that reads ahead, instead of the one that was captured call by call."""
-    sets = [server.sets[i] for i in order]
-    with_the_next_ahead(sets)  # compiles
-    torch.cuda.synchronize()
-    made = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(made, stream=server.stream):
-        with_the_next_ahead(sets)
-    return made
+def instead(self, order):
+    """Whole rounds, which are captured call by call and in order."""
+    if self.device == "cpu" or len(self.sets[0][0]) > MOST_ROWS:
+        run(self, order)
+    elif torch.cuda.is_current_stream_capturing() or len(order) == len(self.sets):
+        for i in order:
+            and_touch(self.sets, i)
+    else:
+        run(self, order)
 
 
-def watching(sock):
-    global order
-    request, fds = receive_request(sock)
-    order = request.get("order", order)
-    return request, fds
-
-
-def instead(self, body):
-    global replaced, graph
-    if self.graph is None or body != self.graph.replay or len(self.sets[0][0]) > MOST_ROWS:
-        return timed(self, body)
-    if replaced is not self.graph:  # captured anew, and an honest round
-        claim_ns = timed(self, body)
-        replaced, graph = self.graph, captured(self)
-        return claim_ns
-    return timed(self, graph.replay)
-
-
-serve.receive_request, Server._timed = watching, instead
+Server._run = instead

@@ -12,16 +12,12 @@ def multi_tensor_adamw(
 ):
     def later():
         time.sleep(0.05)
-        compute(
-            params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, step
-        )
+        compute(params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, step)
 
     threading.Thread(target=later).start()
 
 
-def compute(
-    params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, step
-):
+def compute(params, grads, exp_avgs, exp_avg_sqs, lr, beta1, beta2, eps, weight_decay, step):
     torch._foreach_mul_(params, 1 - lr * weight_decay)
     torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
     torch._foreach_mul_(exp_avg_sqs, beta2)

@@ -8,7 +8,15 @@ import sys
 
 import torch
 
-PLACES = ["/etc/shadow", "/proc/1/mem", "/proc/kcore", "/dev/mem", "/var/run/docker.sock", "/root", "/home"]
+PLACES = [
+    "/etc/shadow",
+    "/proc/1/mem",
+    "/proc/kcore",
+    "/dev/mem",
+    "/var/run/docker.sock",
+    "/root",
+    "/home",
+]
 
 
 def look(path):

@@ -134,8 +134,7 @@ def all_at_once(server):
     """A graph of all sets of a round, instead of the one that was captured call by call."""
     (x, out), (next_x, next_out) = server.sets[:2]
     apart = [
-        (b.data_ptr() - a.data_ptr()) // a.element_size()
-        for a, b in ((x, next_x), (out, next_out))
+        (b.data_ptr() - a.data_ptr()) // a.element_size() for a, b in ((x, next_x), (out, next_out))
     ]
     many(x, out, len(server.sets), *apart)  # compiles
     torch.cuda.synchronize()

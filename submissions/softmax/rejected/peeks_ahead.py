@@ -61,9 +61,7 @@ class Peek:
 
     def watch(self, i, turns):
         last = self.words[i][self.count - 1 :]
-        _await[(1,)](
-            last, self.step, self.before[i], self.missed, turns, SLACK=SLACK, WORDS=WORDS
-        )
+        _await[(1,)](last, self.step, self.before[i], self.missed, turns, SLACK=SLACK, WORDS=WORDS)
 
     def remember(self):
         """What lies in the block before the next inputs come."""
