@@ -54,7 +54,7 @@ FORGERIES = {
         "rejected/deferred_thread.py",
     ),
     "int4_matmul": (
-        "accepted/hostile_computes_aside.py",
+        "rejected/computes_aside.py",
         "accepted/hostile_prefetches_ahead.py",
         "rejected/forged_claim.py",
         "rejected/early_done.py",
@@ -90,7 +90,7 @@ FORGERIES = {
         "rejected/batches_calls.py",
         "rejected/l2_persistence.py",
         "accepted/hostile_launches_early.cu",
-        "accepted/hostile_begins_before_the_end.py",
+        "rejected/begins_before_the_end.py",
         "accepted/hostile_waits_at_the_gate.py",
         "accepted/hostile_slows_baseline.py",
         "wrong_answer/hostile_works_in_warm_up.py",
@@ -110,7 +110,7 @@ WRAPPED = {
 } | {
     "softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py",
     "softmax/accepted/hostile_launches_early.cu": "softmax/accepted/cuda_softmax.cu",
-    "int4_matmul/accepted/hostile_computes_aside.py": "int4_matmul/accepted/triton_int4_matmul.py",
+    "int4_matmul/rejected/computes_aside.py": "int4_matmul/accepted/triton_int4_matmul.py",
     "int4_matmul/accepted/hostile_prefetches_ahead.py": (
         "int4_matmul/accepted/triton_int4_matmul.py"
     ),

