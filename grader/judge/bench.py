@@ -240,7 +240,8 @@ class Bench:
         in_time = late.were_in_time(lookout.first_unfinished(order))
         unsure, early = wrong - in_time, wrong & in_time
         tally = self.proofs.tally
-        tally.late += len(late.written)
+        tally.late += len(late.written) - late.unwatched
+        tally.unwatched += late.unwatched
         tally.in_time += len(in_time)
         tally.held_up += late.held_up
         tally.unsure += len(unsure)

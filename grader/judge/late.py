@@ -106,6 +106,8 @@ class LateInputs:
         over."""
         self.held_up = 0
         """How many of them were."""
+        self.unwatched = 0
+        """Of how many the call came after the last look, in a round too long to watch to its end."""
         self._begun_us: list[float] = []
         """When the writes before the next look were begun."""
 
@@ -118,7 +120,7 @@ class LateInputs:
         """Make pieces of the image stale, for the next round, which is in this order and whose
         calls take so long."""
         self._pace = Pace(call_us)
-        self._left, self.written, self.held_up = deque(), {}, 0
+        self._left, self.written, self.held_up, self.unwatched = deque(), {}, 0, 0
         for position in positions(len(order), rng):
             if (drawn := self._draw(order[position], rng)) is None:
                 continue
@@ -160,9 +162,10 @@ class LateInputs:
             self._begun_us.append(self._passed_us())
             self._write(peek, self._left.popleft(), look)
 
-    def write_rest(self, peek: Peek) -> None:
-        """Write what is left when the round is over: whoever compares inputs then must find them as
-        they should be."""
+    def write_rest(self, peek: Peek, is_over: bool) -> None:
+        """Write what is left when the round is over, or no longer watched: whoever compares inputs
+        then must find them as they should be."""
+        self.unwatched = 0 if is_over else len(self._left)
         while self._left:
             self._write(peek, self._left.popleft(), None)
         peek.wait()

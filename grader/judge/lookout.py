@@ -113,7 +113,7 @@ class Lookout:
                 self._watched_us += (now_ns - last_ns) / 1e3
             last_ns = now_ns
         if late is not None:
-            late.write_rest(self._peek)
+            late.write_rest(self._peek, is_over=self._reads < MOST_READS)
 
     def _furthest(self, row: int, turn: int) -> int:
         """The position of the last call that had begun in a look; -1 when none had."""

@@ -27,6 +27,9 @@ class Tally:
     """What came of inputs that came late, in sets."""
 
     late: int = 0
+    unwatched: int = 0
+    """Whose calls came after the last look, in rounds too long to be watched whole; no others are
+    counted in what follows, nor in `late`."""
     in_time: int = 0
     """Before their call may have begun."""
     held_up: int = 0
@@ -36,7 +39,9 @@ class Tally:
 
     @property
     def tells(self) -> bool:
-        """Whether enough came in time, and as a rule without delay."""
+        """Whether enough came in time, and as a rule without delay; or no call was short enough."""
+        if self.late == 0 and self.unwatched:
+            return True
         is_enough = self.in_time >= max(1, LEAST_IN_TIME * self.late)
         return is_enough and self.held_up <= MOST_HELD_UP * self.late
 

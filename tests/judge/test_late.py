@@ -185,6 +185,7 @@ class Round:
         lookout.aim(ORDER)
         block.publish(ORDER)
         lookout.watch(runner.goes_on, self.late)
+        runner.pass_us(1e9)  # what is not watched goes on
         block.probe()
         block.collect()
         self.late.put_back()
@@ -268,12 +269,21 @@ def test_an_honest_round_is_never_blamed(
     block.close()
 
 
+def test_calls_after_the_last_look_tell_nothing(block: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("grader.judge.lookout.MOST_READS", 100)
+    found = Round(block, Runner(block, 200), 200)
+    seen = {i for i, (_, look) in found.late.written.items() if look is not None}
+    assert found.late.unwatched == LATE - len(seen) > 0
+    assert found.in_time <= seen
+    assert found.wrong <= set(found.late.written)
+
+
 def test_sets_that_are_all_alike_withhold_nothing(block: Any) -> None:
     late = LateInputs(block)
     block.image.fill_(7)
     late.withhold(ORDER, 10.0, random.Random(1))
     late.begin()
-    late.write_rest(HostPeek(Runner(block, 10)))  # type: ignore[arg-type]
+    late.write_rest(HostPeek(Runner(block, 10)), is_over=True)  # type: ignore[arg-type]
     assert late.written == {}
 
 
@@ -493,7 +503,11 @@ def scripted(wrong_when: Callable[[str], set[int]], in_time: set[int]) -> Bench:
         state[0] = "again"
 
     late: Any = SimpleNamespace(
-        written=dict.fromkeys(range(4)), held_up=0, stale=stale, were_in_time=lambda _: in_time
+        written=dict.fromkeys(range(4)),
+        held_up=0,
+        unwatched=1,
+        stale=stale,
+        were_in_time=lambda _: in_time,
     )
     lookout: Any = SimpleNamespace(first_unfinished=lambda _: [])
     changed: Any = bench
@@ -528,4 +542,5 @@ def test_what_is_wrong_where_inputs_came_late(
             bench.unread()
     else:
         assert bench.unread() == (late & set(range(4))) - in_time
-    assert bench.proofs.tally.in_time == len(in_time)
+    tally = bench.proofs.tally
+    assert (tally.late, tally.unwatched, tally.in_time) == (3, 1, len(in_time))

@@ -50,6 +50,9 @@ def test_more_come_where_too_little_was_in_time_but_not_for_ever() -> None:
 def test_what_is_held_up_tells_nothing() -> None:
     assert not Tally(late=2, in_time=0).tells
     assert Tally(late=2, in_time=1).tells
+    assert not Tally(late=0).tells
+    assert Tally(late=0, unwatched=8).tells, "calls so long cannot be watched"
+    assert not Tally(late=2, unwatched=8).tells
     assert not Tally(late=48, in_time=2).tells
     assert Tally(late=48, in_time=3).tells
     assert Tally(late=12, in_time=6, held_up=int(MOST_HELD_UP * 12)).tells
