@@ -3,11 +3,11 @@
     python -m benchmarks.late_inputs [--sandbox process] [--rounds 8] [--case NAME]... FILE...
 
 Needs a GPU. FILE is a submission below `submissions/<problem>/`, honest or not. For every benchmark
-case it takes rounds of proof (`Bench.prove`), far more than a grading does, and goes on where one
-finds a fault. Of the inputs that came late in them (`grader.judge.late`) some came in time: no call
-may have begun before that. Outputs that are right for what was there until then were computed too
-soon. `Held up` are those whose write took long. `Unsure` are those that came too late for that to
-be known, and are wrong. At last, a call's time in ordinary rounds and in these.
+case it takes rounds as a grading does, and goes on where one finds a fault; every second one has no
+inputs that come late (`grader.judge.late`), so that times can be compared. Of those that came late
+some came in time: no call may have begun before that. Outputs that are right for what was there
+until then were computed too soon. `Held up` are those whose write took long; `wrong` are those that
+came too late for anything to be told, and are.
 """
 
 from __future__ import annotations
@@ -19,41 +19,39 @@ import click
 
 from benchmarks.steps import chosen, prepared
 from grader.judge.bench import Bench, opened
+from grader.judge.late import Tally
 from grader.judge.verdict import SubmissionFault
 from grader.sandbox.base import SandboxError
 from grader.stats import median
 
-ORDINARY = 3
-"""Rounds that count before each of proof: the judge reckons by how long a call took."""
 HEAD = """\
-| case | calls | late | in time | held up | unsure | rounds | faults | ordinary µs | these | what |
+| case | calls | late | in time | held up | wrong | rounds | faults | µs without | µs with | what |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def row(bench: Bench, rounds: int) -> str:
     """A row of the Markdown table."""
-    ordinary_us, these_us = [], []
+    times_us: dict[bool, list[float]] = {False: [], True: []}
     faults: Counter[str] = Counter()
-    for number in range(rounds):
-        for i in range(ORDINARY):
-            ordinary_us.append(bench.round(1 + number * ORDINARY + i).claim_us)
+    late = bench.late
+    for number in range(2 * rounds):
+        has_late = number % 2 == 1
+        bench.late = late if has_late else None
         try:
-            bench.prove()
+            times_us[has_late].append(bench.round(1 + number).claim_us)
         except SubmissionFault as stop:
             faults[stop.fault.reason] += 1
-        these_us.append(bench.last_us / bench.calls)
-    tally = bench.proofs.tally
+    tally = late.tally if late is not None else Tally()
     cells = [
         bench.case.name,
         bench.calls,
         tally.late,
         tally.in_time,
         tally.held_up,
-        tally.unsure,
+        tally.wrong,
         rounds,
         faults.total(),
-        f"{median(ordinary_us):.2f}",
-        f"{median(these_us):.2f}",
+        *(f"{median(us):.2f}" if us else "–" for us in times_us.values()),
         "; ".join(f"{count} × {reason}" for reason, count in faults.items()),
     ]
     return "| " + " | ".join(map(str, cells)) + " |"

@@ -7,7 +7,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from grader import stats
@@ -31,7 +31,6 @@ from grader.judge.health import complaint, gpu_state
 from grader.judge.late import LateInputs
 from grader.judge.loan import Loan
 from grader.judge.lookout import Lookout
-from grader.judge.proof import Proofs
 from grader.judge.rounds import Bracket, Starts, capture, run_round
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
@@ -55,8 +54,8 @@ round, 0.12 to 0.17 s, its long ones took 15 to 28, and some did not settle."""
 HELD_UP_US = 1000.0
 """Inputs that come later by more are held up. A graph with branches has them on hardware queues of
 their own, and where those wait at the gate, each takes its slice of time from the judge: 1.9 ms."""
-PROOF = 1_000_000
-"""Rounds of proof are numbered from here on."""
+ODD = 1_000_000
+"""The number of the round that has inputs of other kinds."""
 BASELINE_DRIFT = 0.02
 """How much slower PyTorch may have become since before the submission was loaded."""
 
@@ -65,7 +64,7 @@ class Bench:
     """Rounds of one benchmark case over one loan."""
 
     def __init__(
-        self, grading: Grading, case: Case, loan: Loan, usual_calls: int, gate: bool = True
+        self, grading: Grading, case: Case, loan: Loan, usual_calls: int, gate: bool, captures: bool
     ) -> None:
         self.grading = grading
         self.case = case
@@ -73,6 +72,8 @@ class Bench:
         self.plan = PLANS[grading.device, grading.effort]
         self.is_heavy = grading.ranks and is_heavy(grading.problem, case)
         self.overhead = grading.overhead(case).of_rounds(self.calls / usual_calls)
+        self.captures = captures
+        """Whether to capture rounds into a graph, if that can be."""
         self.gate = gate
         """Whether rounds that can be captured wait for their inputs at the block's gate; else a
         message starts them."""
@@ -89,13 +90,15 @@ class Bench:
         gate."""
         self.first: Sample | None = None
         """The sample of a round that the warm-up ended with."""
-        self.last_us = self._delay_us = 0.0
-        """What the last round claims to have taken, and by how much its inputs were delayed."""
+        self._last_us = self._call_us = self._delay_us = 0.0
+        """What the last round claims to have taken, as a whole and per call, and by how much its
+        inputs were delayed."""
         self._index = 0
         """The round that the image is of."""
         self.lookout = Lookout.over(loan)
         self.late = LateInputs.over(loan) if self.lookout is not None and grading.ranks else None
-        self.proofs = Proofs(self.plan.proofs, self.plan.least_rounds, self.late is not None)
+        self._odd = 1 + secrets.randbelow(self.plan.least_rounds - 1)
+        """Before this round comes the one with inputs of other kinds."""
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
 
@@ -108,7 +111,9 @@ class Bench:
         """One round on fresh inputs with every output checked. Raises `SubmissionFault`."""
         self.cool_down()
         bracket = self.bracket(index, order)
-        self.last_us, self._delay_us = bracket.claim_us, self.overhead.delay_us(bracket)
+        claim_us = bracket.claim_us / bracket.calls
+        self._last_us, self._call_us = bracket.claim_us, claim_us
+        self._delay_us = self.overhead.delay_us(bracket)
         objection = complaint() if self.loan.device == "cuda" else None
         if (
             self.grading.ranks
@@ -117,7 +122,6 @@ class Bench:
             and self.lookout.was_blind(bracket.outside_us)
         ):
             objection = "the judge could not watch"
-        claim_us = bracket.claim_us / bracket.calls
         return Sample(claim_us, self._outside_us(bracket), objection, bracket.sm_mhz)
 
     def _outside_us(self, bracket: Bracket) -> float:
@@ -126,52 +130,36 @@ class Bench:
     def cool_down(self) -> None:
         """Let a chip that runs at its power limit rest, so that each round meets the same clock."""
         if self.is_heavy:
-            time.sleep(min(REST_SHARE * self.last_us / 1e6, MOST_REST_S))
+            time.sleep(min(REST_SHARE * self._last_us / 1e6, MOST_REST_S))
 
     def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
         """The same, as the clocks saw it."""
         chosen = order if order is not None else self._order()
-        self._fill(index, chosen)
+        self._index = index
+        for i in chosen:
+            self.loan.fill(i, self.inputs(index, i))
         whole = len(chosen) == self.calls
-        lookout = self.lookout if whole else None
-        bracket = self._run(chosen, lookout)
-        if whole and (eager_us := self.answers.compute()) is not None:
+        lookout, late = (self.lookout, self.late) if whole else (None, None)
+        if late is not None:
+            late.withhold(chosen, self._call_us, secrets.SystemRandom())
+        bracket = self._run(chosen, lookout, late)
+        if late is not None:
+            late.put_back()
+        if whole and (eager_us := self.answers.compute()) is not None and index < ODD:
             self.eager_us.append(eager_us)
+        doubt, untold = None, set[int]()
+        if late is not None and lookout is not None:
+            doubt = self._doubtful(chosen)
+            untold = self._expect_unread(late, lookout, chosen, doubt[0])
         outside_us = self._outside_us(bracket)
         is_fast = whole and outside_us < self._vouched_us * (1 - AGREE_SHARE)
-        self._expect_right(chosen, is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0)
+        is_thorough = is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0
+        self._expect_right([i for i in chosen if i not in untold], is_thorough, doubt)
         if is_fast:
             self._vouched_us = outside_us
         if lookout is not None:  # after that, since a wrong answer is no broken rule
             self._expect_order(lookout, chosen)
         return bracket
-
-    def prove(self) -> None:
-        """A round of proof, with inputs of other kinds and inputs that come late. Raises
-        `SubmissionFault`."""
-        self.cool_down()
-        order = self._order()
-        self._fill(PROOF + self.proofs.count, order)
-        self.proofs.count += 1
-        if self.late is not None:
-            self.late.withhold(order, self.last_us / self.calls, secrets.SystemRandom())
-        bracket = self._run(order, self.lookout, self.late)
-        self.last_us = bracket.claim_us
-        unsure = set()
-        if self.late is not None:
-            self.late.put_back()
-        self.answers.compute()
-        if self.late is not None and self.lookout is not None:
-            unsure = self._expect_unread(self.late, self.lookout, order)
-        self._expect_right(order, secrets.randbelow(THOROUGH_ONE_IN) == 0, unsure)
-        if self.lookout is not None:
-            self._expect_order(self.lookout, order)
-
-    def _fill(self, index: int, chosen: list[int]) -> None:
-        """Put the inputs of a round into the image."""
-        self._index = index
-        for i in chosen:
-            self.loan.fill(i, self.inputs(index, i))
 
     def _run(
         self, chosen: list[int], lookout: Lookout | None, late: LateInputs | None = None
@@ -190,7 +178,8 @@ class Bench:
             self.cold_us = self.round(-11, [index]).external_us
             order = list(range(self.calls))
             limit_s = self.grading.problem.spec.limits.call_s * self.calls
-            self.graph = capture(self.grading.session, order, limit_s)
+            if self.captures:
+                self.graph = capture(self.grading.session, order, limit_s)
             if self.is_for_gates:
                 return
             if not self.graph:
@@ -214,12 +203,18 @@ class Bench:
         """Whether its rounds are too short for calls that cannot wait at a gate after all."""
         return self.gate and (not self.graph or self._holds_up) and self.grading.ranks
 
+    @property
+    def tells(self) -> bool:
+        """Whether it is known when calls read their inputs, as far as that can be. Of outputs that
+        are state a call may leave most as they are, and then nobody sees when it has ended."""
+        return self.late is None or self.loan.poisons_image or self.late.tally.tells
+
     def next(self, index: int) -> Sample:
         """Sample of round `index`: of the warm-up's last one, or of another."""
         if index == 0 and self.first is not None:
             return self.first
-        while self.proofs.due(index):
-            self.prove()
+        if index == self._odd and self.grading.problem.variants(self.case):
+            self.round(ODD)  # calls may take longer for other kinds, so its time does not count
         # Round 0 was the warm-up's: answers kept from there must not do for another.
         return self.round(index + 1)
 
@@ -231,33 +226,29 @@ class Bench:
         if lookout.side_by_side(chosen):
             raise self._broken("calls of a round ran side by side")
 
-    def _expect_unread(self, late: LateInputs, lookout: Lookout, order: list[int]) -> set[int]:
+    def _expect_unread(
+        self, late: LateInputs, lookout: Lookout, chosen: list[int], doubtful: set[int]
+    ) -> set[int]:
         """Raise `SubmissionFault` when inputs that came late, but before their call may have begun,
-        were read sooner. What is left are sets that tell nothing: what came late may have come too
-        late for them, and they are wrong."""
-        doubtful = self._doubtful(order)[0] & late.written.keys()
-        wrong = {i for i in doubtful if self.look(i, False).failure is not None}
-        in_time = late.were_in_time(lookout.first_unfinished(order))
-        unsure, early = wrong - in_time, wrong & in_time
-        tally = self.proofs.tally
-        tally.late += len(late.written) - late.unwatched
-        tally.unwatched += late.unwatched
-        tally.in_time += len(in_time)
-        tally.held_up += late.held_up
-        tally.unsure += len(unsure)
+        were read sooner. The sets that tell nothing, since theirs may have come too late."""
+        in_time = late.were_in_time(lookout.first_unfinished(chosen))
+        came_late = doubtful & late.written.keys()
+        wrong = {i for i in came_late if self.look(i, False).failure is not None}
+        late.tally.wrong += len(wrong - in_time)
+        early = wrong & in_time
         for i in early:
             with late.stale(i):
                 is_right = self.look(i, False).failure is None
             if is_right:
                 raise self._broken("inputs were read before their call began")
         if early:  # some of it may have been read before it came, and some after that
-            self._run(order, lookout)
+            self._run(chosen, lookout)
             if all(self.look(i, False).failure is None for i in early):
                 raise self._broken(
                     "outputs are right where all inputs are there from the start of a round, and "
                     "wrong where some come shortly before their call"
                 )
-        return unsure
+        return late.written.keys() - in_time
 
     def _broken(self, what: str) -> SubmissionFault:
         reason = f"benchmark '{self.case.name}': {what}"
@@ -278,34 +269,35 @@ class Bench:
         return values
 
     def _case_of(self, index: int, i: int) -> Case:
-        """The case; or for some sets of a round of proof its variants, each in its turn."""
+        """The case; or for some sets of one round its variants."""
         others = self.grading.problem.variants(self.case)
-        if not others or index < PROOF:
+        if not others or index != ODD:
             return self.case
-        count = min(len(others), max(1, self.calls // 2))
-        path = (self.grading.master, "variant", self.case.name, self.calls, self.gate)
-        odd = random.Random(seed_for(*path, index)).sample(range(self.calls), count)
-        if i not in odd:
-            return self.case
-        turn = seed_for(*path) + (index - PROOF) * count + odd.index(i)
-        return others[turn % len(others)]
+        draw = random.Random(seed_for(self.grading.master, "variant", self.case.name, self.calls))
+        sets = draw.sample(range(self.calls), min(len(others), max(1, self.calls // 2)))
+        kinds = draw.sample(others, len(sets))
+        return kinds[sets.index(i)] if i in sets else self.case
 
     def _expect_right(
-        self, chosen: list[int], is_thorough: bool, unsure: Collection[int] = ()
+        self, chosen: list[int], is_thorough: bool, doubt: tuple[set[int], int] | None = None
     ) -> None:
-        """Check every output of a round, but of those that tell nothing, and one set through every
-        gate. Raises `SubmissionFault`."""
+        """Check every output of these sets of a round, and those of one set through every gate;
+        `doubt` is what a quick look at it told, if there was one. Raises `SubmissionFault`."""
         grading, loan = self.grading, self.loan
 
         def look() -> Finding:
-            doubtful, furthest = self._doubtful(chosen)
+            nonlocal doubt
+            doubtful, furthest = doubt or self._doubtful(chosen)
+            doubt = None  # of the next snapshot it tells nothing
+            if furthest not in chosen:
+                furthest = secrets.choice(chosen)
             if is_thorough:
                 doubtful.add(furthest)
             return worst(
                 [
                     self._named(i, self.look(i, is_thorough and i == furthest))
                     for i in chosen
-                    if i in doubtful and i not in unsure
+                    if i in doubtful
                 ]
             )
 
@@ -318,17 +310,17 @@ class Bench:
 
     def _doubtful(self, chosen: list[int]) -> tuple[set[int], int]:
         """The sets that are to be looked at, and the one that is furthest from PyTorch's answer, as
-        far as a quick look tells."""
-        if self.quick is not None and len(chosen) == self.calls:
-            return self.quick.doubtful()
-        return set(chosen), secrets.choice(chosen)
+        far as a quick look at a round tells."""
+        if self.quick is None or len(chosen) == 1:
+            return set(chosen), secrets.choice(chosen)
+        return self.quick.doubtful()
 
     def _named(self, i: int, found: Finding) -> Finding:
         """With what is particular about the inputs of set i: what they were drawn with, where that
         is not what the case says, and whether some came late."""
         drawn = self._case_of(self._index, i).params.items() - self.case.params.items()
         told = [", ".join(f"{name}={value}" for name, value in sorted(drawn))] if drawn else []
-        if self._index >= PROOF and self.late is not None and i in self.late.written:
+        if self.late is not None and i in self.late.written:
             told.append("a part that came shortly before the call")
         if found.failure is None or not told:
             return found
@@ -386,10 +378,12 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(grading: Grading, case: Case, sharing: int = 1, gate: bool = True) -> Iterator[Bench]:
+def opened(
+    grading: Grading, case: Case, sharing: int = 1, gate: bool = True, captures: bool = True
+) -> Iterator[Bench]:
     """A bench that is lent and warm: what compiles has compiled, and a graph is captured if it can
-    be. `sharing` is how many of them must fit into the device's memory. Without a `gate` messages
-    start the rounds, which are as long as they then need to be."""
+    be, and it is to be tried. `sharing` is how many of them must fit into the device's memory.
+    Without a `gate` messages start the rounds, which are as long as they then need to be."""
     template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
     usual, calls = (
         calls_per_round(
@@ -399,7 +393,7 @@ def opened(grading: Grading, case: Case, sharing: int = 1, gate: bool = True) ->
     )
     loan = Loan(grading.problem, case, template, calls, grading.device, KEPT)
     try:
-        bench = Bench(grading, case, loan, usual, gate)
+        bench = Bench(grading, case, loan, usual, gate, captures)
         grading.lend(loan)
         bench.warm_up()
         yield bench
@@ -420,18 +414,20 @@ def benchmark(grading: Grading, case: Case) -> CaseResult:
     return _result(bench, timing)
 
 
-def _timed(grading: Grading, case: Case, gate: bool = True) -> tuple[Bench, Timing]:
-    with opened(grading, case, gate=gate) as bench:
+def _timed(
+    grading: Grading, case: Case, gate: bool = True, captures: bool = True
+) -> tuple[Bench, Timing]:
+    with opened(grading, case, gate=gate, captures=captures) as bench:
         if not bench.is_for_gates:
             timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
-            if not bench.proofs.told:
+            if not bench.tells:
                 timing = replace(timing, converged=False)
                 grading.record.notes.append(
-                    f"'{case.name}': writes of the judge's were held up, so it could not tell when "
-                    "calls read their inputs"
+                    f"'{case.name}': what the judge wrote late, to know when calls read their "
+                    "inputs, came too late"
                 )
             return bench, timing
-    return _timed(grading, case, gate=False)
+    return _timed(grading, case, gate=False, captures=bench.graph)
 
 
 def _result(bench: Bench, timing: Timing) -> CaseResult:

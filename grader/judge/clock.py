@@ -97,8 +97,6 @@ class Plan:
     late_s: float = 0.0
     """How much longer than the budget to go on where that is not reached."""
 
-    proofs: int = 1
-    """Rounds of proof besides, fewer than the least ones: `grader.judge.proof`."""
     most_discarded: int = 0
     """Rounds that may be left out because the chip was held back."""
 

@@ -2,17 +2,17 @@
 
 All inputs of a round are there when its gate opens, and their order is known. So whoever has made
 the process his own could compute calls side by side, or ahead, and only write their outputs in
-turn: that is all that the lookout sees. Therefore in some rounds, whose times do not count, pieces
-of inputs are published stale: a few rows of bytes have the words that another set has there. While
-the round goes on, the copy engine writes the true ones, shortly before the call that they belong
-to. Was a call before that one still unfinished after the write, an honest call began with true
-inputs; outputs that are right for the stale ones were computed too soon, and no clock was asked.
-Where no look tells that, nothing is concluded, from right outputs or from wrong ones.
+turn: that is all that the lookout sees. Therefore in every round some sets, which nobody knows, are
+published with a piece of an input that is stale: a few rows of bytes have words from elsewhere.
+While the round goes on, the copy engine writes the true ones, shortly before the call that they
+belong to. Was a call before that one still unfinished after the write, an honest call began with
+true inputs; outputs that are right for the stale ones were computed too soon, and no clock was
+asked. Where no look tells that, nothing is concluded, from right outputs or from wrong ones.
 
 What is assumed: a kernel sees what the copy engine wrote before it began, since both go through the
 L2 cache, and the L1 caches are emptied when a kernel begins. Nobody but a call writes its set's
 outputs. What is not seen: reading ahead into the L2 cache, where the true words arrive too; and
-whoever compares all inputs again when the call begins, which costs as much as reading them.
+whoever reads most inputs again when the call begins, to compare.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,29 +30,61 @@ from grader.arena import Slot
 from grader.judge.loan import Loan
 from grader.judge.peek import Peek
 
-MIXED = ("fp64", "fp32", "fp16", "bf16", "int8", "uint8", "bool")
-"""Element types of which a mixture of two sets' words is as good as either. Wider integers may be
-offsets, which belong together: a call that met some of each could go anywhere."""
-LEAST_LATE, MOST_LATE, CALLS_A_LATE = 2, 16, 4
-"""So many sets of a round come late at least and at most, and between that one of so many."""
-LEAST_BYTES, MOST_WIDTH_BYTES, MOST_ROWS, ALIGN_BYTES = 64, 2048, 32, 16
-"""Of pieces. Two rows at least, with something between them: what is all of one piece and small,
-the driver does not give to the copy engine, and it would wait for its turn on the GPU, 2.3 ms
-(`benchmarks/copies.py`)."""
+MIXED = ("fp64", "fp32", "fp16", "bf16", "int8", "uint8")
+"""Element types of which a mixture of two tensors' words is as good as either. Wider integers may
+be offsets, which belong together: a call that met some of each could go anywhere."""
+MOST_LATE, CALLS_A_LATE = 4, 10
+"""So many sets of a round come late at most, and one of so many; one at least. They disturb the
+clock by less than 0.1 % (docs/measurements.md), all submissions alike."""
+LEAST_BYTES, ALIGN_BYTES = 4096, 16
+"""Of a tensor that may come late, and of the pitch, width and place of a piece's rows."""
+ROWS, LEAST_WIDTH_BYTES, MOST_WIDTH_BYTES = (8, 32), 64, 2048
+"""Of pieces. With something between the rows: what is all of one piece and small, the driver does
+not give to the copy engine, and it would wait for its turn on the GPU, 2.3 ms
+(`benchmarks/copies.py`). Not alike: whoever reads a few words again shall not find them all."""
 TRIES = 16
-"""So many pieces are drawn for a set until one differs from the same place of another set."""
+"""So many pieces are drawn for a set until one differs from what is to stand for it."""
 TRIP_US = 40.0
 """From when a write is begun until the look behind it has been taken, and how much later than it
 begins a call is seen to."""
-AHEAD = (0.1, 2.0)
-"""By so many calls, drawn evenly, a write's look is to be over before its call is seen to begin. A
-kernel that writes its outputs at the end is seen to begin when it ends."""
+AHEAD = ((0.0, 0.5), (0.1, 2.5))
+"""By so many calls, drawn evenly from one of these, a write's look is to be over before its call is
+seen to begin: late enough to tell who reads a little too soon, and early enough for a kernel that
+writes its outputs at the end, which is seen to begin when it ends."""
 LOOK_US = 15.0
 """What a look takes: whatever is due sooner is waited for."""
 SLOW_US = 100.0
 """A write and a look behind it take some 30 µs. What takes so long was held up."""
 RECENT = 4
 """A round's pace is reckoned from so many calls that were seen to have begun."""
+LEAST_IN_TIME, MOST_HELD_UP = 1 / 32, 1 / 3
+"""Of all that came late this share must have been in time, one at least, and no more may have been
+held up: else somebody keeps the copy engine busy. Of honest files a quarter to nine tenths came in
+time."""
+
+
+@dataclass
+class Tally:
+    """What came of inputs that came late, in sets."""
+
+    late: int = 0
+    in_time: int = 0
+    """Before their call may have begun."""
+    held_up: int = 0
+    """Whose write took long."""
+    wrong: int = 0
+    """Not known to be in time, and wrong: that tells nothing."""
+    unwatched: int = 0
+    """Not counted in any of these: their calls came after the last look, in rounds too long to be
+    watched to their end."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether enough came in time, and as a rule without delay; or nothing could come late."""
+        if self.late == 0:
+            return True
+        is_enough = self.in_time >= max(1, LEAST_IN_TIME * self.late)
+        return is_enough and self.held_up <= MOST_HELD_UP * self.late
 
 
 @dataclass(frozen=True)
@@ -68,9 +100,14 @@ class Piece:
         """It as it lies in a buffer that begins like the block: uint8 [rows, width]."""
         return buffer.as_strided((self.rows, self.width_bytes), (self.pitch_bytes, 1), self.offset)
 
-    def moved(self, nbytes: int) -> Piece:
-        """The same piece of what lies so much further on."""
-        return Piece(self.offset + nbytes, self.pitch_bytes, self.width_bytes, self.rows)
+    def at(self, offset: int) -> Piece:
+        """Rows alike that begin at another offset."""
+        return replace(self, offset=offset)
+
+    @property
+    def extent_bytes(self) -> int:
+        """From its first byte to behind its last."""
+        return (self.rows - 1) * self.pitch_bytes + self.width_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +133,7 @@ class LateInputs:
     def __init__(self, loan: Loan) -> None:
         self._loan = loan
         self._places = places(loan)
-        shape = (MOST_LATE, MOST_ROWS * MOST_WIDTH_BYTES)
+        shape = (MOST_LATE, ROWS[1] * MOST_WIDTH_BYTES)
         self._true = torch.empty(shape, dtype=torch.uint8, pin_memory=loan.device == "cuda")
         self._left: deque[Late] = deque()
         self._pace = Pace(0.0)
@@ -104,45 +141,47 @@ class LateInputs:
         self.written: dict[int, tuple[Late, int | None]] = {}
         """By set: what came late in the last round, and the look behind it; None when the round was
         over."""
-        self.held_up = 0
-        """How many of them were."""
-        self.unwatched = 0
-        """Of how many the call came after the last look, in a round too long to watch to its end."""
         self._begun_us: list[float] = []
         """When the writes before the next look were begun."""
+        self.tally = Tally()
 
     @classmethod
     def over(cls, loan: Loan) -> LateInputs | None:
         """None where no input can come late."""
-        return cls(loan) if loan.count > 1 and places(loan)[0] else None
+        late = cls(loan) if loan.count > 1 else None
+        return late if late is not None and late._places[0] else None
 
     def withhold(self, order: list[int], call_us: float, rng: random.Random) -> None:
         """Make pieces of the image stale, for the next round, which is in this order and whose
         calls take so long."""
         self._pace = Pace(call_us)
-        self._left, self.written, self.held_up, self.unwatched = deque(), {}, 0, 0
+        self._left, self.written = deque(), {}
         for position in positions(len(order), rng):
             if (drawn := self._draw(order[position], rng)) is None:
                 continue
             piece, stale = drawn
             true = self._true[len(self._left), : stale.numel()].view(stale.shape)
             true.copy_(piece.of(self._loan.image))
-            lead_us = TRIP_US + rng.uniform(*AHEAD) * call_us
+            lead_us = TRIP_US + rng.uniform(*rng.choice(AHEAD)) * call_us
             self._left.append(Late(position, order[position], piece, lead_us, true, stale))
-        for late in self._left:  # not sooner: another set's words may be withheld too
+        for late in self._left:  # not sooner: what another one takes from here is to be true
             late.piece.of(self._loan.image).copy_(late.stale)
 
     def _draw(self, index: int, rng: random.Random) -> tuple[Piece, torch.Tensor] | None:
-        """A piece of a set, and what another set has there; None where all sets have the same."""
+        """A piece of a set, and what is to stand for it: words of the same tensor of another set,
+        from another place, so that no two sets have anything alike. None where all is alike."""
         image = self._loan.image
         for _ in range(TRIES):
             argument, tensor = choose(self._places[index], rng)
             place, nbytes = self._places[index][argument][tensor]
-            piece = piece_of(nbytes, rng).moved(place)
+            piece = piece_of(nbytes, rng)
             other = rng.choice([i for i in range(self._loan.count) if i != index])
-            there = piece.moved(self._places[other][argument][tensor][0] - place).of(image)
-            if not torch.equal(piece.of(image), there):
-                return piece, there.clone()
+            there, _ = self._places[other][argument][tensor]
+            shift = ALIGN_BYTES * rng.randrange((nbytes - piece.extent_bytes) // ALIGN_BYTES + 1)
+            stale = piece.at(there + shift).of(image)
+            piece = piece.at(place + piece.offset)
+            if not torch.equal(piece.of(image), stale):
+                return piece, stale.clone()
         return None
 
     def begin(self) -> None:
@@ -165,7 +204,9 @@ class LateInputs:
     def write_rest(self, peek: Peek, is_over: bool) -> None:
         """Write what is left when the round is over, or no longer watched: whoever compares inputs
         then must find them as they should be."""
-        self.unwatched = 0 if is_over else len(self._left)
+        if not is_over:
+            self.tally.unwatched += len(self._left)
+            self.tally.late -= len(self._left)
         while self._left:
             self._write(peek, self._left.popleft(), None)
         peek.wait()
@@ -174,12 +215,15 @@ class LateInputs:
         address = self._loan.lent.data_ptr() + late.piece.offset
         peek.write(late.true, address, late.piece.pitch_bytes)
         self.written[late.index] = late, look
+        self.tally.late += 1
 
-    def saw(self, furthest: int) -> None:
-        """That in the last look the call at this position had begun, and none behind it."""
+    def saw(self, furthest: int, is_closing: bool) -> None:
+        """That in the last look the call at this position had begun, and none behind it; and
+        whether it came behind a probe, as looks do near the end of a round."""
         now_us = self._passed_us()
         self._pace.saw(furthest, now_us)
-        self.held_up += sum(now_us - begun_us > SLOW_US for begun_us in self._begun_us)
+        if self._begun_us and now_us - self._begun_us[-1] > SLOW_US and not is_closing:
+            self.tally.held_up += len(self._begun_us)
         self._begun_us.clear()
 
     def put_back(self) -> None:
@@ -192,17 +236,21 @@ class LateInputs:
         """The image with what a set's inputs had until they were written."""
         late, _ = self.written[index]
         late.piece.of(self._loan.image).copy_(late.stale)
-        yield
-        late.piece.of(self._loan.image).copy_(late.true)
+        try:
+            yield
+        finally:
+            late.piece.of(self._loan.image).copy_(late.true)
 
     def were_in_time(self, first_unfinished: list[int]) -> set[int]:
         """The sets whose call cannot have begun before the write was over; the argument gives for
         each look of the round the position of the first call that was not finished then."""
-        return {
+        found = {
             index
             for index, (late, look) in self.written.items()
             if look is not None and first_unfinished[look] < late.position
         }
+        self.tally.in_time += len(found)
+        return found
 
     def _passed_us(self) -> float:
         return (time.perf_counter_ns() - self._start_ns) / 1e3
@@ -258,7 +306,7 @@ def places(loan: Loan) -> list[list[list[Place]]]:
 
 def positions(calls: int, rng: random.Random) -> list[int]:
     """Positions of late sets, ascending; never the first, which there is no time before."""
-    count = min(max(LEAST_LATE, calls // CALLS_A_LATE), MOST_LATE, calls - 1)
+    count = min(max(1, calls // CALLS_A_LATE), MOST_LATE, calls - 1)
     return sorted(rng.sample(range(1, calls), count))
 
 
@@ -274,10 +322,15 @@ def choose(arguments: list[list[Place]], rng: random.Random) -> tuple[int, int]:
 
 
 def piece_of(nbytes: int, rng: random.Random) -> Piece:
-    """A piece of so many bytes, `LEAST_BYTES` at least: rows all over them."""
-    width = max(ALIGN_BYTES, nbytes // 64 // ALIGN_BYTES * ALIGN_BYTES)
-    width = min(width, MOST_WIDTH_BYTES)
-    rows = min(MOST_ROWS, nbytes // (2 * width))
-    pitch = nbytes // rows // ALIGN_BYTES * ALIGN_BYTES
+    """A piece of so many bytes, `LEAST_BYTES` at least."""
+    rows = rng.randint(*ROWS)
+    widest = min(MOST_WIDTH_BYTES, nbytes // (2 * rows))
+    width = _aligned(LEAST_WIDTH_BYTES * (widest / LEAST_WIDTH_BYTES) ** rng.random())
+    least, most = width // ALIGN_BYTES + 1, (nbytes - width) // (rows - 1) // ALIGN_BYTES
+    pitch = ALIGN_BYTES * rng.randint(least, most)
     room = nbytes - (rows - 1) * pitch - width
     return Piece(ALIGN_BYTES * rng.randrange(room // ALIGN_BYTES + 1), pitch, width, rows)
+
+
+def _aligned(nbytes: float) -> int:
+    return int(nbytes) // ALIGN_BYTES * ALIGN_BYTES

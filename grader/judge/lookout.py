@@ -104,7 +104,7 @@ class Lookout:
             self._reads += 1
             furthest = self._furthest(row, turn)
             if late is not None:
-                late.saw(furthest)
+                late.saw(furthest, is_closing)
             is_closing = is_closing or furthest >= closing
             if is_closing:
                 self._block.keep_probing()

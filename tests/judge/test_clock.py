@@ -6,8 +6,9 @@ import contextlib
 import importlib
 import itertools
 import math
+import secrets
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.judge import bench, grade
-from grader.judge.bench import PROOF, Bench
+from grader.judge.bench import ODD, Bench
 from grader.judge.cases import Values
 from grader.judge.clock import (
     CHANGES_US,
@@ -49,7 +50,6 @@ from grader.judge.clock import (
 from grader.judge.environment import Ceilings
 from grader.judge.grade import _heavy_share, _scored
 from grader.judge.loan import set_bytes
-from grader.judge.proof import Proofs
 from grader.judge.record import Effort, Record
 from grader.judge.rounds import Bracket
 from grader.judge.verdict import Fault, SubmissionFault
@@ -537,20 +537,24 @@ def test_more_that_is_published_may_take_as_much_longer() -> None:
 @pytest.mark.parametrize("is_held_up", [False, True])
 @pytest.mark.parametrize(
     ("captured", "ranks", "lengths"),
-    [(True, True, [True]), (False, True, [True, False]), (False, False, [True])],
+    [
+        (True, True, [(True, True)]),
+        (False, True, [(True, True), (False, False)]),
+        (False, False, [(True, True)]),
+    ],
 )
 def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     monkeypatch: pytest.MonkeyPatch,
     captured: bool,
     ranks: bool,
-    lengths: list[bool],
+    lengths: list[tuple[bool, bool]],
     is_held_up: bool,
 ) -> None:
-    opened: list[bool] = []
+    opened: list[tuple[bool, bool]] = []
 
     @contextlib.contextmanager
-    def opened_like(grading: Any, case: Any, gate: bool) -> Iterator[Any]:
-        opened.append(gate)
+    def opened_like(grading: Any, case: Any, gate: bool, captures: bool) -> Iterator[Any]:
+        opened.append((gate, captures))
         calls = CALLS if gate else 2 * CALLS
         yield SimpleNamespace(
             next=lambda _: honest(),
@@ -558,7 +562,7 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
             calls=calls,
             graph=captured and gate,
             is_for_gates=gate and not captured and ranks,
-            proofs=Proofs(0, PLAN.least_rounds, has_late=is_held_up),
+            tells=not is_held_up,
         )
 
     monkeypatch.setattr(bench, "opened", opened_like)
@@ -569,7 +573,7 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     assert timing.calls_per_round == (2 * CALLS if len(lengths) == 2 else CALLS)
     assert (timing.time_us, timing.graph) == (50, captured)
     assert timing.converged is not is_held_up, "what could not be watched does not rank"
-    assert any("held up" in note for note in grading.record.notes) is is_held_up
+    assert any("came too late" in note for note in grading.record.notes) is is_held_up
 
 
 def test_inputs_of_rounds_that_do_not_wait_are_others() -> None:
@@ -592,26 +596,50 @@ def test_inputs_of_rounds_that_do_not_wait_are_others() -> None:
     assert len(set(seeds)) == 2
 
 
-def test_rounds_of_proof_have_sets_of_other_kinds_and_no_others_do() -> None:
+def test_one_round_has_sets_of_other_kinds_and_no_others_do() -> None:
     others = [Case(name="any", params={"values": kind}) for kind in ("large", "masked", "equal")]
     bench = Bench.__new__(Bench)
     bench.case, bench.gate = Case(name="any", params={"values": "normal"}), True
     problem = SimpleNamespace(variants=lambda _: others)
-    bench.grading = SimpleNamespace(master=1, problem=problem)  # type: ignore[assignment]
 
-    def odd(index: int, calls: int) -> dict[int, str]:
+    def odd(index: int, calls: int, master: int = 1) -> dict[int, str]:
+        bench.grading = SimpleNamespace(master=master, problem=problem)  # type: ignore[assignment]
         bench.loan = SimpleNamespace(layout=SimpleNamespace(sets=[None] * calls))  # type: ignore[assignment]
         cases = [bench._case_of(index, i) for i in range(calls)]
         return {i: c.params["values"] for i, c in enumerate(cases) if c is not bench.case}
 
-    rounds = [odd(PROOF + n, 20) for n in range(12)]
+    rounds = [odd(ODD, 20, master) for master in range(12)]
     assert all(sorted(one.values()) == ["equal", "large", "masked"] for one in rounds)
-    assert len({i for one in rounds for i in one}) > 10, "in other places each time"
-    few = [odd(PROOF + n, 4) for n in range(3)]
-    assert all(len(one) == 2 for one in few)
-    assert len({kind for one in few[:2] for kind in one.values()}) == 3, "in turn"
-    assert len(odd(PROOF, 2)) == 1
+    assert len({i for one in rounds for i in one}) > 10, "elsewhere in each grading"
+    few = [odd(ODD, 4, master) for master in range(12)]
+    assert all(len(set(one.values())) == 2 for one in few)
+    assert len({kind for one in few for kind in one.values()}) == 3
+    assert len(odd(ODD, 2)) == 1
     assert not any(odd(n, 20) for n in (-10, 0, 1, 40))
+
+
+def test_the_time_of_the_round_with_other_kinds_does_not_count() -> None:
+    """It comes once, before a round that every measurement has; nobody can tell which."""
+    plan, places = PLANS["cuda", "full"], set()
+    for _ in range(60):
+        done: list[int] = []
+
+        class Scripted(Bench):
+            def __init__(self) -> None:
+                self.first, self.case = None, Case(name="any", params={})
+                problem: Any = SimpleNamespace(variants=lambda _: [1])
+                self.grading: Any = SimpleNamespace(problem=problem)
+                self._odd = 1 + secrets.randbelow(plan.least_rounds - 1)
+
+            def round(self, index: int, order: list[int] | None = None) -> Sample:
+                done.append(index)  # noqa: B023
+                return Sample(5000, 5000) if index == ODD else honest()
+
+        timing = measure(Scripted().next, plan, CALLS, True, False)
+        assert timing.rounds == len(done) - 1
+        assert max(timing.round_us) < 5000
+        places.add(done.index(ODD))
+    assert len(places) == plan.least_rounds - 1
 
 
 def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> None:
@@ -891,7 +919,8 @@ def test_after_a_wrong_replay_no_inputs_come_again() -> None:
             self.grading: Any = SimpleNamespace(device="cpu", record=Record())
             self.case: Any = SimpleNamespace(name="small")
             self.graph, self.first = True, None
-            self.proofs = Proofs(0, PLAN.least_rounds, has_late=False)
+            self._odd = 2
+            self.grading.problem = SimpleNamespace(variants=lambda _: [1])
 
         def round(self, index: int, order: list[int] | None = None) -> Sample:
             asked.append(index)
@@ -904,8 +933,9 @@ def test_after_a_wrong_replay_no_inputs_come_again() -> None:
     assert not bench.graph
     assert "timed eagerly" in bench.grading.record.notes[0]
     measure(bench.next, PLAN, CALLS, bench.graph, True)
-    assert len(asked) > PLAN.least_rounds
+    assert len(asked) > PLAN.least_rounds + 1
     assert len(set(asked)) == len(asked)
+    assert asked.count(ODD) == 1
 
 
 @pytest.mark.parametrize(
@@ -927,7 +957,8 @@ def test_a_graph_that_holds_up_its_inputs_does_not_wait_at_the_gate(
             )
             self.loan: Any = SimpleNamespace(device="cpu", layout=SimpleNamespace(sets=[None] * 4))
             self.overhead, self.is_heavy = Overhead(publish_us=300), False
-            self.lookout, self.gate, self.first = None, True, None
+            self.lookout, self.first = None, None
+            self.gate = self.captures = True
             self.graph = self._holds_up = False
 
         def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
@@ -960,14 +991,15 @@ def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
             layout = SimpleNamespace(sets=[None] * 4)
             self.loan: Any = SimpleNamespace(layout=layout, fill=lambda *_: None)
             self.answers: Any = SimpleNamespace(compute=lambda: None)
-            self.lookout, self.graph = None, False
+            self.lookout = self.late = None
+            self.graph = self.gate = False
             self._vouched_us = math.inf
 
         def inputs(self, index: int, i: int) -> Values:
             return {}
 
         def _expect_right(
-            self, chosen: list[int], is_thorough: bool, unsure: Collection[int] = ()
+            self, chosen: list[int], is_thorough: bool, doubt: tuple[set[int], int] | None = None
         ) -> None:
             thorough.append(is_thorough)
             if wrong:

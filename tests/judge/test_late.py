@@ -25,12 +25,14 @@ from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.late import (
     ALIGN_BYTES,
-    CALLS_A_LATE,
     LEAST_BYTES,
     MIXED,
+    MOST_HELD_UP,
     MOST_LATE,
+    ROWS,
     LateInputs,
     Pace,
+    Tally,
     choose,
     piece_of,
     places,
@@ -38,7 +40,6 @@ from grader.judge.late import (
 )
 from grader.judge.loan import Loan
 from grader.judge.lookout import BEFORE, MOST_READS, Lookout
-from grader.judge.proof import Proofs
 from grader.judge.record import Record
 from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
@@ -50,11 +51,13 @@ from grader.submission import Submission
 
 COUNT = 64
 ORDER = list(range(COUNT))
-LATE = COUNT // CALLS_A_LATE
-ELEMENTS = 512
+LATE = MOST_LATE
+ELEMENTS = 1024
 BEGIN_US = 100.0
 """From when the gate opens until the first call begins."""
-ROUNDS = 6
+ROUNDS = 24
+STEP_BYTES = 8 * ELEMENTS + 512
+"""From a set's input to the next one's."""
 PARTS = 4
 """Pieces in which a call writes its outputs."""
 ARGS = [SimpleNamespace(role="in"), SimpleNamespace(role="out")]
@@ -213,7 +216,7 @@ def test_an_honest_round_has_none_wrong_of_those_in_time(
         assert not found.wrong & found.in_time
         assert not found.is_side_by_side
         in_time += len(found.in_time)
-    assert in_time >= ROUNDS * LATE / 5
+    assert in_time >= ROUNDS * LATE / 10
 
 
 @pytest.mark.parametrize("at_end", [False, True], ids=["piece by piece", "at the end"])
@@ -231,7 +234,7 @@ def test_inputs_that_were_read_too_soon_are_found(
             with found.late.stale(i):
                 assert wrong(block) == found.wrong - {i}
         assert wrong(block) == found.wrong
-    assert caught >= (ROUNDS * LATE / 5 if too_soon > 1 else 1)
+    assert caught >= (ROUNDS * LATE / 10 if too_soon > 1 else 1)
 
 
 def test_after_a_round_all_inputs_are_true(block: Any) -> None:
@@ -273,7 +276,8 @@ def test_calls_after_the_last_look_tell_nothing(block: Any, monkeypatch: Any) ->
     monkeypatch.setattr("grader.judge.lookout.MOST_READS", 100)
     found = Round(block, Runner(block, 200), 200)
     seen = {i for i, (_, look) in found.late.written.items() if look is not None}
-    assert found.late.unwatched == LATE - len(seen) > 0
+    assert found.late.tally.unwatched == LATE - len(seen) > 0
+    assert found.late.tally.late == len(seen)
     assert found.in_time <= seen
     assert found.wrong <= set(found.late.written)
 
@@ -285,25 +289,28 @@ def test_sets_that_are_all_alike_withhold_nothing(block: Any) -> None:
     late.begin()
     late.write_rest(HostPeek(Runner(block, 10)), is_over=True)  # type: ignore[arg-type]
     assert late.written == {}
+    assert late.tally.tells
 
 
-def test_stale_words_are_another_set_s_true_ones() -> None:
+def test_stale_words_are_true_ones_from_elsewhere() -> None:
     block = new_block(8)
     block.image.random_()
     before = block.image.clone()
+    words = {w: i for i, x in enumerate(inputs(block, before)) for w in x.tolist()}
     late = LateInputs(block)
-    late.withhold(ORDER, 10.0, random.Random(1))
-    step = inputs(block, before)[1].data_ptr() - inputs(block, before)[0].data_ptr()
-    for one in late._left:
-        assert torch.equal(one.true, one.piece.of(before))
-        assert torch.equal(one.stale, one.piece.of(block.image))
-        assert any(
-            torch.equal(one.stale, one.piece.moved(step * (i - one.index)).of(before))
-            for i in range(COUNT)
-            if i != one.index
-        )
-    changed = [i for i, x in enumerate(inputs(block, block.image)) if x.ne(0).any()]
-    assert {one.index for one in late._left} <= set(changed)
+    shifted = 0
+    for seed in range(20):
+        block.image.copy_(before)
+        late.withhold(ORDER, 10.0, random.Random(seed))
+        for one in late._left:
+            assert torch.equal(one.true, one.piece.of(before))
+            assert torch.equal(one.stale, one.piece.of(block.image))
+            stale = one.stale.reshape(-1).view(torch.int64)
+            (other,) = {words[word] for word in stale.tolist()}
+            assert other != one.index
+            same = one.piece.offset + (other - one.index) * STEP_BYTES
+            shifted += not torch.equal(one.stale, one.piece.at(same).of(before))
+    assert shifted > 40, "else two sets would be alike at a place"
     block.close()
 
 
@@ -312,6 +319,33 @@ def test_only_a_look_behind_the_write_tells_that_it_was_in_time(block: Any) -> N
     one = SimpleNamespace(position=5)
     late.written = {1: (one, 0), 2: (one, 1), 3: (one, 2), 4: (one, None)}  # type: ignore[dict-item]
     assert late.were_in_time([4, 5, 0]) == {1, 3}
+    assert late.tally.in_time == 2
+
+
+def test_what_comes_too_late_or_is_held_up_tells_nothing() -> None:
+    assert Tally().tells, "where nothing can come late, nothing is waited for"
+    assert Tally(unwatched=8).tells, "calls so long cannot be watched"
+    assert not Tally(late=2, in_time=0, unwatched=8).tells
+    assert Tally(late=2, in_time=1).tells
+    assert not Tally(late=64, in_time=1).tells
+    assert Tally(late=64, in_time=2).tells
+    assert Tally(late=12, in_time=6, held_up=int(MOST_HELD_UP * 12)).tells
+    assert not Tally(late=12, in_time=6, held_up=int(MOST_HELD_UP * 12) + 1).tells
+
+
+def test_a_copy_engine_that_somebody_keeps_busy_is_noticed(block: Any, monkeypatch: Any) -> None:
+    honest = Round(block, Runner(block, 100), 100).late.tally
+    assert honest.held_up == 0
+
+    def slow(self: HostPeek, rows: torch.Tensor, address: int, pitch_bytes: int) -> None:
+        self._runner.pass_us(130)
+        write(self, rows, address, pitch_bytes)
+
+    write = HostPeek.write
+    monkeypatch.setattr(HostPeek, "write", slow)
+    tally = Round(block, Runner(block, 100), 100).late.tally
+    assert not tally.tells
+    assert tally.held_up > MOST_HELD_UP * tally.late
 
 
 def test_positions_are_secret_and_never_the_first() -> None:
@@ -319,7 +353,7 @@ def test_positions_are_secret_and_never_the_first() -> None:
     found = [positions(64, rng) for _ in range(500)]
     assert all(len(one) == MOST_LATE and one == sorted(set(one)) for one in found)
     assert {i for one in found for i in one} == set(range(1, 64))
-    assert {tuple(positions(4, rng)) for _ in range(50)} == {(1, 2), (1, 3), (2, 3)}
+    assert {tuple(positions(4, rng)) for _ in range(50)} == {(1,), (2,), (3,)}
     assert positions(2, rng) == [1]
 
 
@@ -327,10 +361,19 @@ def test_positions_are_secret_and_never_the_first() -> None:
 def test_a_piece_has_rows_with_something_between_them(nbytes: int, seed: int) -> None:
     """Else the driver would not give it to the copy engine."""
     piece = piece_of(nbytes, random.Random(seed))
-    assert piece.rows >= 2
-    assert piece.pitch_bytes > piece.width_bytes > 0
+    assert ROWS[0] <= piece.rows <= ROWS[1]
+    assert piece.pitch_bytes > piece.width_bytes >= 64
     assert piece.offset % ALIGN_BYTES == piece.pitch_bytes % ALIGN_BYTES == 0
-    assert piece.offset + (piece.rows - 1) * piece.pitch_bytes + piece.width_bytes <= nbytes
+    assert 0 <= piece.offset <= nbytes - piece.extent_bytes
+
+
+def test_pieces_are_of_all_sizes() -> None:
+    rng = random.Random(1)
+    drawn = [piece_of(1 << 20, rng) for _ in range(500)]
+    assert {p.rows for p in drawn} == set(range(8, 33))
+    assert min(p.width_bytes for p in drawn) < 100 < 1500 < max(p.width_bytes for p in drawn)
+    assert min(p.extent_bytes for p in drawn) < 1 << 17
+    assert max(p.extent_bytes for p in drawn) > 1 << 19
 
 
 def test_half_of_the_pieces_lie_in_the_smallest_argument() -> None:
@@ -345,11 +388,11 @@ def test_no_offsets_come_late() -> None:
     """A mixture of two lists of offsets leads anywhere."""
     args = [SimpleNamespace(role=role) for role in ("in", "in", "in", "inout", "out", "in")]
     slots: list[Any] = [
-        Slot(0, "fp16", (100,), (1,)),
-        Slot(0, "int32", (100,), (1,)),
-        [Slot(0, "uint8", (100,), (1,)), Slot(0, "uint8", (10,), (1,))],
-        Slot(0, "fp32", (100,), (1,)),
-        Slot(0, "fp32", (100,), (1,)),
+        Slot(0, "fp16", (5000,), (1,)),
+        Slot(0, "int32", (5000,), (1,)),
+        [Slot(0, "uint8", (5000,), (1,)), Slot(0, "uint8", (10,), (1,))],
+        Slot(0, "fp32", (5000,), (1,)),
+        Slot(0, "fp32", (5000,), (1,)),
         2.5,
     ]
     layout = arrange([[(a.role != "in", s) for a, s in zip(args, slots, strict=True)]])
@@ -357,8 +400,8 @@ def test_no_offsets_come_late() -> None:
         layout=layout, problem=SimpleNamespace(spec=SimpleNamespace(args=args)), count=1
     )
     ((first, third),) = places(loan)
-    assert [nbytes for _, nbytes in first] == [200]
-    assert [nbytes for _, nbytes in third] == [100], "the other is too small to change much"
+    assert [nbytes for _, nbytes in first] == [10000]
+    assert [nbytes for _, nbytes in third] == [5000], "the other is too small to change much"
     assert {"int16", "int32", "int64"}.isdisjoint(MIXED)
     assert LateInputs.over(loan) is None
 
@@ -466,19 +509,17 @@ def test_a_real_runner_is_told_from_one_that_reads_ahead(
         loan = Loan(problem, case, grading.code.inputs(case, 1), CALLS, "cpu")
         loan.keep_probing = loan.probe  # type: ignore[method-assign]
         grading.lend(loan)
-        bench = InOrder(grading, case, loan, CALLS)
+        bench = InOrder(grading, case, loan, CALLS, gate=True, captures=True)
         bench.lookout, bench.late = Watching(loan), LateInputs(loan)
         reasons = set()
-        for number in range(5):
-            bench.round(number)
-            bench.last_us = CALLS * CALL_S * 1e6
+        for number in range(10):
+            bench._call_us = CALL_S * 1e6
             try:
-                bench.prove()
+                bench.round(number)
             except SubmissionFault as stop:
                 reasons.add(stop.fault.reason)
         loan.close()
-    tally = bench.proofs.tally
-    assert bench.proofs.count == 5
+    tally = bench.late.tally
     assert tally.late == 10
     assert tally.in_time > 1
     early = {"benchmark 'practice': inputs were read before their call began"}
@@ -490,7 +531,6 @@ def scripted(wrong_when: Callable[[str], set[int]], in_time: set[int]) -> Bench:
     there `again`."""
     bench = Bench.__new__(Bench)
     bench.case = Case(name="any", params={})
-    bench.proofs = Proofs(1, 6, has_late=True)
     state = ["late"]
 
     @contextlib.contextmanager
@@ -504,19 +544,18 @@ def scripted(wrong_when: Callable[[str], set[int]], in_time: set[int]) -> Bench:
 
     late: Any = SimpleNamespace(
         written=dict.fromkeys(range(4)),
-        held_up=0,
-        unwatched=1,
+        tally=Tally(),
         stale=stale,
         were_in_time=lambda _: in_time,
     )
     lookout: Any = SimpleNamespace(first_unfinished=lambda _: [])
     changed: Any = bench
-    changed._doubtful = lambda order: (set(order), 0)
     changed._run = run
     changed.look = lambda i, _: SimpleNamespace(
         failure="off" if i in wrong_when(state[-1]) else None
     )
-    changed.unread = lambda: bench._expect_unread(late, lookout, list(range(8)))
+    changed.unread = lambda: bench._expect_unread(late, lookout, list(range(8)), set(range(8)))
+    changed.tally = late.tally
     return bench
 
 
@@ -541,6 +580,5 @@ def test_what_is_wrong_where_inputs_came_late(
         with pytest.raises(SubmissionFault, match=reason):
             bench.unread()
     else:
-        assert bench.unread() == (late & set(range(4))) - in_time
-    tally = bench.proofs.tally
-    assert (tally.late, tally.unwatched, tally.in_time) == (3, 1, len(in_time))
+        assert bench.unread() == set(range(4)) - in_time
+        assert bench.tally.wrong == len(late & set(range(4)) - in_time)
