@@ -1,4 +1,4 @@
-"""What rounds of proof tell: are inputs that come late in time, and are they read too soon?
+"""Are inputs that come late in time, and who reads them too soon?
 
     python -m benchmarks.late_inputs [--sandbox process] [--rounds 8] [--case NAME]... FILE...
 

@@ -129,5 +129,5 @@ class Spec(_Strict):
     benchmarks: list[Case] = Field(min_length=1)
     variants: dict[str, list[Any]] = Field(default_factory=dict)
     """Other values of a benchmark's parameter, such as other distributions; shapes, dtypes and
-    scalars must stay. In one round, which is not timed and which nobody knows, some sets' inputs are
-    drawn with these, so that code that is right for the usual inputs only is found."""
+    scalars must stay. In one round, which is not timed and which nobody knows, inputs of some sets
+    are drawn with these, so that code that is right for the usual inputs only is found."""
