@@ -97,6 +97,7 @@ def ways() -> dict[str, Callable[[], None]]:
         (64, 128, 64),
         (4096, 8192, 1),
         (4096, 8192, 2),
+        (64, 128, 8),
         (2048, 4096, 64),
     ):
         name = f"to device, {count} rows of {width} B, {pitch} B apart"

@@ -34,6 +34,8 @@ def row(bench: Bench, rounds: int) -> str:
     times_us: dict[bool, list[float]] = {False: [], True: []}
     faults: Counter[str] = Counter()
     late = bench.late
+    if late is not None:
+        late.tally = Tally()  # without the warm-up's
     for number in range(2 * rounds):
         has_late = number % 2 == 1
         bench.late = late if has_late else None

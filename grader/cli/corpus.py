@@ -24,12 +24,12 @@ class Example:
     """Its verdict is only reached on a GPU: the file says so, or it is CUDA C++ that compiles."""
     rule: Rule | None = None
     """The rule that a `rejected` must name; the file says which."""
-    may_pass: bool = False
-    """Whether it is caught by chance: it may be accepted too, with nothing to speak of gained."""
+    other: Verdict | None = None
+    """Which verdict it may get by chance instead: `accepted` with nothing to speak of gained."""
 
     def fits(self, report: Report) -> bool:
         """Whether a grading came to the verdict it must come to, and named the rule."""
-        if self.may_pass and report.verdict is Verdict.ACCEPTED:
+        if report.verdict is not None and report.verdict is self.other:
             return True
         return (report.verdict, report.rule) == (self.expected, self.rule)
 
@@ -48,7 +48,8 @@ def examples(problem: Problem) -> list[Example]:
 def _example(path: Path, expected: Verdict) -> Example:
     """Read the marks of a file: comment lines such as ``# grade: device=cuda rule=time_claim``.
 
-    ``or=accepted`` marks one that is caught by chance.
+    ``or=accepted`` marks one that is caught by chance, and ``or=`` another verdict one that may
+    get that instead.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
@@ -57,4 +58,4 @@ def _example(path: Path, expected: Verdict) -> Example:
     compiles = path.suffix == ".cu" and expected is not Verdict.COMPILE_ERROR
     rule = Rule(marks["rule"]) if "rule" in marks else None
     needs_gpu = marks.get("device") == "cuda" or compiles
-    return Example(path, expected, needs_gpu, rule, marks.get("or") == Verdict.ACCEPTED)
+    return Example(path, expected, needs_gpu, rule, Verdict(marks["or"]) if "or" in marks else None)

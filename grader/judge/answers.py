@@ -116,9 +116,9 @@ class QuickLook:
             groups.append(_group(pieces, bounds_of(argument)))
         return cls(groups, len(answers.values))
 
-    def doubtful(self) -> tuple[set[int], int]:
-        """Indices of the sets that it finds something wrong with, and of the one whose outputs lie
-        furthest from the answers."""
+    def doubtful(self) -> tuple[set[int], list[int]]:
+        """Indices of the sets that it finds something wrong with; and of all, those whose outputs
+        lie furthest from the answers first."""
         doubt = torch.zeros(self._count, dtype=torch.bool, device="cuda")
         distance = torch.zeros(self._count, dtype=torch.float64, device="cuda")
         for group in self._groups:
@@ -133,7 +133,8 @@ class QuickLook:
             whole_reference2 = zeros.index_add(0, group.sets, reference2)
             doubt |= ~(whole_error2 <= limit2 * whole_reference2)
             distance += whole_error2 / (limit2 * whole_reference2).clamp_min(TINY)
-        return set(doubt.nonzero().flatten().tolist()), int(distance.nan_to_num().argmax())
+        furthest: list[int] = distance.nan_to_num().argsort(descending=True).tolist()
+        return set(doubt.nonzero().flatten().tolist()), furthest
 
 
 def load_kernels(code: ProblemCode) -> None:

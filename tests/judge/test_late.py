@@ -325,8 +325,10 @@ def test_only_a_look_behind_the_write_tells_that_it_was_in_time(block: Any) -> N
 def test_what_comes_too_late_or_is_held_up_tells_nothing() -> None:
     assert Tally().tells, "where nothing can come late, nothing is waited for"
     assert Tally(unwatched=8).tells, "calls so long cannot be watched"
-    assert not Tally(late=2, in_time=0, unwatched=8).tells
-    assert Tally(late=2, in_time=1).tells
+    assert not Tally(late=12, in_time=0, unwatched=8).tells
+    assert Tally(late=12, in_time=1).tells
+    assert Tally(late=11, in_time=0).tells, "by chance"
+    assert not Tally(late=11, in_time=0, held_up=4).tells
     assert not Tally(late=64, in_time=1).tells
     assert Tally(late=64, in_time=2).tells
     assert Tally(late=12, in_time=6, held_up=int(MOST_HELD_UP * 12)).tells
@@ -526,59 +528,43 @@ def test_a_real_runner_is_told_from_one_that_reads_ahead(
     assert reasons == (set() if is_honest else early)
 
 
-def scripted(wrong_when: Callable[[str], set[int]], in_time: set[int]) -> Bench:
-    """A bench whose sets are wrong, as told: with `late` inputs, for `stale` ones, and when all are
-    there `again`."""
-    bench = Bench.__new__(Bench)
-    bench.case = Case(name="any", params={})
-    state = ["late"]
-
-    @contextlib.contextmanager
-    def stale(index: int) -> Iterator[None]:
-        state.append("stale")
-        yield
-        state.pop()
-
-    def run(*_: Any) -> None:
-        state[0] = "again"
-
-    late: Any = SimpleNamespace(
-        written=dict.fromkeys(range(4)),
-        tally=Tally(),
-        stale=stale,
-        were_in_time=lambda _: in_time,
-    )
-    lookout: Any = SimpleNamespace(first_unfinished=lambda _: [])
-    changed: Any = bench
-    changed._run = run
-    changed.look = lambda i, _: SimpleNamespace(
-        failure="off" if i in wrong_when(state[-1]) else None
-    )
-    changed.unread = lambda: bench._expect_unread(late, lookout, list(range(8)), set(range(8)))
-    changed.tally = late.tally
-    return bench
-
-
 @pytest.mark.parametrize(
-    ("late", "stale", "again", "in_time", "reason"),
+    ("late", "stale", "is_accused"),
     [
-        (set(), set(), set(), {0, 1}, None),
-        ({0}, {0}, {0}, {1}, None),
-        ({0}, set(), set(), {1}, None),  # right for stale inputs: they came too late
-        ({0, 1}, {1}, set(), {0, 1}, "inputs were read before"),
-        ({0, 1}, {0, 1}, set(), {0, 1}, "some come shortly before"),
-        ({0, 1}, {0, 1}, {0}, {0, 1}, None),  # wrong in any case, as the check will say
-        ({5}, {5}, {5}, {0, 1}, None),  # nothing of it came late
+        (set(), set(), False),
+        ({0}, set(), False),  # right for stale inputs: they came too late
+        ({1}, {1}, False),  # wrong in any case, as the check will say
+        ({0, 2}, {0, 2}, False),
+        ({1, 2}, {2}, True),
+        ({1, 5}, set(), False),  # so is one that nothing of came late
     ],
 )
 def test_what_is_wrong_where_inputs_came_late(
-    late: set[int], stale: set[int], again: set[int], in_time: set[int], reason: str | None
+    late: set[int], stale: set[int], is_accused: bool
 ) -> None:
-    wrong = {"late": late, "stale": stale, "again": again}
-    bench: Any = scripted(lambda state: wrong[state], in_time)
-    if reason is not None:
-        with pytest.raises(SubmissionFault, match=reason):
-            bench.unread()
+    """Of sets 0 to 3 inputs came late, to 1 and 2 in time; wrong are `late`, and `stale` for stale
+    inputs."""
+    bench: Any = Bench.__new__(Bench)
+    bench.case = Case(name="any", params={})
+    state = [late]
+
+    @contextlib.contextmanager
+    def with_stale(index: int) -> Iterator[None]:
+        state.append(stale)
+        yield
+        state.pop()
+
+    inputs: Any = SimpleNamespace(
+        written=dict.fromkeys(range(4)),
+        tally=Tally(),
+        stale=with_stale,
+        were_in_time=lambda _: {1, 2},
+    )
+    lookout: Any = SimpleNamespace(first_unfinished=lambda _: [])
+    bench.look = lambda i, _: SimpleNamespace(failure="off" if i in state[-1] else None)
+    if is_accused:
+        with pytest.raises(SubmissionFault, match="inputs were read before their call began"):
+            bench._expect_unread(inputs, lookout, list(range(8)), late)
     else:
-        assert bench.unread() == set(range(4)) - in_time
-        assert bench.tally.wrong == len(late & set(range(4)) - in_time)
+        assert bench._expect_unread(inputs, lookout, list(range(8)), late) == {0, 3}
+    assert inputs.tally.wrong == len(late & {0, 3})
