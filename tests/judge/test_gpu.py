@@ -129,9 +129,11 @@ def test_a_stream_waits_at_the_gate_until_the_inputs_are_there() -> None:
     block = Block(arrange([[(False, words), (True, words)]] * 2), 8, "cuda")
     stream, passed = torch.cuda.Stream(), torch.cuda.Event()
     try:
+        block.ready([0, 1])
+        block.publish([0, 1])  # to load a kernel may wait for every stream too
         for _ in range(3):
+            block.ready([0, 1])  # waits for every stream, so before one waits at the gate
             block.arena.await_gate(stream, block.round)
-            block.ready([0, 1])
             passed.record(stream)
             time.sleep(0.01)
             assert not passed.query()
