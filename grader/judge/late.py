@@ -31,12 +31,12 @@ from grader.judge.loan import Loan
 from grader.judge.peek import Peek
 
 MIXED = ("fp64", "fp32", "fp16", "bf16", "int8", "uint8")
-"""Element types of which a mixture of two tensors' words is as good as either. Wider integers may
-be offsets, which belong together: a call that met some of each could go anywhere."""
+"""Element types of which a mixture of two tensors' words is as good as either, unless a problem
+says that one is structured. Wider integers may be offsets, which belong together: a call that met
+some of each could go anywhere."""
 MOST_LATE, CALLS_A_LATE = 4, 10
 """So many sets of a round come late at most, and one of so many; one at least. Few, since every
-round that is timed has them; how much they move a time is not measured yet
-(`benchmarks/late_inputs.py`)."""
+round that is timed has them. They move no time that can be told (`benchmarks/late_inputs.py`)."""
 LEAST_BYTES, ALIGN_BYTES = 4096, 16
 """Of a tensor that may come late, and of the pitch, width and place of a piece's rows."""
 ROWS, LEAST_WIDTH_BYTES, MOST_WIDTH_BYTES = (8, 32), 64, 2048
@@ -295,7 +295,7 @@ def places(loan: Loan) -> list[list[list[Place]]]:
     for values in loan.layout.sets:
         arguments = []
         for argument, value in zip(loan.problem.spec.args, values, strict=True):
-            if argument.role != "in":
+            if argument.role != "in" or argument.structured:
                 continue
             slots = value if isinstance(value, list) else [value]
             large = [

@@ -163,6 +163,8 @@ def _check_argument(where: str, argument: Argument) -> None:
         raise ProblemError(f"{where}.role: a list of tensors is in or inout; out is not supported")
     if not argument.contiguous and (argument.role != "in" or argument.kind != "tensor"):
         raise ProblemError(f"{where}.contiguous: only an in tensor may have other strides")
+    if argument.structured and (argument.role != "in" or argument.kind == "scalar"):
+        raise ProblemError(f"{where}.structured: only an in tensor, or a list of them, may be")
     for axis, formula in enumerate(argument.shape):
         try:
             Formula.parse(formula)

@@ -48,6 +48,10 @@ class Argument(_Strict):
     """A formula per dimension over the case's parameters. Tensors only; a list has none."""
     contiguous: bool = True
     """False where the generator may hand in other strides. Inputs only."""
+    structured: bool = False
+    """True where its elements keep a property together (sorted rows, a positive definite matrix),
+    which a mixture of two tensors would not have: it never comes late (`grader.judge.late`). What
+    is told by other inputs, such as offsets, needs no mark: wide integers never do. Inputs only."""
 
 
 class Case(_Strict):

@@ -44,7 +44,7 @@ from grader.judge.record import Record
 from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
-from grader.problem.spec import Case
+from grader.problem.spec import Argument, Case, Role
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
 from grader.submission import Submission
@@ -60,7 +60,10 @@ STEP_BYTES = 8 * ELEMENTS + 512
 """From a set's input to the next one's."""
 PARTS = 4
 """Pieces in which a call writes its outputs."""
-ARGS = [SimpleNamespace(role="in"), SimpleNamespace(role="out")]
+ARGS = [
+    Argument(name="x", role="in", dtype="fp32"),
+    Argument(name="out", role="out", dtype="fp32"),
+]
 
 
 class Runner:
@@ -386,10 +389,15 @@ def test_half_of_the_pieces_lie_in_the_smallest_argument() -> None:
     assert {tensor for argument, tensor in drawn if argument == 2} >= {1}
 
 
-def test_no_offsets_come_late() -> None:
-    """A mixture of two lists of offsets leads anywhere."""
-    args = [SimpleNamespace(role=role) for role in ("in", "in", "in", "inout", "out", "in")]
+def test_no_offsets_come_late_nor_what_is_structured() -> None:
+    """A mixture of two lists of offsets leads anywhere, and of two sorted ones is not sorted."""
+    roles: list[Role] = ["in", "in", "in", "in", "inout", "out", "in"]
+    args = [
+        Argument(name=f"a{i}", role=role, dtype="fp32", structured=i == 0)
+        for i, role in enumerate(roles)
+    ]
     slots: list[Any] = [
+        Slot(0, "fp16", (6000,), (1,)),
         Slot(0, "fp16", (5000,), (1,)),
         Slot(0, "int32", (5000,), (1,)),
         [Slot(0, "uint8", (5000,), (1,)), Slot(0, "uint8", (10,), (1,))],

@@ -152,6 +152,16 @@ BAD = [
         "{name: out, role: out, dtype: dtype, shape: [rows, cols], contiguous: false}",
         "args[1].contiguous: only an in tensor may have other strides",
     ),
+    (
+        OUT,
+        "{name: out, role: out, dtype: dtype, shape: [rows, cols], structured: true}",
+        "args[1].structured: only an in tensor, or a list of them, may be",
+    ),
+    (
+        X,
+        "{name: x, kind: scalar, dtype: fp64, structured: true}",
+        "args[0].structured: only an in tensor, or a list of them, may be",
+    ),
     # dtypes
     (
         "dtype: dtype",
