@@ -55,7 +55,7 @@ HELD_UP_US = 1000.0
 """Inputs that come later by more are held up. A graph with branches has them on hardware queues of
 their own, and where those wait at the gate, each takes its slice of time from the judge: 1.9 ms."""
 ODD = 1_000_000
-"""The number of the round that has inputs of other kinds."""
+"""Rounds of this number and above have inputs of other kinds."""
 BASELINE_DRIFT = 0.02
 """How much slower PyTorch may have become since before the submission was loaded."""
 
@@ -98,7 +98,7 @@ class Bench:
         self.lookout = Lookout.over(loan)
         self.late = LateInputs.over(loan) if self.lookout is not None and grading.ranks else None
         self._odd = 1 + secrets.randbelow(self.plan.least_rounds - 1)
-        """Before this round comes the one with inputs of other kinds."""
+        """Before this round come those with inputs of other kinds."""
         self.eager_us: list[float] = []
         """What PyTorch took per call, round by round, where that is known."""
 
@@ -213,8 +213,10 @@ class Bench:
         """Sample of round `index`: of the warm-up's last one, or of another."""
         if index == 0 and self.first is not None:
             return self.first
-        if index == self._odd and self.grading.problem.variants(self.case):
-            self.round(ODD)  # calls may take longer for other kinds, so its time does not count
+        if index == self._odd:
+            # As many as every kind needs; calls may take longer for some, so no time of it counts.
+            for number in range(math.ceil(len(self._other_kinds) / self.calls)):
+                self.round(ODD + number)
         # Round 0 was the warm-up's: answers kept from there must not do for another.
         return self.round(index + 1)
 
@@ -266,14 +268,20 @@ class Bench:
         return values
 
     def _case_of(self, index: int, i: int) -> Case:
-        """The case; or for some sets of one round its variants."""
-        others = self.grading.problem.variants(self.case) if index == ODD else []
-        if not others:
+        """The case; or in rounds that do not count, each of its variants for one set."""
+        kinds = self._other_kinds
+        if index < ODD or not kinds:
             return self.case
-        draw = random.Random(seed_for(self.grading.master, "variant", self.case.name, self.calls))
-        sets = draw.sample(range(self.calls), min(len(others), max(1, self.calls // 2)))
-        kinds = draw.sample(others, len(sets))
-        return kinds[sets.index(i)] if i in sets else self.case
+        path = ("variant", self.case.name, self.calls, index)
+        sets = random.Random(seed_for(self.grading.master, *path)).sample(
+            range(self.calls), self.calls
+        )
+        at = (index - ODD) * self.calls + sets.index(i)
+        return kinds[at] if at < len(kinds) else self.case
+
+    @property
+    def _other_kinds(self) -> list[Case]:
+        return self.grading.problem.variants(self.case)
 
     def _expect_right(
         self, chosen: list[int], is_thorough: bool, doubt: tuple[set[int], list[int]] | None = None

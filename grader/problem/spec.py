@@ -133,5 +133,6 @@ class Spec(_Strict):
     benchmarks: list[Case] = Field(min_length=1)
     variants: dict[str, list[Any]] = Field(default_factory=dict)
     """Other values of a benchmark's parameter, such as other distributions; shapes, dtypes and
-    scalars must stay. In one round, which is not timed and which nobody knows, inputs of some sets
-    are drawn with these, so that code that is right for the usual inputs only is found."""
+    scalars must stay. A round that is not timed, nobody knows which, has inputs of each for one set
+    (several rounds, where one has fewer sets), so that code that is right for the usual inputs only
+    is found."""
