@@ -276,7 +276,7 @@ def _pool(problem: Problem, sandbox: str) -> Pool:
         while _pools:
             _pools.popitem()[1].close()
         limits = RunnerLimits.of(problem.spec.limits)
-        _pools[problem.name] = Pool(make_sandbox(sandbox), limits, "cuda", size=4)
+        _pools[problem.name] = Pool(make_sandbox(sandbox), limits, "cuda", size=2)
     return _pools[problem.name]
 
 
