@@ -170,7 +170,8 @@ class Report(BaseModel):
     cases: list[CaseResult] = Field(default_factory=list)
     environment: dict[str, Any] = Field(default_factory=dict)
     stages_s: dict[str, float] = Field(default_factory=dict)
-    """Seconds per stage: sandbox_start, baseline, load, test, benchmark, total."""
+    """Seconds per stage: sandbox_start, baseline, load, test, benchmark, total; and of a `.cu` file
+    compile, which goes on beside the first of them."""
     log: str = ""
     """The submission's own output, escaped, at most `LOG_BYTES`."""
     notes: list[str] = Field(default_factory=list)

@@ -126,7 +126,12 @@ def _refuse(message: str, as_json: bool) -> int:
 
     line = one_line(message, LINE_CHARS)
     if as_json:
-        print(json.dumps({"error": line}))
+        try:
+            print(json.dumps({"error": line}), flush=True)
+        except OSError:  # nobody is there to read it; the status says as much
+            from grader.cli.terminal import drop_stdout
+
+            drop_stdout()
     else:
         print(f"grade: {line}", file=sys.stderr)
     return 2

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from grader.cli.desk import Desk
-from grader.cli.machine import driver
 from grader.cli.problems import size
+from grader.sandbox.machine import driver
 
 MEMORY_BYTES = 4 << 30
 """Two processes that import torch, and the tensors of the largest CPU cases."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grader.cli.machine import cuda_missing
 from grader.sandbox import Sandbox, make_sandbox
+from grader.sandbox.machine import cuda_missing
 
 if TYPE_CHECKING:
     from grader.board import Board
@@ -23,6 +24,12 @@ def _grade(*args: Any, **options: Any) -> Report:
     from grader.judge import grade
 
     return grade(*args, **options)
+
+
+def _ahead(*args: Any) -> AbstractContextManager[Sandbox]:
+    from grader.judge.ahead import ahead
+
+    return ahead(*args)
 
 
 def _verify(*args: Any, **options: Any) -> VerifyResult:
@@ -70,6 +77,8 @@ class Desk:
 
     grade: Callable[..., Report] = _grade
     """`grader.judge.grade`."""
+    ahead: Callable[..., AbstractContextManager[Sandbox]] = _ahead
+    """`grader.judge.ahead.ahead`."""
     verify: Callable[..., VerifyResult] = _verify
     """`grader.judge.verify.verify`."""
     yardsticks: Callable[..., Yardsticks] = _yardsticks

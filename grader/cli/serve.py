@@ -125,8 +125,8 @@ def _engine(
         if slots is not None:
             raise click.UsageError("--slots: a Ray cluster has as many as its nodes offer")
         return _ray("process" if sandbox_name == "process" else "docker"), "ray", None
-    from grader.cli.machine import driver
     from grader.fleet.local import LocalEngine
+    from grader.sandbox.machine import driver
 
     sandbox, note = choose_sandbox(desk, sandbox_name)
     kind = cast(Literal["docker", "process"], sandbox.name)

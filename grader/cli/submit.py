@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -93,19 +94,22 @@ def submit(
     A server knows you by your token and chooses where to run: --device, --sandbox, --user and --db
     are for grading on this machine.
     """
-    from grader.board import BoardError
-    from grader.report import Verdict
-
     if server:
         _refuse_local_options()
         return _submit_to(server, problem, file, gpu, as_json)
     if gpu is not None:
         raise click.UsageError("--gpu chooses a type of GPU on a server; use it with --server")
     name = check_user(user)
+    _ask_early(desk, device)
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
-    with closing(desk.board(db, create=True)) as board:
-        board.check_writable()
-        report = run(desk, job, show=not as_json)
+    with ExitStack() as open_boards:
+        with desk.ahead(job.sandbox, job.problem, job.device) as sandbox:
+            from grader.board import BoardError  # only now, since it takes a while
+            from grader.report import Verdict
+
+            board = open_boards.enter_context(closing(desk.board(db, create=True)))
+            board.check_writable()
+            report = run(desk, replace(job, sandbox=sandbox), show=not as_json)
         if report.verdict is None:
             raise click.UsageError(
                 f"{report.reason}; nothing was recorded; grade practice tells as much, and needs "
@@ -119,6 +123,12 @@ def submit(
                 tell(_with_note(report, f"not recorded: {error}"), as_json)
                 return 3
     return tell(report, as_json)
+
+
+def _ask_early(desk: Desk, device: str) -> None:
+    """Have the driver start, which takes it 0.2 s, while the problem is read."""
+    if device != "cpu":
+        threading.Thread(target=desk.cuda_missing, daemon=True).start()
 
 
 def _refuse_local_options() -> None:
@@ -159,6 +169,7 @@ def practice(
     status 0 too when no verdict can be given here: a .cu file on a machine with no GPU is
     compiled, not run.
     """
+    _ask_early(desk, device)
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
     report = run(desk, job, show=not as_json, effort="full" if full else "quick")
     return tell(report.model_copy(update={"ranked": False}), as_json, job.problem)

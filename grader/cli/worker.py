@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from grader.cli.desk import Desk
-from grader.cli.machine import driver
 from grader.cli.options import choose_device, choose_sandbox, problem_folders, sandbox_option
+from grader.sandbox.machine import driver
 
 if TYPE_CHECKING:
     from grader.fleet.dispatch import Dispatcher

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 from grader import stats
 from grader.judge.answers import Answers, QuickLook
@@ -30,7 +31,7 @@ from grader.judge.grading import Grading
 from grader.judge.health import complaint, gpu_state
 from grader.judge.late import LateInputs
 from grader.judge.loan import Loan
-from grader.judge.lookout import Lookout
+from grader.judge.lookout import Lookout, turned
 from grader.judge.rounds import Bracket, Starts, capture, run_round
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
@@ -54,6 +55,10 @@ round, 0.12 to 0.17 s, its long ones took 15 to 28, and some did not settle."""
 HELD_UP_US = 1000.0
 """Inputs that come later by more are held up. A graph with branches has them on hardware queues of
 their own, and where those wait at the gate, each takes its slice of time from the judge: 1.9 ms."""
+MEETINGS = 2
+"""So many looks at a seam must tell of calls that overlap, of all rounds of a submission. A round
+of honest calls has none: both words are read at once, and from a call's end to the next one's first
+output it takes some microseconds. One alone could still be a copy that was held up in its midst."""
 ODD = 1_000_000
 """Rounds of this number and above have inputs of other kinds."""
 BASELINE_DRIFT = 0.02
@@ -215,7 +220,7 @@ class Bench:
             return self.first
         if index == self._odd:
             # As many as every kind needs; calls may take longer for some, so no time of it counts.
-            for number in range(math.ceil(len(self._other_kinds) / self.calls)):
+            for number in range(math.ceil(len(self._kinds) / self.calls)):
                 self.round(ODD + number)
         # Round 0 was the warm-up's: answers kept from there must not do for another.
         return self.round(index + 1)
@@ -225,15 +230,18 @@ class Bench:
         inputs were there."""
         if lookout.has_begun(chosen):
             raise self._broken("outputs were written before the calls were asked for")
-        if lookout.side_by_side(chosen):
+        if lookout.side_by_side():
             raise self._broken("calls of a round ran side by side")
+        self.grading.meetings += lookout.meetings()
+        if self.grading.meetings >= MEETINGS:
+            raise self._broken("a call began before the one before it had ended")
 
     def _expect_unread(
         self, late: LateInputs, lookout: Lookout, chosen: list[int], doubtful: set[int]
     ) -> set[int]:
         """Raise `SubmissionFault` when inputs that came late, but before their call may have begun,
         were read sooner. The sets that tell nothing, since theirs may have come too late."""
-        in_time = late.were_in_time(lookout.first_unfinished(chosen))
+        in_time = late.were_in_time(lookout.first_unfinished())
         came_late = late.written.keys()
         late.tally.wrong += len(doubtful & came_late - in_time)
         for i in doubtful & in_time:
@@ -269,18 +277,18 @@ class Bench:
 
     def _case_of(self, index: int, i: int) -> Case:
         """The case; or in rounds that do not count, each of its variants for one set."""
-        kinds = self._other_kinds
-        if index < ODD or not kinds:
+        if index < ODD or not self._kinds:
             return self.case
         path = ("variant", self.case.name, self.calls, index)
         sets = random.Random(seed_for(self.grading.master, *path)).sample(
             range(self.calls), self.calls
         )
         at = (index - ODD) * self.calls + sets.index(i)
-        return kinds[at] if at < len(kinds) else self.case
+        return self._kinds[at] if at < len(self._kinds) else self.case
 
-    @property
-    def _other_kinds(self) -> list[Case]:
+    @cached_property
+    def _kinds(self) -> list[Case]:
+        """The case with inputs of other kinds."""
         return self.grading.problem.variants(self.case)
 
     def _expect_right(
@@ -374,11 +382,9 @@ class Bench:
         return times
 
     def _order(self) -> list[int]:
-        """A captured graph has its order; an eager round gets one that nobody could know."""
-        order = list(range(self.calls))
-        if not self.graph:
-            secrets.SystemRandom().shuffle(order)
-        return order
+        """A captured graph has its order; an eager round begins with a set that nobody could know.
+        Sets follow each other as they lie, so that it is seen where one call meets the next."""
+        return turned(self.calls, 0 if self.graph else secrets.randbelow(self.calls))
 
 
 @contextlib.contextmanager

@@ -71,15 +71,15 @@ def worst(findings: list[Finding]) -> Finding:
     failed = next((f for f in findings if f.failure is not None), None)
     return Finding(
         failure=failed.failure if failed else None,
-        max_abs_err=_largest(f.max_abs_err for f in findings),
-        rel_l2=_largest(f.rel_l2 for f in findings),
-        worst_slice_rel_l2=_largest(f.worst_slice_rel_l2 for f in findings),
-        budget_used=_largest(f.budget_used for f in findings),
+        max_abs_err=_greatest(f.max_abs_err for f in findings),
+        rel_l2=_greatest(f.rel_l2 for f in findings),
+        worst_slice_rel_l2=_greatest(f.worst_slice_rel_l2 for f in findings),
+        budget_used=_greatest(f.budget_used for f in findings),
         mismatch=failed.mismatch if failed else None,
     )
 
 
-def _largest(values: Iterable[float | None]) -> float | None:
+def _greatest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
@@ -94,17 +94,21 @@ def _check(
 ) -> Finding:
     if not out.is_floating_point():
         return _check_exact(name, out, truth, offsets)
-    unwritten = _unwritten(out)
-    if unwritten is not None:
+    unwritten = bits(out.contiguous()) == poison_of(out)  # bit by bit
+    expected = truth.to(out.dtype)  # as this dtype can hold it: inf stays inf
+    # NaN and infinity show in the largest magnitude.
+    first = _fetch(
+        {"unwritten": unwritten.any(), "out": _largest(out), "expected": _largest(expected)}
+    )
+    if first["unwritten"]:
         count = int(unwritten.sum())
         where = Where(name, out, truth, unwritten, offsets)
         return Finding(
             f"{count} of {out.numel()} elements of '{name}' were never written",
             mismatch=where.mismatch(),
         )
-    expected = truth.to(out.dtype)  # as this dtype can hold it: inf stays inf
     finite = None
-    if not (_is_finite(out) and _is_finite(expected)):
+    if not (math.isfinite(first["out"]) and math.isfinite(first["expected"])):
         special = _special_positions(out, expected)
         if special is not None:
             where = Where(name, out, expected, special, offsets)
@@ -124,16 +128,27 @@ def _check(
     change = exact if initial is None else where_finite(exact - initial)
 
     over = error > change.abs().mul_(tolerance.rtol).add_(tolerance.atol)
-    rel_l2 = _ratio(error, change)
-    slice_rel_l2, slice_name = _worst_slice(error, change)
+    asked = {"over": over.any(), "error": _norm(error), "change": _norm(change)}
+    asked["largest"] = _largest(error)
+    slices = _worst_slices(error, change)
+    for i, found in enumerate(slices):
+        asked |= {f"slice {i}": found.rel_l2, f"index {i}": found.index}
+    if eager is not None:
+        asked |= _asked_for_budget(where_finite((eager - exact).abs_()), exact)
+    told = _fetch(asked)
+
+    rel_l2 = _ratio(told["error"], told["change"])
+    slice_rel_l2, slice_name = max(
+        ((told[f"slice {i}"], s.name(int(told[f"index {i}"]))) for i, s in enumerate(slices)),
+        default=(None, None),
+    )
+    max_abs_err = told["largest"]
     budget = None
     if eager is not None:
-        eager_error = where_finite((eager - exact).abs_())
-        budget = _budget_used(error, eager_error, exact, out.dtype, tolerance.budget)
-    max_abs_err = _largest_of(error)
+        budget = _budget_used(told, out.numel(), out.dtype, tolerance.budget)
 
     failure = None
-    if bool(over.any()):
+    if told["over"]:
         failure = (
             f"{int(over.sum())} of {out.numel()} elements of '{name}' are off by more than "
             f"{tolerance.atol:g} + {tolerance.rtol:g}·|ref|"
@@ -152,7 +167,7 @@ def _check(
         )
     mismatch = None
     if failure is not None:
-        wrong = over if bool(over.any()) else error == error.max()
+        wrong = over if told["over"] else error == error.max()
         mismatch = Where(name, out, expected, wrong, offsets, slice_name).mismatch()
     return Finding(failure, max_abs_err, rel_l2, slice_rel_l2, budget, mismatch)
 
@@ -166,20 +181,9 @@ def _check_exact(
     return Finding(
         f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are wrong",
         max_abs_err=float((out.double() - truth.double()).abs().max()),
-        rel_l2=_ratio((out.double() - truth.double()).abs(), truth.double()),
+        rel_l2=_ratio(float(_norm(out.double() - truth.double())), float(_norm(truth.double()))),
         mismatch=Where(name, out, truth, wrong, offsets).mismatch(),
     )
-
-
-def _unwritten(out: torch.Tensor) -> torch.Tensor | None:
-    """Where the poison still stands, bit by bit; None where it nowhere does."""
-    mask = bits(out.contiguous()) == poison_of(out)
-    return mask if bool(mask.any()) else None
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    """Whether no element is NaN or infinite: their largest magnitude would be, too."""
-    return math.isfinite(_largest_of(values))
 
 
 def _special_positions(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor | None:
@@ -190,33 +194,50 @@ def _special_positions(out: torch.Tensor, expected: torch.Tensor) -> torch.Tenso
     return differs if bool(differs.any()) else None
 
 
-def _ratio(error: torch.Tensor, reference: torch.Tensor) -> float:
-    """``||error|| / ||reference||``; 0 when both vanish, infinite when only the reference does."""
-    top = float(torch.linalg.vector_norm(error))
-    bottom = float(torch.linalg.vector_norm(reference))
-    if bottom == 0:
-        return 0.0 if top == 0 else math.inf
-    return top / bottom
+def _fetch(asked: dict[str, torch.Tensor]) -> dict[str, float]:
+    """What 0-dimensional tensors hold, with one wait for the device: it may take a millisecond
+    where other processes use it too."""
+    values = torch.stack([value.double() for value in asked.values()]).tolist()
+    return dict(zip(asked, values, strict=True))
 
 
-def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float | None, str | None]:
-    """Largest relative L2 error of any row, column or tile of the 2-D view, and its name.
+def _ratio(error: float, reference: float) -> float:
+    """Of two norms; 0 when both vanish, infinite when only the reference does."""
+    if reference == 0:
+        return 0.0 if error == 0 else math.inf
+    return error / reference
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The worst of the slices of one kind."""
+
+    rel_l2: torch.Tensor
+    """Its relative L2 error, float64 []."""
+    index: torch.Tensor
+    """Its number, int64 []."""
+    name: Callable[[int], str]
+    """What the slice of a number is called."""
+
+
+def _worst_slices(error: torch.Tensor, reference: torch.Tensor) -> list[Slice]:
+    """The worst row, column and tile of the 2-D view, by relative L2 error.
 
     A vector is seen as rows of TILE² elements. Slices at an edge that have fewer than LEAST_SLICE
-    elements are left out, as small tensors are; None where none is left.
+    elements are left out, as small tensors are.
     """
     count = error.numel()
     columns = error.shape[-1] if error.dim() > 1 else TILE * TILE
     error2 = _as_rows(error, columns).square()
     reference2 = _as_rows(reference, columns).square()
     rows = error2.shape[0]
-    found: list[tuple[float, str]] = []
+    found: list[Slice] = []
     if rows > 1:
         full = torch.full((rows,), columns)
         full[-1] = count - (rows - 1) * columns
         found += _worst_of(error2.sum(1), reference2.sum(1), full, "row {}".format)
     if error.dim() == 1:
-        return max(found, default=(None, None))
+        return found
     error2, reference2 = _bands(error2), _bands(reference2)
     if columns > 1:
         tall = torch.full((columns,), rows)
@@ -230,20 +251,23 @@ def _worst_slice(error: torch.Tensor, reference: torch.Tensor) -> tuple[float | 
             return f"the {TILE}×{TILE} tile at row {down * TILE}, column {right * TILE}"
 
         found += _worst_of(_tiles(error2), _tiles(reference2), sizes.reshape(-1), tile)
-    return max(found, default=(None, None))
+    return found
 
 
 def _worst_of(
     error2: torch.Tensor, reference2: torch.Tensor, counts: torch.Tensor, name: Callable[[int], str]
-) -> list[tuple[float, str]]:
-    """The worst of the slices that have elements enough; empty when none has."""
-    enough = (counts >= LEAST_SLICE).to(error2.device)
+) -> list[Slice]:
+    """The worst of the slices that have elements enough; empty when none has. `counts` lies on the
+    CPU."""
+    enough = counts >= LEAST_SLICE
     if not bool(enough.any()):
         return []
     typical = reference2.mean() * TYPICAL_SHARE**2
     ratio = (error2 / torch.maximum(reference2, typical)).sqrt().nan_to_num(nan=0.0)
-    index = int(torch.where(enough, ratio, -1.0).argmax())
-    return [(float(ratio[index]), name(index))]
+    if not bool(enough.all()):
+        ratio = torch.where(enough.to(ratio.device, non_blocking=True), ratio, -1.0)
+    rel_l2, index = ratio.max(0)
+    return [Slice(rel_l2, index, name)]
 
 
 def _as_rows(values: torch.Tensor, columns: int) -> torch.Tensor:
@@ -274,36 +298,44 @@ def _tiles(bands: torch.Tensor) -> torch.Tensor:
     return padded.view(-1, TILE).sum(1)
 
 
-def _budget_used(
-    error: torch.Tensor,
-    eager_error: torch.Tensor,
-    exact: torch.Tensor,
-    dtype: torch.dtype,
-    multiple: float,
-) -> float:
+def _asked_for_budget(eager_error: torch.Tensor, exact: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What `_budget_used` is to be told besides the error's own norms."""
+    return {
+        "eager error": _norm(eager_error),
+        "eager largest": _largest(eager_error),
+        "exact": _norm(exact),
+        "exact sum": _norm(exact, 1),
+        "exact largest": _largest(exact),
+    }
+
+
+def _budget_used(told: dict[str, float], count: int, dtype: torch.dtype, multiple: float) -> float:
     """The larger of RMS and maximum error over what is allowed: `multiple` times PyTorch's own
     error, plus one unit in the last place of the output and the smallest number that hardware
     does not flush to zero: the smallest normal one, but of float16 the smallest subnormal."""
-    if error.numel() == 0:
+    if count == 0:
         return 0.0
     info = torch.finfo(dtype)
     least = info.tiny * info.eps if dtype == torch.float16 else info.tiny
+    root = math.sqrt(count)
     # Of u = |x|·eps + least: its mean square from those of x and |x|, and no less than least's.
-    mean = float(torch.linalg.vector_norm(exact, 1)) / exact.numel()
-    ulp_rms = math.sqrt((_rms(exact) * info.eps) ** 2 + least * (2 * mean * info.eps + least))
+    mean = told["exact sum"] / count
+    rms = told["exact"] / root
+    ulp_rms = math.sqrt((rms * info.eps) ** 2 + least * (2 * mean * info.eps + least))
     ulp_rms = max(ulp_rms, least)  # whose square may be no number of this format
-    allowed_rms = multiple * _rms(eager_error) + ulp_rms
-    allowed_max = multiple * _largest_of(eager_error) + _largest_of(exact) * info.eps + least
-    return max(_rms(error) / allowed_rms, _largest_of(error) / allowed_max)
+    allowed_rms = multiple * told["eager error"] / root + ulp_rms
+    allowed_max = multiple * told["eager largest"] + told["exact largest"] * info.eps + least
+    return max(told["error"] / root / allowed_rms, told["largest"] / allowed_max)
 
 
-def _rms(values: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(values)) / math.sqrt(values.numel())
+def _norm(values: torch.Tensor, order: float = 2) -> torch.Tensor:
+    norm: torch.Tensor = torch.linalg.vector_norm(values, order)
+    return norm
 
 
-def _largest_of(values: torch.Tensor) -> float:
+def _largest(values: torch.Tensor) -> torch.Tensor:
     """The largest magnitude; NaN where there is one, 0 where there is nothing."""
-    return float(torch.linalg.vector_norm(values, math.inf)) if values.numel() else 0.0
+    return _norm(values, math.inf) if values.numel() else values.new_zeros(())
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from grader.sandbox.base import SandboxError
@@ -16,20 +17,32 @@ FOLDER = Path("/tmp")
 """Of the locks: the same for everybody on a machine, whatever their TMPDIR."""
 
 
-@contextlib.contextmanager
-def exclusive(device: str) -> Iterator[None]:
-    """Hold the current GPU against every other measurement on this machine, waiting for it if need
-    be.
+_ours = ContextVar("ours", default=False)
+"""Whether this thread holds the GPU."""
 
-    On a CPU there is nothing to hold.
+
+@contextlib.contextmanager
+def exclusive(device: str, wait: bool = True) -> Iterator[bool]:
+    """Hold the current GPU against every other measurement on this machine, waiting for it if need
+    be; without `wait`, False where another holds it.
+
+    On a CPU there is nothing to hold, and none within another of the same thread.
     """
-    if device == "cpu":
-        yield
+    if device == "cpu" or _ours.get():
+        yield True
         return
     fd = _open(FOLDER / f"grade-gpu-{_name()}.lock")
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        outside = _ours.set(True)
+        try:
+            yield True
+        finally:
+            _ours.reset(outside)
     finally:
         os.close(fd)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from grader.judge.compiling import Compilation, compiling
 from grader.judge.exclusive import exclusive
 from grader.judge.record import Device, Effort, Progress, Record, Watcher
 from grader.judge.session import Session, ours_alone
@@ -107,24 +109,39 @@ def _run(
     progress(Progress("sandbox_start"))
     with exclusive(device):
         start = time.monotonic()
-        with sandbox.start(RunnerLimits.of(limits), device) as runner:
+        # The runner imports torch as soon as it is there; so do we, while it is on its way.
+        threading.Thread(target=_import_torch, daemon=True).start()
+        with (
+            compiling(problem, submission, sandbox, device) as compilation,
+            sandbox.start(RunnerLimits.of(limits), device) as runner,
+        ):
             try:
                 session = Session(runner, limits.total_s)
                 greeting = greet(session, submission, device)
-                # The runner imports torch now; so do we, at the same time.
                 from grader.judge.grading import Grading
 
                 grading = Grading(problem, session, device, master, record, effort)
                 grading.meet(greeting)
                 record.stages_s["sandbox_start"] = time.monotonic() - start
-                _examine(grading, submission, benchmarks, effort, progress)
+                _examine(grading, submission, compilation, benchmarks, effort, progress)
             finally:
                 runner.stop()
-                record.log = runner.log()
+                record.log = compilation.log + runner.log()
+                record.stages_s |= compilation.stages_s
+
+
+def _import_torch() -> None:
+    with contextlib.suppress(Exception):  # told by whoever needs it
+        import grader.judge.grading  # noqa: F401
 
 
 def _examine(
-    grading: Grading, submission: Submission, benchmarks: bool, effort: Effort, progress: Watcher
+    grading: Grading,
+    submission: Submission,
+    compilation: Compilation,
+    benchmarks: bool,
+    effort: Effort,
+    progress: Watcher,
 ) -> None:
     """Everything after the runner is ready: baselines, load, tests, benchmarks."""
     from grader.judge.bench import benchmark
@@ -133,12 +150,14 @@ def _examine(
     record, problem, device = grading.record, grading.problem, grading.device
     only_compile = submission.language == "cuda" and device == "cpu"
     benchmarks = benchmarks and not only_compile
-    if benchmarks and effort == "full":
-        with record.stage("baseline"):
-            grading.prepare()
     progress(Progress("load"))
     with record.stage("load"):
-        grading.load(submission)
+        library = compilation.library()
+    if benchmarks and effort == "full":  # now that the compiler has ended, too
+        with record.stage("baseline"):
+            grading.prepare()
+    with record.stage("load"):
+        grading.load(submission, library)
     if only_compile:
         record.loaded_only = True
         return
@@ -165,8 +184,7 @@ def _examine(
 
 def greet(session: Session, submission: Submission, device: Device) -> int:
     """Tell the runner to import what this submission will need; the request's number."""
-    is_cuda = submission.language == "cuda"
-    request = {"device": device, "triton": submission.uses_triton, "nvcc": is_cuda}
+    request = {"device": device, "triton": submission.uses_triton}
     with ours_alone(session):
         return session.send("hello", request, "starting up")
 

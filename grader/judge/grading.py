@@ -21,6 +21,7 @@ from grader.judge.block import Ground
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, gauge, publishing_us
+from grader.judge.compiling import Library, nvcc_flags
 from grader.judge.environment import describe, measure_ceilings
 from grader.judge.loan import Loan, wanted
 from grader.judge.record import Device, Effort, Record
@@ -31,7 +32,6 @@ from grader.problem import Problem, prototypes
 from grader.problem.prototype import dimensions
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
-from grader.sandbox.base import SandboxError
 from grader.submission import Submission
 from grader.wire import Flag, sealed_memory
 
@@ -99,6 +99,8 @@ class Grading:
         """By benchmark case, how long publishing a round takes."""
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
+        self.meetings = 0
+        """How many looks told of calls that overlap for a moment."""
         self._idle_device_bytes = 0
         self._lent: Any = None
         """The arena that the runner has."""
@@ -131,18 +133,13 @@ class Grading:
         with ours_alone(self.session):
             reply = self.session.take(greeting, 120, "starting up")
         self.record.environment["runner"] = reply.text
-        if "nvcc=none" in reply.text:
-            raise SandboxError(
-                "no nvcc in the sandbox: a .cu file cannot be compiled here; install the CUDA "
-                "toolkit, or use an image that has it"
-            )
         self._idle_device_bytes = self._device_bytes()
 
     def prepare(self) -> None:
         """Time the problem's own PyTorch code, and gauge the outside clock with this runner.
 
-        Nothing of the submission's runs yet that could slow the one or mislead the other. What was
-        found of a case holds for the next gradings of this process too.
+        Nothing of the submission's runs yet that could slow the one or mislead the other, and its
+        compiler no more. What was found of a case holds for the next gradings of this process too.
         """
         # On a GPU the processor has nothing better to do than to wait.
         self.session.eager = self.device == "cuda"
@@ -167,8 +164,8 @@ class Grading:
             known = _PREPARED[key] = Prepared(time.monotonic(), publish_us, times_us)
         return known
 
-    def load(self, submission: Submission) -> None:
-        """Have the runner compile or import the source."""
+    def load(self, submission: Submission, library: Library | None = None) -> None:
+        """Have the runner import the source, or bind the library that was compiled of it."""
         spec = self.problem.spec
         request: dict[str, Any] = {
             "language": submission.language,
@@ -183,22 +180,26 @@ class Grading:
                     {"kind": a.kind, "dtype": a.dtype, "strided": not a.contiguous}
                     for a in spec.args
                 ],
-                "nvcc_flags": _nvcc_flags(self.device),
+                "nvcc_flags": nvcc_flags(self.device),
             }
-        fds = [sealed_memory("source", submission.source)]
+        own = [sealed_memory("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
             self._shapes = self._known_shapes()
             text = json.dumps(self._shapes.told).encode()
             request["rehearsal_bytes"] = len(text)
-            fds.append(sealed_memory("rehearsal", text))
+            own.append(sealed_memory("rehearsal", text))
             self._rehearses = True
+        fds = own
+        if library is not None:
+            self.record.environment["nvcc"] = library.nvcc
+            fds = [*own, library.fd]
         self.session.loading = True
         try:
             reply = self.session.ask(
                 "load", request, spec.limits.load_s, "loading the submission", fds=tuple(fds)
             )
         finally:
-            for fd in fds:
+            for fd in own:
                 os.close(fd)
         self.session.loading = False
         if reply.flags & Flag.RETURNS:
@@ -393,13 +394,6 @@ def by_turns(cases: list[Case], weight: Callable[[Case], float]) -> list[Case]:
     heavy = sorted(cases, key=weight, reverse=True)
     turns = [case for pair in zip(cases, heavy, strict=True) for case in pair]
     return list({case.name: case for case in turns}.values())
-
-
-def _nvcc_flags(device: str) -> list[str]:
-    """Code for exactly this GPU; without one, for Hopper, so that its instructions assemble."""
-    major, minor = torch.cuda.get_device_capability() if device == "cuda" else (9, 0)
-    target = f"{major}{minor}a" if major >= 9 else f"{major}{minor}"
-    return ["-gencode", f"arch=compute_{target},code=sm_{target}"]
 
 
 def _tested(case: Case, finding: Finding) -> CaseResult:

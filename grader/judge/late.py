@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from grader.arena import Slot
@@ -44,7 +45,8 @@ ROWS, LEAST_WIDTH_BYTES, MOST_WIDTH_BYTES = (8, 32), 64, 2048
 not give to the copy engine, and it would wait for its turn on the GPU, 2.3 ms
 (`benchmarks/copies.py`). Not alike: whoever reads a few words again shall not find them all."""
 TRIES = 16
-"""So many pieces are drawn for a set until one differs from what is to stand for it."""
+"""So many pieces are drawn for a set until one differs from what is to stand for it; where none
+does, it does not come late."""
 TRIP_US = 40.0
 """From when a write is begun until the look behind it has been taken, and how much later than it
 begins a call is seen to."""
@@ -127,7 +129,13 @@ class Late:
     true: torch.Tensor
     """What the piece should hold, uint8 [rows, width], in memory that the copy engine reads."""
     stale: torch.Tensor
-    """What it holds until then."""
+    """What it holds until then, in memory alike."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether these are different, once both are there."""
+        # Not by PyTorch, which would wake a thread on every processor for it.
+        return not np.array_equal(self.true.numpy(), self.stale.numpy())
 
 
 class LateInputs:
@@ -137,7 +145,10 @@ class LateInputs:
         self._loan = loan
         self._places = places(loan)
         shape = (MOST_LATE, ROWS[1] * MOST_WIDTH_BYTES)
-        self._true = torch.empty(shape, dtype=torch.uint8, pin_memory=loan.device == "cuda")
+        self._true, self._stale = (
+            torch.empty(shape, dtype=torch.uint8, pin_memory=loan.device == "cuda")
+            for _ in range(2)
+        )
         self._left: deque[Late] = deque()
         self._pace = Pace(0.0)
         self._start_ns = 0
@@ -158,34 +169,39 @@ class LateInputs:
         """Make pieces of the image stale, for the next round, which is in this order and whose
         calls take so long."""
         self._pace = Pace(call_us)
-        self._left, self.written = deque(), {}
-        for position in positions(len(order), rng):
-            if (drawn := self._draw(order[position], rng)) is None:
-                continue
-            piece, stale = drawn
-            true = self._true[len(self._left), : stale.numel()].view(stale.shape)
-            true.copy_(piece.of(self._loan.image))
-            lead_us = TRIP_US + rng.uniform(*rng.choice(AHEAD)) * call_us
-            self._left.append(Late(position, order[position], piece, lead_us, true, stale))
-        for late in self._left:  # not sooner: what another one takes from here is to be true
-            late.piece.of(self._loan.image).copy_(late.stale)
-
-    def _draw(self, index: int, rng: random.Random) -> tuple[Piece, torch.Tensor] | None:
-        """A piece of a set, and what is to stand for it: words of the same tensor of another set,
-        from another place, so that no two sets have anything alike. None where all is alike."""
-        image = self._loan.image
+        self.written = {}
+        found: dict[int, Late] = {}
+        todo = dict(enumerate(positions(len(order), rng)))
         for _ in range(TRIES):
-            argument, tensor = choose(self._places[index], rng)
-            place, nbytes = self._places[index][argument][tensor]
-            piece = piece_of(nbytes, rng)
-            other = rng.choice([i for i in range(self._loan.count) if i != index])
-            there, _ = self._places[other][argument][tensor]
-            shift = ALIGN_BYTES * rng.randrange((nbytes - piece.extent_bytes) // ALIGN_BYTES + 1)
-            stale = piece.at(there + shift).of(image)
-            piece = piece.at(place + piece.offset)
-            if not torch.equal(piece.of(image), stale):
-                return piece, stale.clone()
-        return None
+            drawn = {row: self._draw(row, at, order[at], call_us, rng) for row, at in todo.items()}
+            self._loan.settle()  # once for all of them
+            found |= {row: late for row, late in drawn.items() if late.differs}
+            todo = {row: at for row, at in todo.items() if row not in found}
+            if not todo:
+                break
+        self._left = deque(late for _, late in sorted(found.items()))
+        for late in self._left:  # not sooner: what another one takes from here is to be true
+            late.piece.of(self._loan.image).copy_(late.stale, non_blocking=True)
+
+    def _draw(
+        self, row: int, position: int, index: int, call_us: float, rng: random.Random
+    ) -> Late:
+        """A piece of a set, and what is to stand for it: words of the same tensor of another set,
+        from another place, so that no two sets have anything alike. On their way to rows of ours.
+        """
+        argument, tensor = choose(self._places[index], rng)
+        place, nbytes = self._places[index][argument][tensor]
+        piece = piece_of(nbytes, rng)
+        other = rng.choice([i for i in range(self._loan.count) if i != index])
+        there, _ = self._places[other][argument][tensor]
+        shift = ALIGN_BYTES * rng.randrange((nbytes - piece.extent_bytes) // ALIGN_BYTES + 1)
+        lead_us = TRIP_US + rng.uniform(*rng.choice(AHEAD)) * call_us
+        size = piece.rows * piece.width_bytes
+        true, stale = (rows[row, :size].view(piece.rows, -1) for rows in (self._true, self._stale))
+        late = Late(position, index, piece.at(place + piece.offset), lead_us, true, stale)
+        true.copy_(late.piece.of(self._loan.image), non_blocking=True)
+        stale.copy_(piece.at(there + shift).of(self._loan.image), non_blocking=True)
+        return late
 
     def begin(self) -> None:
         """The round begins to be watched."""
@@ -232,7 +248,7 @@ class LateInputs:
     def put_back(self) -> None:
         """Make the image true again."""
         for late, _ in self.written.values():
-            late.piece.of(self._loan.image).copy_(late.true)
+            late.piece.of(self._loan.image).copy_(late.true, non_blocking=True)
 
     @contextlib.contextmanager
     def stale(self, index: int) -> Iterator[None]:

@@ -5,28 +5,41 @@ A submission that starts a call while the one before it is still running hides t
 kernels, and is faster only in a benchmark. While a round runs, the GPU's copy engine, which the
 submission cannot hold up, reads a few words of every set's outputs again and again, at places
 nobody could know. Calls that run in turn leave a later set untouched until an earlier one is whole.
-Towards the end of the round the block is probed between the looks.
+Looks are some 20 µs apart, and calls that share a launch overlap for a few microseconds only; so
+every other look is at a seam: a word near the end of every set, and at the same time one near the
+start of the next. For that each call's set lies behind the one before it, but for one place where
+calls go on with the first set. Towards the end of the round the block is probed between the looks.
 """
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from grader.judge.block import Block, blank_word
 from grader.judge.late import LateInputs
-from grader.judge.peek import MOST_PITCH_BYTES, Peek
+from grader.judge.peek import MOST_PITCH_BYTES, PairPeek, Peek
 
-ENDS, ANYWHERE = 3, 2
-"""Places in every set that are read in turn: so many near the start of its outputs and as many near
-the end, which is where neighbouring calls would meet, and so many anywhere."""
-PLACES = 2 * ENDS + ANYWHERE
+Bools = npt.NDArray[np.bool_]
+
 NEAR = 64
-"""Near is within this part of an output tensor."""
+"""Near is within this part of an output tensor; and of a set, where there is room for it."""
+PARTS = (NEAR, NEAR // 2, NEAR // 4)
+"""Of looks at a seam: the two words are as far apart as one of so many parts of a set is long."""
+SINGLES = 3
+"""Of looks at one place in every set: one near the start of an output, one near the end, and one
+anywhere."""
+PLACES = 2 * len(PARTS) + SINGLES
+"""Places that are read in turn; at a seam two in one look."""
+TRIES = 16
+"""So many words are drawn until both of a seam lie in outputs, and not between two of them."""
 BEFORE = 3
 """Words of every set that are read while inputs are being published: one near the start, one near
 the end, one anywhere. Few, so that there is time for many looks; whoever began then has written
@@ -36,6 +49,7 @@ CLOSING = 3
 """The block is probed from when the last call but so many, this one included, has begun: a call may
 write all its outputs at its end."""
 MOST_READS = 8192
+"""Rows of words that are kept of a round; a look at a seam has two."""
 SLOWEST_READ_US, BLIND_SHARE = 150.0, 0.1
 """A read takes some 15 µs, and with a probe up to 60. Of a round no more than this share, and once
 so long, may pass without one: where calls overlap only meanwhile, they win less than half a
@@ -52,16 +66,29 @@ class Lookout:
         self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
         rows = MOST_READS + 2 * BEFORE
         self._peek = Peek(rows * block.count)
-        self._seen = self._peek.words.view(rows, block.count)
+        self._rows = self._peek.words.view(rows, block.count).numpy()
+        self._pairs = PairPeek(self._peek, block.count - 1)
         self._before: list[int] = []
         self._looks = 0
         self._looked: int | None = None
         """The row of the last look that counts; the next one is read beside it."""
+        self._singles = 0
+        """How many of the next are of seams;"""
+        self._seams = range(0)
+        """and which of them are near the end of a set, where a seam is."""
+        self._aimed: dict[int, Any] = {}
+        """What reads a seam, by where its places are."""
         self._places: list[int] = []
+        """First the two of each seam, the one near the end of a set before the other, and then the
+        single ones."""
+        self._turns: list[int] = []
+        """Which of the places each row is of."""
         self._order = np.empty(0, dtype=np.int64)
-        self._blank = np.empty((0, 0), dtype=np.int64)
-        """What lies at each place of the sets in the round's order before they are called."""
-        self._reads = 0
+        self._blank = self._blank_before = np.empty((0, 0), dtype=np.int64)
+        """What lies at each place of every set before they are called; and where is looked while
+        inputs are being published."""
+        self._states: tuple[Bools, Bools] | None = None
+        """What was made of the last round."""
         self._watched_us = 0.0
 
     @classmethod
@@ -72,12 +99,19 @@ class Lookout:
 
     def aim(self, order: list[int]) -> None:
         """Choose new places for a round in this order, before the clock runs."""
-        self._looks, self._looked, self._reads, self._watched_us = 0, None, 0, 0.0
+        self._looks, self._looked, self._turns, self._watched_us = 0, None, [], 0.0
+        self._aimed, self._states = {}, None
         self._before = [*self._ends(), self._place(0, 1)]
-        self._places = [place for _ in range(ENDS) for place in self._ends()]
-        self._places += [self._place(0, 1) for _ in range(ANYWHERE)]
+        # The ends and starts of sets that are far apart are not read at the same time.
+        is_turned = len(order) > 1 and order == turned(self._block.count, order[0])
+        seams = [self._seam(parts) for parts in PARTS] if is_turned else []
+        self._places = [place for seam in seams if seam is not None for place in seam]
+        self._singles = len(self._places)
+        self._seams = range(0, self._singles, 2)
+        self._places += [*self._ends(), self._place(0, 1)]
         self._order = np.array(order)
-        self._blank = self._untouched(self._places).cpu().numpy()[:, self._order]
+        blank = self._untouched([*self._places, *self._before]).cpu().numpy()
+        self._blank, self._blank_before = np.split(blank, [len(self._places)])
 
     def look(self, is_early: Callable[[], bool]) -> None:
         """Read some words; what they tell counts if it is still too early for a call after that."""
@@ -92,17 +126,27 @@ class Lookout:
         block when it comes to its end. Between two looks, inputs that come late are written."""
         closing = max(0, len(self._order) - CLOSING)
         is_closing = False
+        singles = itertools.cycle(range(self._singles, len(self._places)))
+        seams = itertools.cycle(self._seams) if self._singles else None
         last_ns = time.perf_counter_ns()
         if late is not None:
             late.begin()
-        while going_on() and self._reads < MOST_READS:
-            # One at a time, so that near the end of a round the probes are close to each other.
-            row, turn = self._reads, self._reads % PLACES
+        for look in itertools.count():
+            if not going_on() or self._is_full:
+                break
+            # At one place each near the end of a round, so that probes are close to each other.
+            at_seam = seams is not None and look % 2 == 0 and not is_closing
+            turn = next(seams) if at_seam and seams is not None else next(singles)
+            row = len(self._turns)
             if late is not None:
                 late.write_due(self._peek, row)
-            self._read([self._places[turn]], row)
-            self._reads += 1
-            furthest = self._furthest(row, turn)
+            if at_seam:
+                self._read_seam(turn, row)
+                self._turns += [turn, turn + 1]
+            else:
+                self._read([self._places[turn]], row)
+                self._turns.append(turn)
+            furthest = self._furthest(row + at_seam, turn + at_seam)
             if late is not None:
                 late.saw(furthest, is_closing)
             is_closing = is_closing or furthest >= closing
@@ -113,20 +157,27 @@ class Lookout:
                 self._watched_us += (now_ns - last_ns) / 1e3
             last_ns = now_ns
         if late is not None:
-            late.write_rest(self._peek, is_over=self._reads < MOST_READS)
+            late.write_rest(self._peek, is_over=not self._is_full)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there is no room for the rows of another look."""
+        return len(self._turns) > MOST_READS - 2
 
     def _furthest(self, row: int, turn: int) -> int:
         """The position of the last call that had begun in a look; -1 when none had."""
-        begun = (self._seen[row].numpy()[self._order] != self._blank[turn]).nonzero()[0]
-        return int(begun[-1]) if len(begun) else -1
+        begun = (self._rows[row] != self._blank[turn])[self._order]
+        from_the_end = int(begun[::-1].argmax())  # of the first that is true; 0 where none is
+        last = len(begun) - 1 - from_the_end
+        return last if begun[last] else -1
 
     def has_begun(self, order: list[int]) -> bool:
         """Whether outputs had been written before the inputs were all there."""
         if self._looked is None:
             return False
-        seen = self._seen[self._looked : self._looked + BEFORE].to(self._block.device)
+        seen = self._rows[self._looked : self._looked + BEFORE]
         blank = blank_word(self._block.item_bytes)  # until the image is published, state too
-        return bool(((seen != blank) & (seen != self._untouched(self._before)))[:, order].any())
+        return bool(((seen != blank) & (seen != self._blank_before))[:, order].any())
 
     def was_blind(self, round_us: float) -> bool:
         """Whether it could not look before a round of so many microseconds, or hardly while it went
@@ -135,35 +186,51 @@ class Lookout:
             return True
         missed_us = round_us - self._watched_us
         most_us = SLOWEST_READ_US + BLIND_SHARE * round_us
-        return missed_us > most_us and self._reads < MOST_READS
+        return missed_us > most_us and not self._is_full
 
-    def side_by_side(self, order: list[int]) -> bool:
-        """Whether a later call of `order` was seen to have begun before an earlier one ended.
+    def side_by_side(self) -> bool:
+        """Whether a later call of the round was seen to have begun before an earlier one ended.
 
         A set has begun when a word of it is no longer what it was, whatever it is; it has ended
-        when all are what they stay. To be asked while the snapshot is of this round.
+        when all are what they stay. What one look tells by itself is left to `meetings`. To be
+        asked while the snapshot is of this round.
         """
-        seen = self._seen[: self._reads].to(self._block.device)
-        untouched = self._untouched(self._places)[self._turns()]
-        return overlapped((seen != untouched)[:, order], self._unfinished(order))
+        return overlapped(*self._begun_and_unfinished(), self._at_seams() + 1)
 
-    def first_unfinished(self, order: list[int]) -> list[int]:
+    def first_unfinished(self) -> list[int]:
         """For each look, the position of the first call that had not ended; as many as there are
         calls where all had. To be asked while the snapshot is of this round."""
-        unfinished = self._unfinished(order)
-        positions = torch.arange(len(order), device=unfinished.device)
-        found: list[int] = torch.where(unfinished, positions, len(order)).amin(1).tolist()
+        _, unfinished = self._begun_and_unfinished()
+        first = np.where(unfinished.any(1), unfinished.argmax(1), len(self._order))
+        found: list[int] = first.tolist()
         return found
 
-    def _unfinished(self, order: list[int]) -> torch.Tensor:
-        """Bool [looks, calls]: whether a call's word would change again."""
-        seen = self._seen[: self._reads].to(self._block.device)
-        done = self._words(self._block.snapshot, self._block.head_bytes, self._places)
-        return (seen != done[self._turns()])[:, order]
+    def meetings(self) -> int:
+        """How many looks at a seam found that a call had not ended though a later one of the round
+        had begun. To be asked while the snapshot is of this round."""
+        begun, unfinished = self._begun_and_unfinished()
+        rows = self._at_seams()
+        before = np.arange(len(self._order)) < _last_begun(begun[rows + 1])[:, None]
+        return int((unfinished[rows] & before).any(1).sum())
 
-    def _turns(self) -> torch.Tensor:
-        """Which of the places each look was at."""
-        return torch.arange(self._reads, device=self._block.device) % PLACES
+    def _at_seams(self) -> npt.NDArray[np.int64]:
+        """The first rows of looks at seams, which are of words near the end of a set."""
+        rows = [row for row, turn in enumerate(self._turns) if turn in self._seams]
+        return np.array(rows, dtype=np.int64)
+
+    def _begun_and_unfinished(self) -> tuple[Bools, Bools]:
+        """Bool [rows, calls] twice: whether a call's word is no longer what it was, and whether it
+        would change again. Made once for a round, and not on the device: there is little of it."""
+        if self._states is None:
+            block, turns = self._block, np.array(self._turns, dtype=np.int64)
+            done = self._words(block.snapshot, block.head_bytes, self._places).cpu().numpy()
+            seen = self._rows[: len(turns)]
+            begun, unfinished = seen != self._blank[turns], seen != done[turns]
+            if self._singles:  # of the last set and of the first one nothing is read there
+                rows = self._at_seams()
+                unfinished[rows, -1] = unfinished[rows + 1, 0] = False
+            self._states = begun[:, self._order], unfinished[:, self._order]
+        return self._states
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""
@@ -172,6 +239,25 @@ class Lookout:
             at = (row + i) * self._block.count
             self._peek.read(base + place, self._set_bytes, self._block.count, at)
         self._peek.wait()
+
+    def _read_seam(self, turn: int, row: int) -> None:
+        """Read both places of a seam at once: into one row the words near the end of every set but
+        the last, and into the next those near the start of every set but the first. What is not
+        read is left as if untouched.
+
+        The copy reads the end of each set directly before the start of the next, as a rule within
+        0.1 µs, and all of them within 4 µs (`benchmarks/looks.py`).
+        """
+        end, start = self._places[turn : turn + 2]
+        if turn not in self._aimed:
+            address = self._block.lent.data_ptr() + end
+            part = start + self._set_bytes - end
+            self._aimed[turn] = self._pairs.aim(address, part, self._set_bytes)
+        self._pairs.read(self._aimed[turn])
+        self._rows[row, :-1] = self._pairs.found[:, 0]
+        self._rows[row, -1] = self._blank[turn, -1]
+        self._rows[row + 1, 0] = self._blank[turn + 1, 0]
+        self._rows[row + 1, 1:] = self._pairs.found[:, 1]
 
     def _untouched(self, places: list[int]) -> torch.Tensor:
         """What lies at these places of every set before it is called: poison, or its state."""
@@ -187,6 +273,25 @@ class Lookout:
         steps = torch.arange(self._block.count, device=buffer.device) * (self._set_bytes // 8)
         return buffer.view(torch.int64)[firsts[:, None] + steps]
 
+    def _seam(self, parts: int) -> tuple[int, int] | None:
+        """A place in the last of so many parts of a set, or fewer, and one in the first, as far
+        behind the last one of the set before as a part is long. None where outputs are too small.
+        """
+        outputs = [(at, at + 8 * words) for at, words in self._outputs]
+        first, behind = self._block.head_bytes, max(end for _, end in outputs)
+        gap = first + self._set_bytes - behind
+        while parts > 2 and self._set_bytes // parts < 2 * gap:
+            parts //= 2
+        part = self._set_bytes // parts
+        if part < 2 * gap:
+            return None
+        for _ in range(TRIES):
+            start = first + 8 * secrets.randbelow((part - gap) // 8)
+            both = start + self._set_bytes - part, start
+            if all(any(low <= place < high for low, high in outputs) for place in both):
+                return both
+        return None
+
     def _ends(self) -> tuple[int, int]:
         """A place near the start of an output, and one near the end."""
         return self._place(0, 1 / NEAR), self._place(1 - 1 / NEAR, 1)
@@ -198,15 +303,32 @@ class Lookout:
         return offset + 8 * (first + secrets.randbelow(max(1, int(words * end) - first)))
 
 
-def overlapped(begun: torch.Tensor, unfinished: torch.Tensor) -> bool:
+def turned(count: int, first: int) -> list[int]:
+    """So many sets in their order, from one of them on, and then from the first."""
+    return [*range(first, count), *range(first)]
+
+
+def overlapped(
+    begun: Bools, unfinished: Bools, second: npt.NDArray[np.int64] | None = None
+) -> bool:
     """Whether in any look a call's word is unfinished though a later call had begun before.
 
-    Both are bool [looks, calls], looks in the order of time, calls in the order of the round: of
-    the word that was read, whether it had changed, and whether it would change again.
+    Both are bool [rows, calls], rows in the order of time, calls in the order of the round: of
+    the word that was read, whether it had changed, and whether it would change again. A row is a
+    look, but for those in `second`, which belong to the look of the row before.
     """
-    if begun.numel() == 0:
+    if begun.size == 0:
         return False
-    positions = torch.arange(begun.shape[1], device=begun.device).expand_as(begun)
-    furthest = torch.where(begun, positions, -1).amax(1).cummax(0).values
-    before = torch.cat([furthest.new_full((1,), -1), furthest[:-1]])
-    return bool((unfinished & (positions < before[:, None])).any())
+    before = np.full(len(begun), -1)
+    before[1:] = np.maximum.accumulate(_last_begun(begun))[:-1]
+    if second is not None:
+        before[second] = before[second - 1]
+    return bool((unfinished & (np.arange(begun.shape[1]) < before[:, None])).any())
+
+
+def _last_begun(begun: Bools) -> npt.NDArray[np.int64]:
+    """Of each row of bool [rows, calls], the position of the last call that had begun, or -1."""
+    found: npt.NDArray[np.int64] = np.amax(
+        np.where(begun, np.arange(begun.shape[1]), -1), axis=1, initial=-1
+    )
+    return found

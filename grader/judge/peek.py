@@ -6,6 +6,8 @@ a kernel of our own would have to wait for its turn on the multiprocessors.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 MOST_PITCH_BYTES = 1 << 31
@@ -18,7 +20,7 @@ class Peek:
 
     def __init__(self, capacity: int) -> None:
         self.words = torch.zeros(capacity, dtype=torch.int64, pin_memory=True)
-        self._stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream()
 
     def read(self, address: int, pitch_bytes: int, count: int, at: int) -> None:
         """Begin to read `count` words that lie `pitch_bytes` apart, the first of them at `address`
@@ -54,15 +56,53 @@ class Peek:
             width_bytes,
             rows,
             getattr(runtime.cudaMemcpyKind, f"cudaMemcpy{way}"),
-            self._stream.cuda_stream,
+            self.stream.cuda_stream,
         )
-        if code != runtime.cudaError_t.cudaSuccess:
-            raise RuntimeError(f"the CUDA runtime says {code.name}")
+        _expect_success(code)
 
     def mark(self, event: torch.cuda.Event) -> None:
         """Have an event tell when everything was read that was begun so far."""
-        event.record(self._stream)
+        event.record(self.stream)
 
     def wait(self) -> None:
         """Wait until everything is read and written that was begun."""
-        self._stream.synchronize()
+        self.stream.synchronize()
+
+
+class PairPeek:
+    """Reads pairs of words of 8 bytes into `words`, int64 [count, 2], in host memory, with one copy
+    for all of them; behind what a `Peek` was asked for before."""
+
+    def __init__(self, peek: Peek, count: int) -> None:
+        self.words = torch.zeros((count, 2), dtype=torch.int64, pin_memory=True)
+        self.found = self.words.numpy()
+        """The same, for whoever is in a hurry."""
+        self._peek = peek
+
+    def aim(self, address: int, step_bytes: int, pitch_bytes: int) -> Any:
+        """For `read`: of the pairs, `pitch_bytes` apart, the first begins at `address` in device
+        memory; the two words of each are `step_bytes` apart, of which the pitch is a multiple. Made
+        once for many reads, since making it takes longer than to ask for one."""
+        from cuda.bindings import runtime
+
+        made = runtime.cudaMemcpy3DParms()
+        made.srcPtr = runtime.make_cudaPitchedPtr(address, step_bytes, 8, pitch_bytes // step_bytes)
+        made.dstPtr = runtime.make_cudaPitchedPtr(self.words.data_ptr(), 8, 8, 2)
+        made.extent = runtime.make_cudaExtent(8, 2, len(self.words))
+        made.kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        return made
+
+    def read(self, aimed: Any) -> None:
+        """Read them, and wait until they are there. Raises RuntimeError when CUDA refuses."""
+        from cuda.bindings import runtime
+
+        (code,) = runtime.cudaMemcpy3DAsync(aimed, self._peek.stream.cuda_stream)
+        _expect_success(code)
+        self._peek.wait()
+
+
+def _expect_success(code: Any) -> None:
+    from cuda.bindings import runtime
+
+    if code != runtime.cudaError_t.cudaSuccess:
+        raise RuntimeError(f"the CUDA runtime says {code.name}")

@@ -8,7 +8,6 @@ and the trace, PTX and SASS are bytes that nobody here looks into.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch
 from grader.judge.bound import Rates, explain
 from grader.judge.cases import seed_for
 from grader.judge.clock import COLD_L2
+from grader.judge.compiling import compiling
 from grader.judge.environment import gpu_name, measure_ceilings
 from grader.judge.exclusive import exclusive
 from grader.judge.findings import (
@@ -47,6 +47,7 @@ from grader.problem.spec import Case
 from grader.report import LOG_BYTES, Report, escape, one_line
 from grader.sandbox.base import RunnerLimits, Sandbox
 from grader.submission import Submission
+from grader.wire import fixed_memory
 
 LIMIT_S = 400.0
 """For the profile itself: the profiler, the disassembler, and `ncu`, which starts a process."""
@@ -83,7 +84,7 @@ def profile(
     subject = Subject(problem, submission, case, sandbox, device)
     limits, record = problem.spec.limits, Record()
     master = secrets.randbits(53)
-    with exclusive(device):
+    with exclusive(device), compiling(problem, submission, sandbox, device) as compilation:
         runner = sandbox.start(RunnerLimits.of(limits), device)
         try:
             with runner:
@@ -91,12 +92,13 @@ def profile(
                 greeting = greet(session, submission, device)
                 grading = Grading(problem, session, device, master, record)
                 grading.meet(greeting)
-                grading.load(submission)
+                grading.load(submission, compilation.library())
                 grading.end_rehearsal()
                 facts, bulk = _ask(grading, case)
         except SubmissionFault as stop:
-            raise Unprofiled(_report(subject, master, stop.fault, runner.log())) from stop
-    record.log = runner.log()
+            log = compilation.log + runner.log()
+            raise Unprofiled(_report(subject, master, stop.fault, log)) from stop
+    record.log = compilation.log + runner.log()
     return _profile(subject, facts, record), bulk
 
 
@@ -139,14 +141,11 @@ def _exchange(session: Session, *, run: bool) -> tuple[Facts, Bulk]:
 
 @contextmanager
 def _files(sizes: list[int]) -> Iterator[list[int]]:
-    """Memory files to be filled, whose sizes nobody can change."""
+    """Memory files to be filled; they are closed at the end."""
     fds: list[int] = []
     try:
         for nbytes in sizes:
-            fds.append(os.memfd_create("profile", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-            os.ftruncate(fds[-1], nbytes)
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-            fcntl.fcntl(fds[-1], fcntl.F_ADD_SEALS, seals)
+            fds.append(fixed_memory("profile", nbytes))
         yield fds
     finally:
         for fd in fds:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from grader import stats
+from grader.judge.compiling import Compilation, compiling
 from grader.judge.exclusive import exclusive
 from grader.judge.record import Device, Progress, Record, Watcher
 from grader.judge.session import Session
@@ -88,13 +89,14 @@ def versus(
     limits = RunnerLimits.of(problem.spec.limits)
     with exclusive(device), contextlib.ExitStack() as stack:
         gradings = []
-        for _ in (a, b):
+        both = [stack.enter_context(compiling(problem, s, sandbox, device)) for s in (a, b)]
+        for _ in both:
             runner = stack.enter_context(sandbox.start(limits, device))
             # While the one is at work the other's time passes too.
             session = Session(runner, 3 * problem.spec.limits.total_s)
             gradings.append(Grading(problem, session, device, master, Record()))
-        for grading, submission in zip(gradings, (a, b), strict=True):
-            _make_ready(grading, submission, progress)
+        for grading, submission, compilation in zip(gradings, (a, b), both, strict=True):
+            _make_ready(grading, submission, compilation, progress)
         cases = problem.cases("benchmark", device)
         if not cases:
             raise Unequal(f"{problem.name} has no benchmark case for {device}")
@@ -112,7 +114,9 @@ def versus(
     return Comparison(ratios, overall)
 
 
-def _make_ready(grading: Grading, submission: Submission, progress: Watcher) -> None:
+def _make_ready(
+    grading: Grading, submission: Submission, compilation: Compilation, progress: Watcher
+) -> None:
     """Load one and hold it against every test."""
     from grader.judge.block import Ground
     from grader.judge.grade import greet
@@ -120,7 +124,7 @@ def _make_ready(grading: Grading, submission: Submission, progress: Watcher) -> 
     problem, device = grading.problem, grading.device
     with _whose(submission.name):
         grading.meet(greet(grading.session, submission, device))
-        grading.load(submission)
+        grading.load(submission, compilation.library())
         tests = problem.cases("test", device)
         with contextlib.closing(Ground(device)) as ground:
             for index, case in enumerate(tests):

@@ -97,11 +97,13 @@ class Limits(_Strict):
 
     source_bytes: int = Field(default=1 << 20, gt=0)
     load_s: float = Field(default=120, gt=0)
-    """Import or compile; `load_inline` was seen to take 67 s."""
+    """Import, in which `load_inline` was seen to take 67 s; of a `.cu`, its compiler, and then to
+    bind what it made."""
     call_s: float = Field(default=20, gt=0)
     """One call; the first one includes just-in-time compilation."""
     total_s: float = Field(default=600, gt=0)
     memory_bytes: int = Field(default=8 << 30, gt=0)
+    """Of the runner's sandbox, and as much of the one in which a `.cu` is compiled."""
     device_memory_bytes: int = Field(default=16 << 30, gt=0)
     """Device memory of the submission's own, beyond what the judge lends."""
     scratch_bytes: int = Field(default=1 << 30, gt=0)

@@ -1,7 +1,8 @@
-"""`python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda]`: serve one judge.
+"""`python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]`: serve one judge.
 
 The process forks at once. The parent only reaps: as PID 1 of a sandbox it keeps orphans from
-piling up and ends with the child's status, so that nothing outlives the child there.
+piling up and ends with the child's status, so that nothing outlives the child there. With no device
+the child only compiles.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import socket
 import sys
 
-USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda]"
+USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 
 
 def main(arguments: list[str]) -> int:
@@ -28,8 +29,8 @@ def main(arguments: list[str]) -> int:
     match rest:
         case [] | ["--device", "cpu"]:
             device = "cpu"
-        case ["--device", "cuda"]:
-            device = "cuda"
+        case ["--device", "cuda" | "none" as device]:
+            pass
         case _:
             print(USAGE, file=sys.stderr)
             return 2
@@ -37,9 +38,14 @@ def main(arguments: list[str]) -> int:
     if child:
         sock.close()
         return _reap_until(child)
-    from grader.runner.serve import Server, serve
+    if device == "none":
+        from grader.runner import compiler
 
-    serve(sock, Server(device))
+        compiler.serve(sock)
+    else:
+        from grader.runner.serve import Server, serve
+
+        serve(sock, Server(device))
     return 0
 
 

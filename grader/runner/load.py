@@ -1,4 +1,4 @@
-"""Make a submission's source a callable entry: import a Python file, or compile a CUDA one."""
+"""Make a submission a callable entry: import a Python file, or bind a compiled CUDA one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import ctypes
 import difflib
 import importlib.util
 import inspect
-import subprocess
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-COMPILER_OUTPUT_BYTES = 64 * 1024
 
 
 class LoadError(Exception):
@@ -153,24 +151,8 @@ def _kind(value: Any) -> str:
     return "class" if inspect.isclass(value) else type(value).__name__
 
 
-_NVCC_FLAGS = (
-    "-std=c++17",
-    "--shared",
-    "-Xcompiler=-fPIC,-O1",  # of host code, which only launches; device code is always optimised
-    "--split-compile=0",  # on as many threads as there are processors
-)
-
-
-def load_cuda(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
-    """Compile with nvcc to a shared object and bind its symbols. Raises `LoadError`."""
-    path, library = folder / "submission.cu", folder / "submission.so"
-    path.write_bytes(source)
-    flags = [*_NVCC_FLAGS, *request["nvcc_flags"]]
-    output = _compile(["nvcc", *flags, "-o", str(library), str(path)], folder)
-    if output is not None:
-        sys.stderr.write(output)
-        first = next((line for line in output.splitlines() if "error" in line), output[:200])
-        raise LoadError(f"nvcc: {first.replace(str(path), 'submission.cu').strip()}")
+def load_cuda(library: Path, request: dict[str, Any]) -> Entry:
+    """Bind the symbols of a compiled file. Raises `LoadError`."""
     try:
         shared = ctypes.CDLL(str(library))
     except OSError as error:
@@ -183,18 +165,6 @@ def load_cuda(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
             raise LoadError(f"the file lacks: {prototype}") from None
         functions[symbol].restype = None
     return _cuda_entry(functions, request["arguments"])
-
-
-def _compile(command: list[str], folder: Path) -> str | None:
-    """Run the compiler; its capped output when it fails, None when it succeeds."""
-    log = folder / "compile.log"
-    with log.open("wb") as file:
-        done = subprocess.run(command, cwd=folder, stdout=file, stderr=file, check=False)
-    if done.returncode == 0:
-        return None
-    with log.open("rb") as file:
-        text = file.read(COMPILER_OUTPUT_BYTES).decode("utf-8", "replace")
-    return text or f"nvcc ended with status {done.returncode}"
 
 
 def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> Entry:
@@ -228,3 +198,16 @@ def _c_values(argument: dict[str, Any], value: Any) -> list[Any]:
     if argument["strided"]:
         values.append((ctypes.c_int64 * value.dim())(*value.stride()))
     return values
+
+
+def read_lent(fd: int, nbytes: int, offset: int = 0) -> bytes:
+    """So many bytes of a file that the judge lends. Raises OSError where it has fewer."""
+    parts = []
+    end = offset + nbytes
+    while offset < end:
+        part = os.pread(fd, end - offset, offset)
+        if not part:
+            raise OSError("the judge's file is shorter than announced")
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)

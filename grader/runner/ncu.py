@@ -48,7 +48,7 @@ def measure(server: Server) -> list[dict[str, Any]]:
     folder = Path(os.environ["GRADE_JIT"]) / "ncu"
     folder.mkdir(exist_ok=True)
     counters, job = folder / "counters.csv", folder / "job.json"
-    job.write_text(json.dumps(_job(server, folder)))
+    job.write_text(json.dumps(_job(server)))
     command = [program, "--csv", "--page", "raw", "--metrics", ",".join(METRICS.values())]
     # The profiler's range is the one call; clocks stay as they are, since they are not ours.
     command += ["--profile-from-start", "off", "--clock-control", "none"]
@@ -99,8 +99,8 @@ def _why(said: str) -> str:
     return f"gave no counters: {(errors or lines or ['it said nothing'])[-1].strip()}"
 
 
-def _job(server: Server, folder: Path) -> dict[str, Any]:
-    """What the other process needs: the source, and the first set of the lent block."""
+def _job(server: Server) -> dict[str, Any]:
+    """What the other process needs: how to load, and the first set of the lent block."""
     from grader.arena import Layout
     from grader.arena.layout import slot_of
 
@@ -114,8 +114,6 @@ def _job(server: Server, folder: Path) -> dict[str, Any]:
         return replace(slot_of(value), offset=value.data_ptr() - base)
 
     one = Layout(server.arena.nbytes, 0, [[placed(value) for value in server.sets[0]]])
-    suffix = "cu" if server.loaded["language"] == "cuda" else "py"
-    shutil.copy(folder.parent / f"submission.{suffix}", folder / "source")
     return {
         "load": server.loaded,
         "case": server.case,
@@ -131,7 +129,7 @@ def main(job_path: str) -> None:
 
     folder = Path(job_path).parent
     job = json.loads(Path(job_path).read_text())
-    entry = _load((folder / "source").read_bytes(), folder, job["load"])
+    entry = _load(folder, job["load"])
     prepared = entry.prepare(_arguments(job), job["case"])
     entry.call(prepared)
     if job["device"] == "cuda":
@@ -143,10 +141,14 @@ def main(job_path: str) -> None:
         torch.cuda.profiler.stop()
 
 
-def _load(source: bytes, folder: Path, request: dict[str, Any]) -> Any:
+def _load(folder: Path, request: dict[str, Any]) -> Any:
+    """What the runner has loaded, once more."""
     from grader.runner.load import load_cuda, load_python
 
-    return (load_cuda if request["language"] == "cuda" else load_python)(source, folder, request)
+    if request["language"] == "cuda":
+        return load_cuda(folder.parent / "submission.so", request)
+    source = (folder.parent / "submission.py").read_bytes()
+    return load_python(source, folder, request)
 
 
 def _arguments(job: dict[str, Any]) -> list[Any]:

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from grader.arena import Layout, Slot, view, views
-from grader.runner.load import Entry, LoadError, load_cuda, load_python
+from grader.runner.compiler import take_library
+from grader.runner.load import Entry, LoadError, load_cuda, load_python, read_lent
 from grader.runner.profile import profile
 from grader.runner.rehearse import Rehearsal
 from grader.wire import (
@@ -105,8 +106,6 @@ class Server:
             import triton
 
             versions["triton"] = triton.__version__
-        if request["nvcc"]:
-            versions["nvcc"] = _nvcc_version()
         return {"text": " ".join(f"{name}={version}" for name, version in versions.items())}
 
     def idle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -122,16 +121,19 @@ class Server:
         return {}
 
     def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Make the lent source a callable entry."""
+        """Make the lent source a callable entry; of a `.cu` file, the library lent with it."""
         self.is_primed = True  # from here on it does what it is told, and no more
-        source = _read(fds[0], request["source_bytes"])
+        source = read_lent(fds[0], request["source_bytes"])
         self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
         if self.rehearsal is not None and len(fds) > 1:
-            cases = json.loads(_read(fds[1], request["rehearsal_bytes"]))
+            cases = json.loads(read_lent(fds[1], request["rehearsal_bytes"]))
             self.rehearsal.begin(source, folder, request | {"cases": cases})
         if request["language"] == "cuda":
-            self.entry = load_cuda(source, folder, request)
+            library = folder / "submission.so"  # for the profile too, as its source is
+            library.write_bytes(take_library(fds[1]))
+            (folder / "submission.cu").write_bytes(source)
+            self.entry = load_cuda(library, request)
         else:
             self.entry = load_python(source, folder, request)
         return {"flags": Flag.RETURNS if self.entry.returns else 0}
@@ -148,7 +150,7 @@ class Server:
         waited for."""
         self.graph = None
         self.sets, self.prepared = [], []
-        layout = Layout.from_json(_read(fds[0], request["layout_bytes"]))
+        layout = Layout.from_json(read_lent(fds[0], request["layout_bytes"]))
         if len(fds) > 1:
             self._attach(fds[1], request["arena_bytes"])
             fds.pop(1)  # the arena owns it now
@@ -338,26 +340,3 @@ def _materialise(buffer: Any, value: Any) -> Any:
     if isinstance(value, list):
         return views(buffer, value)
     return value
-
-
-def _read(fd: int, nbytes: int) -> bytes:
-    parts = []
-    offset = 0
-    while offset < nbytes:
-        part = os.pread(fd, nbytes - offset, offset)
-        if not part:
-            raise OSError("the judge's file is shorter than announced")
-        parts.append(part)
-        offset += len(part)
-    return b"".join(parts)
-
-
-def _nvcc_version() -> str:
-    import shutil
-    import subprocess
-
-    if shutil.which("nvcc") is None:
-        return "none"
-    done = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
-    words = done.stdout.split("release ", 1)
-    return words[1].split(",", 1)[0] if len(words) == 2 else "none"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from grader.problem.spec import Limits
 
 Device = Literal["cpu", "cuda"]
+"""What a submission runs on."""
+Equipment = Literal["cpu", "cuda", "none"]
+"""What a sandbox has of that: a device to run on, or none, and then it can only compile."""
 
 
 def exit_on_signals() -> None:
@@ -111,8 +114,8 @@ class Sandbox(ABC):
         """The name, and in brackets what of it matters to a reader of the report."""
 
     @abstractmethod
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
-        """Start a runner and return once it is connected.
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+        """Start a runner and return once it is connected. More than one thread may do that.
 
         Raises `SandboxError` when it cannot be started.
         """

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from grader.sandbox import docker, sweep
-from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import Ending, Equipment, Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.engine import engine
 from grader.sandbox.host import device_nodes
 from grader.wire import Status, WireError, WireTimeout, receive_reply, send_request
@@ -55,7 +55,7 @@ class Finding:
 class Bench:
     """A sandbox under test, and a runner of it that serves probes."""
 
-    def __init__(self, kind: Kind, device: Device, image: str | None = None) -> None:
+    def __init__(self, kind: Kind, device: Equipment, image: str | None = None) -> None:
         self.kind, self.device, self.image = kind, device, image
         self._runner: Runner | None = None
         self._number = 0
@@ -269,7 +269,7 @@ def _owner_killed(bench: Bench) -> list[str]:
         os.close(ours)
 
 
-def doomed(kind: Kind, device: Device, image: str, fd: str) -> None:
+def doomed(kind: Kind, device: Equipment, image: str, fd: str) -> None:
     """Start a runner that lingers with `fd`, and die by SIGKILL. Run as a process of its own."""
     Bench(kind, device, image or None).ask("linger", (int(fd),))
     os.kill(os.getpid(), signal.SIGKILL)

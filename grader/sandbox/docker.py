@@ -28,8 +28,8 @@ from docker.utils.socket import frames_iter
 
 from grader.sandbox import images
 from grader.sandbox.base import (
-    Device,
     Ending,
+    Equipment,
     Runner,
     RunnerLimits,
     Sandbox,
@@ -80,7 +80,7 @@ class DockerSandbox(Sandbox):
     def describe(self) -> str:
         return f"docker ({self._image or 'host image'})"
 
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
         with engine() as api:
             sweep(api)
             if self._image:
@@ -102,7 +102,7 @@ class DockerRunner(Runner):
         image: images.Image,
         command: list[str],
         limits: RunnerLimits,
-        device: Device,
+        device: Equipment,
     ) -> None:
         self._api = client()
         self._output = Output(limits.output_bytes)
@@ -125,7 +125,7 @@ class DockerRunner(Runner):
             raise
 
     def _create(
-        self, image: images.Image, command: list[str], limits: RunnerLimits, device: Device
+        self, image: images.Image, command: list[str], limits: RunnerLimits, device: Equipment
     ) -> None:
         created = self._api.create_container(
             image.tag,
@@ -249,7 +249,7 @@ def _host_config(
     api: docker.APIClient,
     image: images.Image,
     limits: RunnerLimits,
-    device: Device,
+    device: Equipment,
     folder: Path,
 ) -> dict[str, object]:
     who = f"uid={images.USER_ID},gid={images.USER_ID},mode=0700"
@@ -271,7 +271,7 @@ def _host_config(
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
-        nano_cpus=_nano_cpus(api.info()) if device == "cuda" else None,
+        nano_cpus=None if device == "cpu" else _nano_cpus(api.info()),
         ulimits=[
             Ulimit(name="core", soft=0, hard=0),
             Ulimit(name="fsize", soft=limits.scratch_bytes, hard=limits.scratch_bytes),
@@ -286,8 +286,8 @@ def _host_config(
 
 
 def _nano_cpus(engine: dict[str, Any]) -> int | None:
-    """What a runner on a GPU may have of the processors, in billionths of one; None where the
-    engine cannot limit that."""
+    """What a runner on a GPU may have of the processors, and what compiles for it, in billionths of
+    one; None where the engine cannot limit that."""
     if not engine.get("CpuCfsQuota"):
         return None
     return min(processors("cuda"), int(engine["NCPU"])) * 10**9

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from grader.sandbox.base import Device
+from grader.sandbox.base import Equipment
 
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/local/nvidia"),
@@ -54,7 +54,7 @@ def host_paths() -> list[Path]:
     return sorted(p for p in set(wanted) if not any(p != q and p.is_relative_to(q) for q in wanted))
 
 
-def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, str]:
+def runner_environment(scratch: Path, jit: Path, device: Equipment) -> dict[str, str]:
     """The whole environment of a runner; nothing of ours is inherited.
 
     `scratch` is where it may write, `jit` where just-in-time compilers may also execute from.
@@ -95,6 +95,7 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
         environment["TRITON_INTERPRET"] = "1"
         # NaN and infinity are ordinary numbers, which a GPU says nothing about either.
         environment["PYTHONWARNINGS"] = "ignore::RuntimeWarning:triton.runtime.interpreter"
+    if device != "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     elif chosen_node() is None and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
         # All GPUs' nodes go in, so the runner must number them as we do.
@@ -102,10 +103,10 @@ def runner_environment(scratch: Path, jit: Path, device: Device) -> dict[str, st
     return environment
 
 
-def processors(device: Device) -> int:
+def processors(device: Equipment) -> int:
     """How many processors a runner may use: on a GPU its share of them but for one, with which its
     judge watches it, since a runner that had all would hold up the judges of other GPUs. Two at
-    least, for a thread beside the one that waits for the GPU.
+    least, for a thread beside the one that waits for the GPU. What only compiles has as many.
     """
     ours = len(os.sched_getaffinity(0))
     if device == "cpu":
@@ -118,13 +119,13 @@ def gpu_nodes() -> list[Path]:
     return sorted(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def device_nodes(device: Device) -> list[Path]:
-    """The device nodes a runner needs: none on a CPU, else the driver's and the chosen GPU's.
+def device_nodes(device: Equipment) -> list[Path]:
+    """The device nodes a runner needs: on a GPU the driver's and the chosen GPU's, else none.
 
     The chosen GPU is the first of ``CUDA_VISIBLE_DEVICES``, or the first of the machine in PCI
     order. Where the driver does not tell which node that is, every GPU's node is listed.
     """
-    if device == "cpu":
+    if device != "cuda":
         return []
     chosen = chosen_node()
     gpus = [chosen] if chosen else gpu_nodes()

@@ -34,7 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import Ending, Equipment, Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.cgroup import ControlGroup
 from grader.sandbox.filter import system_call_filter
 from grader.sandbox.host import device_nodes, host_paths, runner_environment
@@ -90,11 +90,11 @@ class ProcessSandbox(Sandbox):
         }
         return f"{self.name} ({words[self._candidates[0]]})"
 
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
         """Start a runner. Raises `SandboxError` when none can be executed in any jail."""
         return self._start([*self._command, "--device", device], limits, device)
 
-    def _start(self, command: list[str], limits: RunnerLimits, device: Device) -> ProcessRunner:
+    def _start(self, command: list[str], limits: RunnerLimits, device: Equipment) -> ProcessRunner:
         failures = []
         for isolation in list(self._candidates):
             try:
@@ -111,7 +111,7 @@ class ProcessRunner(Runner):
     """A launcher, the jail behind it, and a thread that reads its output and counts its memory."""
 
     def __init__(
-        self, command: list[str], limits: RunnerLimits, device: Device, isolation: Isolation
+        self, command: list[str], limits: RunnerLimits, device: Equipment, isolation: Isolation
     ) -> None:
         self._limits = limits
         self._isolation = isolation
@@ -135,7 +135,7 @@ class ProcessRunner(Runner):
             self._clean_up()
             raise
 
-    def _launch(self, command: list[str], device: Device) -> None:
+    def _launch(self, command: list[str], device: Equipment) -> None:
         self.channel, wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control, control = socket.socketpair()
         with wire, control:
@@ -161,7 +161,7 @@ class ProcessRunner(Runner):
             self.stop()
             raise SandboxError(word or self._output.last_line() or "the launcher died")
 
-    def _config(self, command: list[str], device: Device, wire: int, control: int) -> Config:
+    def _config(self, command: list[str], device: Equipment, wire: int, control: int) -> Config:
         isolation, limits = self._isolation, self._limits
         if isolation == "namespaces":
             scratch, jit = Path("/scratch"), Path("/jit")
@@ -190,12 +190,12 @@ class ProcessRunner(Runner):
             "control": control,
         }
 
-    def _rlimits(self, device: Device) -> dict[str, int]:
+    def _rlimits(self, device: Equipment) -> dict[str, int]:
         limits = self._limits
         rlimits = {"CORE": 0, "NOFILE": limits.open_files, "FSIZE": limits.scratch_bytes}
         if self._isolation != "none":  # counted per user: a shared one has processes of its own
             rlimits["NPROC"] = limits.pids
-        if self._group is None and device == "cpu":
+        if self._group is None and device != "cuda":
             # Between two looks; CUDA maps address space by the terabyte, so not there.
             rlimits["DATA"] = limits.memory_bytes + SPARE_BYTES
         return rlimits

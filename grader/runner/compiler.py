@@ -1,0 +1,116 @@
+"""Compile a `.cu` file with nvcc, in a sandbox that can do nothing else, and hand over the library.
+
+Nothing in here imports torch: it starts in a tenth of a second, and needs no device. The library
+goes through memory that the judge lends to this sandbox, and then to the runner's: its length, and
+its bytes. What the compiler wrote there is as much the submission's as its source is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from grader.runner.load import LoadError, read_lent
+from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
+
+OUTPUT_BYTES = 64 * 1024
+"""So much of what nvcc prints is shown."""
+_LENGTH_BYTES = 8
+_FLAGS = (
+    "-std=c++17",
+    "--shared",
+    "-Xcompiler=-fPIC,-O1",  # of host code, which only launches; device code is always optimised
+    "--split-compile=0",  # on as many threads as there are processors
+)
+
+
+def serve(sock: socket.socket) -> None:
+    """Answer requests until the judge hangs up."""
+    handlers: dict[str, Any] = {"hello": _hello, "compile": _compile}
+    while True:
+        try:
+            request, fds = receive_request(sock)
+        except WireClosed:
+            return
+        sequence = request["sequence"]
+        try:
+            reply = Reply(sequence, Status.OK, text=handlers[request["kind"]](request, fds))
+        except LoadError as error:
+            reply = Reply(sequence, Status.COMPILE_ERROR, text=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it was, the judge is told
+            status = (
+                Status.OUT_OF_MEMORY if isinstance(error, MemoryError) else Status.RUNTIME_ERROR
+            )
+            reply = Reply(sequence, status, text=f"{type(error).__name__}: {error}")
+        finally:
+            for fd in fds:
+                os.close(fd)
+        sys.stderr.flush()
+        send_reply(sock, reply)
+
+
+def _hello(request: dict[str, Any], fds: list[int]) -> str:
+    """The version of nvcc, or `none`."""
+    if shutil.which("nvcc") is None:
+        return "none"
+    done = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
+    words = done.stdout.split("release ", 1)
+    return words[1].split(",", 1)[0] if len(words) == 2 else "none"
+
+
+def _compile(request: dict[str, Any], fds: list[int]) -> str:
+    """Compile the lent source, and put the library into the other file lent."""
+    source = read_lent(fds[0], request["source_bytes"])
+    folder = Path(os.environ["GRADE_JIT"])
+    put_library(fds[1], nvcc(source, folder, request["nvcc_flags"]))
+    return ""
+
+
+def nvcc(source: bytes, folder: Path, flags: list[str]) -> Path:
+    """The shared object that nvcc makes of the source. Raises `LoadError`."""
+    path, library = folder / "submission.cu", folder / "submission.so"
+    path.write_bytes(source)
+    output = _run(["nvcc", *_FLAGS, *flags, "-o", str(library), str(path)], folder)
+    if output is not None:
+        sys.stderr.write(output)
+        first = next((line for line in output.splitlines() if "error" in line), output[:200])
+        raise LoadError(f"nvcc: {first.replace(str(path), 'submission.cu').strip()}")
+    return library
+
+
+def put_library(fd: int, library: Path) -> None:
+    """Fill the lent memory. Raises `LoadError` where the library is too large for it."""
+    length, room = library.stat().st_size, os.fstat(fd).st_size - _LENGTH_BYTES
+    if length > room:
+        raise LoadError(
+            f"the compiled library has {length:,} bytes; no more than {room:,} are taken"
+        )
+    content = length.to_bytes(_LENGTH_BYTES, "little") + library.read_bytes()
+    written = 0
+    while written < len(content):
+        written += os.pwrite(fd, content[written:], written)
+
+
+def take_library(fd: int) -> bytes:
+    """What `put_library` put there. Raises `LoadError` where nothing can have been put so."""
+    length = int.from_bytes(os.pread(fd, _LENGTH_BYTES, 0), "little")
+    if not 0 < length <= os.fstat(fd).st_size - _LENGTH_BYTES:
+        raise LoadError("the compiler handed over no library")
+    return read_lent(fd, length, _LENGTH_BYTES)
+
+
+def _run(command: list[str], folder: Path) -> str | None:
+    """Run the compiler; its capped output when it fails, None when it succeeds."""
+    log = folder / "compile.log"
+    with log.open("wb") as file:
+        done = subprocess.run(command, cwd=folder, stdout=file, stderr=file, check=False)
+    if done.returncode == 0:
+        return None
+    with log.open("rb") as file:
+        text = file.read(OUTPUT_BYTES).decode("utf-8", "replace")
+    return text or f"nvcc ended with status {done.returncode}"
