@@ -37,11 +37,11 @@ from benchmarks.chaos import ROOT, until
 from benchmarks.load import serving
 from grader.cli.corpus import Example, examples
 from grader.cli.hand_in import as_report, wait
-from grader.cli.machine import driver
 from grader.cli.remote import Client
 from grader.fleet.ledger import Ledger
 from grader.problem import Problem
 from grader.report import Report, Verdict
+from grader.sandbox.machine import driver
 from grader.server.accounts import Accounts
 from grader.stats import median
 

@@ -88,6 +88,7 @@ FORGERIES = {
         "rejected/overlaps_some_rounds.py",
         "rejected/busies_the_copy_engine.py",
         "rejected/batches_calls.py",
+        "rejected/batches_eagerly.py",
         "rejected/l2_persistence.py",
         "accepted/hostile_launches_early.cu",
         "rejected/begins_before_the_end.py",
@@ -109,6 +110,7 @@ WRAPPED = {
     for file in files
 } | {
     "softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py",
+    "softmax/rejected/batches_eagerly.py": "softmax/accepted/triton_softmax.py",
     "softmax/accepted/hostile_launches_early.cu": "softmax/accepted/cuda_softmax.cu",
     "int4_matmul/rejected/computes_aside.py": "int4_matmul/accepted/triton_int4_matmul.py",
     "int4_matmul/accepted/hostile_prefetches_ahead.py": (

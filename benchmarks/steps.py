@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.verdicts import problem_of
+from grader.judge.compiling import compiling
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.record import Record
@@ -26,15 +27,20 @@ def prepared(sandbox: str, path: Path) -> Iterator[tuple[Grading, Callable[[], N
     runner is idle; after it, nothing compiles beside what is measured."""
     problem = problem_of(path)
     submission = Submission.read(path, problem.spec.limits.source_bytes)
-    with make_sandbox(sandbox).start(RunnerLimits.of(problem.spec.limits), "cuda") as runner:
+    kind = make_sandbox(sandbox)
+    with (
+        compiling(problem, submission, kind, "cuda") as compilation,
+        kind.start(RunnerLimits.of(problem.spec.limits), "cuda") as runner,
+    ):
         session = Session(runner, TOTAL_S)
         greeting = greet(session, submission, "cuda")
         grading = Grading(problem, session, "cuda", 1, Record())
         grading.meet(greeting)
+        library = compilation.library()
         grading.prepare()
 
         def load() -> None:
-            grading.load(submission)
+            grading.load(submission, library)
             grading.end_rehearsal()
 
         yield grading, load

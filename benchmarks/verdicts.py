@@ -2,10 +2,11 @@
 
     python -m benchmarks.verdicts [--sandbox docker] [--device cuda] [--runs 3] [--watch] FILE...
 
-FILE lies below `submissions/<problem>/`. Cold is the first grading of a new process, which is also
-timed from outside, with its start and imports. Warm is a grading by a process that has graded
-that problem, in a sandbox of a pool that has had `--settle` seconds to import and to prime. Each is
-a full grading; a row gives its stages in seconds, as the report has them.
+FILE lies below `submissions/<problem>/`. Cold is what a user waits for: `grade submit` from the
+shell, seen from outside, until its verdict is there and until the program is gone. Warm is a
+grading by a process that has graded that problem, in a sandbox of a pool that has had `--settle`
+seconds to import and to prime. Each is a full grading; a row gives its stages in seconds, as the
+report has them.
 
 With `--watch`: how many seconds `grade watch` takes from a save to its first word on whether the
 file is right, of so many saves.
@@ -13,7 +14,6 @@ file is right, of so many saves.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -34,7 +34,8 @@ from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("sandbox_start", "baseline", "load", "test", "benchmark", "total")
-HEAD = f"| file | | verdict | ranked | {' | '.join(STAGES)} | from outside |\n" + "|---" * 11 + "|"
+COLUMNS = ("file", "", "verdict", "ranked", *STAGES, "from outside", "until gone")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def problem_of(file: Path) -> Problem:
@@ -51,20 +52,28 @@ def grade_file(file: Path, sandbox: Sandbox, device: Device) -> tuple[Report, fl
     return report, time.monotonic() - start
 
 
-def row(file: Path, how: str, verdict: str, ranked: bool, stages_s: dict[str, float]) -> str:
-    """A row of the table, but for the seconds from outside."""
-    seconds = " | ".join(f"{stages_s.get(stage, 0.0):.2f}" for stage in STAGES)
-    return f"| {file.name} | {how} | {verdict} | {'yes' if ranked else 'no'} | {seconds}"
+def row(file: Path, how: str, report: Report, outside_s: float, gone_s: float | None = None) -> str:
+    """A row of the table."""
+    words = [file.name, how, str(report.verdict), "yes" if report.ranked else "no"]
+    seconds = [*(report.stages_s.get(stage, 0.0) for stage in STAGES), outside_s, gone_s]
+    words += ["" if value is None else f"{value:.2f}" for value in seconds]
+    return f"| {' | '.join(words)} |"
 
 
 def cold(file: Path, sandbox_name: str, device: Device) -> str:
-    """The row of a grading by a new process. Raises CalledProcessError when that fails."""
-    options = ["--one", "--sandbox", sandbox_name, "--device", device]
-    command = [sys.executable, "-m", "benchmarks.verdicts", *options, str(file)]
-    start = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    took_s = time.monotonic() - start
-    return f"{row(file, 'cold', **json.loads(done.stdout.splitlines()[-1]))} | {took_s:.2f} |"
+    """The row of a grading from the shell. Raises ValueError where no verdict comes of it."""
+    options = ["--sandbox", sandbox_name, "--device", device, "--json"]
+    with tempfile.TemporaryDirectory() as folder:
+        options += ["--db", f"sqlite:///{folder}/board.sqlite3"]
+        name = f"problems/{problem_of(file).name}"
+        command = [sys.executable, "-m", "grader.cli", "submit", name, str(file), *options]
+        start = time.monotonic()
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as grading:
+            assert grading.stdout is not None
+            line = grading.stdout.readline()
+            verdict_s = time.monotonic() - start
+        gone_s = time.monotonic() - start
+    return row(file, "cold", Report.model_validate_json(line), verdict_s, gone_s)
 
 
 def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: int) -> None:
@@ -76,8 +85,7 @@ def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: in
             time.sleep(settle_s)
             report, took_s = grade_file(file, pool, device)
             if number:
-                cells = row(file, "warm", str(report.verdict), report.ranked, report.stages_s)
-                print(f"{cells} | {took_s:.2f} |", flush=True)
+                print(row(file, "warm", report, took_s), flush=True)
 
 
 def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs: int) -> None:
@@ -111,7 +119,6 @@ def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda")
 @click.option("--runs", default=3, show_default=True, help="Warm gradings of each file.")
 @click.option("--settle", default=10.0, show_default=True, help="Seconds a sandbox has to warm up.")
-@click.option("--one", is_flag=True, help="Grade once, cold, and print that as JSON.")
 @click.option("--watch", is_flag=True, help="Time the first word after a save instead.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def main(
@@ -119,16 +126,10 @@ def main(
     device: Device,
     runs: int,
     settle: float,
-    one: bool,
     watch: bool,
     files: tuple[Path, ...],
 ) -> None:
     """Time verdicts."""
-    if one:
-        report, _ = grade_file(files[0], make_sandbox(sandbox), device)
-        fields = report.model_dump(mode="json", include={"verdict", "ranked", "stages_s"})
-        print(json.dumps(fields))
-        return
     if watch:
         for file in files:
             watched(file.resolve(), sandbox, device, settle, runs)
