@@ -11,8 +11,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from grader.cli.machine import cuda_missing
 from grader.report import CaseResult, Report
+from grader.sandbox.machine import cuda_missing
 
 hypothesis.settings.register_profile("grade", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("grade")

@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 
 from grader.cli.corpus import Example, examples
-from grader.cli.machine import cuda_missing
 from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox import Device, make_sandbox
 from grader.sandbox.base import Sandbox
+from grader.sandbox.machine import cuda_missing
 from scripts.grade_corpus import grade_example, problems
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ COUNTS = {
     ("softmax", "compile_error"): 9,
     ("softmax", "memory_limit_exceeded"): 5,
     ("softmax", "output_limit_exceeded"): 3,
-    ("softmax", "rejected"): 23,
+    ("softmax", "rejected"): 24,
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 20,

@@ -20,6 +20,7 @@ from grader.wire import (
     WireClosed,
     WireError,
     WireTimeout,
+    fixed_memory,
     receive_reply,
     receive_request,
     sealed_memory,
@@ -151,3 +152,15 @@ def test_sent_replies_are_received_in_order(pair: Pair) -> None:
     for sequence in range(3):
         send_reply(runner, Reply(sequence, Status.OK))
     assert [receive_reply(judge, 1).sequence for _ in range(3)] == [0, 1, 2]
+
+
+def test_lent_memory_keeps_its_size_whatever_is_done_to_it() -> None:
+    fd = fixed_memory("lent", 16)
+    with os.fdopen(fd, "r+b", buffering=0) as file:
+        assert os.pwrite(fd, b"hello", 0) == 5
+        for size in (0, 8, 32):
+            with pytest.raises(PermissionError):
+                file.truncate(size)
+        with pytest.raises(PermissionError):
+            os.pwrite(fd, b"more", 16)
+        assert file.read() == b"hello" + bytes(11)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from grader.cli import main
 from grader.cli.desk import Desk
 from grader.report import Report
-from grader.sandbox.base import Device, Runner, RunnerLimits, Sandbox
+from grader.sandbox.base import Equipment, Runner, RunnerLimits, Sandbox
 
 SPEC = """\
 format: 1
@@ -98,7 +99,7 @@ class FakeSandbox(Sandbox):
     def describe(self) -> str:
         return f"{self.name} (fake)"
 
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
         raise AssertionError("the fake judge starts no runner")
 
 
@@ -173,6 +174,7 @@ def shell(
     judge = FakeJudge(make_report)
     desk = Desk(
         grade=judge,
+        ahead=lambda sandbox, *_: nullcontext(sandbox),
         sandbox=FakeSandbox,
         docker_missing=lambda: None,
         cuda_missing=lambda: None,

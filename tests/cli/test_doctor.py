@@ -8,8 +8,8 @@ import pytest
 
 from grader.cli import checkup
 from grader.cli.doctor import _rates
-from grader.cli.machine import driver
 from grader.cli.terminal import out
+from grader.sandbox.machine import driver
 from tests.cli.conftest import Shell
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,14 +65,40 @@ def test_nothing_outlives_an_interrupted_grading(tmp_path: Path, number: signal.
     assert not [runner for runner in runners if _is_alive(runner)]
 
 
+@pytest.mark.parametrize("sandbox", ["process", pytest.param("docker", marks=pytest.mark.docker)])
+def test_a_board_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, sandbox: str) -> None:
+    """Nor does the sandbox, which was starting meanwhile."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    kernel = str(SOFTMAX / "accepted" / "triton_softmax.py")
+    options = ["--device", "cpu", "--sandbox", sandbox, "--db", "sqlite:////proc/board.sqlite3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "grader.cli", "submit", "softmax", kernel, *options],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("grade: ")
+    assert done.stderr.count("\n") == 1
+    assert not list(folder.iterdir())
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            assert f"TMPDIR={folder}".encode() not in environment.read_bytes()
+
+
 def _wait_for_runners(process: subprocess.Popen[str]) -> list[int]:
     """The children of a grading once one has been there for a while, in which it loads torch."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        files = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
+        children = [int(child) for file in files for child in file.read_text().split()]
         if children:
             time.sleep(2)
-            return [int(child) for child in children]
+            return children
         time.sleep(0.05)
     pytest.fail("no runner was started")
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from grader.board import Board, BoardError
 from grader.report import Report, Verdict
+from grader.sandbox import Sandbox
 from tests.cli.conftest import Shell
 
 CONTRACT = {
@@ -111,6 +113,29 @@ def test_a_board_that_cannot_be_written_is_known_before_the_grading(
     status, _, err = shell("submit", problem, kernel)
     assert (status, err) == (2, "grade: it may not be written by this user\n")
     assert shell.judge.asked == []
+
+
+def test_the_sandbox_starts_before_the_board_is_opened(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def ahead(sandbox: Sandbox, *_: object) -> Iterator[Sandbox]:
+        seen.append(f"{sandbox.name} starts")
+        yield sandbox
+        seen.append("graded")
+
+    def board(*_: object, **__: object) -> Board:
+        seen.append("board")
+        return Board.open("sqlite://")
+
+    shell.change(ahead=ahead, board=board)
+    assert shell("submit", problem, kernel)[0] == 0
+    assert seen == ["docker starts", "board", "graded"]
+    seen.clear()
+    assert shell("submit", problem, "absent.py")[0] == 2
+    assert seen == [], "a mistake that is known by then starts nothing"
 
 
 def test_no_verdict_possible(shell: Shell, problem: Path, kernel: Path) -> None:

@@ -21,7 +21,14 @@ from grader.cli.terminal import _Console, is_read
 from grader.cli.watch import Timed, change
 from grader.judge import Progress
 from grader.report import CaseResult, Mismatch, Report
-from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import (
+    Ending,
+    Equipment,
+    Runner,
+    RunnerLimits,
+    Sandbox,
+    SandboxError,
+)
 from tests.cli.conftest import Shell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +65,7 @@ class IdleSandbox(Sandbox):
     def describe(self) -> str:
         return "idle"
 
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
         self.runners.append(Idle())
         return self.runners[-1]
 
@@ -474,7 +481,7 @@ def test_a_real_watch_ends_when_its_reader_goes_away(tmp_path: Path, last_words:
         with process.stdout:
             _read_until(process.stdout, last_words)
             started = [int(pid) for pid in _children(process.pid)]
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         _wait_until_gone(started)
     finally:
         process.terminate()

@@ -35,7 +35,7 @@ class Cluster:
         self._nodes: list[subprocess.Popen[bytes]] = []
         head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
         self._start(first, *head)
-        until(lambda: accepts(port), 60)
+        until(lambda: accepts(port))
         self._start(second, f"--address={self.address}", "--dashboard-agent-listen-port=0")
 
     def _start(self, gpu: str, *options: str) -> None:
@@ -72,7 +72,7 @@ class Cluster:
         for node in reversed(self._nodes):
             node.terminate()
         for node in self._nodes:
-            node.wait(30)
+            node.wait(120)
         for pid in filter(alive, processes):
             os.kill(pid, signal.SIGKILL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -24,7 +25,16 @@ ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = Problem.load(ROOT / "problems/softmax")
 
 
-def until(holds: Callable[[], object], limit_s: float = 20) -> None:
+def patient(folder: Path) -> Problem:
+    """A problem in that folder in which a call may take longer than all else in a test."""
+    made = folder / PROBLEM.folder.name
+    shutil.copytree(PROBLEM.folder, made)
+    with (made / "problem.yaml").open("a") as file:
+        file.write("\nlimits: {call_s: 500}\n")
+    return Problem.load(made)
+
+
+def until(holds: Callable[[], object], limit_s: float = 240) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, "it never came about"

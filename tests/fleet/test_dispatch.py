@@ -24,7 +24,8 @@ from tests.fleet.conftest import Clock, a_submission
 from tests.fleet.fake import PROBLEM, ROOT, Away, FakeEngine, until
 
 MakeReport = Callable[..., Report]
-LEASE_S = 60.0
+LEASE_S = 1800.0
+"""Far longer than anything is waited for: nothing here may come about by its end."""
 GPU = "NVIDIA H100 80GB HBM3"
 
 
@@ -240,7 +241,7 @@ def test_drain_ends_when_all_is_done_and_gives_back_the_rest(
         engine.end(graded())
         start = time.monotonic()
         dispatcher.drain(30)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 25
     assert state(ledger) is State.DONE
     hand_in(ledger, "x = 2")
     with dispatching(ledger, engine) as dispatcher:

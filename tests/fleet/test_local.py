@@ -16,11 +16,9 @@ import pytest
 from grader.fleet.engine import NoSlot, Outcome, Slot, Task
 from grader.fleet.local import LocalEngine
 from grader.judge import Progress
-from grader.problem import Problem
 from grader.report import Report, Verdict
+from tests.fleet.fake import PROBLEM, ROOT, until
 
-ROOT = Path(__file__).resolve().parents[2]
-PROBLEM = Problem.load(ROOT / "problems/softmax")
 SUBMISSIONS = ROOT / "submissions/softmax"
 
 FAKE = """
@@ -83,18 +81,11 @@ def real(number: int, file: str) -> Task:
     return task(number, path.name, source=path.read_bytes())
 
 
-def until(holds: Callable[[], object], limit_s: float = 30) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.01)
-
-
 def submit(
     engine: LocalEngine, task: Task, on_progress: Callable[[Progress], None] | None = None
 ) -> None:
     """Wait for a slot, as any caller has to."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while True:
         try:
             return engine.submit(task, on_progress)
@@ -103,7 +94,7 @@ def submit(
             time.sleep(0.01)
 
 
-def outcome(engine: LocalEngine, limit_s: float = 60) -> Outcome:
+def outcome(engine: LocalEngine, limit_s: float = 240) -> Outcome:
     (found,) = engine.poll(limit_s)
     return found
 
@@ -289,7 +280,7 @@ def test_close_drains(fake: LocalEngine, what: str, drain_s: float, failure: str
     submit(fake, task(1, what))
     start = time.monotonic()
     fake.close(drain_s)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 15
     assert fake.poll(0) == [Outcome(1, failure=failure)]
     assert fake.slots() == []
     with pytest.raises(NoSlot):
@@ -352,9 +343,9 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         under_way = threading.Event()
         endless = real(2, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
-        assert under_way.wait(60)
+        assert under_way.wait(240)
         processes, boxes = below(os.getpid()), containers()
-        assert len(boxes) == (sandbox == "docker")
+        assert len(boxes) == 2 * (sandbox == "docker")  # the runner's, and one that could compile
         (slot,) = [pid for pid in processes if b"grader.fleet.slot" in command_line(pid)]
         os.kill(slot, signal.SIGKILL)
         assert outcome(engine) == Outcome(2, failure="the slot died (signal 9)")
@@ -379,7 +370,7 @@ def test_cancel_of_a_real_grading() -> None:
         under_way = threading.Event()
         endless = real(1, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
-        assert under_way.wait(60)
+        assert under_way.wait(240)
         processes = below(os.getpid())
         assert engine.cancel(1)
         submit(engine, task(2, digest="0" * 64))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from grader.report import Verdict
 from grader.submission import Submission
 from tests.fleet.cluster import ENVIRONMENT, Cluster
 from tests.fleet.fake import PROBLEM, ROOT, until
+
+pytestmark = pytest.mark.timeout(900)
 
 CPU, H100 = ("cpu", None), ("cuda", "H100")
 
@@ -92,7 +95,7 @@ def mixed() -> Iterator[Cluster]:
         started.end()
 
 
-def run(script: str, *arguments: str, wait_s: float = 120) -> None:
+def run(script: str, *arguments: str, wait_s: float = 800) -> None:
     """Run a script that asserts what it sees. Ray stays for as long as a process lives."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
@@ -121,7 +124,7 @@ def task(number, file, **changes):
     return replace(made, **changes)
 
 def outcome(engine):
-    (found,) = engine.poll(60)
+    (found,) = engine.poll(240)
     return found
 """
 
@@ -129,7 +132,7 @@ LIFE = (
     SCRIPT
     + """
 with RayEngine("process", sys.argv[1]) as engine:
-    until(lambda: len(engine.slots()) == 2, 60)
+    until(lambda: len(engine.slots()) == 2)
     assert all(slot.free and slot.device == "cpu" for slot in engine.slots())
     stages = []
     engine.submit(task(1, "wrong_answer/zeros.py"), lambda step: stages.append(step.stage))
@@ -154,15 +157,15 @@ with RayEngine("process", sys.argv[1]) as engine:
     stages.clear()
     endless = task(5, "time_limit_exceeded/infinite_loop.py")
     engine.submit(endless, lambda step: stages.append(step.stage))
-    until(lambda: "test" in stages, 60)
+    until(lambda: "test" in stages)
     assert engine.cancel(5)
     assert not engine.cancel(5)
-    until(lambda: all(slot.free for slot in engine.slots()), 60)
+    until(lambda: all(slot.free for slot in engine.slots()))
     assert engine.poll(0) == []
 
     stages.clear()
     engine.submit(replace(endless, id=6), lambda step: stages.append(step.stage))
-    until(lambda: "test" in stages, 60)
+    until(lambda: "test" in stages)
     engine.close(0)
     assert outcome(engine).failure == "the engine was closed before it was done"
     assert engine.slots() == []
@@ -193,7 +196,7 @@ def unused():
 
 address, folder = sys.argv[1:]
 with RayEngine("process", address) as engine:
-    until(lambda: len(engine.slots()) == 2, 60)
+    until(lambda: len(engine.slots()) == 2)
     graded(engine, 1)
     (slot,) = slots_in(folder)
     until(lambda: unused() == 1)
@@ -201,7 +204,7 @@ with RayEngine("process", address) as engine:
     graded(engine, 2)
     assert slots_in(folder) == [slot]
 
-    seat.ANSWER_S = seat.GRACE_S = 2.0
+    seat.ANSWER_S = seat.GRACE_S = 5.0
     for number, fate in ((3, signal.SIGKILL), (4, signal.SIGSTOP)):
         (slot,) = slots_in(folder)
         os.kill(int(parent(slot)), fate)
@@ -209,13 +212,13 @@ with RayEngine("process", address) as engine:
         until(lambda: slot not in slots_in(folder))
 
     (slot,) = slots_in(folder)
-    seat.MARGIN_S = 2.0 - PROBLEM.spec.limits.total_s
+    seat.MARGIN_S = 20.0 - PROBLEM.spec.limits.total_s
     stages = []
     endless = task(5, "time_limit_exceeded/infinite_loop.py")
     engine.submit(endless, lambda step: stages.append(step.stage))
-    until(lambda: "test" in stages, 60)
+    until(lambda: "test" in stages)
     os.kill(int(parent(slot)), signal.SIGSTOP)
-    assert "did not answer within 4 s" in outcome(engine).failure
+    assert "did not answer within 25 s" in outcome(engine).failure
     until(lambda: slots_in(folder) == [])
     seat.MARGIN_S = 300.0
     until(lambda: all(slot.free for slot in engine.slots()))
@@ -224,14 +227,14 @@ with RayEngine("process", address) as engine:
 assert slots_in(folder) == [], "closed, it lets go of those that wait"
 
 with RayEngine("process", address, idle_s=0.5) as engine:
-    until(lambda: len(engine.slots()) == 2, 60)
+    until(lambda: len(engine.slots()) == 2)
     graded(engine, 7)
-    until(lambda: slots_in(folder) == [])
+    until(lambda: slots_in(folder) == [], 100)  # 120 else
     until(lambda: unused() == 2)
     assert [slot.free for slot in engine.slots()] == [True, True]
 
 with RayEngine("process", address, placed_s=0.01) as engine:
-    until(lambda: len(engine.slots()) == 2, 60)
+    until(lambda: len(engine.slots()) == 2)
     engine.submit(task(8, "wrong_answer/zeros.py"))
     assert outcome(engine).failure == "not placed within 0.01 s"
     until(lambda: all(slot.free for slot in engine.slots()))
@@ -252,6 +255,8 @@ TYPES = (
     + SCRIPT
     + """
 from collections import Counter
+from pathlib import Path
+from tests.fleet.fake import patient
 
 def seen(engine):
     return [(slot.device, slot.gpu, slot.free) for slot in engine.slots()]
@@ -265,9 +270,11 @@ def refused(engine, wanted):
 
 address, a100, h100 = sys.argv[1:]
 quick = task(1, "wrong_answer/zeros.py", device="cuda")
+slow = patient(Path(a100).parent / "patient")
 endless = task(2, "time_limit_exceeded/infinite_loop.py", device="cuda", gpu="H100")
+endless = replace(endless, folder=slow.folder, digest=slow.digest)
 with RayEngine("process", address) as engine:
-    until(lambda: len(engine.slots()) == 2, 60)
+    until(lambda: len(engine.slots()) == 2)
     assert seen(engine) == [("cuda", "A100", True), ("cuda", "H100", True)]
     assert refused(engine, replace(quick, device="cpu"))
     assert refused(engine, replace(quick, gpu="L4"))
@@ -280,7 +287,7 @@ with RayEngine("process", address) as engine:
 
     stages = []
     engine.submit(endless, lambda step: stages.append(step.stage))
-    until(lambda: "test" in stages, 60)
+    until(lambda: "test" in stages)
     assert (len(slots_in(a100)), len(slots_in(h100))) == (0, 1)
     assert seen(engine) == [("cuda", "A100", True), ("cuda", "H100", False)]
     assert refused(engine, replace(quick, gpu="H100")), "the only H100 is taken"
@@ -291,7 +298,7 @@ with RayEngine("process", address) as engine:
     assert refused(engine, replace(quick, gpu="H100")), "and the A100 that is free is none"
 
     assert engine.cancel(2)
-    until(lambda: all(slot.free for slot in engine.slots()), 60)
+    until(lambda: all(slot.free for slot in engine.slots()))
     assert (len(slots_in(a100)), len(slots_in(h100))) == (1, 0)
     engine.submit(replace(quick, gpu="H100"))
     assert outcome(engine).report.verdict is Verdict.WRONG_ANSWER
@@ -318,7 +325,7 @@ ledger.close()
 SLOW = b"""
 import time
 import torch
-time.sleep(%d)
+time.sleep(max(0, %d - time.time()))
 
 def softmax(x, out):
     out.copy_(torch.softmax(x.float(), -1))
@@ -337,7 +344,7 @@ def desk_at(cluster: Cluster, url: str, before: str = "") -> Iterator[None]:
     )
     try:
         yield
-        _, errors = desk.communicate(b"", 60)
+        _, errors = desk.communicate(b"", 240)
         assert desk.returncode == 0, errors
     finally:
         desk.kill()
@@ -373,8 +380,9 @@ def test_no_cluster() -> None:
 def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite3"
     ledger = Ledger.open(url)
-    for seconds in (8, 9):
-        submission = Submission("slow.py", "python", SLOW % seconds)
+    ends = int(time.time()) + 100  # both are under way before, and what is done again is not slow
+    for later_s in (0, 1):
+        submission = Submission("slow.py", "python", SLOW % (ends + later_s))
         ledger.submit("ada", "softmax", PROBLEM.digest, submission)
 
     def loads(number: int) -> bool:
@@ -382,10 +390,10 @@ def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_p
         return job is not None and job.progress is not None and job.progress.stage == "load"
 
     with desk_at(cluster, url):
-        until(lambda: loads(1) and loads(2), 60)
+        until(lambda: loads(1) and loads(2))
         assert len(cluster.slots()) == 2
         cluster.lose_the_second()
-        until(lambda: all(one and one.state is State.DONE for one in map(ledger.job, (1, 2))), 80)
+        until(lambda: all(one and one.state is State.DONE for one in map(ledger.job, (1, 2))))
     jobs = [ledger.job(number) for number in (1, 2)]
     assert sorted(job.failures for job in jobs if job) == [0, 1], "one was lost, and tried again"
     assert [job.deaths for job in jobs if job] == [0, 0]
@@ -420,7 +428,7 @@ def test_a_job_is_done_on_the_type_of_gpu_that_it_asks_for(
         return job.state if job else None
 
     with desk_at(mixed, url, GPUS_SAID_TO_BE_THERE):
-        until(lambda: state(2) is State.DONE, 60)
+        until(lambda: state(2) is State.DONE)
         assert (len(mixed.slots(gpu)), mixed.slots(other)) == (1, [])
         assert {worker.gpu for worker in ledger.workers(60)} == {"A100", "H100"}
     assert ledger.board.result(1).report.verdict is Verdict.WRONG_ANSWER

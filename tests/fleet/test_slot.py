@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,30 +15,22 @@ from pydantic import ValidationError
 from grader.fleet.slot import ORDER_BYTES, SOURCE_BYTES, Bench, Order, Ready, Word
 from grader.problem import Problem
 from grader.report import Report, Verdict
-from grader.sandbox.base import Device, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import Equipment, Runner, RunnerLimits, Sandbox, SandboxError
+from tests.fleet.fake import PROBLEM, ROOT, patient, until
 
-ROOT = Path(__file__).resolve().parents[2]
-PROBLEM = Problem.load(ROOT / "problems/softmax")
 SUBMISSIONS = ROOT / "submissions/softmax"
 
 
-def order(number: int, file: str, digest: str = PROBLEM.digest) -> Order:
+def order(number: int, file: str, digest: str | None = None, problem: Problem = PROBLEM) -> Order:
     path = SUBMISSIONS / file
     return Order(
         task=number,
-        folder=PROBLEM.folder,
-        digest=digest,
+        folder=problem.folder,
+        digest=digest or problem.digest,
         name=path.name,
         language="python",
         source=path.read_bytes(),
     )
-
-
-def until(holds: Callable[[], bool], limit_s: float = 20) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.01)
 
 
 def children(pid: int) -> set[int]:
@@ -120,10 +111,11 @@ def test_a_broken_problem_is_a_failure(slot: Slot, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["sigterm", "stdin", "sigkill"])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_nothing_is_left_of_it(slot: Slot, way: str, busy: bool) -> None:
+def test_nothing_is_left_of_it(slot: Slot, tmp_path: Path, way: str, busy: bool) -> None:
     pid = slot.process.pid
     if busy:
-        slot.tell(order(1, "time_limit_exceeded/infinite_loop.py").line())
+        endless = "time_limit_exceeded/infinite_loop.py"
+        slot.tell(order(1, endless, problem=patient(tmp_path)).line())
         while (word := slot.hear()).progress is None or word.progress.stage != "test":
             pass
     else:  # a warm sandbox waits
@@ -137,7 +129,7 @@ def test_nothing_is_left_of_it(slot: Slot, way: str, busy: bool) -> None:
         slot.process.stdin.close()
     else:
         slot.process.send_signal(signal.SIGTERM if way == "sigterm" else signal.SIGKILL)
-    assert slot.process.wait(20) == (-signal.SIGKILL if way == "sigkill" else 128 + signal.SIGTERM)
+    assert slot.process.wait(60) == (-signal.SIGKILL if way == "sigkill" else 128 + signal.SIGTERM)
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in found))
 
 
@@ -145,7 +137,7 @@ def test_an_order_without_end_ends_it(slot: Slot) -> None:
     with pytest.raises(BrokenPipeError):
         for _ in range(0, 2 * ORDER_BYTES, 1 << 20):
             slot.tell(b"x" * (1 << 20))
-    assert slot.process.wait(20) == 128 + signal.SIGTERM
+    assert slot.process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_options_are_checked() -> None:
@@ -223,7 +215,7 @@ class NoSandbox(Sandbox):
     def describe(self) -> str:
         return self.name
 
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
         raise SandboxError("no space\nleft")
 
 

@@ -50,6 +50,7 @@ from grader.judge.clock import (
 from grader.judge.environment import Ceilings
 from grader.judge.grade import _heavy_share, _scored
 from grader.judge.loan import set_bytes
+from grader.judge.lookout import turned
 from grader.judge.record import Effort, Record
 from grader.judge.rounds import Bracket
 from grader.judge.verdict import Fault, SubmissionFault
@@ -594,6 +595,17 @@ def test_inputs_of_rounds_that_do_not_wait_are_others() -> None:
         one.gate = gate
         one.inputs(3, 2)
     assert len(set(seeds)) == 2
+
+
+def test_rounds_that_are_no_replays_begin_with_any_set_and_go_around() -> None:
+    bench = Bench.__new__(Bench)
+    bench.loan = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 6))  # type: ignore[assignment]
+    bench.graph = True
+    assert all(bench._order() == [0, 1, 2, 3, 4, 5] for _ in range(50))
+    bench.graph = False
+    orders = [bench._order() for _ in range(200)]
+    assert {order[0] for order in orders} == set(range(6))
+    assert all(order == turned(6, order[0]) for order in orders)
 
 
 def test_some_rounds_have_each_other_kind_once_and_the_rest_have_none() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,26 @@ def test_a_gpu_is_held_against_people_with_other_temporary_folders(tmp_path: Pat
 def test_a_cpu_is_not_held() -> None:
     with exclusive("cpu"), exclusive("cpu"):
         pass
+
+
+def test_one_thread_may_hold_it_twice(tmp_path: Path) -> None:
+    with exclusive("cuda"):
+        with exclusive("cuda") as ours:
+            assert ours
+        assert another(tmp_path).returncode == -signal.SIGALRM, "the outer one still holds it"
+    assert another(tmp_path).stdout == "held\n"
+
+
+def test_who_does_not_wait_is_told_of_another() -> None:
+    def try_it() -> bool:
+        with exclusive("cuda", wait=False) as ours:
+            return ours
+
+    with ThreadPoolExecutor(1) as another_thread:
+        with exclusive("cuda"):
+            assert another_thread.submit(try_it).result() is False
+            assert try_it() is True
+        assert another_thread.submit(try_it).result() is True
 
 
 def test_what_is_no_file_is_refused_in_words(

@@ -9,6 +9,7 @@ import torch
 
 from grader.arena import Slot, arrange
 from grader.judge.block import KEPT, Block
+from grader.judge.peek import PairPeek, Peek
 from grader.report import Report, Rule, Verdict
 from tests.judge.conftest import HONEST, SPEC, Judge
 
@@ -79,6 +80,17 @@ def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() 
         assert block.outside_us() > 50_000 - block.publish_us()
     finally:
         block.close()
+
+
+def test_pairs_are_read_from_where_they_lie() -> None:
+    memory = torch.arange(4096, device="cuda")
+    peek = Peek(1)
+    pairs = PairPeek(peek, 7)
+    aimed = pairs.aim(memory.data_ptr() + 8 * 100, 8 * 64, 8 * 512)
+    for _ in range(2):
+        pairs.read(aimed)
+        assert pairs.words.tolist() == [[100 + 512 * i, 100 + 512 * i + 64] for i in range(7)]
+        pairs.words.zero_()
 
 
 def test_a_probe_sees_what_is_written_after_it() -> None:

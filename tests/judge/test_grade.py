@@ -15,11 +15,10 @@ import pytest
 
 from grader.judge import Progress, grade, grading
 from grader.judge.block import new_arena
-from grader.judge.record import Device
 from grader.judge.verdict import Fault
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
-from grader.sandbox.base import Runner, RunnerLimits, SandboxError
+from grader.sandbox.base import Equipment, Runner, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 from tests.judge.conftest import HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
@@ -254,7 +253,7 @@ class KilledFromOutside(ProcessSandbox):
         self.times = times
         self.started: list[Runner] = []
 
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
         """A runner that may be killed."""
         runner = super().start(limits, device)
         self.started.append(runner)
@@ -381,7 +380,26 @@ def test_a_cuda_file_is_compiled_and_not_run_without_a_gpu(judge: Judge) -> None
     assert 'extern "C" void scale_fp16(const __half* x, float* total' in missing.reason
     broken = judge("int main( {", suffix=".cu")
     assert broken.verdict is Verdict.COMPILE_ERROR
-    assert "nvcc" in broken.reason
+    assert broken.reason.startswith("nvcc: submission.cu(1): error")
+    assert "submission.cu(1): error" in broken.log
+    assert 0 < report.stages_s["compile"] <= report.stages_s["total"]
+    assert report.environment["nvcc"] != "none"
+
+
+@pytest.mark.nvcc
+def test_a_compiler_sees_its_own_sandbox_only(judge: Judge, tmp_path: Path) -> None:
+    described = ProcessSandbox().describe()
+    if "namespaces" not in described:
+        pytest.skip(f"not run, needs namespaces: the sandbox here is {described}")
+    secret = tmp_path / "secret.h"
+    secret.write_text("int secret;\n")
+    secret.chmod(0o644)
+    included = judge(f'#include "{secret}"\n', suffix=".cu")
+    assert included.verdict is Verdict.COMPILE_ERROR
+    assert "No such file" in included.log
+    embedded = judge(f'asm(".incbin \\"{secret}\\"");\n', suffix=".cu")
+    assert embedded.verdict is Verdict.COMPILE_ERROR
+    assert str(secret) in embedded.log
 
 
 def test_nothing_is_left_behind(

@@ -39,7 +39,7 @@ from grader.judge.late import (
     positions,
 )
 from grader.judge.loan import Loan
-from grader.judge.lookout import BEFORE, MOST_READS, Lookout
+from grader.judge.lookout import turned
 from grader.judge.record import Record
 from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
@@ -48,6 +48,7 @@ from grader.problem.spec import Argument, Case, Role
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
 from grader.submission import Submission
+from tests.judge.host_pairs import MemoryLookout
 
 COUNT = 64
 ORDER = list(range(COUNT))
@@ -72,13 +73,19 @@ class Runner:
     at its end."""
 
     def __init__(
-        self, block: Block, call_us: float, too_soon: float = 0.0, at_end: bool = False
+        self,
+        block: Block,
+        call_us: float,
+        too_soon: float = 0.0,
+        at_end: bool = False,
+        first: int = 0,
     ) -> None:
+        self.order = turned(COUNT, first)
         self._block = block
         self.now_us = 0.0
         self._todo: list[tuple[float, Callable[[], None]]] = []
         self._read: dict[int, torch.Tensor] = {}
-        for position, index in enumerate(ORDER):
+        for position, index in enumerate(self.order):
             begin_us = BEGIN_US + position * call_us
             self._at(max(0.0, begin_us - too_soon * call_us), self._reader(index))
             for part in range(PARTS):
@@ -102,7 +109,7 @@ class Runner:
 
     def _reader(self, index: int) -> Callable[[], None]:
         def read() -> None:
-            self._read[index] = inputs(self._block, self._block.lent)[index] * 3 + 1
+            self._read[index] = input_of(self._block, self._block.lent, index) * 3 + 1
 
         return read
 
@@ -132,20 +139,22 @@ class HostPeek:
         self._runner.pass_us(1)
 
 
-class HostLookout(Lookout):
-    """Over a block in host memory."""
+class HostLookout(MemoryLookout):
+    """Takes its time for it."""
 
     def __init__(self, block: Block, runner: Runner) -> None:
-        self._block = block
+        super().__init__(block)
         self._runner = runner
-        self._set_bytes = block.tail_bytes // block.count
-        self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
-        self._seen = torch.zeros((MOST_READS + 2 * BEFORE, block.count), dtype=torch.int64)
         self._peek: Any = HostPeek(runner)
 
     def _read(self, places: list[int], row: int) -> None:
         self._runner.pass_us(8)
-        self._seen[row : row + len(places)] = self._words(self._block.lent, 0, places)
+        super()._read(places, row)
+        self._runner.pass_us(7)
+
+    def _read_seam(self, turn: int, row: int) -> None:
+        self._runner.pass_us(8)
+        super()._read_seam(turn, row)
         self._runner.pass_us(7)
 
 
@@ -159,16 +168,21 @@ class HostLate(LateInputs):
         return self._runner.now_us
 
 
+def input_of(block: Block, buffer: torch.Tensor, index: int) -> torch.Tensor:
+    """The input of a set, int64, as it lies in a buffer."""
+    slot: Any = block.layout.sets[index][0]
+    return buffer[slot.offset : slot.offset + slot.nbytes].view(torch.int64)
+
+
 def inputs(block: Block, buffer: torch.Tensor) -> list[torch.Tensor]:
-    """The input of each set, int64, as it lies in a buffer."""
-    slots: list[Any] = [values[0] for values in block.layout.sets]
-    return [buffer[s.offset : s.offset + s.nbytes].view(torch.int64) for s in slots]
+    return [input_of(block, buffer, index) for index in range(block.count)]
 
 
 def new_block(item_bytes: int) -> Any:
     words = Slot(0, "fp64", (ELEMENTS,), (1,))
     made: Any = Block(arrange([[(False, words), (True, words)]] * COUNT), item_bytes, "cpu")
     made.keep_probing = made.probe
+    made.written = [(0, 8 * ELEMENTS)]
     made.problem = SimpleNamespace(spec=SimpleNamespace(args=ARGS))
     return made
 
@@ -186,25 +200,30 @@ class Round:
     def __init__(self, block: Any, runner: Runner, call_us: float, seed: int = 1) -> None:
         block.image.random_()
         lookout, self.late = HostLookout(block, runner), HostLate(block, runner)
-        self.late.withhold(ORDER, call_us, random.Random(seed))
-        block.ready(ORDER)
-        lookout.aim(ORDER)
-        block.publish(ORDER)
+        self.late.withhold(runner.order, call_us, random.Random(seed))
+        block.ready(runner.order)
+        lookout.aim(runner.order)
+        block.publish(runner.order)
         lookout.watch(runner.goes_on, self.late)
         runner.pass_us(1e9)  # what is not watched goes on
         block.probe()
         block.collect()
         self.late.put_back()
-        self.in_time = self.late.were_in_time(lookout.first_unfinished(ORDER))
+        self.in_time = self.late.were_in_time(lookout.first_unfinished())
         self.wrong = wrong(block)
-        self.is_side_by_side = lookout.side_by_side(ORDER)
+        self.is_side_by_side = lookout.side_by_side() or lookout.meetings() > 0
+
+
+def first_of(seed: int) -> int:
+    """With which set a round begins: every other one as if it was captured."""
+    return random.Random(seed).randrange(COUNT) if seed % 2 else 0
 
 
 def wrong(block: Any) -> set[int]:
     """The sets whose outputs are wrong for what the image has."""
     outputs = block.snapshot.view(torch.int64).view(COUNT, -1)[:, :ELEMENTS]
     wanted = [values * 3 + 1 for values in inputs(block, block.image)]
-    return {i for i in ORDER if not torch.equal(outputs[i], wanted[i])}
+    return {i for i in range(COUNT) if not torch.equal(outputs[i], wanted[i])}
 
 
 @pytest.mark.parametrize("at_end", [False, True], ids=["piece by piece", "at the end"])
@@ -214,7 +233,8 @@ def test_an_honest_round_has_none_wrong_of_those_in_time(
 ) -> None:
     in_time = 0
     for seed in range(ROUNDS):
-        found = Round(block, Runner(block, call_us, at_end=at_end), call_us, seed)
+        runner = Runner(block, call_us, at_end=at_end, first=first_of(seed))
+        found = Round(block, runner, call_us, seed)
         assert len(found.late.written) == LATE
         assert not found.wrong & found.in_time
         assert not found.is_side_by_side
@@ -230,7 +250,8 @@ def test_inputs_that_were_read_too_soon_are_found(
     """Outputs come in turn all the same; and they are right for what was there before."""
     caught = 0
     for seed in range(ROUNDS):
-        found = Round(block, Runner(block, call_us, too_soon, at_end), call_us, seed)
+        runner = Runner(block, call_us, too_soon, at_end, first_of(seed))
+        found = Round(block, runner, call_us, seed)
         assert not found.is_side_by_side
         caught += len(found.wrong & found.in_time)
         for i in found.wrong:
@@ -485,19 +506,20 @@ class Memory:
         pass
 
 
-class Watching(Lookout):
+class Watching(MemoryLookout):
     """Over a loan in host memory, by the real clock."""
 
     def __init__(self, loan: Loan) -> None:
-        self._block = loan
-        self._set_bytes = loan.tail_bytes // loan.count
-        self._outputs = [(loan.head_bytes + at, -(-nbytes // 8)) for at, nbytes in loan.written]
-        self._seen = torch.zeros((MOST_READS + 2 * BEFORE, loan.count), dtype=torch.int64)
+        super().__init__(loan)
         self._peek: Any = Memory()
 
     def _read(self, places: list[int], row: int) -> None:
         time.sleep(1e-3)
-        self._seen[row : row + len(places)] = self._words(self._block.lent, 0, places)
+        super()._read(places, row)
+
+    def _read_seam(self, turn: int, row: int) -> None:
+        time.sleep(1e-3)
+        super()._read_seam(turn, row)
 
 
 @pytest.mark.slow
@@ -571,7 +593,7 @@ def test_what_is_wrong_where_inputs_came_late(
         stale=with_stale,
         were_in_time=lambda _: {1, 2},
     )
-    lookout: Any = SimpleNamespace(first_unfinished=lambda _: [])
+    lookout: Any = SimpleNamespace(first_unfinished=lambda: [])
     bench.look = lambda i, _: SimpleNamespace(failure="off" if i in state[-1] else None)
     if is_accused:
         with pytest.raises(SubmissionFault, match="inputs were read before their call began"):

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.arena import Slot, arrange
+from grader.judge.bench import Bench
 from grader.judge.block import Block
-from grader.judge.lookout import BEFORE, CLOSING, MOST_READS, PLACES, Lookout, overlapped
+from grader.judge.lookout import (
+    CLOSING,
+    MOST_READS,
+    PLACES,
+    Bools,
+    Lookout,
+    overlapped,
+    turned,
+)
+from grader.judge.verdict import SubmissionFault
+from grader.report import Rule
+from tests.judge.host_pairs import MemoryLookout
 
 U, W = False, True
 
 
-def looks(*rows: list[bool]) -> torch.Tensor:
+def looks(*rows: list[bool]) -> Bools:
     """Looks in the order of time; a row has one word per call."""
-    return torch.tensor(rows, dtype=torch.bool)
-
-
-class CpuLookout(Lookout):
-    """Over a block in host memory, whose words it reads itself."""
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        self._set_bytes = block.tail_bytes // block.count
-        self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
-        self._seen = torch.zeros((MOST_READS + 2 * BEFORE, block.count), dtype=torch.int64)
-
-    def _read(self, places: list[int], row: int) -> None:
-        self._seen[row : row + len(places)] = self._words(self._block.lent, 0, places)
+    return np.array(rows, dtype=np.bool_)
 
 
 COUNT = 6
@@ -48,9 +50,9 @@ def block(request: pytest.FixtureRequest) -> Iterator[Block]:
     made.close()
 
 
-def published(block: Block, order: list[int]) -> CpuLookout:
+def published(block: Block, order: list[int]) -> MemoryLookout:
     """A lookout of a round whose inputs are there; it has looked before."""
-    lookout = CpuLookout(block)
+    lookout = MemoryLookout(block)
     block.image.random_()
     block.ready(order)
     lookout.aim(order)
@@ -65,7 +67,7 @@ def outputs(block: Block) -> torch.Tensor:
     return tail.view(torch.int64).view(COUNT, -1)
 
 
-def watch(lookout: CpuLookout, steps: list[Callable[[], None]]) -> None:
+def watch(lookout: MemoryLookout, steps: list[Callable[[], None]]) -> None:
     """A round in which all places are read after each step."""
     left = [step for step in steps for _ in range(PLACES)]
 
@@ -100,33 +102,152 @@ def beside(block: Block, order: list[int]) -> list[Callable[[], None]]:
     return [write(block, i, part / 4, (part + 1) / 4) for part in range(4) for i in order]
 
 
-def test_calls_in_turn_are_seen_to_be(block: Block) -> None:
+@pytest.mark.parametrize("order", [ORDER, *(turned(COUNT, first) for first in range(COUNT))])
+def test_calls_in_turn_are_seen_to_be(block: Block, order: list[int]) -> None:
     for _ in range(5):
-        lookout = published(block, ORDER)
-        watch(lookout, in_turn(block, ORDER))
-        assert not lookout.has_begun(ORDER)
-        assert not lookout.side_by_side(ORDER)
+        lookout = published(block, order)
+        watch(lookout, in_turn(block, order))
+        assert not lookout.has_begun(order)
+        assert not lookout.side_by_side()
+        assert not lookout.meetings()
+        assert lookout.first_unfinished()[-1] == COUNT
 
 
-def test_an_output_that_is_scratch_before_it_is_final_is_no_overlap(block: Block) -> None:
-    lookout = published(block, ORDER)
-    twice = [write(block, i, part / 2, 1) for i in ORDER for part in (0, 1, 0)]
+@pytest.mark.parametrize("order", [ORDER, sorted(ORDER)])
+def test_an_output_that_is_scratch_before_it_is_final_is_no_overlap(
+    block: Block, order: list[int]
+) -> None:
+    lookout = published(block, order)
+    twice = [write(block, i, part / 2, 1) for i in order for part in (0, 1, 0)]
     watch(lookout, twice)
-    assert not lookout.side_by_side(ORDER)
+    assert not lookout.side_by_side()
+    assert not lookout.meetings()
 
 
 def test_calls_side_by_side_are_seen(block: Block) -> None:
-    lookout = published(block, ORDER)
-    watch(lookout, beside(block, ORDER))
-    assert lookout.side_by_side(ORDER)
-    turned = published(block, ORDER)
-    watch(turned, in_turn(block, ORDER[::-1]))
-    assert turned.side_by_side(ORDER)
+    for order in (ORDER, sorted(ORDER)):
+        lookout = published(block, order)
+        watch(lookout, beside(block, order))
+        assert lookout.side_by_side()
+    other = published(block, ORDER)
+    watch(other, in_turn(block, ORDER[::-1]))
+    assert other.side_by_side()
+
+
+def meeting(block: Block, at: int, first: int = 0) -> MemoryLookout:
+    """A round that begins with this set, in turn but for the moment of look number `at`: then the
+    second has begun, and the first not ended."""
+    lookout = published(block, turned(COUNT, first))
+    steps = in_turn(block, turned(COUNT, first))
+    steps[3:3] = [lambda: None] * (at - 3)
+    steps[at], steps[at + 1] = steps[at + 1], steps[at]
+    left = iter(steps)
+
+    def going_on() -> bool:
+        step = next(left, None)
+        if step is not None:
+            step()
+        return step is not None
+
+    lookout.watch(going_on)
+    block.probe()
+    block.collect()
+    return lookout
+
+
+@pytest.mark.parametrize("first", range(COUNT))
+def test_calls_that_meet_for_a_moment_are_seen_at_a_seam(block: Block, first: int) -> None:
+    for at in range(4, 10):
+        lookout = meeting(block, at, first)
+        is_read = first < COUNT - 1  # behind the last set there is none
+        assert lookout.meetings() == (at % 2 == 0 and is_read)
+        assert not lookout.side_by_side()
+        assert lookout._turns[:4] == [0, 1, 6, 2]  # every other look is at a seam
+
+
+def test_one_meeting_may_be_chance_and_two_are_a_broken_rule(block: Block) -> None:
+    bench: Any = Bench.__new__(Bench)
+    bench.grading, bench.case = SimpleNamespace(meetings=0), SimpleNamespace(name="tiny")
+    in_order = list(range(COUNT))
+    bench._expect_order(meeting(block, 5), in_order)
+    bench._expect_order(meeting(block, 6), in_order)
+    with pytest.raises(SubmissionFault) as stop:
+        bench._expect_order(meeting(block, 8), in_order)
+    assert stop.value.fault.rule is Rule.WORK_OUTSIDE_CALL
+
+
+@pytest.mark.parametrize("first", range(COUNT))
+def test_a_look_that_is_held_up_in_its_midst_convicts_nobody(block: Block, first: int) -> None:
+    """Calls run in turn, and some of them while one copy is under way."""
+    for held in range(COUNT - 1):
+        lookout = published(block, turned(COUNT, first))
+        calls = iter([write(block, i, 0, 1) for i in turned(COUNT, first)])
+        next(calls)()
+        pairs = lookout._pairs
+        read, pairs.held = pairs.read, False
+
+        def slow(aimed: Any, pairs: Any = pairs, held: int = held, calls: Any = calls) -> None:
+            pairs.read_some(aimed[: held + 1], 0)
+            if not pairs.held:
+                pairs.held = True
+                for _ in range(3):
+                    next(calls, lambda: None)()
+            pairs.read_some(aimed[held + 1 :], held + 1)
+
+        pairs.read = slow
+        lookout.watch(iter([True, True, False]).__next__)
+        for call in calls:
+            call()
+        pairs.read = read
+        block.probe()
+        block.collect()
+        assert not lookout.side_by_side()
+        assert lookout.meetings() <= 1
+
+
+def test_a_round_that_nobody_looked_at_has_no_meetings(block: Block) -> None:
+    lookout = published(block, list(range(COUNT)))
+    watch(lookout, [])
+    assert not lookout.meetings()
+    assert not lookout.side_by_side()
+
+
+def test_a_look_at_a_seam_reads_ends_and_the_starts_behind_them(block: Block) -> None:
+    in_order = list(range(COUNT))
+    lookout = published(block, in_order)
+    watch(lookout, in_turn(block, in_order)[: 4 * (COUNT - 2)])
+    for turn in (0, 2, 4):
+        lookout._read_seam(turn, 0)
+        ends, starts = lookout._words(block.lent, 0, lookout._places[turn : turn + 2])
+        assert lookout._rows[0, :-1].tolist() == ends[:-1].tolist()
+        assert lookout._rows[1, 1:].tolist() == starts[1:].tolist()
+        assert lookout._rows[0, -1] == lookout._blank[turn, -1]
+        assert lookout._rows[1, 0] == lookout._blank[turn + 1, 0]
+        assert lookout._furthest(1, turn + 1) == COUNT - 3
+
+
+@pytest.mark.parametrize("words", [1, 64, 1000, 4096, 1 << 16])
+@pytest.mark.parametrize("tensors", [1, 3])
+def test_the_places_of_a_seam_lie_in_outputs(words: int, tensors: int) -> None:
+    slots = [Slot(0, "int64", (words,), (1,)) for _ in range(tensors)]
+    layout = arrange([[(False, slots[0]), (True, [*slots])]] * 3)
+    block = Block(layout, 8, "cpu")
+    first = layout.sets[0][1]
+    assert isinstance(first, list)
+    block.written = [(slot.offset - block.head_bytes, slot.nbytes) for slot in first]
+    lookout = published(block, [0, 1, 2])
+    assert (len(lookout._places) > 3) is (words > 64)
+    for end, start in zip(*[iter(lookout._places[: lookout._singles])] * 2, strict=True):
+        for place in (start, end):
+            assert any(s.offset <= place < s.offset + s.nbytes for s in first)
+        assert start < end
+        assert lookout._set_bytes % (start + lookout._set_bytes - end) == 0
+    block.close()
 
 
 def test_whoever_fills_the_outputs_before_hides_nothing(block: Block) -> None:
     """Words that are no longer blank look begun; so they have to be finished, in their order."""
-    lookout = CpuLookout(block)
+    lookout = MemoryLookout(block)
     block.image.random_()
     block.ready(ORDER)
     outputs(block).fill_(7)  # by the runner, as soon as they are blank
@@ -136,11 +257,11 @@ def test_whoever_fills_the_outputs_before_hides_nothing(block: Block) -> None:
     assert lookout.has_begun(ORDER)
     outputs(block).fill_(9)  # again, now that the inputs are there
     watch(lookout, beside(block, ORDER))
-    assert lookout.side_by_side(ORDER)
+    assert lookout.side_by_side()
 
 
 def test_outputs_written_while_inputs_are_published_are_seen(block: Block) -> None:
-    lookout = CpuLookout(block)
+    lookout = MemoryLookout(block)
     block.image.random_()
     block.ready(ORDER)
     lookout.aim(ORDER)
@@ -197,7 +318,7 @@ def test_a_round_that_could_hardly_be_watched_is_known(
 ) -> None:
     lookout = Lookout.__new__(Lookout)
     lookout._looks, lookout._looked = 0, None
-    lookout._watched_us, lookout._reads = watched_us, reads
+    lookout._watched_us, lookout._turns = watched_us, [0] * reads
     assert lookout.was_blind(round_us) is blind
 
 
@@ -208,7 +329,7 @@ def test_a_long_gap_between_two_reads_is_not_watched(block: Block) -> None:
 
 
 def test_no_look_says_nothing() -> None:
-    nothing = torch.empty((0, 3), dtype=torch.bool)
+    nothing = np.empty((0, 3), dtype=np.bool_)
     assert not overlapped(nothing, nothing)
 
 
@@ -226,7 +347,7 @@ def test_a_word_of_a_running_call_may_be_written_late() -> None:
 
 
 def test_one_look_alone_proves_nothing() -> None:
-    """Its words were read at about one time, and in no order that we know."""
+    """Its words are of one place in every set."""
     assert not seen([U, W])
 
 
@@ -252,4 +373,4 @@ def test_honest_rounds_are_never_blamed(places: list[int], data: st.DataObject) 
     begun = [[at[c][p] < t for c in range(calls)] for p, t in zip(places, times, strict=False)]
     # A word may be scratch until its call ends.
     unfinished = [[at[c][-1] >= t for c in range(calls)] for t in times[: len(places)]]
-    assert not overlapped(torch.tensor(begun), torch.tensor(unfinished))
+    assert not overlapped(looks(*begun), looks(*unfinished))

@@ -278,7 +278,7 @@ def test_without_ncu_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_job_is_plain_data(tmp_path: Path) -> None:
     server, arena = lent(tmp_path)
     (tmp_path / "ncu").mkdir()
-    job = json.loads(json.dumps(ncu._job(server, tmp_path / "ncu")))
+    job = json.loads(json.dumps(ncu._job(server)))
     (values,) = Layout.from_json(job["layout"].encode()).sets
     assert values[2] == 3
     assert [slot.shape for slot in values[:2]] == [(8,), (8,)]  # type: ignore[union-attr]

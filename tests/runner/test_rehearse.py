@@ -72,7 +72,7 @@ def runs(pid: int) -> bool:
     return state not in "ZX"
 
 
-def wait_for(happened: Callable[[], bool], limit_s: float = 10) -> None:
+def wait_for(happened: Callable[[], bool], limit_s: float = 60) -> None:
     deadline = time.monotonic() + limit_s
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -213,17 +213,17 @@ def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> N
 def test_who_takes_too_long_is_waited_for_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearse, "LONGEST_S", 3.0)
+    monkeypatch.setattr(rehearse, "LONGEST_S", 8.0)
     rehearsal = start(sleep)
     rehearsal.begin(b"", tmp_path, request(cases=3))
     wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     start_s = time.monotonic()
     rehearsal.await_case(0)
-    assert time.monotonic() - start_s >= 3.0
+    assert time.monotonic() - start_s >= 8.0
     start_s = time.monotonic()
     for number in (0, 1, 2):
         rehearsal.await_case(number)
-    assert time.monotonic() - start_s < 2.5
+    assert time.monotonic() - start_s < 7.5
 
 
 def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
     wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     assert all(map(runs, pids))
     start_s = time.monotonic()
-    rehearsal.wait(2.0)
-    assert 2.0 <= time.monotonic() - start_s < 5.5  # of three that sleep, not thrice as long
+    rehearsal.wait(5.0)
+    assert 5.0 <= time.monotonic() - start_s < 14.5  # of three that sleep, not thrice as long
     assert not any(map(runs, pids))
 
 
@@ -243,7 +243,7 @@ def test_waiting_ends_with_the_last_of_them(start: Start, tmp_path: Path) -> Non
     rehearsal.begin(b"", tmp_path, request(cases=3))
     start_s = time.monotonic()
     rehearsal.wait(60)
-    assert time.monotonic() - start_s < 20
+    assert time.monotonic() - start_s < 50
 
 
 def test_those_that_never_had_a_job_end_too(start: Start) -> None:

@@ -59,6 +59,13 @@ class TestConformance:
         assert check(bench) == []
 
 
+def test_what_only_compiles_is_held_as_a_runner_is() -> None:
+    with Bench("docker", "none") as bench:
+        findings = list(conformance.run(bench, ["network", "files", "users", "kernel", "wire"]))
+    assert findings
+    assert [found for found in findings if not found.held] == []
+
+
 def unlimited(config: dict[str, Any]) -> None:
     config["Ulimits"] = []
 
@@ -216,7 +223,7 @@ def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
         container = judge.stdout.readline().strip()
         assert container
         judge.send_signal(number)
-        judge.wait(20)
+        judge.wait(40)
     with engine() as api:
         assert not api.containers(all=True, filters={"id": container})
 
@@ -382,7 +389,7 @@ def test_processors_are_shared_out_by_gpus(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(ours)))
     monkeypatch.setattr(host, "gpu_nodes", lambda: [Path("/dev/nvidia0")] * gpus)
     assert host.processors("cpu") == ours
-    assert host.processors("cuda") == share
+    assert host.processors("cuda") == host.processors("none") == share
     assert docker._nano_cpus({"CpuCfsQuota": True, "NCPU": ours}) == share * 10**9
     assert docker._nano_cpus({"CpuCfsQuota": False, "NCPU": ours}) is None
 
@@ -393,3 +400,5 @@ def test_a_runner_on_a_gpu_has_its_share_of_the_processors(tmp_path: Path) -> No
         ours = docker._host_config(api, image, LIMITS, "cuda", tmp_path)
         assert ours.get("NanoCpus") == docker._nano_cpus(api.info())
         assert not docker._host_config(api, image, LIMITS, "cpu", tmp_path).get("NanoCpus")
+        compiling = docker._host_config(api, image, LIMITS, "none", tmp_path)
+        assert compiling.get("NanoCpus") == ours.get("NanoCpus")

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import (
+    Device,
+    Ending,
+    Equipment,
+    Runner,
+    RunnerLimits,
+    Sandbox,
+    SandboxError,
+)
 from grader.sandbox.pool import Pool
 from grader.sandbox.process import ProcessSandbox
 
@@ -45,12 +53,14 @@ class Seen(Runner):
 
 
 class Watched(Sandbox):
-    """Remembers whom it started; a start waits for `gate` and fails with `error`."""
+    """Remembers whom it started, apart what compiles; a start waits for `gate` and fails with
+    `error`."""
 
     name = "watched"
 
     def __init__(self) -> None:
-        self.started: list[tuple[RunnerLimits, Device, Seen]] = []
+        self.started: list[tuple[RunnerLimits, Equipment, Seen]] = []
+        self.compilers: list[Seen] = []
         self.gate = threading.Event()
         self.gate.set()
         self.error: SandboxError | None = None
@@ -58,12 +68,15 @@ class Watched(Sandbox):
     def describe(self) -> str:
         return "watched (by a test)"
 
-    def start(self, limits: RunnerLimits, device: Device) -> Runner:
-        assert self.gate.wait(10)
+    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+        assert self.gate.wait(60)
         if self.error is not None:
             raise self.error
         runner = Seen()
-        self.started.append((limits, device, runner))
+        if device == "none":
+            self.compilers.append(runner)
+        else:
+            self.started.append((limits, device, runner))
         return runner
 
     def runner(self, index: int) -> Seen:
@@ -90,6 +103,7 @@ def pool(sandbox: Watched) -> Iterator[Pool]:
         yield pool
     assert not [t for t in threading.enumerate() if t.name.startswith("grade-pool")]
     assert all(runner.ending for _, _, runner in sandbox.started)
+    assert all(runner.ending for runner in sandbox.compilers)
 
 
 def test_it_goes_by_the_inner_name(pool: Pool) -> None:
@@ -124,6 +138,57 @@ def test_two_may_wait(sandbox: Watched) -> None:
         pool.start(LIMITS, "cpu").stop()
         until(lambda: len(sandbox.started) == 3)
     assert all(runner.ending for _, _, runner in sandbox.started)
+
+
+def test_what_compiles_waits_too_and_the_next_one_for_the_runners_end(
+    pool: Pool, sandbox: Watched
+) -> None:
+    until(lambda: len(sandbox.compilers) == 1)
+    runner = pool.start(LIMITS, "cpu")
+    compiler = pool.start(LIMITS, "none")
+    assert compiler.channel is sandbox.compilers[0].channel
+    compiler.stop()
+    time.sleep(0.05)
+    assert len(sandbox.compilers) == 1, "nothing starts beside a grading"
+    runner.stop()
+    until(lambda: len(sandbox.compilers) == 2)
+    with pool.start(LIMITS, "none") as compiler:
+        assert compiler.channel is sandbox.compilers[1].channel
+
+
+def test_who_compiles_nothing_leaves_it_waiting(pool: Pool, sandbox: Watched) -> None:
+    for _ in range(3):
+        pool.start(LIMITS, "cpu").stop()
+    sandbox.runner(3)
+    time.sleep(0.05)
+    assert [compiler.ending for compiler in sandbox.compilers] == [None]
+
+
+def test_a_compiler_that_ends_last_is_replaced_all_the_same(pool: Pool, sandbox: Watched) -> None:
+    with pool.start(LIMITS, "none"):
+        pool.start(LIMITS, "cpu").stop()
+        until(lambda: len(sandbox.compilers) == 2)
+    time.sleep(0.05)
+    assert [compiler.ending is None for compiler in sandbox.compilers] == [False, True]
+
+
+def test_what_compiles_starts_cold_for_other_limits(pool: Pool, sandbox: Watched) -> None:
+    until(lambda: len(sandbox.compilers) == 1)
+    with pool.start(OTHER, "none") as compiler:
+        assert compiler.channel is sandbox.compilers[1].channel
+    assert sandbox.compilers[0].ending is None
+
+
+def test_what_is_not_refilled_starts_each_later_one_when_it_is_asked_for(sandbox: Watched) -> None:
+    with Pool(sandbox, LIMITS, "cpu", refill=False) as pool:
+        first = sandbox.runner(0)
+        with pool.start(LIMITS, "cpu") as runner:
+            assert runner.channel is first.channel
+        time.sleep(0.05)
+        assert len(sandbox.started) == 1
+        pool.start(LIMITS, "cpu").stop()
+        assert len(sandbox.started) == 2
+    assert not sandbox.compilers
 
 
 @pytest.mark.parametrize(("limits", "device"), [(OTHER, "cpu"), (LIMITS, "cuda")])
@@ -205,7 +270,7 @@ def test_a_real_container_is_warm_and_leaves_nothing() -> None:
         pool.start(LIMITS, "cpu").stop()
         with pool.start(LIMITS, "cpu") as runner:
             assert runner.poll() is None
-            assert len(containers(os.getpid())) == 1
+            until(lambda: len(containers(os.getpid())) == 2)  # with what compiles
     assert containers(os.getpid()) == set()
 
 
@@ -244,9 +309,9 @@ def test_nothing_is_left_behind(module: str, sandbox: str, number: signal.Signal
         found = find(process.pid)
         if number is not None:
             process.send_signal(number)
-        assert process.wait(30) == (128 + number if number else 0)
+        assert process.wait(40) == (128 + number if number else 0)
     if number is not None:
-        assert len(found) == 1, "the one that was taken"
+        assert found, "the one that was taken; what compiles may have started too"
     if module == "process":
         until(lambda: not any(Path("/proc", pid).exists() for pid in found))
     assert find(process.pid) == set()

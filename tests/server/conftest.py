@@ -72,7 +72,7 @@ class Server:
         """End it, once or again."""
         self._hub.close()
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(60)
 
 
 @dataclass

@@ -84,7 +84,7 @@ def test_one_poller_serves_everyone_and_stops_with_the_last(world: World) -> Non
     assert hub.pollers == 1
     world.grade()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert ended == ["done"] * 5
     while hub.listeners or hub.pollers:
         pass

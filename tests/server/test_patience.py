@@ -41,7 +41,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         time.sleep(0.01)
     yield int(server.servers[0].sockets[0].getsockname()[1])
     server.should_exit = True
-    thread.join(20)
+    thread.join(60)
 
 
 @pytest.fixture

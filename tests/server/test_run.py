@@ -89,7 +89,7 @@ def serving(folder: Path, *options: str) -> Iterator[Process]:
         deadline = time.monotonic() + 30
         while True:
             try:
-                health = httpx.get(f"{url}/healthz", timeout=5)
+                health = httpx.get(f"{url}/healthz", timeout=30)
                 break
             except httpx.TransportError:
                 assert time.monotonic() < deadline
@@ -192,7 +192,7 @@ def test_listeners_are_let_go_at_the_end(tmp_path: Path) -> None:
             started = time.monotonic()
             server.popen.send_signal(signal.SIGTERM)
             list(lines)
-        assert server.popen.wait(30) == 0
+        assert server.popen.wait(60) == 0
         assert time.monotonic() - started < 10
 
 
@@ -263,11 +263,11 @@ def working(server: Process) -> Iterator[Worker]:
 
 def claim(source: RemoteLedger) -> Lease | None:
     digests = {"softmax": Problem.load(ROOT / "problems/softmax").digest}
-    return source.claim("host", lease_s=30, problems=digests, gpu=None, languages=None)
+    return source.claim("host", lease_s=600, problems=digests, gpu=None, languages=None)
 
 
 def answer(server: Process, path: str = "/healthz") -> httpx.Response:
-    return httpx.get(f"{server.url}{path}", timeout=10)
+    return httpx.get(f"{server.url}{path}", timeout=30)
 
 
 def told_to_stop(server: Process) -> None:
@@ -293,13 +293,12 @@ def test_a_server_that_stops_waits_for_the_workers_that_pull(
         time.sleep(2)
         assert server.popen.poll() is None
         assert worker.source.finish(worker.lease, worker.report(make_report)) == 1
-        assert server.popen.wait(10) == 0
+        assert server.popen.wait(50) == 0
 
 
 @pytest.mark.parametrize("how", ["a job given back", "a second signal", "time is over"])
 def test_what_else_ends_the_wait(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if how == "time is over":
-        monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "3")  # 60 else
+    monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "3" if how == "time is over" else "600")
     with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
         started = time.monotonic()
         told_to_stop(server)
@@ -307,7 +306,7 @@ def test_what_else_ends_the_wait(tmp_path: Path, how: str, monkeypatch: pytest.M
             assert worker.source.give_back(worker.lease)
         elif how == "a second signal":
             server.popen.send_signal(signal.SIGINT)
-        assert server.popen.wait(30) == 0
+        assert server.popen.wait(60) == 0
         assert how != "time is over" or time.monotonic() - started >= 3
 
 
@@ -343,11 +342,11 @@ def test_slots_of_this_machine_are_waited_for(services: Services, how: str) -> N
     statuses: list[int] = []
 
     def tell() -> None:
-        statuses.append(httpx.get(url, timeout=20).status_code)
+        statuses.append(httpx.get(url, timeout=60).status_code)
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: idle.drains)
         time.sleep(0.5)
-        statuses.append(httpx.get(url, timeout=20).status_code)
+        statuses.append(httpx.get(url, timeout=60).status_code)
         if how == "what runs ends":
             idle.finish()
         else:
@@ -377,12 +376,12 @@ def test_open_requests_are_answered_unless_told_a_third_time(
                 b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
             )
             # Answered while the other one waits for its body, so that one has come, too.
-            httpx.get(f"http://127.0.0.1:{address[1]}/healthz", timeout=20)
+            httpx.get(f"http://127.0.0.1:{address[1]}/healthz", timeout=60)
             for _ in range(signals):
                 os.kill(os.getpid(), signal.SIGTERM)
                 told.append(time.monotonic())
                 time.sleep(0.5)
-            ended.wait(20)
+            ended.wait(60)
 
     ended = threading.Event()
     thread = threading.Thread(target=tell)

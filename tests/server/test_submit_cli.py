@@ -322,7 +322,7 @@ def test_a_server_that_is_started_anew(grade: Grade, world: World) -> None:
         world.server.stop()
         anew = replace(world.services, hub=Hub(world.services.ledger, 0.02, 10, 10))
         with Server(anew, port), Grader(world):
-            done.wait(20)
+            done.wait(60)
 
     done = threading.Event()
     thread = threading.Thread(target=restart)

@@ -307,7 +307,8 @@ def test_a_dispatcher_over_http(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     engine = FakeEngine(1, "cuda", H100)
     folders = {"softmax": world.problem.folder}
-    dispatcher = Dispatcher(remote, engine, folders, "host", "http", tick_s=0.01)
+    times = {"tick_s": 0.01, "lease_s": 1800.0}  # its end is not what anything comes about by
+    dispatcher = Dispatcher(remote, engine, folders, "host", "http", **times)
     dispatcher.start()
     engine.tell("load")
     until(lambda: job(world).progress == Progress("load"))

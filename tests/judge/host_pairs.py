@@ -1,0 +1,60 @@
+"""What reads host memory the way that the copy engine reads a device's, but for its speed."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grader.judge.block import Block
+from grader.judge.lookout import BEFORE, MOST_READS, Lookout
+
+Words = npt.NDArray[np.int64]
+
+
+def host_words(address: int, *axes: tuple[int, int]) -> Words:
+    """Words of host memory as they are and become; each axis has so many, so many bytes apart."""
+    span = 8 + sum((count - 1) * apart for count, apart in axes)
+    memory = (ctypes.c_char * span).from_address(address)
+    counts, strides = zip(*axes, strict=True)
+    return np.ndarray(counts, np.int64, memoryview(memory), 0, strides)
+
+
+def words_at(block: Block, place: int) -> Words:
+    """The word at this place of every set of a block in host memory."""
+    each = block.tail_bytes // block.count
+    return host_words(block.lent.data_ptr() + place, (block.count, each))
+
+
+class MemoryLookout(Lookout):
+    """Over a block in host memory."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._set_bytes = block.tail_bytes // block.count
+        self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
+        self._rows = np.zeros((MOST_READS + 2 * BEFORE, block.count), dtype=np.int64)
+        self._pairs: Any = HostPairs(block.count - 1)
+
+    def _read(self, places: list[int], row: int) -> None:
+        for i, place in enumerate(places):
+            self._rows[row + i] = words_at(self._block, place)
+
+
+class HostPairs:
+    """Reads pairs of words."""
+
+    def __init__(self, count: int) -> None:
+        self.found = np.zeros((count, 2), dtype=np.int64)
+
+    def aim(self, address: int, step_bytes: int, pitch_bytes: int) -> Words:
+        assert pitch_bytes % step_bytes == 0
+        return host_words(address, (len(self.found), pitch_bytes), (2, step_bytes))
+
+    def read(self, aimed: Words) -> None:
+        self.read_some(aimed, 0)
+
+    def read_some(self, aimed: Words, first: int) -> None:
+        self.found[first : first + len(aimed)] = aimed

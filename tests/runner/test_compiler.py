@@ -1,0 +1,155 @@
+"""What compiles in a sandbox of its own, with an nvcc that does as told, and the library's way."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from grader.runner import compiler
+from grader.runner.load import LoadError
+from grader.wire import Reply, Status, fixed_memory, receive_reply, sealed_memory, send_request
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOM = 4096
+SOURCE = b"__global__ void nothing() {}\n"
+Nvcc = Callable[[str], None]
+
+
+@pytest.fixture
+def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nvcc:
+    """Puts a shell script in the place of nvcc; `$out` is what it is to write."""
+    monkeypatch.setenv("GRADE_JIT", str(tmp_path / "jit"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    for folder in ("jit", "bin"):
+        (tmp_path / folder).mkdir()
+
+    def write(script: str) -> None:
+        program = tmp_path / "bin" / "nvcc"
+        program.write_text(f"#!/bin/sh\nout={tmp_path}/jit/submission.so\n{script}\n")
+        program.chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    fd = fixed_memory("library", ROOM)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def ask() -> Iterator[Callable[..., Reply]]:
+    """Asks a server that runs in a thread."""
+    judge, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    thread = threading.Thread(target=compiler.serve, args=(far,), daemon=True)
+    thread.start()
+
+    def asked(kind: str, fds: tuple[int, ...] = (), **request: object) -> Reply:
+        send_request(judge, {"kind": kind, "sequence": 7, **request}, fds)
+        reply = receive_reply(judge, 20)
+        assert reply.sequence == 7
+        return reply
+
+    yield asked
+    judge.close()
+    thread.join(60)
+    assert not thread.is_alive(), "it serves on although the judge has hung up"
+    far.close()
+
+
+def compiled(ask: Callable[..., Reply], memory: int) -> Reply:
+    source = sealed_memory("source", SOURCE)
+    try:
+        flags = ["-gencode", "arch=compute_90a,code=sm_90a"]
+        return ask("compile", (source, memory), source_bytes=len(SOURCE), nvcc_flags=flags)
+    finally:
+        os.close(source)
+
+
+def test_it_tells_the_version(ask: Callable[..., Reply], nvcc: Nvcc) -> None:
+    assert ask("hello").text == "none"
+    nvcc("echo Cuda compilation tools, release 13.0, V13.0.88")
+    assert ask("hello").text == "13.0"
+
+
+def test_the_library_goes_through_lent_memory(
+    ask: Callable[..., Reply], nvcc: Nvcc, memory: int, tmp_path: Path
+) -> None:
+    nvcc('echo "$@" >$out; cat $(dirname $out)/submission.cu >>$out')
+    assert compiled(ask, memory) == Reply(7, Status.OK)
+    library = compiler.take_library(memory)
+    assert b"--shared" in library
+    assert b"sm_90a" in library
+    assert library.endswith(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo $out: note; echo submission.cu: error: no x; exit 1", "nvcc: submission.cu: error"),
+        ("exit 4", "nvcc: nvcc ended with status 4"),
+        (f"head -c {ROOM} /dev/zero >$out", "has 4,096 bytes; no more than 4,088 are taken"),
+    ],
+)
+def test_what_does_not_compile(
+    ask: Callable[..., Reply], nvcc: Nvcc, memory: int, script: str, words: str
+) -> None:
+    nvcc(script)
+    reply = compiled(ask, memory)
+    assert reply.status is Status.COMPILE_ERROR
+    assert words in reply.text
+    with pytest.raises(LoadError, match="no library"):
+        compiler.take_library(memory)
+
+
+def test_what_the_compiler_said_is_shown(
+    ask: Callable[..., Reply], nvcc: Nvcc, memory: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nvcc("echo a warning; echo an error; exit 1")
+    compiled(ask, memory)
+    assert capfd.readouterr().err == "a warning\nan error\n"
+    nvcc("yes error | head -c 200000; exit 1")
+    compiled(ask, memory)
+    assert len(capfd.readouterr().err) == compiler.OUTPUT_BYTES
+
+
+def test_whatever_else_goes_wrong_is_told(
+    ask: Callable[..., Reply], nvcc: Nvcc, memory: int
+) -> None:
+    assert compiled(ask, memory).text.startswith("FileNotFoundError")
+    nvcc("exit 0")
+    assert compiled(ask, memory).status is Status.RUNTIME_ERROR
+    assert ask("no such thing").status is Status.RUNTIME_ERROR
+    assert ask("compile").status is Status.RUNTIME_ERROR
+
+
+@pytest.mark.parametrize("length", [0, ROOM - 7, 1 << 63, (1 << 64) - 1])
+def test_a_length_that_cannot_be(memory: int, length: int) -> None:
+    os.pwrite(memory, length.to_bytes(8, "little"), 0)
+    with pytest.raises(LoadError, match="no library"):
+        compiler.take_library(memory)
+
+
+def test_a_library_may_fill_its_memory(memory: int, tmp_path: Path) -> None:
+    file = tmp_path / "full.so"
+    file.write_bytes(os.urandom(ROOM - 8))
+    compiler.put_library(memory, file)
+    assert compiler.take_library(memory) == file.read_bytes()
+
+
+def test_it_imports_no_torch() -> None:
+    code = (
+        "import sys, grader.runner.__main__, grader.runner.compiler; print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
