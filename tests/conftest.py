@@ -40,6 +40,16 @@ def _missing(marker: str) -> str | None:
     return None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal the tests to processes beside each other: by file, and to one what needs the engine.
+
+    Tests of the engine look at what others leave in it, and those of a GPU at its clock.
+    """
+    for item in items:
+        shares = item.get_closest_marker("docker") or item.get_closest_marker("cuda")
+        item.add_marker(pytest.mark.xdist_group("machine" if shares else str(item.path)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in ("docker", "cuda", "nvcc", "postgres", "chromium"):
         if item.get_closest_marker(marker) is None:

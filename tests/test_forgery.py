@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from benchmarks.forgery import (
 )
 from grader.judge import clock
 from grader.report import CaseResult, Report, Rule, Verdict
+from tests.waiting import until
 
 HONEST = Honest(60.0, {"small": 12.0, "large": 300.0})
 
@@ -157,9 +157,7 @@ def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:
 
     def tried(name: str, tries: int) -> list[Try]:
         if name == "b.py":  # the last: a row for each file so far comes without it
-            deadline = time.monotonic() + 20
-            while not (out.exists() and len(out.read_text().splitlines()) == 2):
-                assert time.monotonic() < deadline
+            until(lambda: out.exists() and len(out.read_text().splitlines()) == 2)
         return list(tries_of(partial(next, iter(reports[name])), tries))
 
     names = {"a.py": "honest.py", "b.py": "honest.py"}

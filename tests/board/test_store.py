@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from grader.board import Board, BoardError, default_url
 from grader.board.database import explained
 from grader.report import Report
+from tests.waiting import PATIENCE_S
 
 H100 = "NVIDIA H100 80GB HBM3"
 DIGEST = "d" * 64
@@ -154,7 +155,7 @@ def test_processes_may_record_at_once(tmp_path: Path, make_report: MakeReport) -
         recorder.stdin.close()
         recorder.stdin = None
     for recorder in recorders:
-        _, errors = recorder.communicate(timeout=60)
+        _, errors = recorder.communicate(timeout=PATIENCE_S)
         assert (recorder.returncode, errors) == (0, "")
     board = Board.open(url)
     assert board.count("softmax") == 60

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 SOFTMAX = ROOT / "submissions" / "softmax"
 SLEEPER = "import time\n\n\ndef softmax(x, out):\n    time.sleep(600)\n"
@@ -33,7 +35,7 @@ def start(tmp_path: Path, *args: object) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
@@ -79,7 +81,7 @@ def test_a_board_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, san
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("grade: ")
@@ -92,7 +94,7 @@ def test_a_board_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, san
 
 def _wait_for_runners(process: subprocess.Popen[str]) -> list[int]:
     """The children of a grading once one has been there for a while, in which it loads torch."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         files = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
         children = [int(child) for file in files for child in file.read_text().split()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,8 +12,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.fleet.fake import ROOT, until
+from tests.fleet.fake import ROOT
 from tests.fleet.test_local import alive, below
+from tests.waiting import PATIENCE_S, until
 
 OBJECT_STORE_BYTES = 80_000_000
 ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
@@ -26,9 +28,7 @@ class Cluster:
 
     def __init__(self, folder: str, *gpus: str) -> None:
         first, second = gpus or ("", "")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.folder = Path(folder)
         """Where everything lies that its nodes write."""
@@ -72,7 +72,7 @@ class Cluster:
         for node in reversed(self._nodes):
             node.terminate()
         for node in self._nodes:
-            node.wait(120)
+            node.wait(PATIENCE_S)
         for pid in filter(alive, processes):
             os.kill(pid, signal.SIGKILL)
 
@@ -105,6 +105,15 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:  # it has just ended
         return b""
+
+
+def free_port() -> int:
+    """One that nobody else here is given meanwhile: Linux gives out those from 32768 on."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def accepts(port: int) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,6 +18,7 @@ from grader.judge.record import Device
 from grader.problem import Problem
 from grader.report import Report
 from grader.sandbox.owner import own_folder
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = Problem.load(ROOT / "problems/softmax")
@@ -32,13 +31,6 @@ def patient(folder: Path) -> Problem:
     with (made / "problem.yaml").open("a") as file:
         file.write("\nlimits: {call_s: 500}\n")
     return Problem.load(made)
-
-
-def until(holds: Callable[[], object], limit_s: float = 240) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
 
 
 class FakeEngine(Engine):

@@ -21,7 +21,8 @@ from grader.fleet.local import LocalEngine
 from grader.judge import Progress
 from grader.report import Report, Verdict
 from tests.fleet.conftest import Clock, a_submission
-from tests.fleet.fake import PROBLEM, ROOT, Away, FakeEngine, until
+from tests.fleet.fake import PROBLEM, ROOT, Away, FakeEngine
+from tests.waiting import until
 
 MakeReport = Callable[..., Report]
 LEASE_S = 1800.0

@@ -17,7 +17,8 @@ from grader.fleet.engine import NoSlot, Outcome, Slot, Task
 from grader.fleet.local import LocalEngine
 from grader.judge import Progress
 from grader.report import Report, Verdict
-from tests.fleet.fake import PROBLEM, ROOT, until
+from tests.fleet.fake import PROBLEM, ROOT
+from tests.waiting import PATIENCE_S, until
 
 SUBMISSIONS = ROOT / "submissions/softmax"
 
@@ -85,7 +86,7 @@ def submit(
     engine: LocalEngine, task: Task, on_progress: Callable[[Progress], None] | None = None
 ) -> None:
     """Wait for a slot, as any caller has to."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return engine.submit(task, on_progress)
@@ -94,7 +95,7 @@ def submit(
             time.sleep(0.01)
 
 
-def outcome(engine: LocalEngine, limit_s: float = 240) -> Outcome:
+def outcome(engine: LocalEngine, limit_s: float = PATIENCE_S) -> Outcome:
     (found,) = engine.poll(limit_s)
     return found
 
@@ -343,7 +344,7 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         under_way = threading.Event()
         endless = real(2, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
-        assert under_way.wait(240)
+        assert under_way.wait(PATIENCE_S)
         processes, boxes = below(os.getpid()), containers()
         assert len(boxes) == 2 * (sandbox == "docker")  # the runner's, and one that could compile
         (slot,) = [pid for pid in processes if b"grader.fleet.slot" in command_line(pid)]
@@ -370,7 +371,7 @@ def test_cancel_of_a_real_grading() -> None:
         under_way = threading.Event()
         endless = real(1, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
-        assert under_way.wait(240)
+        assert under_way.wait(PATIENCE_S)
         processes = below(os.getpid())
         assert engine.cancel(1)
         submit(engine, task(2, digest="0" * 64))

@@ -25,6 +25,7 @@ from grader.fleet.schema import jobs
 from grader.report import Report
 from grader.server.shelf import Shelf
 from tests.fleet.conftest import Clock, hand_in
+from tests.waiting import PATIENCE_S
 
 MakeReport = Callable[..., Report]
 JOBS = 300
@@ -40,7 +41,7 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def output(process: subprocess.Popen[str]) -> Any:
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
     return json.loads(out)
 

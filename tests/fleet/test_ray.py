@@ -19,7 +19,8 @@ from grader.fleet.engine import Slot
 from grader.report import Verdict
 from grader.submission import Submission
 from tests.fleet.cluster import ENVIRONMENT, Cluster
-from tests.fleet.fake import PROBLEM, ROOT, until
+from tests.fleet.fake import PROBLEM, ROOT
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -115,7 +116,8 @@ from dataclasses import replace
 from grader.fleet.engine import NoSlot, Task
 from grader.fleet.ray import RayEngine
 from grader.report import Verdict
-from tests.fleet.fake import PROBLEM, ROOT, until
+from tests.fleet.fake import PROBLEM, ROOT
+from tests.waiting import until
 from tests.fleet.cluster import slots_in
 
 def task(number, file, **changes):

@@ -16,7 +16,8 @@ from grader.fleet.slot import ORDER_BYTES, SOURCE_BYTES, Bench, Order, Ready, Wo
 from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox.base import Equipment, Runner, RunnerLimits, Sandbox, SandboxError
-from tests.fleet.fake import PROBLEM, ROOT, patient, until
+from tests.fleet.fake import PROBLEM, ROOT, patient
+from tests.waiting import PATIENCE_S, until
 
 SUBMISSIONS = ROOT / "submissions/softmax"
 
@@ -129,7 +130,9 @@ def test_nothing_is_left_of_it(slot: Slot, tmp_path: Path, way: str, busy: bool)
         slot.process.stdin.close()
     else:
         slot.process.send_signal(signal.SIGTERM if way == "sigterm" else signal.SIGKILL)
-    assert slot.process.wait(60) == (-signal.SIGKILL if way == "sigkill" else 128 + signal.SIGTERM)
+    assert slot.process.wait(PATIENCE_S) == (
+        -signal.SIGKILL if way == "sigkill" else 128 + signal.SIGTERM
+    )
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in found))
 
 
@@ -137,7 +140,7 @@ def test_an_order_without_end_ends_it(slot: Slot) -> None:
     with pytest.raises(BrokenPipeError):
         for _ in range(0, 2 * ORDER_BYTES, 1 << 20):
             slot.tell(b"x" * (1 << 20))
-    assert slot.process.wait(60) == 128 + signal.SIGTERM
+    assert slot.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
 
 
 def test_options_are_checked() -> None:

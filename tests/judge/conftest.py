@@ -30,7 +30,7 @@ tolerances:
   fp32: {atol: 1.0e-6, rtol: 1.0e-5, rel_l2: 1.0e-5}
   fp16: {atol: 1.0e-4, rtol: 1.0e-2, rel_l2: 1.0e-2}
 cost: {bytes: "3 * n * itemsize", flops: "2 * n"}
-limits: {load_s: 20, call_s: 3, total_s: 60, source_bytes: 10000}
+limits: {load_s: 200, call_s: 100, total_s: 300, source_bytes: 10000}
 tests:
   - {name: one, params: {n: 1, dtype: fp32}}
   - {name: many, params: {n: 1000, dtype: fp32}}

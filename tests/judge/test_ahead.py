@@ -23,6 +23,7 @@ from grader.sandbox.base import (
     SandboxError,
 )
 from tests.sandbox.test_pool import Seen
+from tests.waiting import PATIENCE_S
 
 PROBLEM = Problem.load(Path(__file__).resolve().parents[2] / "problems" / "softmax")
 LIMITS = RunnerLimits.of(PROBLEM.spec.limits)
@@ -64,7 +65,7 @@ def of_no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_it_starts_unasked_and_is_taken_once(sandbox: Stills, device: Device) -> None:
     with ahead(sandbox, PROBLEM, device) as started:
-        assert sandbox.asked.wait(60)
+        assert sandbox.asked.wait(PATIENCE_S)
         with exclusive(device), started.start(LIMITS, device) as runner:
             assert runner.channel is sandbox.runners[0].channel
         assert len(sandbox.runners) == 1, "no other starts for nobody"
@@ -75,7 +76,7 @@ def test_it_starts_unasked_and_is_taken_once(sandbox: Stills, device: Device) ->
 
 def test_what_nobody_takes_is_ended(sandbox: Stills) -> None:
     with pytest.raises(ValueError, match="no board"), ahead(sandbox, PROBLEM, "cpu"):
-        assert sandbox.asked.wait(60)
+        assert sandbox.asked.wait(PATIENCE_S)
         raise ValueError("no board")
     assert all(runner.ending for runner in sandbox.runners)
 

@@ -22,6 +22,7 @@ from grader.submission import Submission
 from grader.wire import Reply, Status, receive_request, send_reply
 from tests.judge.conftest import SPEC, WriteProblem
 from tests.judge.test_session import Script, ScriptedRunner, answer
+from tests.waiting import PATIENCE_S
 
 CUDA = Submission("kernel.cu", "cuda", b"int main( {")
 
@@ -43,7 +44,7 @@ class Scripted(Sandbox):
 
     def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
         assert device == "none"
-        assert self.gate.wait(60)
+        assert self.gate.wait(PATIENCE_S)
         if self.error:
             raise self.error
         self.started.append(Stoppable(self.script, self.ending))
@@ -118,7 +119,7 @@ def writes(sock: socket.socket) -> None:
 
 @pytest.fixture
 def problem(write_problem: WriteProblem) -> Problem:
-    return write_problem(spec=SPEC.replace("load_s: 20", "load_s: 0.4"))
+    return write_problem(spec=SPEC.replace("load_s: 200", "load_s: 0.4"))
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +153,7 @@ def test_it_begins_at_once(problem: Problem) -> None:
         replied.set()
 
     with compiling(problem, CUDA, Scripted(greeted(script)), "cpu"):
-        assert replied.wait(60)
+        assert replied.wait(PATIENCE_S)
 
 
 def test_what_is_not_cuda_needs_no_sandbox(problem: Problem) -> None:

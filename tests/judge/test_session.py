@@ -16,6 +16,7 @@ from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict
 from grader.sandbox.base import Ending, Runner, SandboxError
 from grader.wire import Reply, Status, WireError, receive_request, send_reply
+from tests.waiting import PATIENCE_S, until
 
 Script = Callable[[socket.socket], None]
 
@@ -128,7 +129,7 @@ def test_a_second_reply_is_abuse(fault_of: Callable[..., Fault]) -> None:
 
 def test_a_reply_before_the_request_is_abuse() -> None:
     with ScriptedRunner(lambda s: send_reply(s, Reply(1, Status.OK))) as runner:
-        runner.thread.join(5)
+        runner.thread.join(PATIENCE_S)
         with pytest.raises(SubmissionFault) as caught:
             Session(runner, 5).ask("call", {}, 1, "the call")
     assert "nobody asked for" in caught.value.fault.reason
@@ -229,11 +230,9 @@ def test_the_whole_gradings_limit_holds_where_every_reply_comes_at_once() -> Non
     with ScriptedRunner(answer) as runner:
         session = Session(runner, total_s=0.3)
         sequence = session.send("call", {}, "the call")
-        deadline = time.monotonic() + 20
-        while not session.has_reply():
-            assert time.monotonic() < deadline
+        until(session.has_reply)
         time.sleep(0.4)
         with pytest.raises(SubmissionFault) as caught:
-            session.take(sequence, 20, "the call")
+            session.take(sequence, PATIENCE_S, "the call")
     assert caught.value.fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
     assert "the whole grading" in caught.value.fault.reason

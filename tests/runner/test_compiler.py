@@ -15,6 +15,7 @@ import pytest
 from grader.runner import compiler
 from grader.runner.load import LoadError
 from grader.wire import Reply, Status, fixed_memory, receive_reply, sealed_memory, send_request
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOM = 4096
@@ -54,13 +55,13 @@ def ask() -> Iterator[Callable[..., Reply]]:
 
     def asked(kind: str, fds: tuple[int, ...] = (), **request: object) -> Reply:
         send_request(judge, {"kind": kind, "sequence": 7, **request}, fds)
-        reply = receive_reply(judge, 20)
+        reply = receive_reply(judge, PATIENCE_S)
         assert reply.sequence == 7
         return reply
 
     yield asked
     judge.close()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive(), "it serves on although the judge has hung up"
     far.close()
 

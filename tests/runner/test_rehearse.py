@@ -22,6 +22,7 @@ import pytest
 from grader.arena import Slot, pack, tensor_like
 from grader.runner import rehearse
 from grader.runner.rehearse import MOST, Rehearsal
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 ESCAPED = 99
@@ -72,13 +73,6 @@ def runs(pid: int) -> bool:
     return state not in "ZX"
 
 
-def wait_for(happened: Callable[[], bool], limit_s: float = 60) -> None:
-    deadline = time.monotonic() + limit_s
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def request(cases: int) -> dict[str, Any]:
     return {"entry": "f", "roles": ["in"], "cases": [{}] * cases}
 
@@ -100,7 +94,7 @@ def sleep(folder: Path, number: int) -> None:
     time.sleep(600)
 
 
-def until(name: str) -> Job:
+def lasts_until(name: str) -> Job:
     """A job that lasts until there is a file of this name and the case's number."""
 
     def job(folder: Path, number: int) -> None:
@@ -123,40 +117,40 @@ def test_every_case_is_taken_once_by_whoever_is_free(start: Start, tmp_path: Pat
     rehearsal = start(note)
     pids = pids_of(rehearsal)
     rehearsal.begin(b"def f(x): ...", tmp_path, request(cases=8))
-    rehearsal.wait(20)
+    rehearsal.wait(PATIENCE_S)
     assert sorted(done(tmp_path)) == list(range(8))
     assert not any(map(runs, pids))
 
 
 def test_they_are_begun_in_their_order(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(until("go"))
+    rehearsal = start(lasts_until("go"))
     rehearsal.begin(b"", tmp_path, request(cases=5))
-    wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     assert {file.name for file in tmp_path.glob("begun*")} == {"begun0", "begun1", "begun2"}
     (tmp_path / "go1").touch()
-    wait_for((tmp_path / "begun3").exists)
+    until((tmp_path / "begun3").exists)
     assert not (tmp_path / "begun4").exists()
 
 
 def test_there_may_be_fewer_cases_than_processes(start: Start, tmp_path: Path) -> None:
     rehearsal = start(note)
     rehearsal.begin(b"", tmp_path, request(cases=1))
-    rehearsal.wait(20)
+    rehearsal.wait(PATIENCE_S)
     assert done(tmp_path) == [0]
 
 
 def test_there_may_be_more_cases_than_the_queue_holds(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(until("go"))
+    rehearsal = start(lasts_until("go"))
     start_s = time.monotonic()
     rehearsal.begin(b"", tmp_path, request(cases=5000))
     assert time.monotonic() - start_s < 5
-    wait_for((tmp_path / "begun2").exists)
+    until((tmp_path / "begun2").exists)
 
 
 def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(until("go"))
+    rehearsal = start(lasts_until("go"))
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     threading.Timer(0.3, (tmp_path / "go1").touch).start()
     rehearsal.await_case(1)
     assert (tmp_path / "go1").exists()
@@ -164,11 +158,11 @@ def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) 
 
 def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path) -> None:
     """Neither one that has not begun, nor one that is done, nor one that nobody knows."""
-    rehearsal = start(until("go"))
+    rehearsal = start(lasts_until("go"))
     rehearsal.begin(b"", tmp_path, request(cases=5))
-    wait_for(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     (tmp_path / "go0").touch()
-    wait_for((tmp_path / "begun3").exists)
+    until((tmp_path / "begun3").exists)
     start_s = time.monotonic()
     for number in (0, 4, 99):
         rehearsal.await_case(number)
@@ -188,7 +182,7 @@ def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Pa
     def slowly(message: bytes, flags: int) -> int:
         sent.append(send(message, flags))
         if len(sent) == 20:
-            wait_for(lambda: not any(map(runs, before)))
+            until(lambda: not any(map(runs, before)))
         return sent[-1]
 
     rehearsal._queue = SimpleNamespace(  # type: ignore[assignment]
@@ -202,7 +196,7 @@ def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Pa
 def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> None:
     rehearsal = start(sleep)
     rehearsal.begin(b"", tmp_path, request(cases=1))
-    wait_for((tmp_path / "asleep0").exists)
+    until((tmp_path / "asleep0").exists)
     for pid in pids_of(rehearsal):
         os.kill(pid, 9)
     start_s = time.monotonic()
@@ -216,7 +210,7 @@ def test_who_takes_too_long_is_waited_for_once(
     monkeypatch.setattr(rehearse, "LONGEST_S", 8.0)
     rehearsal = start(sleep)
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
+    until(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     start_s = time.monotonic()
     rehearsal.await_case(0)
     assert time.monotonic() - start_s >= 8.0
@@ -230,7 +224,7 @@ def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
     rehearsal = start(sleep)
     pids = pids_of(rehearsal)
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    wait_for(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
+    until(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     assert all(map(runs, pids))
     start_s = time.monotonic()
     rehearsal.wait(5.0)
@@ -273,10 +267,10 @@ def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
     rehearsal = start(fail)
     pids = pids_of(rehearsal)
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    wait_for(lambda: not any(map(runs, pids)))
+    until(lambda: not any(map(runs, pids)))
     ends = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]
     assert [end and end.si_status for end in ends] == [1, 1, 1]
-    rehearsal.wait(20)
+    rehearsal.wait(PATIENCE_S)
 
 
 def test_what_they_print_is_not_shown(
@@ -288,7 +282,7 @@ def test_what_they_print_is_not_shown(
 
     rehearsal = start(speak)
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    rehearsal.wait(20)
+    rehearsal.wait(PATIENCE_S)
     assert capfd.readouterr() == ("", "")
 
 
@@ -296,7 +290,7 @@ def test_no_descriptor_is_left(start: Start, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     rehearsal = start(note)
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    rehearsal.wait(20)
+    rehearsal.wait(PATIENCE_S)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -304,9 +298,9 @@ def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> 
     rehearsal = start(note)
     first = pids_of(rehearsal)[0]
     os.kill(first, 9)
-    wait_for(lambda: not runs(first))
+    until(lambda: not runs(first))
     rehearsal.begin(b"", tmp_path, request(cases=3))
-    rehearsal.wait(20)
+    rehearsal.wait(PATIENCE_S)
     assert sorted(done(tmp_path)) == [0, 1, 2]
 
 
@@ -325,7 +319,7 @@ os.kill(os.getpid(), 9)
     )
     pids = [int(word) for word in ended.stdout.split()]
     assert len(pids) == 3, ended.stderr
-    wait_for(lambda: not any(map(runs, pids)))
+    until(lambda: not any(map(runs, pids)))
 
 
 # --- what one of them does

@@ -30,6 +30,7 @@ from grader.wire import (
     sealed_memory,
     send_request,
 )
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTOR = Slot(0, "fp32", (5,), (1,))
@@ -50,7 +51,7 @@ class Judge:
     def ask(self, kind: str, fds: tuple[int, ...] = (), **request: Any) -> Reply:
         self.sequence += 1
         send_request(self.sock, {"kind": kind, "sequence": self.sequence, **request}, fds)
-        reply = receive_reply(self.sock, 20)
+        reply = receive_reply(self.sock, PATIENCE_S)
         assert reply.sequence == self.sequence
         return reply
 
@@ -97,7 +98,7 @@ class Judge:
 
     def close(self) -> None:
         self.sock.close()
-        self.thread.join(60)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "it serves on although the judge has hung up"
         self.far.close()
 
@@ -159,17 +160,17 @@ def test_who_is_greeted_early_makes_ready_what_the_submission_needs(
     thread = threading.Thread(target=serve, args=(runner, server), daemon=True)
     thread.start()
     with judge, runner:
-        assert receive_reply(judge, 20).status is Status.OK
+        assert receive_reply(judge, PATIENCE_S).status is Status.OK
         if triton:
-            assert server.primed.wait(60)
+            assert server.primed.wait(PATIENCE_S)
         judge.close()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert server.done == done
 
 
 def test_who_is_not_greeted_yet_makes_ready_whatever_may_come() -> None:
     judge = Judge(server := Noting())
-    assert server.primed.wait(60)
+    assert server.primed.wait(PATIENCE_S)
     assert judge.ask("hello", triton=False).status is Status.OK
     judge.close()
     assert server.done == ["all", "primed"]
@@ -497,7 +498,7 @@ def test_a_wrong_call_is_2(arguments: list[str]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         runner = start(*arguments, stdin=theirs)
-        _, shown = runner.communicate(timeout=20)
+        _, shown = runner.communicate(timeout=PATIENCE_S)
     assert runner.returncode == 2
     assert shown.splitlines()[-1].startswith("usage: ")
 
@@ -522,7 +523,7 @@ def wire() -> Iterator[Wire]:
     for sock, runner in started:
         sock.close()
         runner.kill()
-        runner.communicate(timeout=20)
+        runner.communicate(timeout=PATIENCE_S)
 
 
 def child_of(runner: subprocess.Popen[str]) -> int:
@@ -536,24 +537,24 @@ def child_of(runner: subprocess.Popen[str]) -> int:
 def test_it_ends_well_when_the_judge_hangs_up(wire: Wire) -> None:
     sock, runner = wire()
     send_request(sock, {"kind": "ping", "sequence": 4})
-    assert receive_reply(sock, 60).status is Status.OK
+    assert receive_reply(sock, PATIENCE_S).status is Status.OK
     sock.close()
-    assert runner.wait(60) == 0
+    assert runner.wait(PATIENCE_S) == 0
 
 
 def test_with_no_device_it_compiles_and_does_nothing_else(wire: Wire) -> None:
     sock, runner = wire("none")
     send_request(sock, {"kind": "ping", "sequence": 4})
-    assert receive_reply(sock, 60).status is Status.RUNTIME_ERROR
+    assert receive_reply(sock, PATIENCE_S).status is Status.RUNTIME_ERROR
     send_request(sock, {"kind": "hello", "sequence": 5})
-    assert receive_reply(sock, 60).text
+    assert receive_reply(sock, PATIENCE_S).text
     assert "torch" not in Path(f"/proc/{child_of(runner)}/maps").read_text()
     sock.close()
-    assert runner.wait(60) == 0
+    assert runner.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_it_ends_as_its_child_ended(wire: Wire, number: signal.Signals) -> None:
     _, runner = wire()
     os.kill(child_of(runner), number)
-    assert runner.wait(60) == -number
+    assert runner.wait(PATIENCE_S) == -number

@@ -24,6 +24,7 @@ from grader.sandbox.conformance import CHECKS, LIMITS, Bench
 from grader.sandbox.engine import engine
 from grader.sandbox.output import END_BYTES
 from grader.wire import WireClosed, receive_reply, send_request
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.docker
 
@@ -159,7 +160,7 @@ def test_a_natural_end_is_not_taken_for_a_stop() -> None:
     runner = probing()
     send_request(runner.channel, {"probe": "leave", "sequence": 1, "status": 3})
     with pytest.raises(WireClosed):
-        receive_reply(runner.channel, 20)
+        receive_reply(runner.channel, PATIENCE_S)
     assert runner.stop() == Ending(exit_code=3)
 
 
@@ -167,7 +168,7 @@ def test_out_of_memory_is_known_however_soon_it_is_stopped() -> None:
     with probing() as runner:
         send_request(runner.channel, {"probe": "allocate", "sequence": 1})
         with pytest.raises(WireClosed):
-            receive_reply(runner.channel, 30)
+            receive_reply(runner.channel, PATIENCE_S)
         assert runner.stop().out_of_memory
 
 
@@ -175,7 +176,7 @@ def test_what_is_printed_is_kept_at_both_ends() -> None:
     with probing(dataclasses.replace(LIMITS, output_bytes=200_000)) as runner:
         send_request(runner.channel, {"probe": "flood", "sequence": 1})
         with pytest.raises(WireClosed):
-            receive_reply(runner.channel, 20)
+            receive_reply(runner.channel, PATIENCE_S)
         assert runner.stop() == Ending(signal=9, output_exceeded=True)
     assert runner.log().startswith(b"flood flood ")
     assert b" bytes left out]" in runner.log()
@@ -214,7 +215,7 @@ def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
         "runner = docker.DockerSandbox(module='grader.sandbox.probe')"
         ".start(conformance.LIMITS, 'cpu')\n"
         "print(runner._id, flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(500)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -223,7 +224,7 @@ def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
         container = judge.stdout.readline().strip()
         assert container
         judge.send_signal(number)
-        judge.wait(40)
+        judge.wait(PATIENCE_S)
     with engine() as api:
         assert not api.containers(all=True, filters={"id": container})
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from grader.sandbox.base import (
 )
 from grader.sandbox.pool import Pool
 from grader.sandbox.process import ProcessSandbox
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = RunnerLimits(1 << 30, 32 << 20, 4 << 20, pids=64)
@@ -69,7 +70,7 @@ class Watched(Sandbox):
         return "watched (by a test)"
 
     def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
-        assert self.gate.wait(60)
+        assert self.gate.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
         runner = Seen()
@@ -83,13 +84,6 @@ class Watched(Sandbox):
         """The runner of that start; waits for it."""
         until(lambda: len(self.started) > index)
         return self.started[index][2]
-
-
-def until(holds: Callable[[], bool], limit_s: float = 10) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -297,7 +291,7 @@ print("taken", flush=True)
     ],
 )
 def test_nothing_is_left_behind(module: str, sandbox: str, number: signal.Signals | None) -> None:
-    then = "runner.stop()" if number is None else "time.sleep(60)"
+    then = "runner.stop()" if number is None else "time.sleep(500)"
     program = WAITER.format(module=module, sandbox=sandbox, then=then)
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -309,7 +303,7 @@ def test_nothing_is_left_behind(module: str, sandbox: str, number: signal.Signal
         found = find(process.pid)
         if number is not None:
             process.send_signal(number)
-        assert process.wait(40) == (128 + number if number else 0)
+        assert process.wait(PATIENCE_S) == (128 + number if number else 0)
     if number is not None:
         assert found, "the one that was taken; what compiles may have started too"
     if module == "process":

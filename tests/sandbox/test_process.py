@@ -15,7 +15,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import pytest
 from grader.sandbox import Ending, Runner, RunnerLimits, SandboxError, host
 from grader.sandbox.process import END_S, Isolation, ProcessRunner, ProcessSandbox
 from grader.wire import receive_reply, sealed_memory, send_request
+from tests.waiting import PATIENCE_S, until
 
 LIMITS = RunnerLimits(memory_bytes=512 << 20, scratch_bytes=32 << 20, output_bytes=4 << 20, pids=64)
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +81,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while _traces(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert _traces(folder) == set()
@@ -103,26 +104,17 @@ def start(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> Pro
     return ProcessRunner([sys.executable, "-s", "-c", program], limits, "cpu", isolation)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-def ended(runner: Runner, seconds: float = 60) -> Ending:
-    wait_for(runner.poll, seconds)
+def ended(runner: Runner) -> Ending:
+    until(runner.poll)
     ending = runner.poll()
     assert ending is not None
     return ending
 
 
-def run(
-    code: str, isolation: Isolation, limits: RunnerLimits = LIMITS, seconds: float = 15
-) -> tuple[Ending, str]:
+def run(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> tuple[Ending, str]:
     """Run to its end; how it ended and what it printed."""
     with start(code, isolation, limits) as runner:
-        ending = ended(runner, seconds)
+        ending = ended(runner)
         runner.stop()
         return ending, runner.log().decode()
 
@@ -149,7 +141,7 @@ def test_the_real_runner_answers_and_ends_when_told(isolation: Isolation) -> Non
         with ProcessSandbox(isolation=isolation).start(LIMITS, "cpu") as runner:
             extra = {"entry": "entry", "roles": ["in", "out"]}
             send_request(runner.channel, request | extra, (fd,))
-            wait_for(lambda: b"imported" in runner.log())
+            until(lambda: b"imported" in runner.log())
             assert runner.poll() is None
             assert runner.stop() == Ending(signal=9, stopped=True)
             assert runner.stop() == runner.poll() == Ending(signal=9, stopped=True)
@@ -163,7 +155,7 @@ def test_what_only_compiles_has_no_device(namespaces: Isolation) -> None:
         asked: list[dict[str, Any]] = [{"probe": "devices", "asked": []}, {"probe": "descriptors"}]
         for request in asked:
             send_request(runner.channel, {"sequence": 1, **request})
-            assert receive_reply(runner.channel, 15).text == ""
+            assert receive_reply(runner.channel, PATIENCE_S).text == ""
     environment = host.runner_environment(Path("/scratch"), Path("/jit"), "none")
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["OMP_NUM_THREADS"] == str(host.processors("cuda"))
@@ -185,7 +177,7 @@ def test_wire_carries_messages_and_descriptors(isolation: Isolation) -> None:
     fd = sealed_memory("lent", b"of memory")
     with start(code, isolation) as runner:
         socket.send_fds(runner.channel, [b"a block "], [fd])
-        runner.channel.settimeout(10)
+        runner.channel.settimeout(PATIENCE_S)
         assert runner.channel.recv(100) == b"a block of memory"
     os.close(fd)
 
@@ -244,11 +236,11 @@ def test_detached_child_does_not_survive(isolation: Isolation, own_end: bool) ->
     code = f"MARK = {mark!r}" + SURVIVOR
     code += "time.sleep(0.5)" if own_end else "print('ready', flush=True); time.sleep(100)"
     with start(code, isolation) as runner:
-        wait_for(lambda: processes_with(mark) or runner.poll())
+        until(lambda: processes_with(mark) or runner.poll())
         if own_end:
             ended(runner)
         runner.stop()
-    wait_for(lambda: not processes_with(mark))
+    until(lambda: not processes_with(mark))
 
 
 def test_runner_that_ignores_sigterm_is_killed(isolation: Isolation) -> None:
@@ -258,7 +250,7 @@ def test_runner_that_ignores_sigterm_is_killed(isolation: Isolation) -> None:
     time.sleep(100)
     """
     with start(code, isolation) as runner:
-        wait_for(lambda: b"ready" in runner.log())
+        until(lambda: b"ready" in runner.log())
         before = time.monotonic()
         assert runner.stop().stopped
         assert time.monotonic() - before < END_S  # it would have slept for 100
@@ -276,16 +268,16 @@ def test_runner_dies_with_its_judge(isolation: Isolation) -> None:
     time.sleep(100)
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(judge)], cwd=ROOT)
-    wait_for(lambda: len(processes_with(mark)) == 3)  # the judge, the launcher and the runner
+    until(lambda: len(processes_with(mark)) == 3)  # the judge, the launcher and the runner
     process.kill()
     process.wait()
-    wait_for(lambda: not processes_with(mark))
+    until(lambda: not processes_with(mark))
 
     def swept() -> bool:
         start("pass", isolation).stop()  # the next judge removes what is left of this one
         return not _groups(process.pid)
 
-    wait_for(swept)
+    until(swept)
 
 
 def test_file_left_behind_is_gone(isolation: Isolation) -> None:
@@ -319,7 +311,7 @@ def test_fork_bomb_is_contained(namespaces: Isolation) -> None:
         time.sleep(100)
     """
     with start(code, namespaces) as runner:
-        wait_for(lambda: b"stopped at EAGAIN" in runner.log())
+        until(lambda: b"stopped at EAGAIN" in runner.log())
         assert int(runner.log().split()[-1]) < LIMITS.pids
         before = time.monotonic()
         assert runner.stop().stopped
@@ -340,9 +332,9 @@ def test_fork_bomb_of_the_same_user_is_swept() -> None:
     time.sleep(100)
     """
     with start(code, "none") as runner:
-        wait_for(lambda: b"ready" in runner.log())
+        until(lambda: b"ready" in runner.log())
         runner.stop()
-    wait_for(lambda: not processes_with(mark))
+    until(lambda: not processes_with(mark))
 
 
 def test_output_without_end_is_cut(isolation: Isolation) -> None:
@@ -474,7 +466,7 @@ def test_nothing_is_writable_but_its_own_space(namespaces: Isolation) -> None:
         if os.access(folder, os.W_OK): print(folder); names.clear()
     tries("root", open, "/x", "w"); tries("usr", open, "/usr/x", "w")
     """
-    _, log = run(code, namespaces, seconds=60)
+    _, log = run(code, namespaces)
     assert sorted(log.splitlines()) == sorted(
         ["/tmp", "/scratch", "/jit", "/dev/shm", "root refused EROFS", "usr refused EROFS"]
     )
@@ -553,7 +545,7 @@ def test_two_runners_are_two_users(namespaces: Isolation) -> None:
         pytest.skip("not run: only root can give each runner a user of its own")
     code = "print(os.getuid(), flush=True); time.sleep(100)"
     with start(code, namespaces) as one, start(code, namespaces) as other:
-        wait_for(lambda: one.log() and other.log())
+        until(lambda: one.log() and other.log())
         assert one.log() != other.log()
         assert int(one.log()) >= 60_706
 
@@ -569,7 +561,7 @@ def test_closing_everything_does_not_hang_us(isolation: Isolation) -> None:
     """
     with start(code, isolation) as runner:
         runner.channel.settimeout(1)
-        wait_for(lambda: b"before" in runner.log())
+        until(lambda: b"before" in runner.log())
         before = time.monotonic()
         assert runner.stop().stopped
         assert time.monotonic() - before < END_S  # it would have slept for 100
@@ -591,7 +583,7 @@ def test_launcher_killed_takes_the_runner_along(namespaces: Isolation) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(100)", mark]
     with ProcessRunner(command, LIMITS, "cpu", namespaces) as runner:
         os.kill(runner._process.pid, signal.SIGKILL)
-        wait_for(lambda: not processes_with(mark))
+        until(lambda: not processes_with(mark))
         assert ended(runner) == Ending(signal=9)
 
 
@@ -603,7 +595,7 @@ def test_command_that_cannot_be_executed_is_our_fault(isolation: Isolation) -> N
 def test_runner_that_dies_at_once_says_why(isolation: Isolation) -> None:
     with ProcessSandbox("grader.no_such_module", isolation).start(LIMITS, "cpu") as runner:
         assert ended(runner) == Ending(exit_code=1)
-        wait_for(lambda: b"No module named grader.no_such_module" in runner.log())
+        until(lambda: b"No module named grader.no_such_module" in runner.log())
 
 
 def test_only_root_may_give_a_user(tmp_path: Path) -> None:
@@ -677,7 +669,7 @@ print(json.dumps(dict(words=words, out_of_memory=out_of_memory, stopped=stopped,
         env={"PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -704,7 +696,7 @@ def test_an_installation_below_tmp_is_shown(namespaces: Isolation, tmp_path: Pat
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("0\n", "")

@@ -28,6 +28,7 @@ from tests.fleet.conftest import clock as clock
 from tests.fleet.conftest import ledger as ledger
 from tests.fleet.conftest import report_of as report_of
 from tests.fleet.conftest import url as url
+from tests.waiting import PATIENCE_S
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
 H100 = "NVIDIA H100 80GB HBM3"
@@ -57,7 +58,7 @@ class Server:
     def __enter__(self) -> str:
         """Its address."""
         self._thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not self._server.started:
             assert self._thread.is_alive(), "the server did not start"
             assert time.monotonic() < deadline
@@ -72,7 +73,7 @@ class Server:
         """End it, once or again."""
         self._hub.close()
         self._server.should_exit = True
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
 
 
 @dataclass
@@ -101,7 +102,7 @@ class World:
         """A client with the token of a person, or with any other; without one for nobody."""
         token = token or (self.tokens[name] if name else None)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        client = httpx.Client(base_url=self.url, headers=headers, timeout=30)
+        client = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_S)
         self.clients.append(client)
         return client
 

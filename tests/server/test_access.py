@@ -14,6 +14,7 @@ import pytest
 
 from grader.server.settings import Settings
 from tests.server.conftest import H100, KERNEL, SEED, World
+from tests.waiting import PATIENCE_S
 
 FORM = {"data": {"problem": "softmax"}, "files": {"file": ("kernel.py", KERNEL)}}
 HOLD = {"json": {"token": "0" * 32}}
@@ -334,7 +335,7 @@ def test_odd_tokens_are_no_tokens(world: World, authorization: str | bytes) -> N
     with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
         line = authorization.encode() if isinstance(authorization, str) else authorization
         raw.sendall(b"GET /api/v1/me HTTP/1.1\r\nHost: x\r\nAuthorization: " + line + b"\r\n\r\n")
-        raw.settimeout(30)
+        raw.settimeout(PATIENCE_S)
         assert raw.recv(12)[-3:] in (b"401", b"400")
 
 
@@ -495,7 +496,7 @@ class TestSlow:
     def test_a_body_that_drips_is_cut_off(self, world: World) -> None:
         started = time.monotonic()
         with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
-            raw.settimeout(30)
+            raw.settimeout(PATIENCE_S)
             raw.sendall(
                 b"POST /api/v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
                 b"Content-Type: multipart/form-data; boundary=b\r\n"
@@ -513,7 +514,7 @@ class TestSlow:
 def test_odd_hosts_are_no_fault_of_ours(world: World, host: str) -> None:
     for path in ("/problems/softmax", "/login"):
         with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
-            raw.settimeout(30)
+            raw.settimeout(PATIENCE_S)
             text = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\r\n"
             raw.sendall(text.encode("latin-1"))
             answer = raw.recv(65536)
@@ -524,7 +525,7 @@ def test_odd_hosts_are_no_fault_of_ours(world: World, host: str) -> None:
 @pytest.mark.parametrize("length", ["-1", "x", "1e3", "99999999999999999999"])
 def test_odd_lengths_are_no_fault_of_ours(world: World, length: str) -> None:
     with socket.create_connection(("127.0.0.1", httpx.URL(world.url).port or 0)) as raw:
-        raw.settimeout(30)
+        raw.settimeout(PATIENCE_S)
         raw.sendall(f"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
         raw.shutdown(socket.SHUT_WR)
         assert b" 500 " not in raw.recv(4096)

@@ -20,6 +20,7 @@ from tests.server.conftest import H100, PROBLEMS, World
 from tests.server.examples import accepted, finish, hand_in
 from tests.server.site import Site, everywhere
 from tests.server.site import site as site
+from tests.waiting import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ class Watched:
         self.page = page
         self.url = url
         self.faults: list[str] = []
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE_S * 1e3)
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
         page.on("dialog", self._on_dialog)
@@ -258,7 +259,7 @@ def test_a_real_worker_grades_what_is_handed_in_on_the_page(world: World, watche
         watched.go("/submit?problem=softmax")
         watched.page.get_by_label("File").set_input_files(WRONG)
         watched.page.get_by_role("main").get_by_role("button", name="Submit").click()
-        watched.page.get_by_role("link", name="Open submission").wait_for(timeout=120_000)
+        watched.page.get_by_role("link", name="Open submission").wait_for()
         watched.page.get_by_role("link", name="Open submission").click()
         watched.page.wait_for_url("**/submissions/*")
         assert watched.page.get_by_role("heading", level=1).inner_text() == "Wrong answer"

@@ -12,6 +12,7 @@ from grader.judge import Progress
 from grader.server.office import BoardSettings
 from grader.server.settings import Settings
 from tests.server.conftest import World
+from tests.waiting import PATIENCE_S
 
 
 def events(reply: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -84,7 +85,7 @@ def test_one_poller_serves_everyone_and_stops_with_the_last(world: World) -> Non
     assert hub.pollers == 1
     world.grade()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert ended == ["done"] * 5
     while hub.listeners or hub.pollers:
         pass

@@ -27,6 +27,7 @@ from grader.server.unchanged import Answer, share
 from tests.server.conftest import H100, World
 from tests.server.site import Site
 from tests.server.site import site as site
+from tests.waiting import PATIENCE_S
 
 
 class Desk:
@@ -46,7 +47,7 @@ class Desk:
         """What Front asks the database."""
         self.looks += 1
         seen = self.number
-        assert self.look_may_end.wait(60)
+        assert self.look_may_end.wait(PATIENCE_S)
         if self.away:
             raise BoardError("away")
         return seen
@@ -343,7 +344,7 @@ def test_a_crowd_in_the_real_server_is_one_reader(
     world.client().get(path)
 
     async def crowd() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=world.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE_S) as client:
             return list(await asyncio.gather(*(client.get(path) for _ in range(50))))
 
     reads = []
@@ -386,7 +387,7 @@ def test_strangers_see_a_deletion_at_once_while_an_admin_looks_too(
     assert world.services.office.delete(number, "root") == "deleted"
     looking = threading.Thread(target=admin.get, args=(path,))
     looking.start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE_S)
     assert told not in stranger.get(path).text
     looking.join()
 

@@ -16,6 +16,7 @@ from grader.server import charts, markdown, words
 from grader.server.charts import Step
 from grader.server.fresh import Fresh
 from tests.server.examples import ATTACK, SOURCE
+from tests.waiting import PATIENCE_S
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 CSS = Path(charts.__file__).parent / "static/grade.css"
@@ -284,12 +285,12 @@ def test_while_one_makes_a_value_the_others_have_the_old_one_if_it_is_only_old(
 
     def slow() -> str:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(PATIENCE_S)
         return "new"
 
     maker = threading.Thread(target=kept.get, args=("a", slow, version))
     maker.start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE_S)
     threading.Timer(0.2, go.set).start()
     assert kept.get("a", lambda: "never", version) == ("new" if changed else "old")
     maker.join()

@@ -13,6 +13,7 @@ import uvicorn
 
 from grader.server import patience
 from grader.server.patience import HEADERS_BYTES, Patience
+from tests.waiting import PATIENCE_S, until
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -35,19 +36,16 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: server.started)
     yield int(server.servers[0].sockets[0].getsockname()[1])
     server.should_exit = True
-    thread.join(60)
+    thread.join(PATIENCE_S)
 
 
 @pytest.fixture
 def raw(port: int) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.settimeout(10)
+        connection.settimeout(20)  # the server itself would let go after 30
         yield connection
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from grader.server.settings import Settings
 from tests.fleet.conftest import url as database  # noqa: F401  # on both databases
 from tests.server.conftest import World
+from tests.waiting import PATIENCE_S
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, of its dependencies
@@ -102,7 +103,7 @@ def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
         if mode is GenerationMode.POSITIVE:
             make_real(case)
         headers = {"Authorization": f"Bearer {token}"}
-        reply = case.call(base_url=world.url, headers=headers, timeout=20)
+        reply = case.call(base_url=world.url, headers=headers, timeout=PATIENCE_S)
         what = f"{operation.label} {mode.value}"
         if reply.status_code not in documented | {404, 405}:
             faults.setdefault(what, f"{what}: {reply.status_code} {case.as_curl_command()[:600]}")

@@ -29,8 +29,8 @@ from grader.problem import Problem
 from grader.report import Report
 from tests.cli.conftest import problem as problem
 from tests.fleet.conftest import url as url
-from tests.fleet.fake import until
 from tests.server.conftest import H100
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,10 +117,10 @@ def pair(url: str, problem: Path, tmp_path: Path) -> Iterator[Pair]:
                 stderr=stderr,
                 env=environ,
             )
-        servers.append(Server(popen, out, log, httpx.Client(timeout=60)))
+        servers.append(Server(popen, out, log, httpx.Client(timeout=PATIENCE_S)))
     left, right = servers
     try:
-        until(lambda: left.is_up and right.is_up, 60)
+        until(lambda: left.is_up and right.is_up)
         said = left.out.read_text() + right.out.read_text()
         (token,) = re.findall(r"shown this once:\n(\S+)\n", said)
         for server in servers:
@@ -227,13 +227,13 @@ def test_when_one_is_killed_the_other_finishes_its_work(
             if one.state is State.RUNNING and str(one.leased_by).endswith(f":{left.port}")
         ]
 
-    until(lost, 60)
+    until(lost)
     (number,) = lost()
     left.popen.send_signal(signal.SIGKILL)
     left.popen.wait()
     started = time.monotonic()
     assert json.loads(right.client.get("/healthz").text) == {"status": "ok"}
-    until(lambda: all(job(ledger, one).state is State.DONE for one in numbers), 120)
+    until(lambda: all(job(ledger, one).state is State.DONE for one in numbers))
     assert time.monotonic() - started > 20, "its lease had to run out first"
     after = job(ledger, number)
     assert (after.deaths, after.failures) == (1, 0)

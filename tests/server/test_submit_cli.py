@@ -19,8 +19,8 @@ from grader.cli.remote import Credentials
 from grader.report import Report
 from grader.server.hub import Hub
 from grader.submission import Submission
-from tests.fleet.fake import until
 from tests.server.conftest import KERNEL, SEED, Server, World
+from tests.waiting import PATIENCE_S, until
 
 
 @dataclass
@@ -322,7 +322,7 @@ def test_a_server_that_is_started_anew(grade: Grade, world: World) -> None:
         world.server.stop()
         anew = replace(world.services, hub=Hub(world.services.ledger, 0.02, 10, 10))
         with Server(anew, port), Grader(world):
-            done.wait(60)
+            done.wait(PATIENCE_S)
 
     done = threading.Event()
     thread = threading.Thread(target=restart)

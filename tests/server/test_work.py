@@ -25,8 +25,9 @@ from grader.fleet.job import Ticket
 from grader.fleet.remote import RemoteLedger
 from grader.judge import Progress
 from grader.report import Verdict
-from tests.fleet.fake import ROOT, FakeEngine, until
+from tests.fleet.fake import ROOT, FakeEngine
 from tests.server.conftest import H100, KERNEL, World
+from tests.waiting import PATIENCE_S, until
 
 HOST = Worker("host", "http", "cuda", H100, 2)
 
@@ -307,7 +308,7 @@ def test_a_dispatcher_over_http(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     engine = FakeEngine(1, "cuda", H100)
     folders = {"softmax": world.problem.folder}
-    times = {"tick_s": 0.01, "lease_s": 1800.0}  # its end is not what anything comes about by
+    times = {"tick_s": 0.01, "lease_s": 600.0}  # its end is not what anything comes about by
     dispatcher = Dispatcher(remote, engine, folders, "host", "http", **times)
     dispatcher.start()
     engine.tell("load")
@@ -339,14 +340,14 @@ def test_grade_worker_grades_and_ends_when_told(world: World) -> None:
     number = world.submitted(content=source)
     worker = grade_worker(world)
     try:
-        until(lambda: job(world).progress is not None, 90)
-        until(lambda: job(world).state is State.DONE, 90)
+        until(lambda: job(world).progress is not None)
+        until(lambda: job(world).state is State.DONE)
         endless = (ROOT / "submissions/softmax/time_limit_exceeded/infinite_loop.py").read_bytes()
         world.submitted(content=endless)
-        until(lambda: job(world, 2).state is State.RUNNING, 30)
+        until(lambda: job(world, 2).state is State.RUNNING)
         worker.send_signal(signal.SIGTERM)
         worker.send_signal(signal.SIGINT)
-        _, errors = worker.communicate(timeout=60)
+        _, errors = worker.communicate(timeout=PATIENCE_S)
     finally:
         worker.kill()
     assert worker.returncode == 0, errors
