@@ -35,6 +35,9 @@ from tests.waiting import PATIENCE_S, until
 ROOT = Path(__file__).resolve().parents[2]
 Act = Callable[[dict[str, Any]], Report]
 """What the judge does with one save: its keyword arguments → a report."""
+Once = Callable[[str, Callable[[], object]], None]
+"""Does something as soon as the watch has said a line with these words, or told of a `REPORT`."""
+REPORT = "<report>"
 
 
 class Idle(Runner):
@@ -111,6 +114,29 @@ def watching(
 
 
 @pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> Once:
+    waiting: list[tuple[str, Callable[[], object]]] = []
+    say, tell = module.Watch._say, module.Watch._tell
+
+    def heard(said: str) -> None:
+        for one in [one for one in waiting if one[0] in said]:
+            waiting.remove(one)
+            one[1]()
+
+    def says(watch: module.Watch, line: str, style: str) -> None:
+        say(watch, line, style)
+        heard(line)
+
+    def tells(watch: module.Watch, report: Report) -> None:
+        tell(watch, report)
+        heard(REPORT)
+
+    monkeypatch.setattr(module.Watch, "_say", says)
+    monkeypatch.setattr(module.Watch, "_tell", tells)
+    return lambda words, action: waiting.append((words, action))
+
+
+@pytest.fixture
 def report(make_report: Callable[..., Report]) -> Callable[..., Report]:
     """A report with one benchmark case of that time, ± 1 %, of eight rounds."""
 
@@ -155,12 +181,15 @@ def save(kernel: Path, text: str) -> None:
 
 
 def test_each_save_is_graded_and_compared(
-    watching: Callable[..., tuple[str, Script]], report: Callable[..., Report], kernel: Path
+    watching: Callable[..., tuple[str, Script]],
+    report: Callable[..., Report],
+    kernel: Path,
+    once: Once,
 ) -> None:
     def graded(time_us: float, then: str) -> Act:
         def act(options: dict[str, Any]) -> Report:
             passing(options, "passed", "passed")
-            threading.Timer(0.2, save, (kernel, then)).start()
+            once(REPORT, lambda: save(kernel, then))
             return report(time_us)
 
         return act
@@ -175,13 +204,16 @@ def test_each_save_is_graded_and_compared(
 
 
 def test_a_time_that_did_not_settle_is_marked_and_no_change_told_of_it(
-    watching: Callable[..., tuple[str, Script]], report: Callable[..., Report], kernel: Path
+    watching: Callable[..., tuple[str, Script]],
+    report: Callable[..., Report],
+    kernel: Path,
+    once: Once,
 ) -> None:
     """As on a CPU, where a comment once made a file 112 times faster, give or take 1976 %."""
 
     def graded(then: str, time_us: float, *times: Any) -> Act:
         def act(options: dict[str, Any]) -> Report:
-            threading.Timer(0.2, save, (kernel, then)).start()
+            once(REPORT, lambda: save(kernel, then))
             return report(time_us, *times)
 
         return act
@@ -204,6 +236,7 @@ def test_the_first_wrong_test_is_told_at_once(
     watching: Callable[..., tuple[str, Script]],
     report: Callable[..., Report],
     kernel: Path,
+    once: Once,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     seen: list[str] = []
@@ -215,7 +248,7 @@ def test_the_first_wrong_test_is_told_at_once(
             assert time.monotonic() < deadline, "it was not told before the end"
             seen.append(capsys.readouterr().out)
             time.sleep(0.01)
-        threading.Timer(0.2, save, (kernel, "again")).start()
+        once(REPORT, lambda: save(kernel, "again"))
         mismatch = Mismatch(
             argument="out",
             shape=[4],
@@ -283,11 +316,14 @@ def test_a_new_save_ends_a_grading_between_cases(
 
 
 def test_a_file_that_goes_away_is_waited_for(
-    watching: Callable[..., tuple[str, Script]], report: Callable[..., Report], kernel: Path
+    watching: Callable[..., tuple[str, Script]],
+    report: Callable[..., Report],
+    kernel: Path,
+    once: Once,
 ) -> None:
     def act(options: dict[str, Any]) -> Report:
         kernel.unlink()
-        threading.Timer(0.4, save, (kernel, "back")).start()
+        once("is gone; waiting", lambda: save(kernel, "back"))
         return report()
 
     out, judge = watching(act)
@@ -300,6 +336,7 @@ def test_a_file_that_comes_back_as_it_was_is_told_and_not_graded_again(
     watching: Callable[..., tuple[str, Script]],
     report: Callable[..., Report],
     kernel: Path,
+    once: Once,
     keeps_its_inode: bool,
 ) -> None:
     aside = kernel.with_suffix(".aside")
@@ -312,8 +349,8 @@ def test_a_file_that_comes_back_as_it_was_is_told_and_not_graded_again(
 
     def act(options: dict[str, Any]) -> Report:
         kernel.rename(aside)
-        threading.Timer(0.4, back).start()
-        threading.Timer(0.9, save, (kernel, "another")).start()
+        once("is gone; waiting", back)
+        once("is back", lambda: save(kernel, "another"))
         return report()
 
     out, judge = watching(act)
@@ -322,13 +359,13 @@ def test_a_file_that_comes_back_as_it_was_is_told_and_not_graded_again(
 
 
 def test_a_file_that_was_not_graded_is_graded_when_it_comes_back_as_it_was(
-    watching: Callable[..., tuple[str, Script]], kernel: Path
+    watching: Callable[..., tuple[str, Script]], kernel: Path, once: Once
 ) -> None:
     aside = kernel.with_suffix(".aside")
 
     def act(options: dict[str, Any]) -> Report:
         kernel.rename(aside)
-        threading.Timer(0.4, aside.rename, (kernel,)).start()
+        once("is gone; waiting", lambda: aside.rename(kernel))
         raise SandboxError("the engine is gone")
 
     out, judge = watching(act)
@@ -340,6 +377,7 @@ def test_a_file_in_the_middle_of_being_written_is_not_read(
     watching: Callable[..., tuple[str, Script]],
     report: Callable[..., Report],
     kernel: Path,
+    once: Once,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 1.0)  # a writer may be held up for that long
@@ -352,7 +390,7 @@ def test_a_file_in_the_middle_of_being_written_is_not_read(
                 time.sleep(0.01)
 
     def act(options: dict[str, Any]) -> Report:
-        threading.Timer(0.1, write).start()
+        once(REPORT, threading.Thread(target=write).start)
         return report()
 
     _, judge = watching(act)
@@ -360,11 +398,14 @@ def test_a_file_in_the_middle_of_being_written_is_not_read(
 
 
 def test_a_file_too_large_is_told_and_the_next_save_taken(
-    watching: Callable[..., tuple[str, Script]], report: Callable[..., Report], kernel: Path
+    watching: Callable[..., tuple[str, Script]],
+    report: Callable[..., Report],
+    kernel: Path,
+    once: Once,
 ) -> None:
     def act(options: dict[str, Any]) -> Report:
         save(kernel, "x" * (2 << 20))
-        threading.Timer(0.6, save, (kernel, "small again")).start()
+        once("larger", lambda: save(kernel, "small again"))
         return report()
 
     out, judge = watching(act)
@@ -373,10 +414,10 @@ def test_a_file_too_large_is_told_and_the_next_save_taken(
 
 
 def test_a_sandbox_that_fails_is_told_and_the_next_save_taken(
-    watching: Callable[..., tuple[str, Script]], kernel: Path
+    watching: Callable[..., tuple[str, Script]], kernel: Path, once: Once
 ) -> None:
     def act(options: dict[str, Any]) -> Report:
-        threading.Timer(0.2, save, (kernel, "later")).start()
+        once("no sandbox", lambda: save(kernel, "later"))
         raise SandboxError("the engine is gone")
 
     out, judge = watching(act)

@@ -225,7 +225,12 @@ def test_drain_waits_and_takes_no_more(
         hand_in(ledger, f"x = {i}")
     with dispatching(ledger, engine) as dispatcher:
         until(lambda: len(engine.tasks) == 2)
-        ender = threading.Timer(0.2, engine.end, (graded("x = 0"), None, b"x = 0"))
+
+        def end() -> None:
+            until(lambda: dispatcher._drain_until)
+            engine.end(graded("x = 0"), None, b"x = 0")
+
+        ender = threading.Thread(target=end)
         ender.start()
         dispatcher.drain(5)
         ender.join()

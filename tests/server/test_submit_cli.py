@@ -249,9 +249,13 @@ def test_nobody_submits_without_a_token(grade: Grade, world: World) -> None:
 
 @pytest.mark.usefixtures("as_ada")
 def test_one_that_was_cancelled(grade: Grade, world: World) -> None:
-    ended = threading.Timer(0.3, lambda: world.services.ledger.cancel(1, "root"))
-    ended.start()
+    def cancel() -> None:
+        until(lambda: world.services.ledger.cancel(1, "root"))
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
     said = grade("submit", "softmax", "kernel.py", "--server", world.url, "--json")
+    thread.join()
     assert said.status == 2
     assert "submission 1 was cancelled" in json.loads(said.out)["error"]
 
@@ -281,9 +285,15 @@ def test_a_server_that_goes_away_for_good(
     grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hand_in, "AWAY_S", 0.2)
-    stopped = threading.Timer(0.5, world.server.stop)
-    stopped.start()
+
+    def stop() -> None:
+        until(world.services.ledger.queue)
+        world.server.stop()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
     said = grade("submit", "softmax", "kernel.py", "--server", world.url)
+    thread.join()
     assert said.status == 3
     assert "submission 1 is not lost" in said.out.replace("\n", " ")
 
