@@ -14,6 +14,7 @@ def program() -> None:
     Python waits for threads and calls what is registered for the exit, the first of it last. That
     is us, and we leave there: to take torch to pieces would keep the shell waiting for a second.
     """
+    _open_what_is_closed()
     status: int | None = None
 
     def leave() -> None:
@@ -27,6 +28,17 @@ def program() -> None:
     atexit.register(leave)
     status = main()
     sys.exit(status)
+
+
+def _open_what_is_closed() -> None:
+    """Give a standard stream that the shell closed (``>&-``) to nobody: else Python has none to
+    flush, and the next file to be opened takes its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor is given out, so it is the stream's own.
+            nobody = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nobody, True)
+            setattr(sys, name, os.fdopen(nobody, mode))
 
 
 if __name__ == "__main__":

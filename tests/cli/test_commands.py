@@ -92,6 +92,18 @@ def test_a_full_disk_is_no_bug_of_ours(command: list[str]) -> None:
     assert (done.returncode, done.stderr) == (2, message)
 
 
+@pytest.mark.parametrize(("command", "status"), [("problems", 0), ("nonsense", 2)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_may_be_closed(command: str, status: int, closed: str) -> None:
+    line = f'exec "$0" -m grader.cli {command} {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert bool(done.stdout) == (command == "problems" and closed == "2>&-")
+    assert bool(done.stderr) == (command == "nonsense" and closed == ">&-")
+
+
 def test_a_working_directory_that_is_gone_is_no_bug_of_ours(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
