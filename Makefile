@@ -25,7 +25,8 @@ test: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --durations 15
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup \
+		--no-loadscope-reorder --durations 15
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
