@@ -40,6 +40,7 @@ def _missing(marker: str) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deal the tests to processes beside each other: by file, and to one what needs the engine.
 

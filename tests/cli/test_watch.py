@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Act = Callable[[dict[str, Any]], Report]
 """What the judge does with one save: its keyword arguments → a report."""
 Once = Callable[[str, Callable[[], object]], None]
-"""Does something as soon as the watch has said a line with these words, or told of a `REPORT`."""
+"""Does something after the watch has said a line with these words, or told of a `REPORT`."""
 REPORT = "<report>"
 
 
@@ -121,7 +121,8 @@ def once(monkeypatch: pytest.MonkeyPatch) -> Once:
     def heard(said: str) -> None:
         for one in [one for one in waiting if one[0] in said]:
             waiting.remove(one)
-            one[1]()
+            # Not at once: some looks later, by which it would have said or done what it should not.
+            threading.Timer(6 * module.LOOK_S, one[1]).start()
 
     def says(watch: module.Watch, line: str, style: str) -> None:
         say(watch, line, style)
@@ -282,14 +283,18 @@ def test_a_new_save_ends_a_call_that_hangs(
     report: Callable[..., Report],
     kernel: Path,
 ) -> None:
+    stopped = []
+
     def hangs(options: dict[str, Any]) -> Report:
         runner = options["sandbox"].start(LIMITS, options["device"])
         save(kernel, "mended")
         until(runner.poll)
+        stopped.append(runner)
         return report(verdict="runtime_error", reason="killed by signal 9")
 
     out, judge = watching(hangs)
     assert judge.sources[1] == b"mended"
+    assert stopped
     assert "killed" not in out
 
 

@@ -226,7 +226,7 @@ def detach():
 if os.fork() == 0:
     detach()
     os.closerange(0, 100)
-    os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(100)", MARK])
+    os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(500)", MARK])
 """
 
 
@@ -262,10 +262,10 @@ def test_runner_dies_with_its_judge(isolation: Isolation) -> None:
     import sys, time
     from grader.sandbox.base import RunnerLimits
     from grader.sandbox.process import ProcessRunner
-    command = [sys.executable, "-c", "import time; time.sleep(100)", {mark!r}]
+    command = [sys.executable, "-c", "import time; time.sleep(500)", {mark!r}]
     limits = RunnerLimits(1 << 30, 1 << 20, 1 << 20, 64)
     runner = ProcessRunner(command, limits, "cpu", {isolation!r})
-    time.sleep(100)
+    time.sleep(500)
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(judge)], cwd=ROOT)
     until(lambda: len(processes_with(mark)) == 3)  # the judge, the launcher and the runner
@@ -580,7 +580,7 @@ def test_stop_from_many_threads_at_once(isolation: Isolation) -> None:
 
 def test_launcher_killed_takes_the_runner_along(namespaces: Isolation) -> None:
     mark = f"headless-{os.urandom(6).hex()}"
-    command = [sys.executable, "-c", "import time; time.sleep(100)", mark]
+    command = [sys.executable, "-c", "import time; time.sleep(500)", mark]
     with ProcessRunner(command, LIMITS, "cpu", namespaces) as runner:
         os.kill(runner._process.pid, signal.SIGKILL)
         until(lambda: not processes_with(mark))

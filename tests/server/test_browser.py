@@ -64,6 +64,14 @@ class Watched:
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.faults.append(f"request to {request.url}")
 
+    def is_only_told(self) -> None:
+        """From the next page on, let nobody ask every ten seconds for what events should tell."""
+        self.page.add_init_script(
+            "const later = window.setTimeout;"
+            "window.setTimeout = (call, ms, ...rest) =>"
+            " ms === 10000 ? 0 : later(call, ms, ...rest);"
+        )
+
     def go(self, path: str) -> None:
         """Load a page of ours."""
         self.page.goto(self.url + path)
@@ -89,6 +97,7 @@ def test_submit_in_the_page_watch_it_go_and_see_the_rank(site: Site, watched: Wa
     world, ledger = site.world, site.world.services.ledger
     for number in (site.marks["waiting"], site.marks["waiting_attack"]):
         ledger.cancel(number, "root")
+    watched.is_only_told()
     watched.log_in(world.tokens["ada"])
     watched.go("/submit?problem=softmax")
     page = watched.page
@@ -120,6 +129,7 @@ def test_submit_in_the_page_watch_it_go_and_see_the_rank(site: Site, watched: Wa
 
 
 def test_a_submission_s_own_page_turns_into_its_report(site: Site, watched: Watched) -> None:
+    watched.is_only_told()
     watched.go(f"/submissions/{site.marks['waiting']}")
     watched.page.get_by_text("next in the queue").wait_for()
     finish(site.world.services.ledger, site.world.clock, accepted(site.world.problem, 0.5))

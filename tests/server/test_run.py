@@ -277,8 +277,9 @@ def told_to_stop(server: Process) -> None:
 
 
 def test_a_server_that_stops_waits_for_the_workers_that_pull(
-    tmp_path: Path, make_report: MakeReport
+    tmp_path: Path, make_report: MakeReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "600")  # its end is not what is waited for
     with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
         server.submit()
         told_to_stop(server)

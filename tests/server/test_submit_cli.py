@@ -250,7 +250,8 @@ def test_nobody_submits_without_a_token(grade: Grade, world: World) -> None:
 @pytest.mark.usefixtures("as_ada")
 def test_one_that_was_cancelled(grade: Grade, world: World) -> None:
     def cancel() -> None:
-        until(lambda: world.services.ledger.cancel(1, "root"))
+        until(lambda: world.services.hub.listeners)
+        assert world.services.ledger.cancel(1, "root")
 
     thread = threading.Thread(target=cancel)
     thread.start()
@@ -287,7 +288,7 @@ def test_a_server_that_goes_away_for_good(
     monkeypatch.setattr(hand_in, "AWAY_S", 0.2)
 
     def stop() -> None:
-        until(world.services.ledger.queue)
+        until(lambda: world.services.hub.listeners)
         world.server.stop()
 
     thread = threading.Thread(target=stop)
