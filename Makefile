@@ -9,6 +9,8 @@ SHELL := bash
 
 BIN := .venv/bin
 COMMA := ,
+# Tests run beside each other, except where they might time something on one GPU.
+BESIDE := --numprocesses auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder
 # A machine with an NVIDIA GPU needs the CUDA bindings besides.
 GPU := $(if $(wildcard /dev/nvidia0),gpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
@@ -25,8 +27,7 @@ test: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup \
-		--no-loadscope-reorder --durations 15
+	$(BIN)/pytest --durations 15 $(if $(GPU),,$(BESIDE))
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

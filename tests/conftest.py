@@ -40,15 +40,18 @@ def _missing(marker: str) -> str | None:
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the tests to processes beside each other: by file, and to one what needs the engine.
-
-    Tests of the engine look at what others leave in it, and those of a GPU at its clock.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal the tests to processes beside each other: whole files, but all that is Docker's to one,
+    since tests of an engine look at what others leave in it.
     """
-    for item in items:
-        shares = item.get_closest_marker("docker") or item.get_closest_marker("cuda")
-        item.add_marker(pytest.mark.xdist_group("machine" if shares else str(item.path)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "docker" if "docker" in nodeid else nodeid.split("::")[0]
+
+    return Scheduling(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

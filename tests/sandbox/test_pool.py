@@ -257,7 +257,7 @@ def test_a_real_runner_is_warm_and_used_once() -> None:
 
 
 @pytest.mark.docker
-def test_a_real_container_is_warm_and_leaves_nothing() -> None:
+def test_a_docker_container_is_warm_and_leaves_nothing() -> None:
     from grader.sandbox.docker import DockerSandbox
 
     with Pool(DockerSandbox(module="grader.sandbox.probe"), LIMITS, "cpu") as pool:
