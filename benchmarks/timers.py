@@ -9,6 +9,10 @@ asked for its batch time, over as many argument sets as a round of ours has: of 
 by one, and of CUDA graphs that hold a call for every set, again and again until they last some
 milliseconds. The first waits for Python where a call launches several short kernels, and has a gap
 between any two; what is compared with ours is the second.
+
+Two more use neither: a pair of events around a replay of a graph that calls each set once, on an
+idle GPU, as a round of ours is, and around as many of nvbench's graphs in a row as last 0.3 s. So
+it is seen whether a difference comes from what is launched, or from who times it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -33,10 +38,13 @@ GRAPHS = 4
 GRAPH_US = 8000.0
 """A graph for nvbench lasts at least so long: its batch has the launch of each graph in it, and our
 rounds have not, which are launched before their inputs are there."""
+REPLAYS, ROW_US = 30, 300_000.0
+"""Replays that are timed one by one, of which the median counts; and how long a row of them is."""
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\
-| file | case | calls | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs |
-|---|---|---|---|---|---|---|---|"""
+| file | case | calls | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs \
+| one replay | replays in a row |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 Entry = Callable[..., Any]
 Arguments = list[tuple[Any, Any]]
@@ -165,15 +173,55 @@ def _benchmark(
 
 def _replay(function: Entry, sets: Arguments) -> Callable[[], None]:
     """Launches graphs in turn, since one and the same waits for its own last launch to end."""
+    turns = itertools.cycle([_captured(function, sets) for _ in range(GRAPHS)])
+    return lambda: next(turns).replay()
+
+
+def _captured(function: Entry, sets: Arguments) -> Any:
     import torch
 
-    graphs = [torch.cuda.CUDAGraph() for _ in range(GRAPHS)]
-    for graph in graphs:
-        with torch.cuda.graph(graph):
-            for pair in sets:
-                function(*pair)
-    turns = itertools.cycle(graphs)
-    return lambda: next(turns).replay()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for pair in sets:
+            function(*pair)
+    return graph
+
+
+def by_events(function: Entry, loads: dict[str, Load], alone: bool) -> dict[str, float]:
+    """Microseconds by a pair of events, around one replay or around many in a row."""
+    import torch
+
+    times = {}
+    for name, params in cases().items():
+        count, turns = loads[name]
+        sets = argument_sets(params, count)
+        for pair in sets:
+            function(*pair)
+        if alone:
+            graph = _captured(function, sets)
+            times[name] = median([_timed(graph.replay, 1) for _ in range(REPLAYS)]) / count
+        else:
+            replay, launched = _replay(function, sets * turns), count * turns
+            first_us = _timed(replay, GRAPHS)
+            rows = math.ceil(ROW_US / first_us) * GRAPHS
+            times[name] = _timed(replay, rows) / rows / launched
+        del sets
+        torch.cuda.empty_cache()
+    return times
+
+
+def _timed(launch: Callable[[], None], times: int) -> float:
+    """Microseconds of so many launches in a row, on a GPU that has nothing else to do."""
+    import torch
+
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    before.record()
+    for _ in range(times):
+        launch()
+    after.record()
+    torch.cuda.synchronize()
+    return float(before.elapsed_time(after)) * 1e3
 
 
 def _in_turn(function: Entry, sets: Arguments) -> Callable[[], None]:
@@ -191,6 +239,8 @@ TIMERS: dict[str, Callable[[Entry, dict[str, Load]], dict[str, float]]] = {
     "do_bench": by_do_bench,
     "one by one": partial(by_nvbench, graphs=False),
     "graphs": partial(by_nvbench, graphs=True),
+    "one replay": partial(by_events, alone=True),
+    "in a row": partial(by_events, alone=False),
 }
 
 
@@ -214,12 +264,12 @@ def main(sandbox: str, one: str | None, loads: str, files: tuple[Path, ...]) -> 
         )
         for case, (time_us, count) in mine.items():
             found = theirs[case]
-            columns = " | ".join(f"{found[timer]:.2f}" for timer in TIMERS)
-            print(
-                f"| {file.name} | {case} | {count} | {time_us:.2f} | {columns} "
-                f"| {time_us / found['graphs']:.4f} |",
-                flush=True,
-            )
+            before, after = list(TIMERS)[:3], list(TIMERS)[3:]
+            words = [file.name, case, str(count), f"{time_us:.2f}"]
+            words += [f"{found[timer]:.2f}" for timer in before]
+            words += [f"{time_us / found['graphs']:.4f}"]
+            words += [f"{found[timer]:.2f}" for timer in after]
+            print(f"| {' | '.join(words)} |", flush=True)
 
 
 if __name__ == "__main__":
