@@ -160,15 +160,19 @@ def test_a_lease_that_is_lost_ends_the_task(
     ledger: Ledger, clock: Clock, engine: FakeEngine, how: str
 ) -> None:
     hand_in(ledger)
-    with dispatching(Counting(ledger), engine, lease_s=0.3):
+    source = Away(ledger)
+    with dispatching(source, engine, lease_s=0.3):
         task = engine.task()
         until(lambda: state(ledger) is State.RUNNING)
         if how == "cancelled":
             assert ledger.cancel(1, "ada")
         else:
+            source.away.set()
+            until(lambda: source.failed)  # no heartbeat is under way that would keep the lease
             clock.move(10)
-            ledger.sweep()
-            ledger.claim("other", lease_s=1000)
+            assert ledger.sweep() == 1
+            assert ledger.claim("other", lease_s=1000) is not None
+            source.away.clear()
         until(lambda: engine.cancelled == [task])
         assert engine.tasks == {}
     assert job(ledger).leased_by == (None if how == "cancelled" else "other")

@@ -19,6 +19,7 @@ from grader.cli.remote import Credentials
 from grader.report import Report
 from grader.server.hub import Hub
 from grader.submission import Submission
+from tests.fleet.cluster import free_port
 from tests.server.conftest import KERNEL, SEED, Server, World
 from tests.waiting import PATIENCE_S, until
 
@@ -326,21 +327,26 @@ def test_options_of_this_machine_are_refused(grade: Grade, world: World, option:
 
 @pytest.mark.usefixtures("as_ada")
 def test_a_server_that_is_started_anew(grade: Grade, world: World) -> None:
-    port = int(world.url.rsplit(":", 1)[1])
+    port = free_port()  # the kernel gives it to nobody between the two
+
+    def server() -> Server:
+        hub = Hub(world.services.ledger, 0.02, 10, 10)
+        return Server(replace(world.services, hub=hub), port)
 
     def restart() -> None:
         until(lambda: world.services.ledger.queue())
-        world.server.stop()
-        anew = replace(world.services, hub=Hub(world.services.ledger, 0.02, 10, 10))
-        with Server(anew, port), Grader(world):
+        first.stop()
+        with server(), Grader(world):
             done.wait(PATIENCE_S)
 
+    first = server()
     done = threading.Event()
     thread = threading.Thread(target=restart)
-    thread.start()
-    said = grade("submit", "softmax", "kernel.py", "--server", world.url, "--json")
-    done.set()
-    thread.join()
+    with first as url:
+        thread.start()
+        said = grade("submit", "softmax", "kernel.py", "--server", url, "--json")
+        done.set()
+        thread.join()
     assert said.status == 0, said.err
 
 
