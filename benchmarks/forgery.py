@@ -16,7 +16,8 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -290,6 +291,14 @@ def try_file(sandbox: str, name: str, tries: int) -> list[Try]:
     return list(tries_of(lambda: grade(problem, submission, sandbox=pool, device="cuda"), tries))
 
 
+def ended(trial: Future[list[Try]]) -> list[Try]:
+    """The tries of a file; where its process died, one that says so."""
+    try:
+        return trial.result()
+    except BrokenProcessPool:
+        return [Try("the judge's process died", ours=True)]
+
+
 def compare(
     executor: Executor, tried: Tried, names: dict[str, str], tries: int, table: Table
 ) -> int:
@@ -300,11 +309,12 @@ def compare(
     forged = {executor.submit(tried, name, tries): name for name in names}
     honest: dict[str, Honest | None] = {}
     for name, future in honest_tries.items():
-        honest[name] = honest_of(future.result())
-        table.add(row(name, honest[name], future.result(), HONEST_TRIES))
+        found = ended(future)
+        honest[name] = honest_of(found)
+        table.add(row(name, honest[name], found, HONEST_TRIES))
     kept = 0
     for future in as_completed(forged):
-        name, found = forged[future], future.result()
+        name, found = forged[future], ended(future)
         kept += keeps(honest[names[name]], found)
         table.add(row(name, honest[names[name]], found, tries))
     return kept

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,12 +156,17 @@ def main(device: Device, sandbox: str, only: tuple[str, ...], out: Path | None) 
     counts: Counter[bool | None] = Counter()
     with workers(device) as executor:
         print(HEAD, flush=True)
+        files = chosen(only)
         places = {
             executor.submit(graded, problem, example, sandbox, device): place
-            for place, (problem, example) in enumerate(chosen(only))
+            for place, (problem, example) in enumerate(files)
         }
         for future in as_completed(places):
-            one = future.result()
+            try:
+                one = future.result()
+            except BrokenProcessPool:
+                problem, example = files[places[future]]
+                one = Graded(problem.name, example, failure="the judge's process died")
             counts[one.ok] += 1
             rows[places[future]] = one.row()
             print(one.row(), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
@@ -145,6 +146,20 @@ def test_a_judge_that_falls_over_is_told_and_proves_nothing(
     out, error = capsys.readouterr()
     assert "the judge fell over: OSError × 2; stopped after 2" in out
     assert "no sandbox" in error
+
+
+def test_a_process_that_dies_costs_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    def tried(name: str, tries: int) -> list[Try]:
+        if name == "a.py":
+            raise BrokenProcessPool("it died")
+        return list(tries_of(lambda: report(Verdict.REJECTED), tries))
+
+    names = {"a.py": "honest.py", "b.py": "honest.py"}
+    with ThreadPoolExecutor(1) as executor:
+        compare(executor, tried, names, 2, Table(None))
+    out = capsys.readouterr().out
+    assert "| ✘ | `a.py` | the judge's process died × 1; stopped after 1 |" in out
+    assert "| `b.py` | rejected × 2 |" in out
 
 
 def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         # Long enough that one worker cannot take both.
         seen = [executor.submit(gpu_after, 5) for _ in range(2)]
         assert {future.result() for future in seen} == {"3", "GPU-5"}
+
+
+def test_one_that_dies_takes_nothing_with_it_but_what_it_was_at() -> None:
+    with workers("cpu") as executor:
+        dies = executor.submit(os.kill, executor.submit(os.getpid).result(), signal.SIGKILL)
+        after = executor.submit(os.getpid)
+        with pytest.raises(BrokenProcessPool):
+            dies.result()
+        assert after.result() != os.getpid()
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
