@@ -20,6 +20,8 @@ from typing import Any
 import click
 import torch
 
+from benchmarks.gpu import needs_gpu
+
 BUSY = """
 import torch
 x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
@@ -149,6 +151,7 @@ def table(tries: int) -> None:
 @click.option("--tries", default=300, show_default=True, type=click.IntRange(min=10))
 def main(tries: int) -> None:
     """Time copies on an idle GPU, and beside a busy process."""
+    needs_gpu()
     head = "| copy | median µs | 90 % µs | most µs |\n|---|---|---|---|"
     print(f"idle\n\n{head}")
     table(max(10, tries // 10))

@@ -13,12 +13,12 @@ turn, a row of medians three times.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from benchmarks.gpu import needs_gpu
 from benchmarks.steps import chosen, prepared
 from benchmarks.timers import Entry, entry
 from benchmarks.verdicts import problem_of
@@ -38,10 +38,7 @@ MEDIANS, OF = 3, 12
 @click.group()
 def main() -> None:
     """Look for what changes a kernel's time from round to round."""
-    import torch
-
-    if not torch.cuda.is_available():
-        sys.exit("drift.py needs an NVIDIA GPU, and torch sees none")
+    needs_gpu()
 
 
 @main.command()

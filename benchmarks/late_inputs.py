@@ -7,7 +7,8 @@ case it takes rounds as a grading does, and goes on where one finds a fault; eve
 inputs that come late (`grader.judge.late`), so that times can be compared. Of those that came late
 some came in time: no call may have begun before that. Outputs that are right for what was there
 until then were computed too soon. `Held up` are those whose write took long; `wrong` are those that
-came too late for anything to be told, and are.
+came too late for anything to be told, and are. `Meetings` are looks that found two calls at work;
+a whole grading may have one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.gpu import needs_gpu
 from benchmarks.steps import chosen, prepared
 from grader.judge.bench import Bench, opened
 from grader.judge.late import Tally
@@ -25,14 +27,16 @@ from grader.sandbox.base import SandboxError
 from grader.stats import median
 
 HEAD = """\
-| case | calls | late | in time | held up | wrong | rounds | faults | µs without | µs with | what |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+| case | calls | late | in time | held up | wrong | rounds | faults | meetings | µs without \
+| µs with | what |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def row(bench: Bench, rounds: int) -> str:
     """A row of the Markdown table."""
     times_us: dict[bool, list[float]] = {False: [], True: []}
     faults: Counter[str] = Counter()
+    meetings = 0
     late = bench.late
     if late is not None:
         late.tally = Tally()  # without the warm-up's
@@ -43,6 +47,8 @@ def row(bench: Bench, rounds: int) -> str:
             times_us[has_late].append(bench.round(1 + number).claim_us)
         except SubmissionFault as stop:
             faults[stop.fault.reason] += 1
+        meetings += bench.grading.meetings
+        bench.grading.meetings = 0
     tally = late.tally if late is not None else Tally()
     cells = [
         bench.case.name,
@@ -53,6 +59,7 @@ def row(bench: Bench, rounds: int) -> str:
         tally.wrong,
         rounds,
         faults.total(),
+        meetings,
         *(f"{median(us):.2f}" if us else "–" for us in times_us.values()),
         "; ".join(f"{count} × {reason}" for reason, count in faults.items()),
     ]
@@ -69,7 +76,7 @@ def late_inputs(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) -
                 with opened(grading, case) as bench:
                     print(row(bench, rounds), flush=True)
             except (SubmissionFault, SandboxError) as stop:
-                print(f"| {case.name} |" + " |" * 9 + f" {stop} |", flush=True)
+                print(f"| {case.name} |" + " |" * 10 + f" {stop} |", flush=True)
 
 
 @click.command()
@@ -79,6 +86,7 @@ def late_inputs(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) -
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 def main(sandbox: str, rounds: int, cases: tuple[str, ...], files: tuple[Path, ...]) -> None:
     """Publish some inputs of rounds late, and see who reads them too soon."""
+    needs_gpu()
     for path in files:
         late_inputs(sandbox, path, rounds, cases)
 

@@ -25,6 +25,7 @@ import click
 import torch
 
 from benchmarks.copies import BUSY
+from benchmarks.gpu import needs_gpu
 from grader.judge.peek import PairPeek, Peek
 from grader.judge.sm_clock_kernel import sm_clock_mhz
 
@@ -96,6 +97,7 @@ def took_us(look: Callable[[], object]) -> str:
 @click.option("--tries", default=40, show_default=True, type=click.IntRange(min=1))
 def main(tries: int) -> None:
     """Time looks, and the words in them."""
+    needs_gpu()
     memory = torch.zeros(SETS * SET_BYTES // 8, dtype=torch.int64, device="cuda")
     base = memory.data_ptr()
     peek = Peek(2 * SETS)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.gpu import needs_gpu
 from benchmarks.steps import prepared
 from grader.judge.bench import opened
 from grader.judge.clock import (
@@ -71,6 +72,7 @@ def spread(values: list[float], digits: int = 0) -> str:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 def main(sandbox: str, rounds: int, files: tuple[Path, ...]) -> None:
     """Print the residuals of honest submissions."""
+    needs_gpu()
     for path in files:
         residuals(sandbox, path, rounds)
 

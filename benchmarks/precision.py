@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.gpu import needs_gpu
 from benchmarks.middles import apart
 from grader import stats
 from grader.judge import grade
@@ -175,6 +176,7 @@ def grade_often(runs: Runs, sandbox: Sandbox, count: int, out: Path | None) -> N
 @click.option("--out", type=click.Path(path_type=Path))
 def main(runs: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
     """Grade honest kernels again and again, and print how far their scores lie apart."""
+    needs_gpu()
     chosen = make_sandbox(sandbox)
     done: dict[str, Runs] = {}
     for name in FILES:

@@ -32,6 +32,8 @@ from typing import Any
 
 import click
 
+from benchmarks.gpu import needs_gpu
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions" / "softmax" / "accepted"
 GRAPHS = 4
@@ -250,7 +252,8 @@ TIMERS: dict[str, Callable[[Entry, dict[str, Load]], dict[str, float]]] = {
 @click.option("--loads", default="{}", help="With --one: sets and turns by case, as JSON.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
 def main(sandbox: str, one: str | None, loads: str, files: tuple[Path, ...]) -> None:
-    """Time the same kernels by three timers and print a table."""
+    """Time the same kernels by several timers and print a table."""
+    needs_gpu()
     chosen = files or (FOLDER / "triton_softmax.py", FOLDER / "torch_softmax.py")
     if one is not None:
         print(json.dumps(TIMERS[one](entry(chosen[0]), json.loads(loads))))

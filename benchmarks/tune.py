@@ -1,6 +1,6 @@
 """Which configuration of our expert kernels is fastest on this GPU, case by case.
 
-    python benchmarks/tune.py [--only WORD] PROBLEM
+    python -m benchmarks.tune [--only WORD] PROBLEM
 
 Prints, for every ranked benchmark case of PROBLEM, each candidate's time by
 `triton.testing.do_bench` (cold L2) and the relative L2 distance of its output from plain PyTorch's.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -25,6 +24,7 @@ import click
 import torch
 from triton.testing import do_bench
 
+from benchmarks.gpu import needs_gpu
 from grader.judge.cases import ProblemCode, Values
 from grader.problem import Problem
 from grader.problem.spec import Case
@@ -232,8 +232,7 @@ def tune(code: ProblemCode, case: Case, only: str) -> None:
 @click.argument("problem", type=click.Choice(sorted(CANDIDATES)))
 def main(problem: str, only: str, only_case: str) -> None:
     """Time every candidate of PROBLEM on its ranked cases."""
-    if not torch.cuda.is_available():
-        sys.exit("tune.py needs an NVIDIA GPU, and torch sees none")
+    needs_gpu()
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     code = ProblemCode(Problem.load(ROOT / "problems" / problem), "cuda")
     for case in code.problem.cases("benchmark", "cuda"):

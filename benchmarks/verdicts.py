@@ -29,6 +29,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.gpu import needs_gpu
 from grader.judge import grade
 from grader.judge.record import Device, Progress, Watcher
 from grader.problem import Problem
@@ -170,6 +171,8 @@ def main(
     files: tuple[Path, ...],
 ) -> None:
     """Time verdicts."""
+    if device == "cuda":
+        needs_gpu()
     if watch or tell:
         for file in files:
             if watch:

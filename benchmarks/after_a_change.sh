@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# What to run on a GPU when the judge's clock, looks or check has changed: ten minutes on one.
+#
+#   benchmarks/after_a_change.sh OUT [PART]...
+#
+# A log of each part, and its tables, are left in the folder OUT. Needs Docker, nvcc, pytest and
+# cuda-bench. A part that fails, or takes longer than three minutes, does not keep the others from
+# running; the exit status is then 1. `honest` fails when an honest file was not accepted, `seams`
+# when a forgery won more than it may.
+set -uo pipefail
+mkdir -p "${1:?a folder for what is found}"
+out=$(realpath "$1")
+shift
+cd "$(dirname "$0")/.." || exit
+softmax=submissions/softmax/accepted
+
+python() { timeout 180 python3 "$@"; }
+
+tests() {
+  python -m pytest -q -m cuda -p no:cacheprovider tests/arena tests/judge/test_gpu.py \
+    tests/judge/test_check.py tests/judge/test_answers.py tests/judge/test_verify.py \
+    tests/runner/test_rehearse.py
+}
+verdicts() {
+  python -m benchmarks.verdicts --settle 8 $softmax/triton_softmax.py $softmax/cuda_softmax.cu
+}
+where() { python -m benchmarks.verdicts --where --runs 1 --settle 8 $softmax/triton_softmax.py; }
+watch() { python -m benchmarks.verdicts --watch --settle 6 $softmax/triton_softmax.py; }
+seams() {
+  python -m benchmarks.forgery --out "$out/seams.md" --only batches_ --only begins_before
+}
+honest() {
+  python -m scripts.grade_corpus --device cuda --sandbox docker --out "$out/honest.md" \
+    --only accepted/triton_ --only accepted/torch_ --only accepted/streams_
+}
+rounds() {
+  python -m benchmarks.late_inputs --rounds 4 $softmax/triton_softmax.py \
+    submissions/int4_matmul/accepted/triton_int4_matmul.py
+}
+timers() { python -m benchmarks.timers $softmax/triton_softmax.py; }
+
+failed=0
+[ $# -gt 0 ] || set -- tests verdicts where seams honest rounds timers watch
+for part in "$@"; do
+  started=$SECONDS
+  "$part" 2>&1 | tee "$out/$part.log" || failed=1
+  echo "== $part: $((SECONDS - started)) s"
+done
+exit $failed
