@@ -31,7 +31,7 @@ seams() {
 }
 honest() {
   python -m scripts.grade_corpus --device cuda --sandbox docker --out "$out/honest.md" \
-    --only accepted/triton_ --only accepted/torch_ --only accepted/streams_
+    --only accepted/triton_ --only accepted/torch_ --only accepted/streams_ --only accepted/uploads_
 }
 rounds() {
   python -m benchmarks.late_inputs --rounds 4 $softmax/triton_softmax.py \

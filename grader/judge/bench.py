@@ -58,7 +58,8 @@ their own, and where those wait at the gate, each takes its slice of time from t
 MEETINGS = 2
 """So many looks at a seam must tell of calls that overlap, of all rounds of a submission. A round
 of honest calls has none: both words are read at once, and from a call's end to the next one's first
-output it takes some microseconds. One alone could still be a copy that was held up in its midst."""
+output it takes some microseconds. One alone could still be a copy that was held up in its midst,
+though not for long."""
 ODD = 1_000_000
 """Rounds of this number and above have inputs of other kinds."""
 BASELINE_DRIFT = 0.02

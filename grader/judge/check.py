@@ -218,6 +218,9 @@ class Slice:
     """Its number, int64 []."""
     name: Callable[[int], str]
     """What the slice of a number is called."""
+    counted: torch.Tensor
+    """Which slices have elements enough, on the CPU. Kept, since a device that reads the host's
+    memory by itself may not have taken it before the rest is known."""
 
 
 def _worst_slices(error: torch.Tensor, reference: torch.Tensor) -> list[Slice]:
@@ -267,7 +270,7 @@ def _worst_of(
     if not bool(enough.all()):
         ratio = torch.where(enough.to(ratio.device, non_blocking=True), ratio, -1.0)
     rel_l2, index = ratio.max(0)
-    return [Slice(rel_l2, index, name)]
+    return [Slice(rel_l2, index, name, enough)]
 
 
 def _as_rows(values: torch.Tensor, columns: int) -> torch.Tensor:

@@ -173,6 +173,8 @@ def _examine(
                 grading.end_rehearsal()
             cases = problem.cases("benchmark", device)
             _cases(partial(benchmark, grading), cases, "benchmark", progress, record)
+            if grading.ranks:
+                record.environment["overlaps_seen"] = grading.meetings
     except (RuntimeError, ProblemError) as error:
         # A driver or an allocator that has no memory left for us, or for the problem's own code.
         is_memory = isinstance(error, RuntimeError) or isinstance(error.__cause__, RuntimeError)

@@ -77,12 +77,14 @@ class Lookout:
         self._seams = range(0)
         """and which of them are near the end of a set, where a seam is."""
         self._aimed: dict[int, Any] = {}
-        """What reads a seam, by where its places are."""
+        """What reads each seam."""
         self._places: list[int] = []
         """First the two of each seam, the one near the end of a set before the other, and then the
         single ones."""
         self._turns: list[int] = []
         """Which of the places each row is of."""
+        self._held_up: set[int] = set()
+        """Rows of looks at seams whose copy took so long that it may have stopped in its midst."""
         self._order = np.empty(0, dtype=np.int64)
         self._blank = self._blank_before = np.empty((0, 0), dtype=np.int64)
         """What lies at each place of every set before they are called; and where is looked while
@@ -100,7 +102,7 @@ class Lookout:
     def aim(self, order: list[int]) -> None:
         """Choose new places for a round in this order, before the clock runs."""
         self._looks, self._looked, self._turns, self._watched_us = 0, None, [], 0.0
-        self._aimed, self._states = {}, None
+        self._states, self._held_up = None, set()
         self._before = [*self._ends(), self._place(0, 1)]
         # The ends and starts of sets that are far apart are not read at the same time.
         is_turned = len(order) > 1 and order == turned(self._block.count, order[0])
@@ -110,6 +112,7 @@ class Lookout:
         self._seams = range(0, self._singles, 2)
         self._places += [*self._ends(), self._place(0, 1)]
         self._order = np.array(order)
+        self._aimed = {turn: self._aim_at(*self._places[turn : turn + 2]) for turn in self._seams}
         blank = self._untouched([*self._places, *self._before]).cpu().numpy()
         self._blank, self._blank_before = np.split(blank, [len(self._places)])
 
@@ -141,7 +144,8 @@ class Lookout:
             if late is not None:
                 late.write_due(self._peek, row)
             if at_seam:
-                self._read_seam(turn, row)
+                if self._read_seam(turn, row) > SLOWEST_READ_US:
+                    self._held_up.add(row)
                 self._turns += [turn, turn + 1]
             else:
                 self._read([self._places[turn]], row)
@@ -207,9 +211,10 @@ class Lookout:
 
     def meetings(self) -> int:
         """How many looks at a seam found that a call had not ended though a later one of the round
-        had begun. To be asked while the snapshot is of this round."""
+        had begun. What took long tells nothing, as it counts for nothing in `was_blind`. To be
+        asked while the snapshot is of this round."""
         begun, unfinished = self._begun_and_unfinished()
-        rows = self._at_seams()
+        rows = np.array([row for row in self._at_seams() if row not in self._held_up], np.int64)
         before = np.arange(len(self._order)) < _last_begun(begun[rows + 1])[:, None]
         return int((unfinished[rows] & before).any(1).sum())
 
@@ -240,24 +245,25 @@ class Lookout:
             self._peek.read(base + place, self._set_bytes, self._block.count, at)
         self._peek.wait()
 
-    def _read_seam(self, turn: int, row: int) -> None:
+    def _read_seam(self, turn: int, row: int) -> float:
         """Read both places of a seam at once: into one row the words near the end of every set but
         the last, and into the next those near the start of every set but the first. What is not
-        read is left as if untouched.
+        read is left as if untouched. Microseconds that the copy took.
 
         The copy reads the end of each set directly before the start of the next, as a rule within
         0.1 µs, and all of them within 4 µs (`benchmarks/looks.py`).
         """
-        end, start = self._places[turn : turn + 2]
-        if turn not in self._aimed:
-            address = self._block.lent.data_ptr() + end
-            part = start + self._set_bytes - end
-            self._aimed[turn] = self._pairs.aim(address, part, self._set_bytes)
-        self._pairs.read(self._aimed[turn])
+        took_us = self._pairs.read(self._aimed[turn])
         self._rows[row, :-1] = self._pairs.found[:, 0]
         self._rows[row, -1] = self._blank[turn, -1]
         self._rows[row + 1, 0] = self._blank[turn + 1, 0]
         self._rows[row + 1, 1:] = self._pairs.found[:, 1]
+        return took_us
+
+    def _aim_at(self, end: int, start: int) -> Any:
+        """What reads the seam between these places."""
+        address = self._block.lent.data_ptr() + end
+        return self._pairs.aim(address, start + self._set_bytes - end, self._set_bytes)
 
     def _untouched(self, places: list[int]) -> torch.Tensor:
         """What lies at these places of every set before it is called: poison, or its state."""

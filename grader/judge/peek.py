@@ -6,6 +6,7 @@ a kernel of our own would have to wait for its turn on the multiprocessors.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -92,13 +93,16 @@ class PairPeek:
         made.kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
         return made
 
-    def read(self, aimed: Any) -> None:
-        """Read them, and wait until they are there. Raises RuntimeError when CUDA refuses."""
+    def read(self, aimed: Any) -> float:
+        """Read them, and wait until they are there; microseconds that it took, with what was asked
+        for before. Raises RuntimeError when CUDA refuses."""
         from cuda.bindings import runtime
 
+        start_ns = time.perf_counter_ns()
         (code,) = runtime.cudaMemcpy3DAsync(aimed, self._peek.stream.cuda_stream)
         _expect_success(code)
         self._peek.wait()
+        return (time.perf_counter_ns() - start_ns) / 1e3
 
 
 def _expect_success(code: Any) -> None:

@@ -37,6 +37,7 @@ class MemoryLookout(Lookout):
         self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
         self._rows = np.zeros((MOST_READS + 2 * BEFORE, block.count), dtype=np.int64)
         self._pairs: Any = HostPairs(block.count - 1)
+        self._held_up = set()
 
     def _read(self, places: list[int], row: int) -> None:
         for i, place in enumerate(places):
@@ -48,13 +49,15 @@ class HostPairs:
 
     def __init__(self, count: int) -> None:
         self.found = np.zeros((count, 2), dtype=np.int64)
+        self.took_us = 15.0
 
     def aim(self, address: int, step_bytes: int, pitch_bytes: int) -> Words:
         assert pitch_bytes % step_bytes == 0
         return host_words(address, (len(self.found), pitch_bytes), (2, step_bytes))
 
-    def read(self, aimed: Words) -> None:
+    def read(self, aimed: Words) -> float:
         self.read_some(aimed, 0)
+        return self.took_us
 
     def read_some(self, aimed: Words, first: int) -> None:
         self.found[first : first + len(aimed)] = aimed

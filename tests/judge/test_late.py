@@ -153,10 +153,11 @@ class HostLookout(MemoryLookout):
         super()._read(places, row)
         self._runner.pass_us(7)
 
-    def _read_seam(self, turn: int, row: int) -> None:
+    def _read_seam(self, turn: int, row: int) -> float:
         self._runner.pass_us(8)
-        super()._read_seam(turn, row)
+        took_us = super()._read_seam(turn, row)
         self._runner.pass_us(7)
+        return took_us
 
 
 class HostLate(LateInputs):
@@ -518,9 +519,9 @@ class Watching(MemoryLookout):
         time.sleep(1e-3)
         super()._read(places, row)
 
-    def _read_seam(self, turn: int, row: int) -> None:
+    def _read_seam(self, turn: int, row: int) -> float:
         time.sleep(1e-3)
-        super()._read_seam(turn, row)
+        return super()._read_seam(turn, row)
 
 
 @pytest.mark.slow

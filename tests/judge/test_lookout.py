@@ -20,6 +20,7 @@ from grader.judge.lookout import (
     CLOSING,
     MOST_READS,
     PLACES,
+    SLOWEST_READ_US,
     Bools,
     Lookout,
     overlapped,
@@ -134,10 +135,11 @@ def test_calls_side_by_side_are_seen(block: Block) -> None:
     assert other.side_by_side()
 
 
-def meeting(block: Block, at: int, first: int = 0) -> MemoryLookout:
+def meeting(block: Block, at: int, first: int = 0, took_us: float = 15) -> MemoryLookout:
     """A round that begins with this set, in turn but for the moment of look number `at`: then the
-    second has begun, and the first not ended."""
+    second has begun, and the first not ended. Each look takes so long."""
     lookout = published(block, turned(COUNT, first))
+    lookout._pairs.took_us = took_us
     steps = in_turn(block, turned(COUNT, first))
     steps[3:3] = [lambda: None] * (at - 3)
     steps[at], steps[at + 1] = steps[at + 1], steps[at]
@@ -165,6 +167,11 @@ def test_calls_that_meet_for_a_moment_are_seen_at_a_seam(block: Block, first: in
         assert lookout._turns[:4] == [0, 1, 6, 2]  # every other look is at a seam
 
 
+def test_a_look_that_takes_long_tells_of_no_meeting(block: Block) -> None:
+    assert meeting(block, 6, took_us=SLOWEST_READ_US).meetings() == 1
+    assert meeting(block, 6, took_us=SLOWEST_READ_US + 1).meetings() == 0
+
+
 def test_one_meeting_may_be_chance_and_two_are_a_broken_rule(block: Block) -> None:
     bench: Any = Bench.__new__(Bench)
     bench.grading, bench.case = SimpleNamespace(meetings=0), SimpleNamespace(name="tiny")
@@ -186,13 +193,14 @@ def test_a_look_that_is_held_up_in_its_midst_convicts_nobody(block: Block, first
         pairs = lookout._pairs
         read, pairs.held = pairs.read, False
 
-        def slow(aimed: Any, pairs: Any = pairs, held: int = held, calls: Any = calls) -> None:
+        def slow(aimed: Any, pairs: Any = pairs, held: int = held, calls: Any = calls) -> float:
             pairs.read_some(aimed[: held + 1], 0)
             if not pairs.held:
                 pairs.held = True
                 for _ in range(3):
                     next(calls, lambda: None)()
             pairs.read_some(aimed[held + 1 :], held + 1)
+            return 15.0
 
         pairs.read = slow
         lookout.watch(iter([True, True, False]).__next__)
