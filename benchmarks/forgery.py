@@ -92,6 +92,7 @@ FORGERIES = {
         "rejected/batches_eagerly.py",
         "rejected/l2_persistence.py",
         "accepted/hostile_launches_early.cu",
+        "accepted/hostile_skips_late_inputs.py",
         "rejected/begins_before_the_end.py",
         "accepted/hostile_waits_at_the_gate.py",
         "accepted/hostile_slows_baseline.py",
@@ -113,6 +114,7 @@ WRAPPED = {
     "softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py",
     "softmax/rejected/batches_eagerly.py": "softmax/accepted/triton_softmax.py",
     "softmax/accepted/hostile_launches_early.cu": "softmax/accepted/cuda_softmax.cu",
+    "softmax/accepted/hostile_skips_late_inputs.py": "softmax/accepted/triton_softmax.py",
     "int4_matmul/rejected/computes_aside.py": "int4_matmul/accepted/triton_int4_matmul.py",
     "int4_matmul/accepted/hostile_prefetches_ahead.py": (
         "int4_matmul/accepted/triton_int4_matmul.py"

@@ -15,7 +15,7 @@ from grader import stats
 from grader.judge.answers import Answers, QuickLook
 from grader.judge.block import KEPT
 from grader.judge.cases import Values, seed_for
-from grader.judge.check import Finding, check, tolerance_of, worst
+from grader.judge.check import Finding, check, tolerance_of, unexplained, worst
 from grader.judge.clock import (
     AGREE_SHARE,
     LEAST_US,
@@ -147,7 +147,12 @@ class Bench:
         whole = len(chosen) == self.calls
         lookout, late = (self.lookout, self.late) if whole else (None, None)
         if late is not None:
-            late.withhold(chosen, self._call_us, secrets.SystemRandom())
+            late.withhold(
+                chosen,
+                self._call_us,
+                secrets.SystemRandom(),
+                lambda i: self.inputs(index, i, "another"),
+            )
         bracket = self._run(chosen, lookout, late)
         if late is not None:
             late.put_back()
@@ -161,6 +166,8 @@ class Bench:
         is_fast = whole and index < ODD and outside_us < self._vouched_us * (1 - AGREE_SHARE)
         is_thorough = is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0
         self._expect_right([i for i in chosen if i not in untold], is_thorough, doubt)
+        if late is not None and doubt is not None:
+            self._expect_explained(late, untold & doubt[0])
         if is_fast:
             self._vouched_us = outside_us
         if lookout is not None:  # after that, since a wrong answer is no broken rule
@@ -255,6 +262,26 @@ class Bench:
                 raise self._broken("inputs were read before their call began")
         return came_late - in_time
 
+    def _expect_explained(self, late: LateInputs, sets: set[int]) -> None:
+        """Raise `SubmissionFault` when outputs of these sets are wrong by more than what came late
+        can explain: who knows which sets tell nothing shall not leave them undone."""
+        code = self.grading.code
+        for i in sorted(sets):
+            inputs, outputs = self.loan.inputs(i), self.loan.outputs(i)
+            right = code.plain(self.case, inputs)
+            with late.stale(i):
+                stale = code.plain(self.case, inputs)
+            for argument in code.written:
+                name, bounds = argument.name, self.spot_bounds(argument)
+                initial = inputs[name] if argument.role == "inout" else None
+                wrong = unexplained(outputs[name], right[name], stale[name], bounds, initial)
+                if wrong:
+                    reason = (
+                        f"benchmark '{self.case.name}': {wrong} elements of '{name}' are wrong or "
+                        "were never written, whenever its inputs were read"
+                    )
+                    raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, reason))
+
     def _is_right(self, i: int) -> bool:
         return self.look(i, False).failure is None
 
@@ -262,9 +289,10 @@ class Bench:
         reason = f"benchmark '{self.case.name}': {what}"
         return SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
 
-    def inputs(self, index: int, i: int) -> Values:
-        """Inputs of set i in round `index`, from their own seed."""
-        path = ("benchmark", self.case.name, self.calls, self.gate, index, i)
+    def inputs(self, index: int, i: int, *which: str) -> Values:
+        """Inputs of set i in round `index`, from their own seed; or with another word, others like
+        them."""
+        path = ("benchmark", self.case.name, self.calls, self.gate, index, i, *which)
         seed = seed_for(self.grading.master, *path)
         values = self.grading.code.inputs(self._case_of(index, i), seed)
         for name, value in self.loan.scalars.items():

@@ -79,6 +79,35 @@ def worst(findings: list[Finding]) -> Finding:
     )
 
 
+def unexplained(out: Any, right: Any, stale: Any, tolerance: Tolerance, initial: Any = None) -> int:
+    """How many elements are wrong of an output whose call may have met the words of one set of
+    inputs, of another, or some of each; 0 where that may explain it.
+
+    `right` and `stale` are plain PyTorch's answers for the two sets. Every element must have been
+    written; where both answers are the same, it must be within the bounds of it. But an element
+    that depends on what differs may be the same by chance, as rounded, and off for a mixture: so as
+    many as the answers differ in may be wrong. A list of tensors is one long vector; `initial` is
+    the value before the call of an `inout` argument.
+    """
+    if isinstance(out, list):
+        out, right, stale, initial = map(_join, (out, right, stale, initial))
+    same = (right == stale) | ((right != right) & (stale != stale))
+    wrong = out != right
+    unwritten = torch.zeros_like(wrong)
+    if out.is_floating_point():
+        exact = right.double()
+        change = exact if initial is None else exact - initial
+        near = (out - exact).abs() <= change.abs().mul_(tolerance.rtol).add_(tolerance.atol)
+        near &= torch.isfinite(exact)  # infinity would allow for anything
+        wrong &= ~near & ~(torch.isnan(out) & torch.isnan(right))
+        unwritten = bits(out.contiguous()) == poison_of(out)
+    told = _fetch(
+        {"off": (wrong & same).sum(), "differ": (~same).sum(), "unwritten": unwritten.sum()}
+    )
+    off = int(told["off"])
+    return int(told["unwritten"]) or (off if off > told["differ"] else 0)
+
+
 def _greatest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 

@@ -3,11 +3,13 @@
 All inputs of a round are there when its gate opens, and their order is known. So whoever has made
 the process his own could compute calls side by side, or ahead, and only write their outputs in
 turn: that is all that the lookout sees. Therefore in every round some sets, which nobody knows, are
-published with a piece of an input that is stale: a few rows of bytes have words from elsewhere.
-While the round goes on, the copy engine writes the true ones, shortly before the call that they
-belong to. Was a call before that one still unfinished after the write, an honest call began with
-true inputs; outputs that are right for the stale ones were computed too soon, and no clock was
-asked. Where no look tells that, nothing is concluded, from right outputs or from wrong ones.
+published with a piece of an input that is stale: a few rows of bytes have the words of another set,
+drawn for this alone, so that nobody who reads all that is lent can tell which they are. While the
+round goes on, the copy engine writes the true ones, shortly before the call that they belong to.
+Was a call before that one still unfinished after the write, an honest call began with true inputs;
+outputs that are right for the stale ones were computed too soon, and no clock was asked. Where no
+look tells that, a call may have met some of each; then only that is wrong which no such piece
+explains (`grader.judge.check.unexplained`).
 
 What is assumed: a kernel sees what the copy engine wrote before it began, since both go through the
 L2 cache, and the L1 caches are emptied when a kernel begins. Nobody but a call writes its set's
@@ -21,13 +23,15 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from grader.arena import Slot
+from grader.arena.layout import view
+from grader.judge.cases import Values
 from grader.judge.loan import Loan
 from grader.judge.peek import Peek
 
@@ -78,7 +82,7 @@ class Tally:
     held_up: int = 0
     """Whose write took long."""
     wrong: int = 0
-    """Not known to be in time, and wrong by a quick look: that tells nothing."""
+    """Not known to be in time, and wrong by a quick look: by that alone nobody is judged."""
     unwatched: int = 0
     """Not counted in any of these: their calls came after the last look, in rounds too long to be
     watched to their end."""
@@ -165,43 +169,54 @@ class LateInputs:
         late = cls(loan) if loan.count > 1 else None
         return late if late is not None and late._places[0] else None
 
-    def withhold(self, order: list[int], call_us: float, rng: random.Random) -> None:
+    def withhold(
+        self,
+        order: list[int],
+        call_us: float,
+        rng: random.Random,
+        another: Callable[[int], Values],
+    ) -> None:
         """Make pieces of the image stale, for the next round, which is in this order and whose
-        calls take so long."""
+        calls take so long. `another` gives inputs like those of a set, that nobody was lent."""
         self._pace = Pace(call_us)
         self.written = {}
         found: dict[int, Late] = {}
         todo = dict(enumerate(positions(len(order), rng)))
+        others = {at: another(order[at]) for at in todo.values()}
         for _ in range(TRIES):
-            drawn = {row: self._draw(row, at, order[at], call_us, rng) for row, at in todo.items()}
+            drawn = {
+                row: self._draw(row, at, order[at], others[at], call_us, rng)
+                for row, at in todo.items()
+            }
             self._loan.settle()  # once for all of them
             found |= {row: late for row, late in drawn.items() if late.differs}
             todo = {row: at for row, at in todo.items() if row not in found}
             if not todo:
                 break
         self._left = deque(late for _, late in sorted(found.items()))
-        for late in self._left:  # not sooner: what another one takes from here is to be true
+        for late in self._left:
             late.piece.of(self._loan.image).copy_(late.stale, non_blocking=True)
 
     def _draw(
-        self, row: int, position: int, index: int, call_us: float, rng: random.Random
+        self,
+        row: int,
+        position: int,
+        index: int,
+        other: Values,
+        call_us: float,
+        rng: random.Random,
     ) -> Late:
-        """A piece of a set, and what is to stand for it: words of the same tensor of another set,
-        from another place, so that no two sets have anything alike. On their way to rows of ours.
-        """
-        argument, tensor = choose(self._places[index], rng)
-        place, nbytes = self._places[index][argument][tensor]
-        piece = piece_of(nbytes, rng)
-        other = rng.choice([i for i in range(self._loan.count) if i != index])
-        there, _ = self._places[other][argument][tensor]
-        shift = ALIGN_BYTES * rng.randrange((nbytes - piece.extent_bytes) // ALIGN_BYTES + 1)
+        """A piece of a set, and what is to stand for it: what lies there of the other inputs. On
+        their way to rows of ours."""
+        place = choose(self._places[index], rng)
+        piece = piece_of(place.slot.nbytes, rng)
         lead_us = TRIP_US + rng.uniform(*rng.choice(AHEAD)) * call_us
         size = piece.rows * piece.width_bytes
         true, stale = (rows[row, :size].view(piece.rows, -1) for rows in (self._true, self._stale))
-        late = Late(position, index, piece.at(place + piece.offset), lead_us, true, stale)
-        true.copy_(late.piece.of(self._loan.image), non_blocking=True)
-        stale.copy_(piece.at(there + shift).of(self._loan.image), non_blocking=True)
-        return late
+        there = piece.at(place.slot.offset + piece.offset)
+        true.copy_(there.of(self._loan.image), non_blocking=True)
+        stale.copy_(piece.of(place.laid_out(self._loan.image, other)), non_blocking=True)
+        return Late(position, index, there, lead_us, true, stale)
 
     def begin(self) -> None:
         """The round begins to be watched."""
@@ -300,8 +315,25 @@ class Pace:
         return min(self._begins) + position * self._call_us
 
 
-Place = tuple[int, int]
-"""Offset of a tensor in a block, and its size in bytes."""
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of a set lies in a block."""
+
+    slot: Slot
+    name: str
+    """Of its argument."""
+    number: int | None = None
+    """Which of a list of tensors it is."""
+
+    def laid_out(self, image: torch.Tensor, values: Values) -> torch.Tensor:
+        """The tensor of other inputs as it would lie there, uint8 [its bytes]; what lies between
+        its elements is the image's."""
+        start = self.slot.offset
+        made = image[start : start + self.slot.nbytes].clone()
+        value = values[self.name]
+        there = view(made, replace(self.slot, offset=0))
+        there.copy_(value if self.number is None else value[self.number])
+        return made
 
 
 def places(loan: Loan) -> list[list[list[Place]]]:
@@ -313,11 +345,14 @@ def places(loan: Loan) -> list[list[list[Place]]]:
         for argument, value in zip(loan.problem.spec.args, values, strict=True):
             if argument.role != "in" or argument.structured:
                 continue
-            slots = value if isinstance(value, list) else [value]
+            if isinstance(value, list):
+                tensors = [Place(slot, argument.name, i) for i, slot in enumerate(value)]
+            else:
+                tensors = [Place(value, argument.name)] if isinstance(value, Slot) else []
             large = [
-                (slot.offset, slot.nbytes)
-                for slot in slots
-                if isinstance(slot, Slot) and slot.dtype in MIXED and slot.nbytes >= LEAST_BYTES
+                place
+                for place in tensors
+                if place.slot.dtype in MIXED and place.slot.nbytes >= LEAST_BYTES
             ]
             if large:
                 arguments.append(large)
@@ -331,15 +366,14 @@ def positions(calls: int, rng: random.Random) -> list[int]:
     return sorted(rng.sample(range(1, calls), count))
 
 
-def choose(arguments: list[list[Place]], rng: random.Random) -> tuple[int, int]:
-    """An argument and one of its tensors: half of the time of the smallest argument, which most
-    outputs depend on more, else of any."""
-    sizes = [sum(nbytes for _, nbytes in tensors) for tensors in arguments]
+def choose(arguments: list[list[Place]], rng: random.Random) -> Place:
+    """A tensor of an argument: half of the time of the smallest argument, which most outputs depend
+    on more, else of any."""
+    sizes = [sum(place.slot.nbytes for place in tensors) for tensors in arguments]
     is_small = rng.random() < 0.5
-    argument = sizes.index(min(sizes)) if is_small else rng.randrange(len(sizes))
-    tensors = arguments[argument]
-    (tensor,) = rng.choices(range(len(tensors)), [nbytes for _, nbytes in tensors])
-    return argument, tensor
+    tensors = arguments[sizes.index(min(sizes)) if is_small else rng.randrange(len(sizes))]
+    (place,) = rng.choices(tensors, [place.slot.nbytes for place in tensors])
+    return place
 
 
 def piece_of(nbytes: int, rng: random.Random) -> Piece:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grader.judge.block import poison
-from grader.judge.check import Finding, check
+from grader.judge.check import Finding, check, unexplained
 from grader.problem.spec import Tolerance
 
 LOOSE = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-2, budget=4)
@@ -223,3 +223,82 @@ def test_a_float64_of_zero_is_held_against_the_least_number_of_its_format() -> N
     finding = check("out", zero + 1e-300, zero, zero, LOOSE)
     assert finding.budget_used is not None
     assert finding.budget_used > 1
+
+
+# --- where inputs came late: a call may have met one set's, another's, or some of each
+
+TIGHT = Tolerance(atol=1e-7, rtol=1e-3, rel_l2=1e-3)
+
+
+@pytest.fixture
+def late_rows() -> dict[str, torch.Tensor]:
+    """Softmax of true inputs, of inputs of which half a row is stale, and of a mixture of both."""
+    true = torch.randn(64, 4096, generator=torch.Generator().manual_seed(5))
+    stale, mixed = true.clone(), true.clone()
+    stale[7, :2048] = -true[7, :2048] + 1
+    mixed[7, :1024] = stale[7, :1024]
+    every = {"right": true, "stale": stale, "mixed": mixed}
+    return {name: torch.softmax(x, -1) for name, x in every.items()}
+
+
+def test_either_set_or_some_of_each_explain_an_output(late_rows: dict[str, torch.Tensor]) -> None:
+    right, stale = late_rows["right"], late_rows["stale"]
+    torn = right.clone()
+    torn[7, 100:300] = stale[7, 100:300]
+    for out in (right, stale, late_rows["mixed"], torn):
+        assert unexplained(out, right, stale, TIGHT) == 0
+        assert unexplained([out[:8], out[8:]], [right], [stale], TIGHT) == 0
+
+
+def test_no_late_inputs_explain_what_depends_on_none_of_them(
+    late_rows: dict[str, torch.Tensor],
+) -> None:
+    right, stale = late_rows["right"], late_rows["stale"]
+    assert unexplained(torch.zeros_like(right), right, stale, TIGHT) == 63 * 4096
+    for wrong in (right.roll(1, 0), right.mean() + 0 * right):  # some are right by chance
+        assert unexplained(wrong, right, stale, TIGHT) > 60 * 4096
+    half = right.clone()
+    half[20:40] = 0
+    assert unexplained(half, right, stale, TIGHT) == 20 * 4096
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_no_late_inputs_explain_what_was_never_written(
+    late_rows: dict[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    right, stale = late_rows["right"].to(dtype), late_rows["stale"].to(dtype)
+    out = right.clone()
+    poison(out[7, :5])  # where both answers differ, and every value else would be explained
+    assert unexplained(out, right, stale, TIGHT) == 5
+
+
+def test_as_many_may_be_off_as_the_answers_differ_in() -> None:
+    """What is rounded may be the same for either set, and off for some of each."""
+    right = torch.ones(100)
+    stale, out = right.clone(), right.clone()
+    stale[:3] = 2
+    out[10:13] = 3
+    assert unexplained(out, right, stale, TIGHT) == 0
+    out[13] = 3
+    assert unexplained(out, right, stale, TIGHT) == 4
+    whole = right.long(), stale.long()
+    assert unexplained(out.long(), *whole, TIGHT) == 4
+    assert unexplained(whole[0], *whole, TIGHT) == 0
+
+
+def test_a_nan_of_both_answers_is_no_difference() -> None:
+    right = torch.tensor([float("nan"), 1.0, 2.0, float("inf")])
+    assert unexplained(right, right, right.clone(), TIGHT) == 0
+    assert unexplained(torch.ones(4), right, right.clone(), TIGHT) == 3
+    assert unexplained(torch.full((4,), torch.nan), right, right.clone(), TIGHT) == 3
+
+
+def test_state_that_was_left_as_it_was_is_not_explained() -> None:
+    before = torch.randn(4096, generator=torch.Generator().manual_seed(2))
+    right = before - 1e-3 * torch.sign(before)
+    stale = right.clone()
+    stale[:200] += 1e-3
+    bounds = Tolerance(atol=1e-7, rtol=1e-2, rel_l2=1e-3)
+    near = right * (1 + 1e-7)
+    assert unexplained(near, right, stale, bounds, before) == 0
+    assert unexplained(before.clone(), right, stale, bounds, before) == 4096 - 200

@@ -1009,7 +1009,7 @@ def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
             self.graph = self.gate = False
             self._vouched_us = math.inf
 
-        def inputs(self, index: int, i: int) -> Values:
+        def inputs(self, index: int, i: int, *which: str) -> Values:
             return {}
 
         def _expect_right(self, chosen: list[int], is_thorough: bool, doubt: Any = None) -> None:

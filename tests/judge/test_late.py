@@ -8,6 +8,7 @@ import ctypes
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 
 from benchmarks.verdicts import ROOT
 from grader.arena import Slot, arrange
+from grader.arena.layout import view
 from grader.judge.bench import Bench
-from grader.judge.block import Block
+from grader.judge.block import Block, poison
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.late import (
@@ -32,6 +34,7 @@ from grader.judge.late import (
     ROWS,
     LateInputs,
     Pace,
+    Place,
     Tally,
     choose,
     piece_of,
@@ -44,7 +47,8 @@ from grader.judge.record import Record
 from grader.judge.session import Session
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
-from grader.problem.spec import Argument, Case, Role
+from grader.problem.spec import Argument, Case, Role, Tolerance
+from grader.report import Verdict
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
 from grader.submission import Submission
@@ -170,6 +174,17 @@ class HostLate(LateInputs):
         return self._runner.now_us
 
 
+def another(index: int) -> dict[str, Any]:
+    """Inputs that nobody was lent."""
+    return {"x": torch.randn(ELEMENTS, dtype=torch.float64)}
+
+
+def poisoned(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    poison(out)
+    return out
+
+
 def input_of(block: Block, buffer: torch.Tensor, index: int) -> torch.Tensor:
     """The input of a set, int64, as it lies in a buffer."""
     slot: Any = block.layout.sets[index][0]
@@ -202,7 +217,7 @@ class Round:
     def __init__(self, block: Any, runner: Runner, call_us: float, seed: int = 1) -> None:
         block.image.random_()
         lookout, self.late = HostLookout(block, runner), HostLate(block, runner)
-        self.late.withhold(runner.order, call_us, random.Random(seed))
+        self.late.withhold(runner.order, call_us, random.Random(seed), another)
         block.ready(runner.order)
         lookout.aim(runner.order)
         block.publish(runner.order)
@@ -310,34 +325,55 @@ def test_calls_after_the_last_look_tell_nothing(block: Any, monkeypatch: Any) ->
 
 def test_sets_that_are_all_alike_withhold_nothing(block: Any) -> None:
     late = LateInputs(block)
-    block.image.fill_(7)
-    late.withhold(ORDER, 10.0, random.Random(1))
+    block.image.zero_()
+    zeros = {"x": torch.zeros(ELEMENTS, dtype=torch.float64)}
+    late.withhold(ORDER, 10.0, random.Random(1), lambda _: zeros)
     late.begin()
     late.write_rest(HostPeek(Runner(block, 10)), is_over=True)  # type: ignore[arg-type]
     assert late.written == {}
     assert late.tally.tells
 
 
-def test_stale_words_are_true_ones_from_elsewhere() -> None:
+def test_stale_words_are_in_nothing_that_was_lent() -> None:
     block = new_block(8)
     block.image.random_()
     before = block.image.clone()
-    words = {w: i for i, x in enumerate(inputs(block, before)) for w in x.tolist()}
+    lent = {word for x in inputs(block, before) for word in x.tolist()}
     late = LateInputs(block)
-    shifted = 0
+    given: dict[int, torch.Tensor] = {}
+
+    def kept(index: int) -> dict[str, Any]:
+        made = another(index)
+        given[index] = made["x"].view(torch.int64)
+        return made
+
     for seed in range(20):
         block.image.copy_(before)
-        late.withhold(ORDER, 10.0, random.Random(seed))
+        late.withhold(ORDER, 10.0, random.Random(seed), kept)
+        assert len(late._left) == LATE
         for one in late._left:
             assert torch.equal(one.true, one.piece.of(before))
             assert torch.equal(one.stale, one.piece.of(block.image))
-            stale = one.stale.reshape(-1).view(torch.int64)
-            (other,) = {words[word] for word in stale.tolist()}
-            assert other != one.index
-            same = one.piece.offset + (other - one.index) * STEP_BYTES
-            shifted += not torch.equal(one.stale, one.piece.at(same).of(before))
-    assert shifted > 40, "else two sets would be alike at a place"
+            assert lent.isdisjoint(one.stale.reshape(-1).view(torch.int64).tolist())
+            now = input_of(block, block.image, one.index)
+            is_stale = now != input_of(block, before, one.index)
+            assert torch.equal(now[is_stale], given[one.index][is_stale]), "in its own place"
     block.close()
+
+
+def test_a_strided_tensor_of_a_list_is_laid_out_as_it_lies() -> None:
+    slot = Slot(64, "fp32", (100, 20), (24, 1))
+    image = torch.randint(0, 255, (1 << 14,), dtype=torch.uint8)
+    before = image.clone()
+    values = {"a": [torch.zeros(1), torch.randn(100, 20)]}
+    laid = Place(slot, "a", 1).laid_out(image, values)
+    assert torch.equal(view(laid, replace(slot, offset=0)), values["a"][1])
+    whole = before[64 : 64 + slot.nbytes].view(torch.float32)
+    holes = torch.ones(len(whole), dtype=torch.bool)
+    holes.as_strided((100, 20), (24, 1)).fill_(False)
+    found, there = (x[holes].view(torch.int32) for x in (laid.view(torch.float32), whole))
+    assert torch.equal(found, there)
+    assert torch.equal(image, before)
 
 
 def test_only_a_look_behind_the_write_tells_that_it_was_in_time(block: Any) -> None:
@@ -406,10 +442,14 @@ def test_pieces_are_of_all_sizes() -> None:
 
 def test_half_of_the_pieces_lie_in_the_smallest_argument() -> None:
     rng = random.Random(1)
-    arguments = [[(512, 100_000)], [(200_000, 8192)], [(300_000, 100), (400_000, 50_000)]]
+    sizes = {"a": [100_000], "b": [8192], "c": [100, 50_000]}
+    arguments = [
+        [Place(Slot(0, "uint8", (n,), (1,)), name, i) for i, n in enumerate(each)]
+        for name, each in sizes.items()
+    ]
     drawn = [choose(arguments, rng) for _ in range(2000)]
-    assert 0.6 < sum(argument == 1 for argument, _ in drawn) / len(drawn) < 0.73
-    assert {tensor for argument, tensor in drawn if argument == 2} >= {1}
+    assert 0.6 < sum(place.name == "b" for place in drawn) / len(drawn) < 0.73
+    assert {place.number for place in drawn if place.name == "c"} >= {1}
 
 
 def test_no_offsets_come_late_nor_what_is_structured() -> None:
@@ -433,8 +473,9 @@ def test_no_offsets_come_late_nor_what_is_structured() -> None:
         layout=layout, problem=SimpleNamespace(spec=SimpleNamespace(args=args)), count=1
     )
     ((first, third),) = places(loan)
-    assert [nbytes for _, nbytes in first] == [10000]
-    assert [nbytes for _, nbytes in third] == [5000], "the other is too small to change much"
+    assert [(p.name, p.number, p.slot.nbytes) for p in first] == [("a1", None, 10000)]
+    (one,) = third
+    assert (one.name, one.number) == ("a3", 0), "the other is too small to change much"
     assert {"int16", "int32", "int64"}.isdisjoint(MIXED)
     assert LateInputs.over(loan) is None
 
@@ -607,3 +648,46 @@ def test_what_is_wrong_where_inputs_came_late(
     else:
         assert bench._expect_unread(inputs, lookout, list(range(8)), late) == {0, 3}
     assert inputs.tally.wrong == len(late & {0, 3})
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        (torch.clone, None),
+        (lambda x: torch.cat([-x[:100], x[100:]]), None),  # before the true words came
+        (lambda x: torch.cat([-x[:50], x[50:]]), None),  # while they came
+        (torch.zeros_like, "3996 elements of 'out' are wrong or were never written"),
+        (poisoned, "4096 elements of 'out' are wrong or were never written"),
+    ],
+)
+def test_who_knows_which_sets_tell_nothing_leaves_none_undone(
+    work: Callable[[torch.Tensor], torch.Tensor], reason: str | None
+) -> None:
+    """The kernel copies; of its inputs the first hundred elements came late."""
+    bench: Any = Bench.__new__(Bench)
+    bench.case = Case(name="any", params={})
+    true = torch.randn(4096, generator=torch.Generator().manual_seed(1))
+    image = true.clone()
+
+    @contextlib.contextmanager
+    def stale(index: int) -> Iterator[None]:
+        assert index == 3
+        image[:100] = -true[:100]
+        yield
+        image.copy_(true)
+
+    out = Argument(name="out", role="out", dtype="fp32")
+    code = SimpleNamespace(plain=lambda _, inputs: {"out": inputs["x"].clone()}, written=[out])
+    bench.grading = SimpleNamespace(code=code)
+    bench.loan = SimpleNamespace(
+        inputs=lambda _: {"x": image}, outputs=lambda _: {"out": work(true)}
+    )
+    bench.spot_bounds = lambda _: Tolerance(atol=0, rtol=1e-6, rel_l2=1e-6)
+    inputs: Any = SimpleNamespace(stale=stale)
+    if reason is None:
+        bench._expect_explained(inputs, {3})
+        return
+    with pytest.raises(SubmissionFault, match=reason) as stop:
+        bench._expect_explained(inputs, {3})
+    assert stop.value.fault.verdict is Verdict.WRONG_ANSWER
+    bench._expect_explained(inputs, set())
