@@ -6,8 +6,8 @@ directions differ, because trust does:
 - judge → runner: a `Request`, JSON of at most `REQUEST_BYTES`, and up to `MAX_FDS` descriptors.
   Bulk (source, layout, tensors) goes by descriptor, never in the message.
 - runner → judge: a `Reply`, a fixed binary struct and at most `TEXT_BYTES` of text. It is a claim.
-  It is never parsed as anything but numbers and text, and descriptors sent with it are dropped by
-  the kernel, since the judge receives with no room for them.
+  It is never parsed as anything but numbers and text. Descriptors sent with it are refused by the
+  kernel (`refuse_descriptors`), or else dropped, since the judge receives with no room for them.
 
 Every reply names the request it answers; the judge takes exactly one reply per request.
 """
@@ -15,12 +15,14 @@ Every reply names the request it answers; the judge takes exactly one reply per 
 from __future__ import annotations
 
 import array
+import errno
 import json
 import os
 import select
 import socket
 import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
@@ -30,6 +32,9 @@ TEXT_BYTES = 4096
 MAX_FDS = 4
 _REPLY = struct.Struct("<4sIBBHQQ")
 _MAGIC = b"GRD1"
+_SO_PASSRIGHTS = 83
+"""Of Linux 6.16 and later; Python has no name for it."""
+_GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 
 
 class WireError(Exception):
@@ -96,6 +101,13 @@ class Reply:
         return cls(sequence, Status(status), flags, claim_ns, calls, text)
 
 
+def refuse_descriptors(sock: socket.socket) -> None:
+    """Have whoever sends descriptors here be refused, where the kernel knows of that: what is only
+    dropped is closed by the one who drops it, and closing may take long."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+
+
 def pack_request(request: dict[str, Any]) -> bytes:
     """The frame of a request. Raises ValueError when it is too long."""
     payload = json.dumps(request, separators=(",", ":")).encode()
@@ -110,7 +122,8 @@ def send_request(sock: socket.socket, request: dict[str, Any], fds: tuple[int, .
 
 
 def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) -> None:
-    """Send one packed request with descriptors. Raises `WireClosed` when the runner is gone.
+    """Send one packed request with descriptors. Raises `WireClosed` when the runner is gone, and
+    OSError for what is no doing of his.
 
     A runner that does not read cannot hold us up: the socket is written without waiting, and a
     full queue, which an honest runner never causes, counts as abuse of the wire (`WireError`).
@@ -121,6 +134,8 @@ def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) 
     except BlockingIOError:
         raise WireError("the runner does not read its requests") from None
     except OSError as error:
+        if error.errno not in _GONE:
+            raise
         raise WireClosed(f"the runner is gone ({error.strerror})") from None
 
 

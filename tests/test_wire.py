@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import platform
+import re
 import socket
 from collections.abc import Iterator
 
@@ -23,6 +25,7 @@ from grader.wire import (
     fixed_memory,
     receive_reply,
     receive_request,
+    refuse_descriptors,
     sealed_memory,
     send_reply,
     send_request,
@@ -107,6 +110,31 @@ def test_descriptors_sent_with_a_reply_are_dropped(pair: Pair) -> None:
     runner.sendmsg([Reply(1, Status.OK).pack()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     assert receive_reply(judge, 1).sequence == 1
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (6, 16),
+    reason="Linux before 6.16 cannot refuse descriptors, only drop them",
+)
+def test_descriptors_are_refused_and_can_still_be_lent(pair: Pair) -> None:
+    judge, runner = pair
+    refuse_descriptors(judge)
+    rights = array.array("i", [runner.fileno()])
+    with pytest.raises(PermissionError):
+        runner.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    send_request(judge, {"kind": "load", "sequence": 1}, (judge.fileno(),))
+    _, fds = receive_request(runner)
+    os.close(fds[0])
+    send_reply(runner, Reply(1, Status.OK))
+    assert receive_reply(judge, 1).sequence == 1
+
+
+def test_what_keeps_a_request_from_being_sent_is_not_always_the_other_side(pair: Pair) -> None:
+    judge, _ = pair
+    closed = os.dup(judge.fileno())
+    os.close(closed)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        send_request(judge, {"kind": "load"}, (closed,))
 
 
 def test_silence_times_out_and_a_closed_wire_says_so(pair: Pair) -> None:

@@ -182,10 +182,9 @@ class LateInputs:
         self.written = {}
         found: dict[int, Late] = {}
         todo = dict(enumerate(positions(len(order), rng)))
-        others = {at: another(order[at]) for at in todo.values()}
         for _ in range(TRIES):
-            drawn = {
-                row: self._draw(row, at, order[at], others[at], call_us, rng)
+            drawn = {  # with one of the others at a time, since sets may be large
+                row: self._draw(row, at, order[at], another(order[at]), call_us, rng)
                 for row, at in todo.items()
             }
             self._loan.settle()  # once for all of them

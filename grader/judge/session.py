@@ -22,6 +22,7 @@ from grader.wire import (
     WireTimeout,
     pack_request,
     receive_reply,
+    refuse_descriptors,
     send_packed,
 )
 
@@ -42,6 +43,7 @@ class Session:
 
     def __init__(self, runner: Runner, total_s: float) -> None:
         self.runner = runner
+        refuse_descriptors(runner.channel)
         self._deadline = time.monotonic() + total_s
         self._total_s = total_s
         self.eager = False
@@ -75,13 +77,16 @@ class Session:
         return Aimed(sequence, pack_request({"kind": kind, "sequence": sequence, **request}))
 
     def fire(self, aimed: Aimed, what: str, fds: tuple[int, ...] = ()) -> int:
-        """Send a request that was aimed; its number goes to `take`."""
+        """Send a request that was aimed; its number goes to `take`. Raises `SandboxError` where it
+        cannot be sent, and not for want of a runner."""
         try:
             send_packed(self.runner.channel, aimed.payload, fds)
         except WireClosed:
             raise self._ended(what) from None
         except WireError as error:
             raise self._abuse(str(error)) from None
+        except OSError as error:
+            raise SandboxError(f"{what} could not be asked for: {error.strerror}") from None
         return aimed.sequence
 
     def has_reply(self) -> bool:

@@ -13,6 +13,8 @@ import signal
 import socket
 import sys
 
+from grader.runner.sockets import forbid_lingering
+
 USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 
 
@@ -34,6 +36,7 @@ def main(arguments: list[str]) -> int:
         case _:
             print(USAGE, file=sys.stderr)
             return 2
+    forbid_lingering()
     child = os.fork()
     if child:
         sock.close()

@@ -225,6 +225,12 @@ def test_a_runner_that_was_lost_sight_of_is_not_to_blame() -> None:
     assert "the sandbox lost sight of its runner" in str(caught.value)
 
 
+def test_what_cannot_be_sent_to_a_runner_that_lives_is_not_its_fault() -> None:
+    with ScriptedRunner(answer) as runner, pytest.raises(SandboxError) as caught:
+        Session(runner, 60).ask("load", {}, 20, "loading the file", (-1,))
+    assert str(caught.value) == "loading the file could not be asked for: Bad file descriptor"
+
+
 def test_the_whole_gradings_limit_holds_where_every_reply_comes_at_once() -> None:
     """It may be the judge's own steps that take long, as on a device that is kept busy."""
     with ScriptedRunner(answer) as runner:
