@@ -2,7 +2,7 @@
 
 A slot is kept by one thread, which starts its process, tells it its task, hears what it says and
 ends it when it goes wrong. Whatever a slot does, its keeper answers for it: every task given has an
-outcome, and after each fault there is a new process.
+outcome, and after each fault, or an outcome that is no verdict, there is a new process.
 """
 
 from __future__ import annotations
@@ -321,10 +321,14 @@ class _Keeper:
                 return  # of a task that was cancelled just now
             if duty is None or word.task != duty.task.id:
                 raise _Fault("the slot spoke of a task that it was not given")
+            outcome = Outcome(duty.task.id, word.report, word.failure)
             if word.progress is None:
                 self._release()
+                if outcome.is_ours:  # who knows what is wrong with the process
+                    self._order_to_end = f"it gave no verdict on task {duty.task.id}"
+                    os.eventfd_write(self._wake, 1)
         if word.progress is None:
-            self._ended(Outcome(duty.task.id, word.report, word.failure))
+            self._ended(outcome)
         elif duty.on_progress is not None:
             try:
                 duty.on_progress(word.progress)

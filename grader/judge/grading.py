@@ -39,8 +39,9 @@ GRACE_S = 0.3
 """How long after a wrong "done" the outputs are looked at again, to tell late work from wrong."""
 GRACE_CASES = 3
 """So many wrong cases get that second look; a submission that is late once is late always."""
-
-
+REHEARSAL_BYTES = 16 << 30
+"""The most device memory of what compiles beside the tests: eight processes, each with its context
+of half a gigabyte and the arguments of a case."""
 PREPARED_S = 600.0
 """How long the times of baselines and of publishing are good for."""
 
@@ -367,11 +368,12 @@ class Grading:
         if not self._rehearses and (fault := self.hoarding()) is not None:
             raise SubmissionFault(fault)
 
-    def hoarding(self) -> Fault | None:
-        """The fault of holding more device memory than allowed, beyond what is lent; or None."""
+    def hoarding(self, spare_bytes: int = 0) -> Fault | None:
+        """The fault of holding more device memory than allowed, beyond what is lent, and beyond
+        what others of our own may hold; or None."""
         limit = self.problem.spec.limits.device_memory_bytes
         lent_bytes = self._lent.nbytes if self._lent is not None else 0
-        used = self._device_bytes() - lent_bytes - self._idle_device_bytes
+        used = self._device_bytes() - lent_bytes - self._idle_device_bytes - spare_bytes
         if used <= limit:
             return None
         reason = (
@@ -380,10 +382,15 @@ class Grading:
         return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, reason)
 
     def hoarding_at_last(self) -> Fault | None:
-        """The same when memory has run out; what compiles beside the tests is ended first."""
+        """The same when memory has run out. What compiles beside the tests is ended first, but who
+        is asked to end it could also let go of what he holds, so that is looked at before."""
         if self._rehearses:
-            with contextlib.suppress(SubmissionFault):
+            if (fault := self.hoarding(REHEARSAL_BYTES)) is not None:
+                return fault
+            try:
                 self.end_rehearsal()
+            except SubmissionFault as stop:
+                return stop.fault
         return self.hoarding()
 
 

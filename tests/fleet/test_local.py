@@ -57,6 +57,9 @@ for line in sys.stdin:
     elif what == "answer and die":
         end(task)
         os._exit(0)
+    elif what == "report":
+        say(task=task, report=json.load(open(__file__ + ".json")))
+        continue
     if what == "well":
         time.sleep(0.2)
         end(task)
@@ -171,6 +174,24 @@ def test_an_answer_counts_even_if_it_was_the_last_word(fake: LocalEngine) -> Non
     submit(fake, task(2))
     assert outcome(fake) == Outcome(2, failure="done as told")
     assert fake.poll(0) == []
+
+
+@pytest.mark.parametrize("verdict", [Verdict.WRONG_ANSWER, Verdict.JUDGE_ERROR])
+def test_a_slot_without_a_verdict_is_replaced(
+    fake: LocalEngine, tmp_path: Path, make_report: Callable[..., Report], verdict: Verdict
+) -> None:
+    report = make_report(verdict=verdict)
+    (tmp_path / "slot.py.json").write_text(report.model_dump_json())
+    until(lambda: fake.slots()[0].free)
+    processes = below(os.getpid())
+    submit(fake, task(1, "report"))
+    assert outcome(fake).report == report
+    if verdict is Verdict.JUDGE_ERROR:
+        until(lambda: not any(map(alive, processes)))
+    submit(fake, task(2))
+    assert outcome(fake) == Outcome(2, failure="done as told")
+    if verdict is not Verdict.JUDGE_ERROR:
+        until(lambda: not any(map(alive, processes)))  # that was none either
 
 
 def test_a_hanging_slot_is_killed_at_the_deadline(

@@ -1,4 +1,5 @@
-"""What a runner is told of the cases whose kernels it may compile beside the tests."""
+"""What a runner is told of the cases whose kernels it may compile beside the tests, and what it
+holds of the device's memory then."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 
 from grader.arena import unpack
-from grader.judge.grading import Grading, by_turns
+from grader.judge.grading import REHEARSAL_BYTES, Grading, by_turns
 from grader.judge.record import Record
+from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Case
+from grader.report import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,3 +54,42 @@ def test_every_case_has_a_shape_and_cases_alike_share_one() -> None:
     assert [shapes.places[name] for name in (tests[0], "widest")] == [0, 1]
     x = unpack(shapes.told[0]["values"][0])
     assert getattr(x, "shape", None) == (1, 1)
+
+
+GIB = 1 << 30
+CRASH = Fault(Verdict.RUNTIME_ERROR, "ended by itself")
+
+
+@pytest.mark.parametrize(
+    ("held_gib", "left_gib", "fault", "expected"),
+    [
+        (60, 1, None, Verdict.MEMORY_LIMIT_EXCEEDED),  # lets go when it is asked
+        (60, 60, None, Verdict.MEMORY_LIMIT_EXCEEDED),
+        (60, 1, CRASH, Verdict.MEMORY_LIMIT_EXCEEDED),
+        (30, 20, None, Verdict.MEMORY_LIMIT_EXCEEDED),  # what compiled held ten of them
+        (30, 2, None, None),
+        (30, 2, CRASH, Verdict.RUNTIME_ERROR),
+    ],
+)
+def test_who_holds_the_memory_that_has_run_out(
+    held_gib: int, left_gib: int, fault: Fault | None, expected: Verdict | None
+) -> None:
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    held_bytes = held_gib * GIB
+    session: Any = None
+    grading: Any = Grading(problem, session, "cpu", 1, Record())
+    limit = problem.spec.limits.device_memory_bytes
+    assert 20 * GIB > limit > 2 * GIB
+    assert 60 * GIB > limit + REHEARSAL_BYTES > 30 * GIB
+
+    def end_rehearsal() -> None:
+        nonlocal held_bytes
+        held_bytes = left_gib * GIB
+        if fault is not None:
+            raise SubmissionFault(fault)
+
+    grading._rehearses = True
+    grading._device_bytes = lambda: held_bytes
+    grading.end_rehearsal = end_rehearsal
+    found = grading.hoarding_at_last()
+    assert (found.verdict if found else None) == expected
