@@ -217,10 +217,15 @@ class Bench:
         return self.gate and (not self.graph or self._holds_up) and self.grading.ranks
 
     @property
-    def tells(self) -> bool:
-        """Whether it is known when calls read their inputs, as far as that can be. Of outputs that
-        are state a call may leave most as they are, and then nobody sees when it has ended."""
-        return self.late is None or self.loan.poisons_image or self.late.tally.tells
+    def unseen(self) -> str | None:
+        """What could not be seen of its calls and should have been, so that its times do not rank;
+        or None. Of outputs that are state a call may leave most as they are, and then nobody sees
+        when it has ended."""
+        if self.lookout is None and self.loan.device == "cuda" and self.grading.ranks:
+            return "its sets are too large for the judge to watch from one to the next"
+        if self.late is None or self.loan.poisons_image or self.late.tally.tells:
+            return None
+        return "what the judge wrote late, to know when calls read their inputs, came too late"
 
     def next(self, index: int) -> Sample:
         """Sample of round `index`: of the warm-up's last one, or of another."""
@@ -459,12 +464,9 @@ def _timed(
     with opened(grading, case, gate=gate, captures=captures) as bench:
         if not bench.is_for_gates:
             timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
-            if not bench.tells:
+            if (why := bench.unseen) is not None:
                 timing = replace(timing, converged=False)
-                grading.record.notes.append(
-                    f"'{case.name}': what the judge wrote late, to know when calls read their "
-                    "inputs, came too late"
-                )
+                grading.record.notes.append(f"'{case.name}': {why}")
             return bench, timing
     return _timed(grading, case, gate=False, captures=bench.graph)
 

@@ -563,7 +563,7 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
             calls=calls,
             graph=captured and gate,
             is_for_gates=gate and not captured and ranks,
-            tells=not is_held_up,
+            unseen="came too late" if is_held_up else None,
         )
 
     monkeypatch.setattr(bench, "opened", opened_like)
@@ -575,6 +575,27 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     assert (timing.time_us, timing.graph) == (50, captured)
     assert timing.converged is not is_held_up, "what could not be watched does not rank"
     assert any("came too late" in note for note in grading.record.notes) is is_held_up
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "is_far", "is_late", "unseen"),
+    [
+        ("cuda", True, False, False, None),
+        ("cuda", True, True, False, "its sets are too large"),
+        ("cuda", False, True, False, None),  # practice
+        ("cpu", True, True, False, None),  # where nothing is watched
+        ("cuda", True, False, True, "came too late"),
+    ],
+)
+def test_what_could_not_be_watched_does_not_rank(
+    device: str, ranks: bool, is_far: bool, is_late: bool, unseen: str | None
+) -> None:
+    one: Any = Bench.__new__(Bench)
+    one.grading = SimpleNamespace(ranks=ranks)
+    one.loan = SimpleNamespace(device=device, poisons_image=False)
+    one.lookout = None if is_far else object()
+    one.late = SimpleNamespace(tally=SimpleNamespace(tells=False)) if is_late else None
+    assert one.unseen is None if unseen is None else unseen in one.unseen
 
 
 def test_inputs_of_rounds_that_do_not_wait_are_others() -> None:
