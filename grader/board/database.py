@@ -48,12 +48,7 @@ def engine_of(url: str, *, create: bool) -> Engine:
     The folder of an SQLite file is made where it is missing. Raises `BoardError` when the URL makes
     no sense; without `create` also for an SQLite file that is not there.
     """
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise BoardError(
-            f"{url!r} is no database URL; for a file, write sqlite:////absolute/path.sqlite3"
-        ) from None
+    parsed = url_of(url)
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
@@ -67,7 +62,28 @@ def engine_of(url: str, *, create: bool) -> Engine:
     if file is not None:
         _make_private(file)
     with explained(parsed):
-        return _engine(parsed)
+        try:
+            return _engine(parsed)
+        except ValueError as error:
+            place = parsed.render_as_string(hide_password=True)
+            raise BoardError(f"{place}: one of its options is wrong: {error}") from None
+
+
+def url_of(text: str) -> URL:
+    """A database URL, parsed. Raises `BoardError` when it makes no sense."""
+    try:
+        parsed = make_url(text)
+        (parsed.host or "").encode("idna")  # as the driver will, when it looks the name up
+    except ArgumentError:
+        raise BoardError(
+            f"{text!r} is no database URL; for a file, write sqlite:////absolute/path.sqlite3"
+        ) from None
+    except ValueError:  # its text, and the URL, may hold a part of a password
+        raise BoardError(
+            "the database URL has a wrong host or port; write postgresql://user@host:5432/database "
+            "(in a password, @ is %40, : is %3A and / is %2F)"
+        ) from None
+    return parsed
 
 
 @contextmanager

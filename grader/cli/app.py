@@ -54,6 +54,13 @@ _MISTAKES = {
 }
 """Room → its exception for what the user can put right: exit status 2."""
 
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_UNUSABLE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
+)
+"""What the system may say of a path, whatever we do."""
+
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -115,8 +122,8 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
         if isinstance(error, _mistakes()):
             return _refuse(str(error), as_json)
         if isinstance(error, OSError) and (cause := _outside(error)):
-            print(f"grade: {cause}", file=sys.stderr)  # stdout may be what cannot be written
-            return 2
+            # What has no name may be stdout, which then takes no JSON either.
+            return _refuse(cause, as_json and error.filename is not None)
         return _own_fault(error)
 
 
@@ -139,8 +146,13 @@ def _refuse(message: str, as_json: bool) -> int:
 
 def _outside(error: OSError) -> str | None:
     """What is wrong around grade, in words; None where the fault is its own."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{error.filename or 'the output'} cannot be written: {error.strerror}"
+    from grader.report import one_line
+
+    if isinstance(error.filename, str | bytes) and error.errno in _UNWRITTEN + _UNUSABLE:
+        what = one_line(os.fsdecode(error.filename))
+        return f"{what} cannot be used ({error.strerror}); put that right, or name another"
+    if error.errno in _UNWRITTEN:
+        return f"the output cannot be written: {error.strerror}"
     try:
         os.getcwd()
     except OSError:

@@ -207,14 +207,13 @@ def _process() -> Finding:
 
 
 def _board() -> Finding:
-    from sqlalchemy.engine import make_url
-
     from grader.board import BoardError, default_url
+    from grader.board.database import url_of
 
     url = os.environ.get("GRADE_DB")
     try:
-        place = make_url(url or default_url())
-    except (BoardError, ValueError) as error:
+        place = url_of(url or default_url())
+    except BoardError as error:
         return Finding("board", "warn", str(error), "name a place with --db or GRADE_DB")
     shown = place.render_as_string(hide_password=True)
     if place.get_backend_name() != "sqlite" or not place.database:

@@ -170,7 +170,8 @@ def checked_url(text: str) -> str:
 
     try:
         url = httpx.URL(text.strip())
-    except httpx.InvalidURL:
+        url.host.encode("idna")  # as the system will, when it looks the name up
+    except (httpx.InvalidURL, UnicodeError):
         url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
         raise click.UsageError(f"'{text}' is no server; write https://host or http://host:port")

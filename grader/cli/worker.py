@@ -71,6 +71,7 @@ def worker(
     NAME --role worker` prints one. SIGTERM or Ctrl-C lets running gradings end; a second one gives
     them back at once.
     """
+    from grader.cli.remote import checked_url
     from grader.fleet.dispatch import Dispatcher
     from grader.fleet.job import Worker
     from grader.fleet.local import LocalEngine
@@ -90,7 +91,7 @@ def worker(
     name = name or platform.node() or "worker"
     if len(name) > NAME_CHARS or not name.isprintable():
         raise click.UsageError(f"--name: at most {NAME_CHARS} printable characters")
-    with closing(RemoteLedger(server, token)) as source:
+    with closing(RemoteLedger(checked_url(server), token)) as source:
         source.seen(Worker(name, "http", device, None, count))
         if note:
             click.echo(note, err=True)

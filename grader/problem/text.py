@@ -64,6 +64,10 @@ def _refuse_deep_or_aliased(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             raise ProblemError(f"alias *{event.anchor} is not taken; write it out")
+        if tag := getattr(event, "tag", None):  # PyYAML fails anyhow where one does not fit
+            name = tag.replace("tag:yaml.org,2002:", "!!")
+            where = f"line {event.start_mark.line + 1}: " if event.start_mark else ""
+            raise ProblemError(f"{where}tag {name} is not taken; leave it out")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

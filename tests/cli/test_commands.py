@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -90,6 +91,32 @@ def test_a_full_disk_is_no_bug_of_ours(command: list[str]) -> None:
         )
     message = "grade: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.ENOSPC])
+def test_a_file_that_cannot_be_used_is_no_bug_of_ours(
+    shell: Shell, problem: Path, number: int
+) -> None:
+    def broken(_: str | None) -> None:
+        raise OSError(number, os.strerror(number), "my\nfile")
+
+    shell.change(board=broken)
+    shown = f"my file cannot be used ({os.strerror(number)}); put that right, or name another"
+    assert shell("leaderboard", problem) == (2, "", f"grade: {shown}\n")
+    assert shell.json("leaderboard", problem) == (2, {"error": shown})
+
+
+def test_a_worker_of_no_server(shell: Shell, problem: Path) -> None:
+    status, _, err = shell("worker", "--server", "http://a..b", "--token", "t")
+    assert (status, "is no server" in err) == (2, True)
+
+
+def test_a_fault_of_ours_with_a_file_is_still_one(shell: Shell, problem: Path) -> None:
+    def broken(_: str | None) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "ours")
+
+    shell.change(board=broken)
+    assert shell("leaderboard", problem)[0] == 3
 
 
 @pytest.mark.parametrize(("command", "status"), [("problems", 0), ("nonsense", 2)])

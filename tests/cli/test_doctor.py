@@ -28,6 +28,14 @@ def test_nothing_is_measured_unasked(shell: Shell) -> None:
     assert "measured" not in shown
 
 
+@pytest.mark.parametrize("url", ["notes.txt", "postgresql://u:s3@cret:@h/d"])
+def test_a_database_that_is_none(shell: Shell, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("GRADE_DB", url)
+    _, out, err = shell("doctor")
+    assert "database URL" in out
+    assert "cret" not in out + err
+
+
 def test_a_gpu_in_words(shell: Shell) -> None:
     state = {
         "driver": "580.1",

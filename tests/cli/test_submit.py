@@ -175,6 +175,9 @@ def test_what_a_submission_says_is_never_obeyed(shell: Shell, problem: Path, ker
         assert verbatim in out
 
 
+LONG = "a" * 300  # longer than a file's name, or a label of a host's, may be
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -196,6 +199,15 @@ def test_what_a_submission_says_is_never_obeyed(shell: Shell, problem: Path, ker
         (["submit", "double", "kernel.py", "--gpu", "H100"], "--server"),
         (["submit", "double", "kernel.py", "--db", "notes.txt"], "no database URL"),
         (["submit", "double", "kernel.py", "--db", "sqlite:///large.py"], "not a database"),
+        (["submit", "double", "kernel.py", "--db", "postgresql://h:port/d"], "wrong host or port"),
+        (["submit", "double", "kernel.py", "--db", "postgresql://u:a@pw:@h/d"], "is %40"),
+        (["submit", "double", "kernel.py", "--db", "postgresql://a..b/d"], "wrong host or port"),
+        (["submit", "double", "kernel.py", "--db", "sqlite:///new?timeout=x"], "options is wrong"),
+        (["submit", "double", "kernel.py", "--db", f"sqlite:///{LONG}/b"], "File name too long"),
+        (["submit", "double", "kernel.py", "--server", "http://a..b"], "is no server"),
+        (["submit", "double", "kernel.py", "--server", f"http://{LONG}"], "is no server"),
+        (["submit", "double", "kernel.py", "--server", "http://xn--a"], "is no server"),
+        (["submit", LONG, "kernel.py"], "cannot be used (File name too long)"),
     ],
 )
 def test_a_wrong_call_is_2_and_one_line(

@@ -106,7 +106,15 @@ BAD = [
     ("title: Scale", "title: &a Scale\nx: *a", "alias *a is not taken; write it out"),
     ("title: Scale", "title: " + "[" * 13 + "]" * 13, "nested more than 12 deep"),
     ("title: Scale", "title: [", None),
-    ("title: Scale", "title: !!python/object:os.system x", None),
+    (
+        "title: Scale",
+        "title: !!python/object:os.system x",
+        "line 2: tag !!python/object:os.system is not taken; leave it out",
+    ),
+    # PyYAML fails at these with errors of Python's own.
+    ("title: Scale", "title: !!timestamp xx", "line 2: tag !!timestamp is not taken; leave it out"),
+    ("title: Scale", "title: !!bool xx", "line 2: tag !!bool is not taken; leave it out"),
+    ("title: Scale", "title: !!int ''", "line 2: tag !!int is not taken; leave it out"),
     # arguments
     ("name: out", "name: x", "args[1].name: 'x' is used twice"),
     ("name: x", "name: float", "args[0].name: 'float' is a word of C++ or Python"),
