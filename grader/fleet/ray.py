@@ -8,6 +8,7 @@ and it is for the ledger to give it another try.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -45,7 +46,7 @@ class RayEngine(Engine):
     """Slots on a Ray cluster that is there: one per GPU, or one per CPU where no node has a GPU.
 
     A slot's GPU is named by Ray's type, such as ``H100``. Raises `ConnectionError` when there is no
-    cluster at `address`.
+    cluster at `address`, which for ``auto`` is that of RAY_ADDRESS, or of this machine.
     """
 
     def __init__(
@@ -61,8 +62,13 @@ class RayEngine(Engine):
         self._idle_s = idle_s
         self._owns = not ray.is_initialized()
         if self._owns:
+            if address == "auto":
+                address = os.environ.get("RAY_ADDRESS") or address  # as Ray would
             _knock(address)
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            try:
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
+            except ValueError as error:  # it makes nothing of the address
+                raise ConnectionError(f"there is no Ray cluster at {address}: {error}") from None
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._lock = threading.Lock()
         self._seats: list[Seat] = []
@@ -161,12 +167,12 @@ class RayEngine(Engine):
 
 def _knock(address: str) -> None:
     """Raise `ConnectionError` at once when nobody is there; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError, UnicodeError) as error:
         raise ConnectionError(f"there is no Ray cluster at {address}: {error}") from None
 
 

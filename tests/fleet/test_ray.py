@@ -367,14 +367,23 @@ def test_an_actor_stays_warm_for_a_while(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_no_cluster() -> None:
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "[::1]:9", "ray://127.0.0.1:9", "nonsense"])
+def test_no_cluster(address: str, told: bool) -> None:
     run(
+        "import os, sys\n"
         "from grader.fleet.ray import RayEngine\n"
+        "address, told = sys.argv[1:]\n"
+        "if not told:\n"
+        "    os.environ['RAY_ADDRESS'] = address\n"
         "try:\n"
-        "    RayEngine('process', '127.0.0.1:9')\n"
-        "except ConnectionError:\n"
+        "    RayEngine('process', address if told else 'auto')\n"
+        "except ConnectionError as error:\n"
+        "    assert f'no Ray cluster at {address}: ' in str(error)\n"
         "    raise SystemExit(0)\n"
-        "raise SystemExit(1)\n"
+        "raise SystemExit(1)\n",
+        *(address, "told" if told else ""),
+        wait_s=30,  # Ray itself would try for longer
     )
 
 
