@@ -50,7 +50,7 @@ class Watcher:
         task = self._tasks.get(step.stage)
         if task is None:
             self._finish_others()
-            label = LABELS.get(step.stage, step.stage)
+            label = LABELS.get(step.stage, safe(step.stage, 40).plain)
             task = self._tasks[step.stage] = self._bars.add_task(label, total=None, now="")
         if step.total:
             now = f"{step.index + 1} of {step.total}  {safe(step.case, 40)}"
@@ -80,7 +80,7 @@ def watching(show: bool) -> Iterator[Watcher]:
         return
     columns = (
         SpinnerColumn(finished_text="[green]✔"),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a server may name any stage
         BarColumn(bar_width=24),
         TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
