@@ -19,6 +19,8 @@ The tree of verdicts, by whose doing it is::
 from __future__ import annotations
 
 import math
+import unicodedata
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -30,6 +32,14 @@ LOG_BYTES = 16 * 1024
 
 REASON_CHARS = 300
 """How long a report's one-line reason may be."""
+
+MOST_MARKS = 3
+"""How many combining marks may stand on one character: no living language's text in NFC has more,
+and a pile of them covers the lines above and below."""
+
+BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters and symbols by their category, and yet nothing is seen of them: Hangul's fillers, and the
+Braille pattern without dots."""
 
 UNTOLD = -1
 """The seed of a report that came from a server, which tells seeds to nobody."""
@@ -186,10 +196,11 @@ class Report(BaseModel):
 def escape(text: str, limit: int) -> str:
     """Make a submission's text safe to show: control characters escaped, cut to `limit` characters.
 
-    Newline and tab stay. Bidirectional overrides and other invisible format characters are escaped
-    too, since they can make a terminal or a page show another text than the one that is there.
+    Newline and tab stay. Bidirectional overrides, invisible characters and marks that would pile up
+    are escaped too, since they can make a terminal or a page show another text than the one that is
+    there.
     """
-    shown = "".join(c if c in "\n\t" or c.isprintable() else _escaped(c) for c in text[: limit + 1])
+    shown = "".join(_shown(text[: limit + 1]))
     return shown if len(shown) <= limit else shown[: max(limit - 1, 0)] + "…"
 
 
@@ -203,6 +214,17 @@ def geometric_mean(values: list[float]) -> float:
     if not values:
         raise ValueError("no values to take a mean of")
     return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def _shown(text: str) -> Iterator[str]:
+    marks = MOST_MARKS  # one at the start would stand on what is not of this text
+    for c in text:
+        if unicodedata.category(c) in ("Mn", "Me"):
+            marks += 1
+        else:
+            marks = MOST_MARKS if c in "\n\t" else 0
+        good = c.isprintable() and c not in BLANKS and marks <= MOST_MARKS
+        yield c if good or c in "\n\t" else _escaped(c)
 
 
 def _escaped(character: str) -> str:
