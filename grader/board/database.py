@@ -24,6 +24,9 @@ from sqlalchemy.pool import StaticPool
 LOCK_WAIT_S = 30.0
 """How long to wait for another process that is writing."""
 
+ABOUT = "grade_board"
+"""The table by which a database is known for ours."""
+
 Lock = Literal["schema", "submit", "office", "result"]
 
 _LOCKS: dict[Lock, int] = {
@@ -46,7 +49,7 @@ def engine_of(url: str, *, create: bool) -> Engine:
     """An engine for a database URL; nothing is checked or made in the database yet.
 
     The folder of an SQLite file is made where it is missing. Raises `BoardError` when the URL makes
-    no sense; without `create` also for an SQLite file that is not there.
+    no sense; without `create`, which leaves the file as it is, also where there is none.
     """
     parsed = url_of(url)
     if parsed.drivername in ("postgres", "postgresql"):
@@ -58,15 +61,20 @@ def engine_of(url: str, *, create: bool) -> Engine:
         )
     file = _file(parsed)
     if file is not None and not create and not file.exists():
-        raise BoardError(f"there is no board at {file} yet; grade submit makes it")
+        raise no_board(str(file))
     if file is not None:
         _make_private(file)
     with explained(parsed):
         try:
-            return _engine(parsed)
+            return _engine(parsed, create)
         except ValueError as error:
             place = parsed.render_as_string(hide_password=True)
             raise BoardError(f"{place}: one of its options is wrong: {error}") from None
+
+
+def no_board(place: str) -> BoardError:
+    """What to raise where there is no board to read."""
+    return BoardError(f"there is no board at {place} yet; grade submit makes it")
 
 
 def url_of(text: str) -> URL:
@@ -187,7 +195,7 @@ def _make_private(file: Path) -> None:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, create: bool) -> Engine:
     if url.get_backend_name() != "sqlite":
         # What we do is right under READ COMMITTED, whatever the server's default is.
         return create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
@@ -197,6 +205,8 @@ def _engine(url: URL) -> Engine:
         engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S})
     _TURNS[engine] = threading.RLock()
     event.listen(engine, "connect", _prepare_sqlite)
+    if create:
+        event.listen(engine, "connect", _write_ahead)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -205,10 +215,17 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     # The driver would begin transactions where it sees fit; `_begin_sqlite` does instead.
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys=ON").close()
+
+
+def _write_ahead(connection: sqlite3.Connection, _record: object) -> None:
+    """Switch a board over, and a new file; one of something else stays as it is."""
     # Two processes that both switch a new file over may find it locked, whatever the timeout.
     for attempt in range(50):
         try:
-            connection.execute("PRAGMA journal_mode=WAL").close()
+            held = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            tables = {name for (name,) in held.fetchall()}
+            if not tables or ABOUT in tables:
+                connection.execute("PRAGMA journal_mode=WAL").close()
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or attempt == 49:

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from grader.board.database import BoardError, reading, writing
+from grader.board.database import ABOUT, BoardError, no_board, reading, writing
 
 SCHEMA = "1"
 """Version of the tables below. A board of another version is refused, never guessed at."""
@@ -56,7 +56,7 @@ class Moment(TypeDecorator[datetime]):
 
 
 about = Table(
-    "grade_board",
+    ABOUT,
     metadata,
     Column("key", String(40), primary_key=True),
     Column("value", String(200), nullable=False),
@@ -110,10 +110,13 @@ def counts() -> ColumnElement[bool]:
     return ~select(voids).where(voids.c.result_id == results.c.id).exists()
 
 
-def prepare(engine: Engine) -> None:
-    """Make the tables where there are none. Raises `BoardError` like `is_there`."""
+def prepare(engine: Engine, *, create: bool) -> None:
+    """Make the tables where there are none. Raises `BoardError` like `is_there`, and without
+    `create` where there are none."""
     with reading(engine) as connection:
         ready = is_there(connection)
+    if not ready and not create:
+        raise no_board(engine.url.render_as_string(hide_password=True))
     if not ready:
         with writing(engine, "schema") as connection:
             if not is_there(connection):

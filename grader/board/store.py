@@ -54,14 +54,15 @@ class Board:
 
     @classmethod
     def open(cls, url: str, *, create: bool = True) -> Board:
-        """Open the board at a database URL; with `create`, a new one is made where there is none.
+        """Open the board at a database URL; with `create`, a new one is made where there is none,
+        and without, nothing is changed.
 
         Raises `BoardError` when the URL makes no sense or the database is not there, broken,
         locked for long, of another program or of another version.
         """
         engine = engine_of(url, create=create)
         try:
-            prepare(engine)
+            prepare(engine, create=create)
         except BoardError:
             engine.dispose()
             raise

@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -176,8 +177,24 @@ def test_a_database_of_something_else(tmp_path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE recipes (name TEXT)")
     other.close()
-    with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
-        Board.open(f"sqlite:///{path}")
+    content = path.read_bytes()
+    for create in (True, False):
+        with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
+            Board.open(f"sqlite:///{path}", create=create)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_reading_makes_no_board(tmp_path: Path) -> None:
+    empty, bare = tmp_path / "empty.sqlite3", tmp_path / "bare.sqlite3"
+    empty.touch()
+    with closing(sqlite3.connect(bare)) as other:
+        other.execute("PRAGMA user_version = 7")
+    for path in (empty, bare):
+        content = path.read_bytes()
+        with pytest.raises(BoardError, match=r"no board at .*; grade submit makes it"):
+            Board.open(f"sqlite:///{path}", create=False)
+        assert path.read_bytes() == content
 
 
 def test_a_board_of_another_version(tmp_path: Path) -> None:
