@@ -43,12 +43,11 @@ class Client:
         import httpx
 
         self.server = checked_url(server)
+        if token and not (token.isascii() and token.isprintable()):  # httpx would show it
+            raise click.UsageError("the token holds characters that no token has")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            # A redirect is not followed: it would carry the token to who knows whom.
-            self._http = httpx.Client(base_url=self.server, headers=headers, timeout=TIMEOUT_S)
-        except UnicodeEncodeError:
-            raise click.UsageError("the token holds characters that no token has") from None
+        # A redirect is not followed: it would carry the token to who knows whom.
+        self._http = httpx.Client(base_url=self.server, headers=headers, timeout=TIMEOUT_S)
 
     @classmethod
     def find(cls, server: str | None, token: str | None = None) -> Client:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -109,6 +110,16 @@ def test_a_file_that_cannot_be_used_is_no_bug_of_ours(
 def test_a_worker_of_no_server(shell: Shell, problem: Path) -> None:
     status, _, err = shell("worker", "--server", "http://a..b", "--token", "t")
     assert (status, "is no server" in err) == (2, True)
+
+
+@pytest.mark.parametrize("odd", "\n\r\x01\x7fé")
+def test_a_token_is_never_shown(shell: Shell, monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
+    monkeypatch.setenv("GRADE_TOKEN", f"grade_se{odd}cret")
+    message = "grade: the token holds characters that no token has\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # a header is looked at once connected
+        server = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert shell("login", "--server", server) == (2, "", message)
+        assert shell("admin", "user", "list", "--server", server) == (2, "", message)
 
 
 def test_a_fault_of_ours_with_a_file_is_still_one(shell: Shell, problem: Path) -> None:
