@@ -43,11 +43,17 @@ def replay(
     """Grade RESULT again with its own seed, source and device, and say whether it agrees.
 
     RESULT is a number on the board, or a file with the report that --json printed. Exit status 0
-    when the verdict and every case's outcome are the same again, 1 when not.
+    when the verdict and every case's outcome are the same again, 1 when not, 3 our fault.
     """
     from grader.cli.submit import Job, run, tell
     from grader.cli.terminal import out
+    from grader.report import Verdict
 
+    if result.isdecimal() and file is not None:
+        raise click.UsageError(
+            f"--file: the board holds the source of result {result}; a report's file of that name "
+            f"is ./{result}"
+        )
     old, submission = _recorded(desk, result, db) if result.isdecimal() else _loaded(result, file)
     problem = find_problem(folder or old.problem)
     if problem.digest != old.problem_digest:
@@ -64,7 +70,9 @@ def replay(
     sandbox, note = choose_sandbox(desk, sandbox_name)
     job = Job(problem, submission, old.device, sandbox, note)
     new = run(desk, job, show=True, seed=old.seed)
-    tell(new, as_json=False)
+    status = tell(new, as_json=False)
+    if new.verdict is Verdict.JUDGE_ERROR:
+        return status
     console = out()
     console.print(_comparison(old, new))
     same = _outcome(old) == _outcome(new)

@@ -341,6 +341,18 @@ def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> Non
     status, out, _ = shell("replay", 1)
     assert status == 1
     assert "does NOT agree" in out
+    status, _, err = shell("replay", 1, "--file", kernel)
+    assert status == 2
+    assert "the board holds the source of result 1" in err
+
+
+def test_a_replay_that_fails_is_our_fault(shell: Shell, problem: Path, kernel: Path) -> None:
+    shell("submit", problem, kernel)
+    shell.judge.error = RuntimeError("of an abacus")
+    status, out, _ = shell("replay", 1)
+    assert status == 3
+    assert "of an abacus" in out
+    assert "agree" not in out
 
 
 def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path: Path) -> None:
