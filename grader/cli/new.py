@@ -42,10 +42,20 @@ def new(problem: str, lang: str, output: Path | None) -> None:
         raise click.UsageError(f"{path}: a {lang} file ends in {SUFFIXES[lang]}")
     source = scaffold(found, lang)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(source)
+        _write(path, source)
     except FileExistsError:
         raise click.UsageError(f"{path} is there already; name another file with -o") from None
     except OSError as error:
         raise click.UsageError(f"{path}: cannot be written ({error.strerror})") from None
     err().print(f"wrote {path}; try it: grade practice {problem} {path}", soft_wrap=True)
+
+
+def _write(path: Path, source: str) -> None:
+    """A new file, whole or not at all."""
+    file = path.open("x", encoding="utf-8")
+    try:
+        with file:
+            file.write(source)
+    except BaseException:
+        path.unlink()
+        raise

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,20 @@ def test_new_never_overwrites(shell: Shell, problem: Path, tmp_path: Path) -> No
     status, _, err = shell("new", problem, "-o", tmp_path / "absent" / "mine.py")
     assert status == 2
     assert "cannot be written" in err
+
+
+def test_new_leaves_nothing_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    command = [sys.executable, "-m", "grader.cli", "new", str(ROOT / "problems" / "softmax")]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command, "-o", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_default_name(shell: Shell, problem: Path, tmp_path: Path) -> None:
