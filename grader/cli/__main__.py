@@ -1,9 +1,11 @@
 """The program: `grade`, and the same as `python -m grader.cli`."""
 
 import atexit
+import io
 import os
 import sys
 from contextlib import suppress
+from typing import Any
 
 from grader.cli import main
 
@@ -15,6 +17,7 @@ def program() -> None:
     is us, and we leave there: to take torch to pieces would keep the shell waiting for a second.
     """
     _open_what_is_closed()
+    _let_stderr_fail()
     status: int | None = None
 
     def leave() -> None:
@@ -38,7 +41,28 @@ def _open_what_is_closed() -> None:
             # The lowest free descriptor is given out, so it is the stream's own.
             nobody = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nobody, True)
-            setattr(sys, name, os.fdopen(nobody, mode))
+            setattr(sys, name, os.fdopen(nobody, mode, closefd=False))
+
+
+class _Unheard(io.FileIO):
+    """Takes what cannot be written as written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _let_stderr_fail() -> None:
+    """Notes that go to a full disk, or to a reader who went away, change no verdict's status."""
+    told = sys.stderr
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Unheard(told.fileno(), "w", closefd=False)),
+        encoding=told.encoding,
+        errors=told.errors,
+        line_buffering=True,
+    )
 
 
 if __name__ == "__main__":

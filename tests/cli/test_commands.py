@@ -94,6 +94,43 @@ def test_a_full_disk_is_no_bug_of_ours(command: list[str]) -> None:
     assert (done.returncode, done.stderr) == (2, message)
 
 
+@pytest.mark.parametrize(("args", "status"), [([], 2), (["nonsense"], 2), (["noted"], 3)])
+@pytest.mark.parametrize("full", [True, False])
+def test_notes_that_cannot_be_written_change_no_status(
+    args: list[str], status: int, full: bool
+) -> None:
+    code = """
+import sys
+from grader.cli import __main__ as cli
+from grader.cli.terminal import err
+
+def noted():
+    err().print("by rich")
+    print("by print" * 10_000, file=sys.stderr)
+    print("verdict")
+    return 3
+
+if "noted" in sys.argv:
+    cli.main = noted
+cli.program()
+"""
+    if full:
+        unwritable = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, unwritable = os.pipe()
+        os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *args],
+            stdout=subprocess.PIPE,
+            stderr=unwritable,
+            text=True,
+        )
+    finally:
+        os.close(unwritable)
+    assert (done.returncode, done.stdout) == (status, "verdict\n" if status == 3 else "")
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.ENOSPC])
 def test_a_file_that_cannot_be_used_is_no_bug_of_ours(
     shell: Shell, problem: Path, number: int
