@@ -255,7 +255,9 @@ def _deadline(text: str) -> str:
             f"--deadline: '{text}' is no time; write it like 2030-05-01T23:59+02:00, or none"
         ) from None
     if until.tzinfo is None:
-        raise click.UsageError(f"--deadline: in which time zone? Write {text}Z for UTC")
+        raise click.UsageError(
+            f"--deadline: in which time zone? Write {until.isoformat()}Z for UTC"
+        )
     return until.isoformat()
 
 

@@ -115,6 +115,9 @@ def test_a_board_is_shown_and_set_bit_by_bit(grade: Grade) -> None:
     assert grade(
         "board", "set", "softmax", "--show", "--private-sources", "--note", "", "--deadline", "none"
     )
+    advised = grade("board", "set", "softmax", "--deadline", "2031-01-01T00:00:00Z")
+    assert "2031-01-01 00:00 UTC" in advised.out
+    grade("board", "set", "softmax", "--deadline", "none")
     assert grade("board", "show", "softmax", "--json").json == {
         "problem": "softmax",
         "deadline": None,
@@ -125,7 +128,10 @@ def test_a_board_is_shown_and_set_bit_by_bit(grade: Grade) -> None:
     refusals: tuple[tuple[tuple[str, ...], str], ...] = (
         (("set", "softmax"), "nothing to set"),
         (("set", "softmax", "--deadline", "noon"), "'noon' is no time"),
-        (("set", "softmax", "--deadline", "2031-01-01"), "in which time zone"),
+        (
+            ("set", "softmax", "--deadline", "2031-01-01"),
+            "in which time zone? Write 2031-01-01T00:00:00Z for UTC",
+        ),
         (("show", "nothing"), "there is no such problem here"),
     )
     for call, said in refusals:
