@@ -165,14 +165,15 @@ def _table(ratios: list[Ratio]) -> Fitting:
 
 
 def _sentence(overall: Ratio) -> str:
-    change = abs(overall.ratio - 1) * 100
+    from grader.cli.render import gap
+
     match overall.answer:
         case "same":
             return "B and A are the same."
         case "unsure":
             return f"Unsure: B over A lies between {overall.ci[0]:.4f} and {overall.ci[1]:.4f}."
         case word:
-            return f"B is {change:.2f} % {word} than A."
+            return f"B is {gap(overall.ratio) * 100:.2f} % {word} than A."
 
 
 def _as_json(problem: Problem, comparison: Comparison) -> str:

@@ -265,6 +265,16 @@ def speedup(ratio: float) -> str:
     return f"{ratio:#.3g}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
+def gap(ratio: float) -> float:
+    """How much faster or slower, as a fraction: the longer of two times over the shorter, less one.
+
+    So who is 25 % faster than another is by what the other is 25 % slower.
+
+    ratio: of the two times, either over the other.
+    """
+    return max(ratio, 1 / ratio) - 1
+
+
 def _rate(value: float | None) -> Text:
     return Text("–", style="dim") if value is None else Text(f"{value:,.4g}")
 

@@ -264,16 +264,17 @@ class Watch:
 def change(before: Timed, now: Timed) -> str:
     """``2.1% faster``, ``1.60× slower``, ``same`` where the intervals meet, or nearly do, or
     ``unsure`` where a time is not known well enough for any of these."""
+    from grader.cli.render import gap
     from grader.stats import overlap
 
     if not (before.tells and now.tells):
         return "unsure"
     ratio = before.time_us / now.time_us
-    if overlap(before.ci_us, now.ci_us) or abs(ratio - 1) < SAME:
+    by = gap(ratio)
+    if overlap(before.ci_us, now.ci_us) or by < SAME:
         return "same"
     word = "faster" if ratio > 1 else "slower"
-    ratio = max(ratio, 1 / ratio)
-    return f"{ratio - 1:.1%} {word}" if ratio < 1.5 else f"{ratio:.2f}× {word}"
+    return f"{by:.1%} {word}" if by < 0.5 else f"{1 + by:.2f}× {word}"
 
 
 def _stamp(file: Path) -> Stamp | None:

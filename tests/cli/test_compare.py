@@ -67,7 +67,7 @@ def test_what_a_person_sees(
     assert (status, err) == (0, "")
     for shown in ("A  kernel.py", "B  other.py", "small", "1.1000", "1.0900 – 1.1100", "slower"):
         assert shown in out
-    for shown in ("large", "81.00", "0.9000", "faster", "B is 1.00 % faster than A."):
+    for shown in ("large", "81.00", "0.9000", "faster", "B is 1.01 % faster than A."):
         assert shown in out
     assert "practice" not in out
     (asked,) = versus.asked
@@ -99,8 +99,10 @@ def test_no_time_is_cut_where_the_terminal_is_narrow(
 @pytest.mark.parametrize(
     ("low", "high", "sentence"),
     [
-        (0.97, 0.99, "B is 2.00 % faster than A."),
+        (0.97, 0.99, "B is 2.04 % faster than A."),
         (1.02, 1.04, "B is 3.00 % slower than A."),
+        (0.79, 0.81, "B is 25.00 % faster than A."),
+        (1.24, 1.26, "B is 25.00 % slower than A."),
         (0.999, 1.001, "B and A are the same."),
         (0.95, 1.05, "Unsure: B over A lies between 0.9500 and 1.0500."),
     ],
