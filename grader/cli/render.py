@@ -360,7 +360,7 @@ def _stages(stages_s: dict[str, float]) -> Text:
 
 def _log(log: str, width: int) -> Panel:
     """Its end, where a traceback is: no more rows than `LOG_ROWS`, however long its lines are."""
-    rows = safe(log.strip("\n"), LOG_BYTES).wrap(Console(), width - 4)
+    rows = safe(log.strip("\n"), LOG_BYTES).wrap(Console(), max(width - 4, 1))
     title = "what the submission printed"
     if len(rows) > LOG_ROWS:
         title = f"the last {LOG_ROWS} rows that it printed; --json has more"

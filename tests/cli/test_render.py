@@ -80,6 +80,11 @@ def test_it_fits_the_terminal(make_report: MakeReport, width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
+@pytest.mark.parametrize("width", [1, 4, 5])
+def test_a_terminal_too_narrow_to_read_is_no_error(make_report: MakeReport, width: int) -> None:
+    assert shown(make_report(log="a line\n" * 50), width)
+
+
 @pytest.mark.parametrize(
     ("width", "left_out"),
     [
