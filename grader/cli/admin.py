@@ -129,7 +129,7 @@ def token_list(client: Client, name: str, as_json: bool) -> None:
 @calls
 def token_revoke(client: Client, name: str | None, number: int | None) -> None:
     """End all tokens of the user NAME, or one by its number, with the sessions they opened."""
-    if (name is None) == (number is None):
+    if (not name) == (number is None):
         raise click.UsageError("name a user, or one token with --id")
     path = f"/admin/users/{step(name)}/tokens" if name else f"/admin/tokens/{number}"
     say(f"tokens and sessions ended: {client.request('DELETE', path)['ended']}")

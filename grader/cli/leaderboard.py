@@ -90,7 +90,7 @@ def _table(entries: list[Entry]) -> Fitting:
 def _nobody(problem: Problem, gpu: str | None, recorded: int) -> str:
     where = f" on a GPU named like '{gpu}'" if gpu else ""
     more = (
-        f" The board holds {recorded} results of {problem.name} that do not rank:"
+        f" Results of {problem.name} on the board that do not rank: {recorded},"
         " made on a CPU, not accepted, or of another version of the problem."
         if recorded
         else ""

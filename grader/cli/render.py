@@ -43,7 +43,7 @@ def _parts(
             yield Text("~ had not settled when its time budget ended", style="yellow")
     yield from beside
     if skipped := len(report.cases) - len(ran):
-        yield Text(f"{skipped} more were not run\n", style="dim")
+        yield Text(f"{skipped} more {'was' if skipped == 1 else 'were'} not run\n", style="dim")
     failed = next((case for case in ran if case.status != "passed"), None)
     if failed:
         yield _failure(failed, report, width)

@@ -118,7 +118,7 @@ def _loaded(result: str, file: Path | None) -> tuple[Report, Submission]:
                 "--json on this machine has one, a server tells none"
             ) from None
         raise click.UsageError(
-            f"{result}: not a report as --json prints it; {error.error_count()} fields are wrong"
+            f"{result}: not a report as --json prints it; wrong fields: {error.error_count()}"
         ) from None
     submission = Submission.read(file, max_bytes=1 << 30)
     if submission.sha256 != report.submission_sha256:

@@ -363,6 +363,14 @@ def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
     assert "No ranked result" in out
 
 
+def test_a_leaderboard_of_what_does_not_rank(shell: Shell, problem: Path, kernel: Path) -> None:
+    shell.judge.changes = {"device": "cpu", "gpu": None, "ranked": False}
+    shell("submit", problem, kernel)
+    _, out, _ = shell("leaderboard", "double")
+    told = "Results of double on the board that do not rank: 1, made on a CPU"
+    assert told in " ".join(out.split())
+
+
 def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> None:
     shell.judge.changes = {"seed": 99, "device": "cpu", "gpu": None, "ranked": False}
     shell("submit", problem, kernel)
@@ -404,7 +412,7 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
         ((report,), "--file"),
         ((tmp_path / "absent.json", "--file", kernel), "no file to read"),
         (("abc",), "abc: no number on the board, and no file to read"),
-        ((kernel, "--file", kernel), "not a report"),
+        ((kernel, "--file", kernel), "not a report as --json prints it; wrong fields: 1"),
         ((report, "--file", problem / "inputs.py"), "sha256 differs"),
         (("12",), "there is no board"),
     ):

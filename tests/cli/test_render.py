@@ -70,7 +70,7 @@ def test_the_first_failure_is_the_one_shown(make_report: MakeReport) -> None:
     text = shown(make_report(verdict="wrong_answer", cases=cases))
     assert "test a: wrong answer" in text
     assert "test b: wrong answer" not in text
-    assert "1 more were not run" in text
+    assert "1 more was not run" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])

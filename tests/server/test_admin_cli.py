@@ -99,7 +99,7 @@ def test_tokens(grade: Grade, world: World) -> None:
     assert world.client("ada").get("/api/v1/me").status_code == 401
     assert grade("token", "revoke", "ada").status == 0
     assert world.client(token=new).get("/api/v1/me").status_code == 401
-    for words in ((), ("ada", "--id", "1")):
+    for words in ((), ("",), ("ada", "--id", "1")):
         assert "name a user, or one token" in grade("token", "revoke", *words).err
     assert "last token of an admin" in grade("token", "revoke", "root").err
 
