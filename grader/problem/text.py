@@ -1,4 +1,4 @@
-"""`problem.yaml` as plain data, stricter than YAML: no duplicate keys, no aliases, no oddities.
+"""`problem.yaml` as plain data, stricter than YAML: no duplicate keys, no aliases, no tags.
 
 What comes out is what JSON could say: objects with text keys, lists, text, finite numbers,
 booleans and null. So nothing a hostile or careless file does reaches the models behind.
@@ -34,7 +34,7 @@ _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0
 def parse(text: str) -> Any:
     """The data in `text`. Raises `ProblemError` with the place in the file (no file name)."""
     try:
-        _refuse_deep_or_aliased(text)
+        _refuse_deep_aliased_or_tagged(text)
         node = yaml.compose(text, Loader=_StrictLoader)
         if node is None:
             raise ProblemError("is empty")
@@ -58,7 +58,7 @@ def join(path: str, step: str | int) -> str:
     return f"{path}.{step}" if path else step
 
 
-def _refuse_deep_or_aliased(text: str) -> None:
+def _refuse_deep_aliased_or_tagged(text: str) -> None:
     """Before anything is built: an alias can stand for more data than memory holds."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
