@@ -165,7 +165,7 @@ def submission(request: Request, tools: Tools, caller: Caller, number: Number) -
         state=job.state,
         user=job.user,
         position=job.position,
-        progress=Step.of(job.progress) if allowed.result or allowed.details else None,
+        progress=Step.of(job.progress),
         submitted_at=job.created_at,
         url=_url(request, number),
         counts=None if job.result_id is None or not allowed.result else not line.void,
@@ -248,16 +248,14 @@ def me(caller: Known) -> Me:
 
 
 def in_flight(tools: Services, caller: User | None) -> list[Job]:
-    """What is graded now and what waits, on the boards that a caller sees. How far a grading is
-    tells of its result: who came to be timed has passed the tests."""
+    """What is graded now and what waits, on the boards that a caller sees."""
     settings, now = boards(tools), tools.now()
     found = []
     for job in tools.ledger.queue():
         board = settings.get(job.problem)
         if board is None or job.rejudge_id or not visibility.sees_board(caller, board):
             continue
-        allowed = visibility.sight(caller, job.user, board, now)
-        found.append(job if allowed.result else replace(job, progress=None))
+        found.append(_as_seen(job, visibility.sight(caller, job.user, board, now)))
     return found
 
 
@@ -274,8 +272,13 @@ def look_up(tools: Services, caller: User | None, number: int) -> tuple[Job, Lin
     if job is not None and line is not None:
         allowed = sight_of(tools, caller, line, tools.office.board(line.problem))
         if allowed.exists:
-            return job, line, allowed
+            return _as_seen(job, allowed), line, allowed
     fail(404, "no_such_submission", f"there is no submission {number}, or it is not shown to you")
+
+
+def _as_seen(job: Job, allowed: Sight) -> Job:
+    """How far a grading is tells of its result: who came to be timed has passed the tests."""
+    return job if allowed.result else replace(job, progress=None)
 
 
 def sight_of(tools: Services, caller: User | None, line: Line, board: BoardSettings) -> Sight:

@@ -15,6 +15,8 @@ from grader.server.office import BoardSettings
 from grader.server.settings import Settings
 from tests.server.conftest import H100, KERNEL, World
 
+HTML = {"Accept": "text/html"}
+
 
 def report(world: World, number: int, who: str | None = "ada") -> dict[str, Any]:
     reply = world.client(who).get(f"/api/v1/submissions/{number}")
@@ -316,6 +318,8 @@ def test_the_queue_tells_no_more_than_the_submission_does(world: World) -> None:
         assert (job["progress"] or {}).get("stage") == told
         assert (report(world, number, who)["progress"] or {}).get("stage") == told
         assert ("timing" in client.get("/queue").text) == (told is not None)
+        for page in (f"/submissions/{number}", f"/submissions/{number}/state"):
+            assert ('value="0.000"' in client.get(page, headers=HTML).text) == (told is None)
 
 
 def test_who_is_banned_while_he_sends_hands_nothing_in(
