@@ -28,6 +28,12 @@ DIMENSIONS = 16
 DEPTH = 20
 """More than any report is nested."""
 
+ENTRIES = 1000
+"""More than any list or table of a report has, such as its cases."""
+
+ROUNDS, NOTES, BINS, BASELINES = 200, 200, 100, 50
+"""The same of those that are short. The judge measures at most 40 rounds of a case."""
+
 _ERRORS = frozenset(
     ["max_abs_err", "rel_l2", "worst_slice_rel_l2", "error_budget_used", "expected", "got"]
 )
@@ -37,8 +43,11 @@ _ERRORS = frozenset(
 def vetted(report: Report, now: datetime) -> Report:
     """The report with every text safe to show, and `created_at` by our clock.
 
-    Raises ValueError for numbers that no grading has.
+    Raises ValueError for numbers that no grading has, and for more of them than one has.
     """
+    for name, length, most in _lengths(report):
+        if length > most:
+            raise ValueError(f"{name} cannot be {length:,} long; the most is {most:,}")
     whole = _clean(report.model_dump(exclude={"log", "created_at"}), "report")
     whole |= {
         "log": escape(report.log, LOG_BYTES),
@@ -63,6 +72,8 @@ def _clean(value: Any, name: str, depth: int = 0) -> Any:
     """A value with its texts escaped. Raises ValueError for what is beyond all bounds."""
     if depth > DEPTH:
         raise ValueError(f"{one_line(name, 40)} is nested too deep")
+    if isinstance(value, dict | list | tuple) and len(value) > ENTRIES:
+        raise ValueError(f"{one_line(name, 40)} cannot be {len(value):,} long")
     if isinstance(value, dict):
         return {
             one_line(str(key), 100): _clean(inner, str(key), depth + 1)
@@ -77,6 +88,20 @@ def _clean(value: Any, name: str, depth: int = 0) -> Any:
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise ValueError(f"{one_line(name, 40)} is too large a number")
     return value
+
+
+def _lengths(report: Report) -> Iterator[tuple[str, int, int]]:
+    """What is short in every report: its name, how long it is here, and at most."""
+    yield "notes", len(report.notes), NOTES
+    yield "speedup", len(report.speedup), BASELINES
+    for case in report.cases:
+        yield "round_us", len(case.round_us), ROUNDS
+        yield "round_mhz", len(case.round_mhz), ROUNDS
+        yield "baseline_us", len(case.baseline_us), BASELINES
+        if case.mismatch is not None:
+            yield "histogram", len(case.mismatch.histogram), BINS
+            yield "shape", len(case.mismatch.shape), DIMENSIONS
+            yield "index", len(case.mismatch.index), DIMENSIONS
 
 
 def _measured(report: Report) -> Iterator[tuple[str, float]]:
@@ -104,5 +129,5 @@ def _check_picture(case: CaseResult) -> None:
     if (found := case.mismatch) is None:
         return
     counts = [found.wrong_elements, found.total_elements, *(n for _, n in found.histogram)]
-    if len(found.shape) > DIMENSIONS or min([*found.shape, *found.index, *counts]) < 0:
+    if min([*found.shape, *found.index, *counts]) < 0:
         raise ValueError(f"case {case.name}: its mismatch is none of an array")
