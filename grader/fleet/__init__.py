@@ -1,6 +1,16 @@
 """The fleet: submissions on their way to a verdict, and those who carry them there."""
 
-from grader.fleet.job import Job, Lease, QueueFull, Refused, State, TooMany, Worker, WorkerSeen
+from grader.fleet.job import (
+    Job,
+    Lease,
+    QueueFull,
+    Refused,
+    State,
+    TooLate,
+    TooMany,
+    Worker,
+    WorkerSeen,
+)
 from grader.fleet.ledger import Ledger
 
 __all__ = [
@@ -10,6 +20,7 @@ __all__ = [
     "QueueFull",
     "Refused",
     "State",
+    "TooLate",
     "TooMany",
     "Worker",
     "WorkerSeen",

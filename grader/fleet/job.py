@@ -185,5 +185,9 @@ class TooMany(Refused):
     """The user has as many submissions in flight as one may have."""
 
 
+class TooLate(Exception):
+    """The deadline has passed. The text is one line for the submitter."""
+
+
 def _words(name: str) -> set[str]:
     return set(name.casefold().replace("-", " ").split())

@@ -41,6 +41,7 @@ from grader.fleet.job import (
     Lease,
     State,
     Ticket,
+    TooLate,
     Worker,
 )
 from grader.fleet.reading import PROGRESS, Reader, is_possible
@@ -113,16 +114,21 @@ class Ledger(Reader):
         *,
         max_in_flight: int = 10,
         max_queue: int = 1000,
+        deadline: datetime | None = None,
     ) -> int:
         """Store a submission and queue its job; when this returns its number, it cannot be lost.
 
-        `gpu` is the type of GPU it must run on, None for any worker. Raises `TooMany` when the user
-        has `max_in_flight` jobs unfinished, `QueueFull` when `max_queue` jobs wait, and ValueError
-        for a source larger than `MAX_SOURCE_BYTES`.
+        `gpu` is the type of GPU it must run on, None for any worker. Raises `TooLate` at the
+        `deadline` and after it, `TooMany` when the user has `max_in_flight` jobs unfinished,
+        `QueueFull` when `max_queue` jobs wait, and ValueError for a source larger than
+        `MAX_SOURCE_BYTES`.
         """
         if len(submission.source) > MAX_SOURCE_BYTES:
             raise ValueError(f"a source of more than {MAX_SOURCE_BYTES:,} bytes is not stored")
         with writing(self._engine, "submit") as connection:
+            now = self._now()  # it may have waited for its turn
+            if deadline is not None and now >= deadline:
+                raise TooLate(f"{problem} is over since {deadline:%Y-%m-%d %H:%M} UTC")
             admit(connection, user, max_in_flight, max_queue)
             store_blob(connection, submission)
             added = connection.execute(
@@ -134,7 +140,7 @@ class Ledger(Reader):
                     language=submission.language,
                     sha256=submission.sha256,
                     gpu=gpu,
-                    created_at=self._now(),
+                    created_at=now,
                 )
             )
             assert added.inserted_primary_key is not None
@@ -145,7 +151,7 @@ class Ledger(Reader):
                     state=State.QUEUED,
                     failures=0,
                     deaths=0,
-                    updated_at=self._now(),
+                    updated_at=now,
                 )
             )
         return number

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, File, Form, Path, Query, Request, Response, UploadFile
 from fastapi.responses import PlainTextResponse
 
-from grader.fleet import Job, QueueFull, Refused, State
+from grader.fleet import Job, QueueFull, Refused, State, TooLate
 from grader.fleet.job import is_of_type, obstacle
 from grader.problem import Problem
 from grader.report import Report, Verdict, one_line
@@ -81,8 +81,6 @@ def hand_in(
     """Queue one file of a caller's and return its number. Raises the refusal of what is wrong."""
     check_open(tools)
     asked, board = visible(tools, caller, problem)
-    if visibility.is_over(board, tools.now()) and caller.role != "admin":
-        fail(403, "deadline_passed", f"{problem} is over since {board.deadline:%Y-%m-%d %H:%M} UTC")
     submission = _read(asked, name, file)
     wanted = gpu.strip() or asked.spec.gpu
     _check_workers(tools, submission.language, wanted)
@@ -95,7 +93,10 @@ def hand_in(
             wanted,
             max_in_flight=tools.settings.max_in_flight,
             max_queue=tools.settings.max_queue,
+            deadline=None if caller.role == "admin" else board.deadline,
         )
+    except TooLate as late:
+        fail(403, "deadline_passed", str(late))
     except Refused as refusal:
         full = isinstance(refusal, QueueFull)
         fail(

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from grader.board import Board, BoardError
 from grader.board.schema import results
-from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooMany, Worker
+from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooLate, TooMany, Worker
 from grader.fleet.ledger import MAX_SOURCE_BYTES, PAUSES_S, STRIKES
 from grader.fleet.schema import blobs
 from grader.report import Report
@@ -201,6 +201,15 @@ def test_a_source_beyond_the_cap_is_not_stored(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="16,777,216 bytes"):
         ledger.submit("ada", "softmax", DIGEST, large)
     assert ledger.queue() == []
+
+
+def test_nothing_is_taken_at_the_deadline_or_after(ledger: Ledger, clock: Clock) -> None:
+    deadline = clock() + timedelta(seconds=10)
+    hand_in(ledger, deadline=deadline)
+    clock.move(10)
+    with pytest.raises(TooLate, match="softmax is over since 2030-01-01 00:00 UTC"):
+        hand_in(ledger, deadline=deadline)
+    assert len(ledger.queue()) == 1
 
 
 def test_a_user_has_so_many_in_flight(ledger: Ledger, report_of: MakeReport) -> None:

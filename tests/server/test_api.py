@@ -85,6 +85,21 @@ def test_a_board_past_its_deadline(world: World) -> None:
     assert world.submit("root").status_code == 202
 
 
+def test_the_deadline_may_pass_while_one_waits_for_the_ledger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, submit = world.services.ledger, Ledger.submit
+
+    def waits(*args: Any, **more: Any) -> int:
+        world.clock.move(10)
+        return submit(ledger, *args, **more)
+
+    set_board(world, deadline=world.clock() + timedelta(seconds=10))
+    monkeypatch.setattr(ledger, "submit", waits)
+    assert error(world.submit("ada")) == (403, "deadline_passed")
+    assert ledger.queue() == []
+
+
 class TestBounds:
     @pytest.fixture
     def settings(self) -> Settings:
