@@ -140,9 +140,14 @@ class WorkerSeen(Worker):
 def is_of_type(gpu: str | None, wanted: str | None) -> bool:
     """Whether a GPU is of the type asked for; None asks for none.
 
-    It is when each word of the type is one of its name's, so that ``L4`` is no ``L40S``.
+    It is when each word of the type is one of its name's, so that ``L4`` is no ``L40S``. A rejudge
+    asks by a whole name, and a cluster knows its GPUs by one word of that: the one behind the
+    maker's, ``H100`` of ``NVIDIA H100 80GB HBM3``.
     """
-    return wanted is None or _words(wanted) <= _words(gpu or "")
+    if wanted is None or gpu is None:
+        return wanted is None
+    asked, has = _words(wanted), _words(gpu)
+    return set(asked) <= set(has) or has == asked[1:2]
 
 
 def obstacle(job: Job, workers: Iterable[Worker]) -> str | None:
@@ -189,5 +194,5 @@ class TooLate(Exception):
     """The deadline has passed. The text is one line for the submitter."""
 
 
-def _words(name: str) -> set[str]:
-    return set(name.casefold().replace("-", " ").split())
+def _words(name: str) -> list[str]:
+    return name.casefold().replace("-", " ").split()

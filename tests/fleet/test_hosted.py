@@ -149,6 +149,13 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
         ("NVIDIA H100 80GB HBM3", "H200", False),
         ("NVIDIA L40S", "L4", False),
         (None, "H100", False),
+        # What a cluster calls its GPUs.
+        ("H100", "H100", True),
+        ("H100", "NVIDIA H100 80GB HBM3", True),
+        ("A100", "NVIDIA A100-SXM4-80GB", True),
+        ("H100", "H100 80GB", False),
+        ("L4", "NVIDIA L40S", False),
+        ("GPU", "NVIDIA H100 80GB HBM3", False),
     ],
 )
 def test_a_claim_by_type_of_gpu(ledger: Ledger, gpu: str | None, wanted: str, fits: bool) -> None:

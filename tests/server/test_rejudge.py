@@ -228,6 +228,17 @@ def test_each_gpu_is_a_board_of_its_own(office: Office, fleet: Fleet) -> None:
     assert (fleet.ahead(), fleet.ahead(L4)) == ([(1, "ada", 51)], [(1, "ada", 510)])
 
 
+def test_a_worker_that_knows_its_gpus_by_their_type_grades_anew(
+    office: Office, fleet: Fleet
+) -> None:
+    first = fleet.graded("ada", 50)
+    start(office)
+    assert fleet.ledger.claim("w", lease_s=60, gpu="L4") is None
+    lease = fleet.ledger.claim("w", lease_s=60, gpu="H100")
+    assert lease is not None
+    assert (lease.submission_id, lease.gpu) == (first + 1, H100)
+
+
 def test_all_that_was_accepted(office: Office, fleet: Fleet) -> None:
     fleet.graded("ada", None, gpu=None)
     fleet.graded("ada", 50)
