@@ -272,7 +272,7 @@ class Ledger(Reader):
 
         False when the lease is no longer the worker's.
         """
-        return self._change(lease, IN_HAND, {jobs.c.state: State.QUEUED} | _FREE)
+        return self._change(lease, IN_HAND, given_back())
 
     def sweep(self) -> int:
         """Take back every lease that has expired, with a death counted; how many.
@@ -355,6 +355,11 @@ def cancelled(by: str) -> dict[Column[Any], Any]:
         jobs.c.held_reason: None,
     }
     return ended | _FREE
+
+
+def given_back() -> dict[Column[Any], Any]:
+    """What changes in a job that a worker has and that is queued again, with nothing counted."""
+    return {jobs.c.state: State.QUEUED} | _FREE
 
 
 def released() -> dict[Column[Any], Any]:

@@ -286,6 +286,12 @@ def name_key(name: str) -> str:
     return unicodedata.normalize("NFKC", name.strip()).casefold()
 
 
+def worker_name(user: str, worker: str = "") -> str:
+    """What a user's worker is called. Two users' are never taken for each other, since no user's
+    name has a slash."""
+    return one_line(f"{user}/{worker}", 200)
+
+
 def known_user(connection: Connection, name: str) -> RowMapping:
     """The row of a user. Raises `NotThere`."""
     row = connection.execute(select(users).where(_is_named(name))).mappings().first()

@@ -24,12 +24,12 @@ from sqlalchemy import (
 
 from grader.board.database import reading, writing
 from grader.board.schema import Moment, results, voids
-from grader.fleet.job import UNFINISHED, State
-from grader.fleet.ledger import cancelled, released
+from grader.fleet.job import IN_HAND, UNFINISHED, State
+from grader.fleet.ledger import cancelled, given_back, released
 from grader.fleet.reading import is_possible
 from grader.fleet.schema import jobs, submissions
 from grader.report import one_line
-from grader.server.accounts import known_user
+from grader.server.accounts import known_user, worker_name
 from grader.server.audit import Act, acts, note
 from grader.server.errors import Conflict
 from grader.server.rejudge import Rejudges
@@ -87,7 +87,8 @@ class Office:
         return settings
 
     def ban(self, name: str, reason: str, by: str) -> None:
-        """Shut a user out, end what he has in flight, and take his results off the boards.
+        """Shut a user out, end what he has in flight, take his results off the boards, and queue
+        again what his workers have.
 
         Banning again also reaches what has come in since. Raises `NotThere`, and `Conflict` for
         oneself.
@@ -110,6 +111,11 @@ class Office:
             )
             values = cancelled(by) | {jobs.c.updated_at: now}
             ended = connection.execute(unfinished.values(values)).rowcount
+            whose = jobs.c.leased_by.startswith(worker_name(user["name"]), autoescape=True)
+            leased = update(jobs).where(whose, jobs.c.state.in_(IN_HAND))
+            freed = connection.execute(
+                leased.values(given_back() | {jobs.c.updated_at: now})
+            ).rowcount
             banned = select(voids.c.result_id).where(voids.c.why == "banned")
             theirs = select(
                 results.c.id, literal("banned"), literal(now, Moment), literal(by)
@@ -117,6 +123,7 @@ class Office:
             added = insert(voids).from_select(_VOID, theirs).returning(voids.c.result_id)
             voided = len(connection.execute(added).all())
             told = f"{reason}; {ended} jobs cancelled, {voided} results off the boards"
+            told += f", {freed} jobs taken from workers" if freed else ""
             note(connection, now, by, "ban", user["name"], told)
 
     def unban(self, name: str, by: str) -> None:

@@ -23,7 +23,7 @@ from grader.fleet.messages import (
 )
 from grader.fleet.vetting import vetted
 from grader.report import one_line
-from grader.server.accounts import User
+from grader.server.accounts import worker_name
 from grader.server.guard import Tools, Worker, errors, fail
 
 router = APIRouter(prefix="/work", tags=["work"], responses=errors(401, 403))
@@ -37,7 +37,7 @@ def seen(message: Presence, caller: Worker, tools: Tools) -> Welcome:
     problems are here."""
     tools.ledger.seen(
         job.Worker(
-            name=_name(caller, message.worker),
+            name=worker_name(caller.name, message.worker),
             via="http",
             device=message.device,
             gpu=message.gpu and one_line(message.gpu, 200),
@@ -59,7 +59,7 @@ def claim(message: Wish, caller: Worker, tools: Tools) -> Leased | Response:
     if tools.ending.begun:
         return Response(status_code=204)
     lease = tools.ledger.claim(
-        _name(caller, message.worker),
+        worker_name(caller.name, message.worker),
         lease_s=message.lease_s,
         problems=message.problems,
         gpu=message.gpu,
@@ -122,8 +122,3 @@ def give_back(number: Number, message: Hold, caller: Worker, tools: Tools) -> An
 
 def _ticket(number: int, message: Hold) -> job.Ticket:
     return job.Ticket(number, message.token)
-
-
-def _name(caller: User, worker: str) -> str:
-    """Two users' workers are never taken for each other."""
-    return one_line(f"{caller.name}/{worker}", 200)

@@ -11,7 +11,7 @@ from grader.board import Board
 from grader.board.schema import voids
 from grader.fleet import Ledger, State
 from grader.report import Report
-from grader.server.accounts import Accounts
+from grader.server.accounts import Accounts, worker_name
 from grader.server.errors import Conflict, NotThere
 from grader.server.office import BoardSettings, Office
 from tests.fleet.conftest import DIGEST, Clock, hand_in
@@ -155,6 +155,26 @@ def test_a_ban_takes_off_the_boards_and_ends_what_is_in_flight(
         ("root", "unban", "Eve"),
     ]
     assert "1 jobs cancelled, 2 results" in office.audit()[2].detail
+
+
+def test_what_a_banned_worker_has_goes_to_others_at_once(
+    accounts: Accounts, office: Office, ledger: Ledger
+) -> None:
+    for name in ("wil_ma", "wilma"):
+        accounts.add_user(name, "worker")
+    workers = [worker_name(name, "gpu-1") for name in ("wil_ma", "wilma", "wil_ma")]
+    numbers = [hand_in(ledger) for _ in workers]
+    leases = [ledger.claim(worker, lease_s=600) for worker in workers]
+    assert leases[0] is not None
+    assert ledger.begin(leases[0])
+    office.ban("wil_ma", "forged results", "root")
+    states = [state(ledger, number) for number in numbers]
+    assert states == [State.QUEUED, State.LEASED, State.QUEUED]
+    assert not ledger.heartbeat(leases[0], 600)
+    again = ledger.job(numbers[0])
+    assert again is not None
+    assert (again.deaths, again.failures, again.leased_by) == (0, 0, None)
+    assert "2 jobs taken from workers" in office.audit()[0].detail
 
 
 def test_a_result_that_comes_at_the_moment_of_a_ban_does_not_count(
