@@ -183,7 +183,7 @@ def submission(request: Request, tools: Tools, caller: Caller, number: Number) -
         known |= dict(report) | {"rank": tools.races.rank(line)}
         known |= {"reason": report.reason or None, "log": report.log if allowed.details else None}
         if not allowed.details:
-            known |= {"submission_sha256": None, "submission_name": None}
+            known |= {"submission_sha256": None, "submission_name": None, "notes": None}
     for field in ("id", "seed"):
         known.pop(field, None)
     whole = Shown.model_validate(dict(told) | known)

@@ -30,7 +30,8 @@ class Sight:
     result: bool
     """Verdict, score, times, and which cases passed."""
     details: bool
-    """Reasons, the picture of a wrong answer, and the submission's own output."""
+    """Reasons and notes, which may quote them, the picture of a wrong answer, and the submission's
+    own output."""
     source: bool
     """What was handed in."""
 
@@ -93,4 +94,4 @@ def shown(report: Report, allowed: Sight) -> Report | None:
     if allowed.details:
         return report
     cases = [case.model_copy(update={"mismatch": None, "reason": None}) for case in report.cases]
-    return report.model_copy(update={"cases": cases, "reason": "", "log": ""})
+    return report.model_copy(update={"cases": cases, "reason": "", "notes": [], "log": ""})

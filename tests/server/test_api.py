@@ -160,6 +160,7 @@ def test_what_others_see(world: World) -> None:
         seen = report(world, number, who)
         assert (seen["verdict"], seen["score_us"], seen["rank"]) == ("accepted", 50.0, 1)
         assert (seen["log"], seen["reason"], seen["submission_name"]) == (None, None, None)
+        assert seen["notes"] is None
     set_board(world, deadline=world.clock() + timedelta(hours=1))
     for who in ("bob", None):
         seen = report(world, number, who)

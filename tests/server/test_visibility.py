@@ -122,7 +122,9 @@ def test_a_report_without_its_details(make_report: Callable[..., Report]) -> Non
             total_elements=1,
         ),
     )
-    report = make_report(verdict="wrong_answer", reason="SECRET", log="SECRET", cases=[wrong])
+    report = make_report(
+        verdict="wrong_answer", reason="SECRET", log="SECRET", notes=["SECRET"], cases=[wrong]
+    )
     assert shown(report, EVERYTHING) == report
     assert shown(report, Sight(True, False, False, False)) is None
     part = shown(report, Sight(True, True, False, False))
