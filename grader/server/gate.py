@@ -117,10 +117,13 @@ class Gate:
             raise Refusal(400, "bad_request", "Content-Length must be a number")
         is_api = scope["path"].startswith("/api/")
         changes = scope["method"] not in SAFE
+        caller: User | None = None
         if authorization is not None:
-            caller: User | None = await self._of_token(address, authorization)
-            if is_work and caller and caller.role != "worker":
-                self._count(address)
+            try:
+                caller = await self._of_token(address, authorization)
+            finally:  # whoever has no good token is counted like anyone else
+                if is_work and (caller is None or caller.role != "worker"):
+                    self._count(address)
         else:
             caller = await self._of_session(scope, address, headers)
             if changes and not _same_origin(headers, needed=caller is not None):

@@ -396,6 +396,14 @@ class TestRates:
         assert claim("wilma") == 204
         assert world.client("wilma").get("/api/v1/me").status_code == 429
 
+    @pytest.mark.parametrize("who", ["banned", "stranger"])
+    def test_who_is_let_in_nowhere_is_counted_everywhere(self, world: World, who: str) -> None:
+        token = world.services.accounts.add_user("mallory", "worker")
+        world.services.office.ban("mallory", "forged results", "root")
+        client = world.client(token=token if who == "banned" else "guess")
+        statuses = [client.post("/api/v1/work/claim", json={}).status_code for _ in range(31)]
+        assert statuses == [403 if who == "banned" else 401] * 30 + [429]
+
     def test_of_a_user(self, world: World) -> None:
         assert [world.submit("ada").status_code for _ in range(2)] == [202, 202]
         reply = world.submit("ada")
