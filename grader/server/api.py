@@ -256,7 +256,7 @@ def in_flight(tools: Services, caller: User | None) -> list[Job]:
         board = settings.get(job.problem)
         if board is None or job.rejudge_id or not visibility.sees_board(caller, board):
             continue
-        found.append(_as_seen(job, visibility.sight(caller, job.user, board, now)))
+        found.append(as_seen(job, visibility.sight(caller, job.user, board, now)))
     return found
 
 
@@ -273,11 +273,11 @@ def look_up(tools: Services, caller: User | None, number: int) -> tuple[Job, Lin
     if job is not None and line is not None:
         allowed = sight_of(tools, caller, line, tools.office.board(line.problem))
         if allowed.exists:
-            return _as_seen(job, allowed), line, allowed
+            return as_seen(job, allowed), line, allowed
     fail(404, "no_such_submission", f"there is no submission {number}, or it is not shown to you")
 
 
-def _as_seen(job: Job, allowed: Sight) -> Job:
+def as_seen(job: Job, allowed: Sight) -> Job:
     """How far a grading is tells of its result: who came to be timed has passed the tests."""
     return job if allowed.result else replace(job, progress=None)
 

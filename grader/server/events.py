@@ -3,68 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from grader.board import BoardError
-from grader.server.api import Number, look_up, report_of
-from grader.server.guard import Caller, Refusal, Tools, errors, fail
+from grader.fleet import Job
+from grader.server.api import Number, as_seen, look_up, report_of
+from grader.server.guard import NO_TOKEN, Caller, Refusal, Tools, errors, fail, is_still
 from grader.server.hub import FINAL
 from grader.server.replies import DoneEvent, StateEvent, Step
 from grader.server.services import Services
 from grader.server.throttle import network
-from grader.server.visibility import Sight
+from grader.server.visibility import sight
 
 router = APIRouter()
 
 
-def _listening(request: Request, tools: Tools, caller: Caller, number: Number) -> Sight:
-    """What the listener is shown. Refuses before the stream begins: a submission that is not there
-    for him, or one listener too many."""
-    _, _, allowed = look_up(tools, caller, number)
+def _listening(request: Request, tools: Tools, caller: Caller, number: Number) -> None:
+    """Refuse before the stream begins: a submission that is not there for the listener, or one
+    listener too many."""
+    look_up(tools, caller, number)
     if tools.hub.is_full_for(_address(request)):
         wait = {"Retry-After": "30"}
         fail(503, "too_many_listeners", "too many listen now; ask for the report instead", wait)
-    return allowed
 
 
 @router.get(
     "/submissions/{number}/events",
     response_class=EventSourceResponse,
+    dependencies=[Depends(_listening)],
     responses=errors(401, 404),
     summary="Follow a submission",
     tags=["submissions"],
 )
 async def events(
-    request: Request,
-    tools: Tools,
-    caller: Caller,
-    number: Number,
-    allowed: Annotated[Sight, Depends(_listening)],
+    request: Request, tools: Tools, caller: Caller, number: Number
 ) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: `state` (a `StateEvent`) at each change, then `done` (a `DoneEvent`).
 
     A comment comes every 15 s while nothing changes. The stream ends when the submission is done
-    or cancelled, or when the server ends: then ask again.
+    or cancelled or no longer shown, or when the server ends: then ask again.
     """
+    last = None
     async for job in tools.hub.follow(number, _address(request)):
-        if job.state in FINAL:
-            try:
-                done = await run_sync(done_event, tools, caller, number)
-            except (Refusal, BoardError):  # out of his sight meanwhile, or out of ours
-                return
-            yield ServerSentEvent(event="done", raw_data=done.model_dump_json())
-        else:
-            now = StateEvent(
-                id=number,
-                state=job.state,
-                position=job.position,
-                progress=Step.of(job.progress) if allowed.result else None,
-            )
-            yield ServerSentEvent(event="state", raw_data=now.model_dump_json())
+        try:
+            event = await run_sync(_event, request, tools, caller, job)
+        except (Refusal, BoardError):  # out of his sight meanwhile, or out of ours
+            return
+        if event != last:  # when something changes that he is not shown is not for him either
+            last = event
+            yield event
+
+
+def _event(request: Request, tools: Services, caller: Caller, job: Job) -> ServerSentEvent:
+    """What to tell of a job now. Raises the refusal of one who may not know it any more."""
+    if not is_still(request, tools, caller):
+        fail(401, "no_token", NO_TOKEN)
+    if job.state in FINAL:
+        done = done_event(tools, caller, job.submission_id)
+        return ServerSentEvent(event="done", raw_data=done.model_dump_json())
+    board, rejudges = tools.office.board(job.problem), job.rejudge_id is not None
+    allowed = sight(caller, job.user, board, tools.now(), rejudges=rejudges)
+    if not allowed.exists:
+        fail(404, "no_such_submission", "this submission is not shown to you any more")
+    state = StateEvent(
+        id=job.submission_id,
+        state=job.state,
+        position=job.position,
+        progress=Step.of(as_seen(job, allowed).progress),
+    )
+    return ServerSentEvent(event="state", raw_data=state.model_dump_json())
 
 
 def _address(request: Request) -> str:

@@ -145,6 +145,15 @@ Admin = Annotated[User, _of_role()]
 """An admin."""
 
 
+def is_still(request: Request, tools: Services, caller: User | None) -> bool:
+    """Whether a caller would be let in as the same again: for an answer that goes on for long."""
+    if caller is None:
+        return True
+    authorization = request.headers.get("authorization")
+    token = authorization.partition(" ")[2].strip() if authorization else request.cookies[COOKIE]
+    return tools.accounts.whoami(token) == caller
+
+
 def csrf_field(request: Request) -> str:
     """What a form of our pages carries to prove that it is ours; empty without a session."""
     session = request.cookies.get(COOKIE, "") if request.state.caller else ""

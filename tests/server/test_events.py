@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from grader.judge import Progress
+from grader.server.guard import COOKIE
 from grader.server.office import BoardSettings
 from grader.server.settings import Settings
 from tests.server.conftest import World
@@ -112,8 +114,48 @@ def test_what_is_out_of_sight_meanwhile_just_ends(
         assert next(told)[1]["state"] == "queued"
         world.services.office.set_board("softmax", BoardSettings(hidden=True), "root")
         world.grade()
-        assert {name for name, _ in told} <= {"state"}
+        assert [data for _, data in told] == []
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("how", ["ban", "revoke", "log out"])
+def test_who_is_shut_out_meanwhile_is_told_no_more(world: World, how: str) -> None:
+    number = world.submitted("bob")
+    accounts = world.services.accounts
+    session = accounts.open_session(world.tokens["ada"])
+    assert session is not None
+    client = world.client() if how == "log out" else world.client("ada")
+    if how == "log out":
+        client.cookies.set(COOKIE, session)
+    with client.stream("GET", f"/api/v1/submissions/{number}/events") as reply:
+        told = events(reply)
+        assert next(told)[1]["state"] == "queued"
+        if how == "ban":
+            world.services.office.ban("ada", "sold the answers", "root")
+        elif how == "revoke":
+            accounts.revoke("ada")
+        else:
+            accounts.close_session(session)
+        world.lease()
+        assert list(told) == []
+
+
+def test_when_a_hidden_step_is_taken_is_not_told(world: World) -> None:
+    """How often others are told would tell how far it is."""
+    deadline = world.clock() + timedelta(days=1)
+    world.services.office.set_board("softmax", BoardSettings(deadline=deadline), "root")
+    number = world.submitted("ada")
+    lease = world.lease()
+    address = f"/api/v1/submissions/{number}/events"
+    mine, others = world.client("ada"), world.client("bob")
+    with mine.stream("GET", address) as own, others.stream("GET", address) as other:
+        steps, told = events(own), events(other)
+        assert next(told)[1]["state"] == next(steps)[1]["state"] == "running"
+        for index in range(3):
+            world.services.ledger.heartbeat(lease, 60, Progress("benchmark", "wide", index, 3))
+            assert next(steps)[1]["progress"]["index"] == index
+        world.services.ledger.finish(lease, world.report(lease))
+        assert [name for name, _ in told] == ["done"]
 
 
 @pytest.mark.parametrize("limits", [{"listeners": 1}, {"listeners_per_address": 1}])
