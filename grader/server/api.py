@@ -13,11 +13,11 @@ from fastapi.responses import PlainTextResponse
 from grader.fleet import Job, QueueFull, Refused, State, TooLate
 from grader.fleet.job import is_of_type, obstacle
 from grader.problem import Problem
-from grader.report import Report, Verdict, one_line
+from grader.report import Report, Verdict
 from grader.server import visibility
 from grader.server.accounts import User
 from grader.server.boards import boards, listed, visible
-from grader.server.guard import Caller, Competitor, Known, Tools, check_open, errors, fail
+from grader.server.guard import Caller, Competitor, Known, Tools, banned, check_open, errors, fail
 from grader.server.office import BoardSettings
 from grader.server.replies import (
     Me,
@@ -109,7 +109,7 @@ def hand_in(
     account = tools.accounts.user(caller.name)
     if account is not None and account.banned_at is not None:
         tools.ledger.cancel(number, caller.name)
-        fail(403, "banned", one_line(f"you are banned: {account.banned_reason}"))
+        raise banned(account.banned_reason or "")
     return number
 
 

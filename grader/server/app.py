@@ -81,7 +81,7 @@ def create_app(services: Services) -> FastAPI:
     for kind in _MEANT:
         app.add_exception_handler(kind, _on_meant)
     app.add_middleware(Front, look=partial(changing, services))
-    app.add_middleware(Gate, services=services, on_fault=_on_fault)
+    app.add_middleware(Gate, services=services, answer=_answer)
     app.add_middleware(Journal, metrics=services.metrics)
     return app
 
@@ -111,11 +111,6 @@ async def _on_meant(request: Request, error: Any) -> Response:
 async def _on_database(request: Request, error: Any) -> Response:
     log.error("%s", one_line(str(error), 1000))
     return _answer(request, unavailable())
-
-
-def _on_fault(request: Request) -> Response:
-    message = "this is a fault of the server, and was noted in its log"
-    return _answer(request, Refusal(500, "internal", message))
 
 
 def _answer(request: Request, refusal: Refusal) -> Response:

@@ -19,14 +19,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grader.board import BoardError
-from grader.report import one_line
 from grader.server.accounts import User
-from grader.server.guard import COOKIE, NO_TOKEN, Refusal, error_body
+from grader.server.guard import COOKIE, NO_TOKEN, Refusal, banned, error_body
 from grader.server.services import Services
 from grader.server.throttle import Throttle
 
-OnFault = Callable[[Request], Response]
-"""Makes the answer to a request on which we failed."""
+Answer = Callable[[Request, Refusal], Response]
+"""Makes the answer to a request that is refused."""
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +59,9 @@ HEADERS = {
 class Gate:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, services: Services, on_fault: OnFault) -> None:
+    def __init__(self, app: ASGIApp, services: Services, answer: Answer) -> None:
         self._app = app
-        self._on_fault = on_fault
+        self._answer = answer
         self._services = services
         self._settings = services.settings
         self._throttle = Throttle(services.settings)
@@ -83,7 +82,7 @@ class Gate:
             if declared_bytes > limit:
                 await receive()
         except Refusal as refusal:
-            await refused(refusal)(scope, receive, send)
+            await self._answer(Request(scope), refusal)(scope, receive, send)
         else:
             await self._pass(scope, receive, send)
 
@@ -102,7 +101,9 @@ class Gate:
             if begun:
                 raise
             log.exception("%s", scope["path"])
-            await self._on_fault(Request(scope))(scope, receive, send)
+            message = "this is a fault of the server, and was noted in its log"
+            fault = Refusal(500, "internal", message)
+            await self._answer(Request(scope), fault)(scope, receive, send)
 
     async def _admit(self, scope: Scope, headers: Headers) -> User | None:
         """Who calls. Raises `Refusal` for a request that no route shall see."""
@@ -162,12 +163,17 @@ class Gate:
         return caller
 
     async def _of_session(self, scope: Scope, address: str, headers: Headers) -> User | None:
-        """Who has this cookie. One whose session has ended is nobody, and loses the cookie."""
+        """Who has this cookie. One whose session has ended is nobody, and loses the cookie; so does
+        one who is banned, once he has been told."""
         token = cookie_parser(headers.get("cookie", "")).get(COOKIE)
         if not token:
             return None
         self._refuse_guessers(address)
-        caller = await self._look_up(address, token, self._services.accounts.whoami)
+        try:
+            caller = await self._look_up(address, token, self._known_or_banned)
+        except Refusal as refusal:
+            scope["state"]["stale_session"] = refusal.code == "banned"
+            raise
         if caller is None:
             self._throttle.failure(address, token)
             scope["state"]["stale_session"] = True
@@ -195,7 +201,7 @@ class Gate:
         accounts = self._services.accounts
         caller = accounts.whoami(token)
         if caller is None and (reason := accounts.banned(token)) is not None:
-            raise Refusal(403, "banned", one_line(f"you are banned: {reason or 'no reason given'}"))
+            raise banned(reason)
         return caller
 
 

@@ -16,6 +16,7 @@ from fastapi.security import APIKeyCookie, HTTPBearer
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from grader.report import one_line
 from grader.server.accounts import User
 from grader.server.services import Services
 
@@ -53,6 +54,11 @@ def fail(
 ) -> NoReturn:
     """Answer with an error. `message` is one line that says what to do."""
     raise Refusal(status, code, message, headers)
+
+
+def banned(reason: str) -> Refusal:
+    """The refusal of one who is banned."""
+    return Refusal(403, "banned", one_line(f"you are banned: {reason or 'no reason given'}"))
 
 
 def check_open(tools: Services) -> None:

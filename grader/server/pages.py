@@ -18,7 +18,7 @@ from grader.server.colours import coloured
 from grader.server.frame import STATIC, piece, render
 from grader.server.fresh import Fresh
 from grader.server.gate import too_often
-from grader.server.guard import COOKIE, Caller, Tools, check_csrf, csrf_field, fail
+from grader.server.guard import COOKIE, Caller, Tools, banned, check_csrf, csrf_field, fail
 from grader.server.race import FRESH_S, on_record
 from grader.server.replies import Words
 from grader.server.views import Views
@@ -293,6 +293,8 @@ def page_open_session(
         raise too_often("too many tokens that are not valid from this address", wait_s)
     token = token.strip()
     session = tools.accounts.open_session(token) if token.isascii() else None
+    if session is None and (reason := tools.accounts.banned(token)) is not None:
+        raise banned(reason)
     if session is None:
         throttle.failure(address, token)
         message = "This token is not valid. Paste all of it, or ask an admin for another one."

@@ -368,6 +368,21 @@ class TestGuessing:
         right = {"token": world.tokens["ada"]}
         assert world.client().post("/login", data=right).status_code == 429
 
+    def test_who_is_banned_is_told_so_and_guesses_nothing(self, world: World) -> None:
+        opened = [session(world, "ada") for _ in range(5)]
+        world.services.office.ban("ada", "sold the answers", "root")
+        for cookie in opened:
+            asked = {"Cookie": f"grade_session={cookie}", "Accept": "text/html"}
+            reply = world.client().get("/", headers=asked)
+            assert reply.status_code == 403
+            assert "You are banned: sold the answers." in reply.text
+            assert "grade_session=;" in reply.headers["Set-Cookie"]
+        for _ in range(5):
+            reply = world.client().post("/login", data={"token": world.tokens["ada"]})
+            assert reply.status_code == 403
+            assert "sold the answers" in reply.text
+        assert world.client("bob").get("/api/v1/me").status_code == 200
+
     def test_a_forgotten_client_does_not_shut_out_its_neighbours(self, world: World) -> None:
         old = world.client(token=world.services.accounts.new_token("wilma"))
         world.services.accounts.revoke(world.services.accounts.tokens("wilma")[-1].id)
