@@ -180,6 +180,7 @@ def page_compare(request: Request, caller: Caller, number: int, other: int) -> R
         right=right,
         duels=views.duels(left, right),
         diff=diff,
+        diff_lines=views.DIFF_LINES,
     )
 
 

@@ -32,6 +32,7 @@ SHAPES = 12
 """Rows of the breakdown by shape."""
 
 DIFF_LINES = 2000
+"""So many of each source are compared."""
 
 _SHARES = {"sandbox_start": (0.0, 0.05), "load": (0.05, 0.2), "test": (0.2, 0.55)}
 _SHARES["benchmark"] = (0.55, 1.0)

@@ -287,6 +287,22 @@ def test_compare_says_which_is_faster_by_shape(site: Site) -> None:
     site.page(f"/submissions/{best}/compare/9999", status=404)
 
 
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ("x = 1\ny = 2\n", "They are the same."),
+        ("x = 1\r\ny = 2\r\n", "they differ in how lines end, or further on"),
+        ("x = 1\ny = 2", "they differ in how lines end, or further on"),
+        ("x = 1 \ny = 2\n", "-x = 1 +x = 1"),
+    ],
+)
+def test_only_what_is_the_same_is_said_to_be(world: World, other: str, told: str) -> None:
+    first = world.submitted("ada", content=b"x = 1\ny = 2\n")
+    second = world.submitted("ada", content=other.encode())
+    page = Site(world, {}).page(f"/submissions/{second}/compare/{first}", "ada")
+    assert told in words(page)
+
+
 def test_user_page(site: Site) -> None:
     text = words(site.page("/users/ada"))
     assert "2 of 7" in text
