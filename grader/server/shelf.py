@@ -101,6 +101,21 @@ class Shelf:
             fits.append(~_void("deleted"))
         return self._lines(_LINES.where(*fits).order_by(submissions.c.id.desc()).limit(limit))
 
+    def replacement(self, submission_id: int) -> int | None:
+        """The submission by which a rejudge has replaced this one; None when none has."""
+        query = (
+            select(submissions.c.id)
+            .join(jobs, jobs.c.submission_id == submissions.c.id)
+            .where(
+                submissions.c.original_id == submission_id,
+                jobs.c.result_id.is_not(None),
+                ~_void("preview"),
+                ~_void("deleted"),
+            )
+        )
+        with reading(self._engine) as connection:
+            return connection.scalar(query.limit(1))
+
     def source(self, submission_id: int) -> bytes | None:
         """What was handed in; None when there is no submission of this number."""
         query = (

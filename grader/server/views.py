@@ -106,6 +106,8 @@ class Seen:
     rank: int | None
     current: bool
     """Whether it was graded against the problem as it is now."""
+    replacement: int | None
+    """The submission that a rejudge has put in its place."""
 
     @property
     def id(self) -> int:
@@ -241,6 +243,7 @@ class Views:
 
     def seen(self, job: Job, line: Line, allowed: Sight, place: Place | None) -> Seen:
         """One submission, as far as it is shown."""
+        shelf = self.services.shelf
         return Seen(
             job=job,
             line=line,
@@ -249,6 +252,7 @@ class Views:
             place=place,
             rank=self.races.rank(line) if allowed.result else None,
             current=place is not None and place.problem.digest == line.problem_digest,
+            replacement=shelf.replacement(line.id) if "rejudged" in line.void else None,
         )
 
     def source(self, seen: Seen) -> str | None:

@@ -232,6 +232,22 @@ def test_the_first_that_ranks_is_shown_at_once(world: World) -> None:
     assert "Rank 1" in words(site.page(f"/submissions/{number}", "ada"))
 
 
+def test_a_rejudged_one_and_what_replaced_it_lead_to_each_other(world: World) -> None:
+    site, rejudges = Site(world, {}), world.services.office.rejudges
+    first, digest = world.graded("ada"), world.problem.digest
+    dropped = rejudges.start("softmax", digest, [first], reason="tried", by="root")
+    world.grade()
+    rejudges.drop(dropped, "root")
+    number = rejudges.start("softmax", digest, [first], reason="clock drifted", by="root")
+    world.grade()
+    assert "graded again" not in site.page(f"/submissions/{first}")
+    rejudges.apply(number, "root")
+    for name in (None, "ada"):
+        page = site.page(f"/submissions/{first}", name)
+        assert f'graded again as <a href="/submissions/{first + 2}">' in page
+        assert f'<a href="/submissions/{first}">' in site.page(f"/submissions/{first + 2}", name)
+
+
 def test_a_rejection_names_its_rule(site: Site) -> None:
     text = words(site.page(f"/submissions/{site.marks['rejected']}"))
     assert "The rule: time claim" in text
