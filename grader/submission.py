@@ -7,13 +7,18 @@ import os
 import stat
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 Language = Literal["python", "cuda"]
 
 LANGUAGES: dict[str, Language] = {".py": "python", ".cu": "cuda"}
 """The file extensions that are taken."""
+
+
+def language_of(path: PurePath) -> Language | None:
+    """The language that claims a file by its extension, in upper or lower case; None if none."""
+    return LANGUAGES.get(path.suffix.lower())
 
 
 class SubmissionError(Exception):
@@ -46,7 +51,7 @@ class Submission:
         Raises `SubmissionError` when it is not there, not a regular file, too large, or of an
         extension that no language claims.
         """
-        language = LANGUAGES.get(path.suffix.lower())
+        language = language_of(path)
         # What a path is comes before what it is called: "is a folder" helps more than "no .py".
         source = _read_regular(path, max_bytes)
         if language is None:

@@ -34,7 +34,7 @@ from grader.server.replies import (
 from grader.server.services import Services
 from grader.server.shelf import Line
 from grader.server.visibility import Sight
-from grader.submission import LANGUAGES, Language, Submission
+from grader.submission import LANGUAGES, Language, Submission, language_of
 
 router = APIRouter()
 
@@ -304,8 +304,8 @@ def report_of(tools: Services, line: Line, allowed: Sight) -> Report | None:
 
 def _read(problem: Problem, name: str, file: UploadFile) -> Submission:
     """The file as a submission. Raises the refusal of one that cannot be handed in."""
-    base = PurePosixPath(name.replace("\\", "/")).name
-    language = LANGUAGES.get(PurePosixPath(base).suffix)
+    path = PurePosixPath(name.replace("\\", "/"))
+    language = language_of(path)
     if language is None:
         known = " and ".join(LANGUAGES)
         fail(415, "unknown_language", f"a submission is one file, and files end in {known}")
@@ -313,7 +313,7 @@ def _read(problem: Problem, name: str, file: UploadFile) -> Submission:
     content = file.file.read(limit + 1)
     if len(content) > limit:
         fail(413, "too_large", f"{problem.name} takes files of up to {limit:,} bytes")
-    return Submission(base, language, content)
+    return Submission(path.name, language, content)
 
 
 def _check_workers(tools: Services, language: Language, gpu: str | None) -> None:

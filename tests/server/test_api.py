@@ -51,11 +51,17 @@ def test_a_submission_is_stored_before_it_is_answered(world: World) -> None:
     assert job.problem_digest == world.problem.digest
 
 
-@pytest.mark.parametrize("name", ["kernel.c", "kernel", ".py.txt", "", "kernel.PY"])
+@pytest.mark.parametrize("name", ["kernel.c", "kernel", ".py.txt", "", "PY"])
 def test_an_extension_that_no_language_claims(world: World, name: str) -> None:
     reply = world.submit("ada", file=name)
     assert reply.status_code in (415, 422)
     assert world.services.ledger.queue() == []
+
+
+def test_an_extension_may_be_in_upper_case(world: World) -> None:
+    job = world.services.ledger.job(world.submitted("ada", file="KERNEL.PY"))
+    assert job is not None
+    assert (job.name, job.language) == ("KERNEL.PY", "python")
 
 
 def test_a_problem_that_is_not_there(world: World) -> None:
