@@ -100,7 +100,8 @@ async def _on_invalid(request: Request, error: Any) -> Response:
     """Which value makes no sense, and why; never the value, which may be a secret."""
     first = error.errors()[0]
     where = ".".join(str(step) for step in first["loc"][1:]) or str(first["loc"][0])
-    return _answer(request, Refusal(422, "invalid", one_line(f"{where}: {first['msg']}")))
+    why = first["msg"].removeprefix("Value error, ")  # which pydantic puts before words of ours
+    return _answer(request, Refusal(422, "invalid", one_line(f"{where}: {why}")))
 
 
 async def _on_meant(request: Request, error: Any) -> Response:

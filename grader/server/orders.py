@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from grader.fleet import Job
 from grader.server.accounts import Account, Role, Token
@@ -24,7 +24,13 @@ def _utc(moment: datetime) -> datetime:
         raise ValueError("must be a time between the years 1 and 9999") from None
 
 
-class NewUser(BaseModel):
+class _Order(BaseModel):
+    """What is misspelt is refused, and not left at its default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewUser(_Order):
     """A user to make."""
 
     name: Words
@@ -32,20 +38,20 @@ class NewUser(BaseModel):
     role: Role = "competitor"
 
 
-class NewToken(BaseModel):
+class NewToken(_Order):
     """A token to make."""
 
     label: Words = ""
     """What it is for, in the user's words."""
 
 
-class Why(BaseModel):
+class Why(_Order):
     """The reason of an act."""
 
     reason: Words = ""
 
 
-class NewSettings(BaseModel):
+class NewSettings(_Order):
     """All the settings of a board."""
 
     deadline: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
@@ -55,7 +61,7 @@ class NewSettings(BaseModel):
     note: Words | None = None
 
 
-class NewRejudge(BaseModel):
+class NewRejudge(_Order):
     """What to grade anew."""
 
     problem: Words

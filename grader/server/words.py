@@ -78,8 +78,10 @@ def ratio(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four digits and thousands' commas; a dash for none."""
-    return "–" if value is None else f"{value:,.4g}"
+    """Four digits, or all before the point with thousands' commas; a dash for none."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def small(value: float | None) -> str:

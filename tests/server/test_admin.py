@@ -61,6 +61,30 @@ def test_odd_users_are_refused(root: httpx.Client, body: object) -> None:
     refused(root.post(f"{API}/users", json=body), 422)
 
 
+def test_a_refusal_is_in_our_words_alone(root: httpx.Client) -> None:
+    reply = root.post(f"{API}/users", json={"name": "\x00"})
+    refused(reply, 422)
+    assert reply.json()["error"]["message"] == "name: must be printable characters"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "boards/softmax", {"hiden": True}),
+        ("POST", "rejudges", {"problem": "softmax", "wich": "accepted"}),
+        ("POST", "users", {"name": "eve", "rôle": "worker"}),
+        ("POST", "users/ada/tokens", {"lable": "laptop"}),
+        ("POST", "users/ada/ban", {"why": "cheated"}),
+    ],
+)
+def test_what_is_misspelt_is_refused(
+    world: World, root: httpx.Client, method: str, path: str, body: dict[str, object]
+) -> None:
+    world.graded("ada")
+    refused(root.request(method, f"{API}/{path}", json=body), 422, list(body)[-1])
+    assert ok(root.get(f"{API}/audit"))["acts"][0]["action"] == "user add"
+
+
 def test_tokens_come_and_go(world: World, root: httpx.Client) -> None:
     more = ok(root.post(f"{API}/users/ADA/tokens", json={"label": "laptop"}), 201)["token"]
     first, second = ok(root.get(f"{API}/users/ada/tokens"))["tokens"]

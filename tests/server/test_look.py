@@ -253,6 +253,15 @@ def test_age(seconds: float, shown: str) -> None:
     assert words.age(then, START) == shown.replace(" ", "\N{NO-BREAK SPACE}", 1)
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0.0, "0"), (3.14159, "3.142"), (999.96, "1000"), (1234.5, "1,234"),
+     (16384, "16,384"), (1e-5, "1e-05"), (float("inf"), "inf")],
+)  # fmt: skip
+def test_number(value: float | None, shown: str) -> None:
+    assert words.number(value) == shown
+
+
 def test_parameters_put_sizes_first() -> None:
     params = {"dtype": "fp16", "rows": 4, "causal": True, "cols": 5, "gap": False}
     assert words.parameters(params) == "4×5 fp16 causal"
