@@ -81,7 +81,7 @@ def number(value: float | None) -> str:
     """Four digits, or all before the point with thousands' commas; a dash for none."""
     if value is None:
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:.4g}"
 
 
 def small(value: float | None) -> str:

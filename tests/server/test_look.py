@@ -255,8 +255,8 @@ def test_age(seconds: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, "–"), (0.0, "0"), (3.14159, "3.142"), (999.96, "1000"), (1234.5, "1,234"),
-     (16384, "16,384"), (1e-5, "1e-05"), (float("inf"), "inf")],
+    [(None, "–"), (0.0, "0"), (3.14159, "3.142"), (999.94, "999.9"), (999.96, "1,000"),
+     (1234.5, "1,234"), (16384, "16,384"), (1e-5, "1e-05"), (float("inf"), "inf")],
 )  # fmt: skip
 def test_number(value: float | None, shown: str) -> None:
     assert words.number(value) == shown
