@@ -126,13 +126,16 @@ def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) 
     OSError for what is no doing of his.
 
     A runner that does not read cannot hold us up: the socket is written without waiting, and a
-    full queue, which an honest runner never causes, counts as abuse of the wire (`WireError`).
+    full queue, which an honest runner never causes, counts as abuse of the wire (`WireError`), as
+    does a runner that refuses descriptors.
     """
     control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
         sock.sendmsg([payload], control, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
     except BlockingIOError:
         raise WireError("the runner does not read its requests") from None
+    except PermissionError:
+        raise WireError("the runner does not take what it is lent") from None
     except OSError as error:
         if error.errno not in _GONE:
             raise

@@ -32,6 +32,10 @@ from grader.wire import (
 )
 
 Pair = tuple[socket.socket, socket.socket]
+needs_refusal = pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (6, 16),
+    reason="Linux before 6.16 cannot refuse descriptors, only drop them",
+)
 
 
 @pytest.fixture
@@ -112,10 +116,7 @@ def test_descriptors_sent_with_a_reply_are_dropped(pair: Pair) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.skipif(
-    tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (6, 16),
-    reason="Linux before 6.16 cannot refuse descriptors, only drop them",
-)
+@needs_refusal
 def test_descriptors_are_refused_and_can_still_be_lent(pair: Pair) -> None:
     judge, runner = pair
     refuse_descriptors(judge)
@@ -127,6 +128,15 @@ def test_descriptors_are_refused_and_can_still_be_lent(pair: Pair) -> None:
     os.close(fds[0])
     send_reply(runner, Reply(1, Status.OK))
     assert receive_reply(judge, 1).sequence == 1
+
+
+@needs_refusal
+def test_a_runner_that_takes_no_descriptors_is_to_blame(pair: Pair) -> None:
+    judge, runner = pair
+    refuse_descriptors(runner)
+    send_request(judge, {"kind": "call"})
+    with pytest.raises(WireError, match="does not take what it is lent"):
+        send_request(judge, {"kind": "load"}, (judge.fileno(),))
 
 
 def test_what_keeps_a_request_from_being_sent_is_not_always_the_other_side(pair: Pair) -> None:

@@ -79,33 +79,42 @@ def worst(findings: list[Finding]) -> Finding:
     )
 
 
+def unwritten(out: Any) -> int:
+    """How many elements of an output, a tensor or a list of them, still hold the poison; of
+    integers that cannot be known."""
+    if isinstance(out, list):
+        return sum(map(unwritten, out))
+    return int(_blank(out).sum()) if out.is_floating_point() else 0
+
+
 def unexplained(out: Any, right: Any, stale: Any, tolerance: Tolerance, initial: Any = None) -> int:
     """How many elements are wrong of an output whose call may have met the words of one set of
     inputs, of another, or some of each; 0 where that may explain it.
 
-    `right` and `stale` are plain PyTorch's answers for the two sets. Every element must have been
-    written; where both answers are the same, it must be within the bounds of it. But an element
-    that depends on what differs may be the same by chance, as rounded, and off for a mixture: so as
-    many as the answers differ in may be wrong. A list of tensors is one long vector; `initial` is
-    the value before the call of an `inout` argument.
+    `right` and `stale` are plain PyTorch's answers for the two sets. Where they are the same, the
+    output must be within the bounds of it. But an element that depends on what differs may be the
+    same by chance, and off for a mixture: as many as the answers differ in may be wrong. So it is a
+    sign and no proof: of few numbers, or of an order, a mixture can change more. A list of tensors
+    is one long vector; `initial` is the value before the call of an `inout` argument.
     """
     if isinstance(out, list):
         out, right, stale, initial = map(_join, (out, right, stale, initial))
+    right, stale = right.to(out.dtype), stale.to(out.dtype)  # PyTorch's may be another
     same = (right == stale) | ((right != right) & (stale != stale))
     wrong = out != right
-    unwritten = torch.zeros_like(wrong)
     if out.is_floating_point():
         exact = right.double()
         change = exact if initial is None else exact - initial
         near = (out - exact).abs() <= change.abs().mul_(tolerance.rtol).add_(tolerance.atol)
         near &= torch.isfinite(exact)  # infinity would allow for anything
         wrong &= ~near & ~(torch.isnan(out) & torch.isnan(right))
-        unwritten = bits(out.contiguous()) == poison_of(out)
-    told = _fetch(
-        {"off": (wrong & same).sum(), "differ": (~same).sum(), "unwritten": unwritten.sum()}
-    )
-    off = int(told["off"])
-    return int(told["unwritten"]) or (off if off > told["differ"] else 0)
+    told = _fetch({"off": (wrong & same).sum(), "differ": (~same).sum()})
+    return int(told["off"]) if told["off"] > told["differ"] else 0
+
+
+def _blank(out: torch.Tensor) -> torch.Tensor:
+    """Where an output was never written, bool."""
+    return bits(out.contiguous()) == poison_of(out)  # bit by bit
 
 
 def _greatest(values: Iterable[float | None]) -> float | None:
@@ -123,15 +132,13 @@ def _check(
 ) -> Finding:
     if not out.is_floating_point():
         return _check_exact(name, out, truth, offsets)
-    unwritten = bits(out.contiguous()) == poison_of(out)  # bit by bit
+    blank = _blank(out)
     expected = truth.to(out.dtype)  # as this dtype can hold it: inf stays inf
     # NaN and infinity show in the largest magnitude.
-    first = _fetch(
-        {"unwritten": unwritten.any(), "out": _largest(out), "expected": _largest(expected)}
-    )
-    if first["unwritten"]:
-        count = int(unwritten.sum())
-        where = Where(name, out, truth, unwritten, offsets)
+    first = _fetch({"blank": blank.any(), "out": _largest(out), "expected": _largest(expected)})
+    if first["blank"]:
+        count = int(blank.sum())
+        where = Where(name, out, truth, blank, offsets)
         return Finding(
             f"{count} of {out.numel()} elements of '{name}' were never written",
             mismatch=where.mismatch(),

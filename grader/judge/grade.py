@@ -54,16 +54,21 @@ def grade(
 
     A runner that looks like one that killed itself may have been killed by another, such as the
     kernel of a host without memory. Unless more was wrong, it is graded once more, on other inputs;
-    and twice is its own doing.
+    and twice is its own doing. Both together have the time of one grading, and where less than half
+    of it is left there is no second.
     """
+
+    end = time.monotonic() + problem.spec.limits.total_s
 
     def run() -> tuple[int, Record]:
         master = secrets.randbits(53) if seed is None else seed
-        given = (problem, submission, sandbox, device, master, benchmarks, effort, progress)
+        left_s = end - time.monotonic()
+        given = (problem, submission, sandbox, device, master, benchmarks, effort, left_s, progress)
         return master, _recorded(partial(_run, *given))
 
     master, record = run()
-    if record.faults and all(fault.killed for fault in record.faults):
+    was_killed = record.faults and all(fault.killed for fault in record.faults)
+    if was_killed and end - time.monotonic() > problem.spec.limits.total_s / 2:
         master, record = run()
         record.notes.append("graded twice: the first time, its runner was killed")
     report = partial(_report, problem, submission, sandbox, device, master, effort, record)
@@ -102,6 +107,7 @@ def _run(
     master: int,
     benchmarks: bool,
     effort: Effort,
+    total_s: float,
     progress: Watcher,
     record: Record,
 ) -> None:
@@ -116,7 +122,7 @@ def _run(
             sandbox.start(RunnerLimits.of(limits), device) as runner,
         ):
             try:
-                session = Session(runner, limits.total_s)
+                session = Session(runner, total_s)
                 greeting = greet(session, submission, device)
                 from grader.judge.grading import Grading
 

@@ -101,6 +101,9 @@ class Grading:
         """By benchmark case and baseline, microseconds per call."""
         self.meetings = 0
         """How many looks told of calls that overlap for a moment."""
+        self.explained: list[bool] = []
+        """Of each set with inputs too late to tell of, whose outputs were wrong: whether that
+        explains it."""
         self._idle_device_bytes = 0
         self._lent: Any = None
         """The arena that the runner has."""

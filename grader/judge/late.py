@@ -8,8 +8,8 @@ drawn for this alone, so that nobody who reads all that is lent can tell which t
 round goes on, the copy engine writes the true ones, shortly before the call that they belong to.
 Was a call before that one still unfinished after the write, an honest call began with true inputs;
 outputs that are right for the stale ones were computed too soon, and no clock was asked. Where no
-look tells that, a call may have met some of each; then only that is wrong which no such piece
-explains (`grader.judge.check.unexplained`).
+look tells that, a call may have met some of each, and only that is held against it which no such
+piece explains (`grader.judge.check.unexplained`), as a rule.
 
 What is assumed: a kernel sees what the copy engine wrote before it began, since both go through the
 L2 cache, and the L1 caches are emptied when a kernel begins. Nobody but a call writes its set's
@@ -180,21 +180,16 @@ class LateInputs:
         calls take so long. `another` gives inputs like those of a set, that nobody was lent."""
         self._pace = Pace(call_us)
         self.written = {}
-        found: dict[int, Late] = {}
-        todo = dict(enumerate(positions(len(order), rng)))
-        for _ in range(TRIES):
-            drawn = {  # with one of the others at a time, since sets may be large
-                row: self._draw(row, at, order[at], another(order[at]), call_us, rng)
-                for row, at in todo.items()
-            }
-            self._loan.settle()  # once for all of them
-            found |= {row: late for row, late in drawn.items() if late.differs}
-            todo = {row: at for row, at in todo.items() if row not in found}
-            if not todo:
-                break
-        self._left = deque(late for _, late in sorted(found.items()))
-        for late in self._left:
-            late.piece.of(self._loan.image).copy_(late.stale, non_blocking=True)
+        self._left.clear()
+        for row, at in enumerate(positions(len(order), rng)):
+            other = another(order[at])
+            for _ in range(TRIES):
+                late = self._draw(row, at, order[at], other, call_us, rng)
+                self._loan.settle()
+                if late.differs:
+                    self._left.append(late)
+                    late.piece.of(self._loan.image).copy_(late.stale, non_blocking=True)
+                    break
 
     def _draw(
         self,

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from grader.runner.sockets import forbid_lingering
+from grader.runner.sockets import confine_sockets
 
 USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         case _:
             print(USAGE, file=sys.stderr)
             return 2
-    forbid_lingering()
+    confine_sockets()
     child = os.fork()
     if child:
         sock.close()

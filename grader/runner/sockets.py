@@ -1,8 +1,10 @@
-"""No socket of a submission's may linger: whoever closes such a one last waits until its peer has
-taken what was sent, for years if it was told so.
+"""What a submission's sockets may not be told, so that the judge is not held up by them.
 
-A descriptor that is sent to the judge may end as the judge's to close, without ever having become
-one of his. So this is given up before anything is loaded, and for good, by a system call filter.
+One that lingers makes whoever closes it last wait until its peer has taken what was sent, for years
+if it was told so; and a descriptor that is sent to the judge may end as the judge's to close,
+without ever having become one of his. So this is given up before anything is loaded, and for good,
+by a system call filter; and with it, to refuse the judge's own descriptors, and sockets of families
+that know no network namespace, or are slow to close as well.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ import platform
 import socket
 import struct
 
-_NUMBERS = {"x86_64": (0xC000003E, 54, 425), "aarch64": (0xC00000B7, 208, 425)}
-"""Architecture as a filter is told it; setsockopt; io_uring_setup, whose rings pass by filters."""
+_NUMBERS = {"x86_64": (0xC000003E, 425, 41, 54), "aarch64": (0xC00000B7, 425, 198, 208)}
+"""Architecture as a filter is told it; io_uring_setup, whose rings pass by filters; socket;
+setsockopt."""
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+_SO_PASSRIGHTS = 83
+"""Of Linux 6.16 and later; Python has no name for it."""
 _X32 = 0x40000000
 """x86_64's second set of system call numbers begins here."""
 _LOAD, _EQUAL, _AT_LEAST, _ANSWER = 0x20, 0x15, 0x35, 0x06
@@ -24,26 +30,32 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 22, 38, 2
 
 
-def forbid_lingering() -> None:
-    """Let neither this process nor any that it starts set ``SO_LINGER``; OSError where the kernel
-    takes no filter."""
+def confine_sockets() -> None:
+    """Let neither this process nor any that it starts set ``SO_LINGER`` or ``SO_PASSRIGHTS``, or
+    make sockets that are neither local nor of the Internet; OSError where the kernel takes no
+    filter."""
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
         return
-    architecture, setsockopt, io_uring_setup = numbers
+    architecture, io_uring_setup, make, setsockopt = numbers
     deny = (_ANSWER, 0, 0, _FAIL | errno.EPERM)
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
         deny,
         (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 6, 0, _X32),
-        (_EQUAL, 5, 0, io_uring_setup),
-        (_EQUAL, 0, 5, setsockopt),
-        (_LOAD, 0, 0, _ARGUMENTS + 8),  # an int each, so the lower half is all
-        (_EQUAL, 0, 3, socket.SOL_SOCKET),
+        (_AT_LEAST, 14, 0, _X32),
+        (_EQUAL, 13, 0, io_uring_setup),
+        (_EQUAL, 0, 6, make),
+        (_LOAD, 0, 0, _ARGUMENTS),  # an int each, so the lower half is all
+        *((_EQUAL, 11 - i, 0, int(family)) for i, family in enumerate(_FAMILIES)),
+        (_ANSWER, 0, 0, _FAIL | errno.EAFNOSUPPORT),
+        (_EQUAL, 0, 6, setsockopt),
+        (_LOAD, 0, 0, _ARGUMENTS + 8),
+        (_EQUAL, 0, 4, socket.SOL_SOCKET),
         (_LOAD, 0, 0, _ARGUMENTS + 16),
-        (_EQUAL, 0, 1, socket.SO_LINGER),
+        (_EQUAL, 1, 0, socket.SO_LINGER),
+        (_EQUAL, 0, 1, _SO_PASSRIGHTS),
         deny,
         (_ANSWER, 0, 0, _ALLOW),
     ]

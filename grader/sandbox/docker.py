@@ -271,6 +271,7 @@ def _host_config(
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
+        oom_score_adj=1000,  # when the machine itself runs out, it goes first, never the judge
         nano_cpus=None if device == "cpu" else _nano_cpus(api.info()),
         ulimits=[
             Ulimit(name="core", soft=0, hard=0),

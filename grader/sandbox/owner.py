@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 _NAME = re.compile(r"grade-(\d+)-(\d+)-(\d+)-\w+")
@@ -17,10 +18,17 @@ def own_folder() -> Path:
     removed."""
     for folder in Path(tempfile.gettempdir()).glob("grade-*"):
         found = _NAME.fullmatch(folder.name)
-        if found and is_gone("/".join([_boot(), *found.groups()])):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # another may be removing it too
+            is_ours = folder.lstat().st_uid == os.geteuid()  # and no trap of another's
+            if found and is_ours and is_gone("/".join([_boot(), *found.groups()])):
+                remove(folder)
     _, *owner = owner_of(os.getpid()).split("/")
     return Path(tempfile.mkdtemp(prefix=f"grade-{'-'.join(owner)}-"))
+
+
+def remove(folder: Path) -> None:
+    """Remove what is there of a folder in which a runner may have written, however deep."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
 def owner_of(pid: int) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
 import docker
 
-from grader.sandbox.owner import is_gone
+from grader.sandbox.owner import is_gone, remove
 
 MARK, OWNER, FOLDER = "grade.runner", "grade.owner", "grade.folder"
 """Labels: that a container is ours, which process owns it, and the directory of its socket."""
@@ -30,6 +29,6 @@ def sweep(api: docker.APIClient) -> list[str]:
             api.remove_container(container["Id"], force=True, v=True)
         folder = Path(labels.get(FOLDER, ""))
         if folder.name.startswith("grade-"):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
         removed.append(container["Names"][0].lstrip("/"))
     return removed

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.judge import bench, grade
-from grader.judge.bench import ODD, Bench
+from grader.judge.bench import ODD, PACE_SHARE, SUDDEN_SHARE, Bench
 from grader.judge.cases import Values
 from grader.judge.clock import (
     CHANGES_US,
@@ -737,7 +737,7 @@ def test_a_sample_has_the_clock_of_its_round() -> None:
         def __init__(self) -> None:
             self.grading: Any = SimpleNamespace(ranks=False)
             self.loan: Any = SimpleNamespace(device="cpu")
-            self.overhead, self.is_heavy = Overhead(), False
+            self.overhead, self.is_heavy, self._is_sudden = Overhead(), False, False
 
         def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
             return Bracket(4, 400.0, 400.0, 0.0, 1979.5)
@@ -952,8 +952,8 @@ def test_after_a_wrong_replay_no_inputs_come_again() -> None:
         def __init__(self) -> None:
             self.grading: Any = SimpleNamespace(device="cpu", record=Record())
             self.case: Any = SimpleNamespace(name="small")
-            self.graph, self.first = True, None
-            self._odd = 2
+            self.graph, self.first, self.late = True, None, None
+            self._odd, self._is_sudden = 2, False
             self.grading.problem = SimpleNamespace(variants=lambda _: [1])
             self.loan: Any = SimpleNamespace(layout=SimpleNamespace(sets=[None] * 2))
 
@@ -992,9 +992,9 @@ def test_a_graph_that_holds_up_its_inputs_does_not_wait_at_the_gate(
             )
             self.loan: Any = SimpleNamespace(device="cpu", layout=SimpleNamespace(sets=[None] * 4))
             self.overhead, self.is_heavy = Overhead(publish_us=300), False
-            self.lookout, self.first = None, None
+            self.lookout, self.first, self.late = None, None, None
             self.gate = self.captures = True
-            self.graph = self._holds_up = False
+            self.graph = self._holds_up = self._is_sudden = False
 
         def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
             delay_us = 0.0 if order is not None else left.pop(0)
@@ -1005,6 +1005,112 @@ def test_a_graph_that_holds_up_its_inputs_does_not_wait_at_the_gate(
     one.warm_up()
     assert not left
     assert one.is_for_gates is is_for_gates
+
+
+class Paced(Bench):
+    """Rounds of four calls that take as long as they are told to and claim what they like; with
+    what its late inputs were aimed at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.us, self.claims_us = 100.0, 100.0
+        self.rounds: list[int] = []
+        self.aimed_us: list[float | None] = []
+        monkeypatch.setattr(bench, "run_round", self._take)
+        monkeypatch.setattr(bench, "capture", lambda *_: True)
+        limits = SimpleNamespace(call_s=1)
+        problem = SimpleNamespace(spec=SimpleNamespace(limits=limits))
+        self.grading: Any = SimpleNamespace(
+            device="cuda", ranks=True, problem=problem, session=None, code=None
+        )
+        self.grading.meetings, self.grading.explained = 0, []
+        self.case: Any = SimpleNamespace(name="tiny")
+        layout = SimpleNamespace(sets=[None] * 4)
+        self.loan: Any = SimpleNamespace(device="cpu", layout=layout, fill=lambda *_: None)
+        self.answers: Any = SimpleNamespace(compute=lambda: None)
+        self.quick: Any = SimpleNamespace(doubtful=lambda: (set(), []))
+        self.overhead, self.is_heavy = Overhead(), False
+        self.lookout: Any = SimpleNamespace(
+            was_blind=lambda _: False,
+            first_unfinished=list,
+            has_begun=lambda _: False,
+            side_by_side=lambda: False,
+            meetings=lambda: 0,
+        )
+        self.late: Any = SimpleNamespace(
+            withhold=lambda _, call_us, *__: self.aimed_us.append(call_us),
+            put_back=lambda: None,
+            were_in_time=lambda _: set(),
+            written={},
+            tally=SimpleNamespace(wrong=0),
+        )
+        self.gate = self.captures = self.graph = True
+        self._holds_up = self._is_sudden = False
+        self._vouched_us = self._least_us = math.inf
+        self.first, self._odd = None, 5
+
+    def inputs(self, index: int, i: int, *which: str) -> Values:
+        return {}
+
+    def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
+        self.rounds.append(index)
+        return super().bracket(index, order)
+
+    def _take(self, _: Any, __: Any, order: list[int], *___: Any) -> Bracket:
+        if len(self.aimed_us) < len(self.rounds):
+            self.aimed_us.append(None)
+        calls = len(order)
+        return Bracket(calls, self.claims_us * calls, self.us * calls, 0)
+
+    def _expect_right(self, *_: Any) -> None:
+        pass
+
+
+def test_late_inputs_are_aimed_by_the_clock_outside_and_never_by_a_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Paced(monkeypatch)
+    one.claims_us = 0.0
+    one.warm_up()
+    assert one.rounds == [-10, -11, -12, 0]
+    assert one.aimed_us == [None, None, None, 100 * PACE_SHARE], "a single call tells no pace"
+    for us, claims_us in (120.0, 1e6), (95.0, 0.0), (110.0, 5.0):
+        one.us, one.claims_us = us, claims_us
+        assert one.round(len(one.rounds)).complaint is None
+    one.us = 1.0
+    one.round(ODD)
+    assert one.aimed_us[4:] == [pytest.approx(us * PACE_SHARE) for us in (100, 100, 95, 95)]
+    one.us = 100.0
+    assert one.round(9).complaint is None
+    assert one.aimed_us[-1] == pytest.approx(95 * PACE_SHARE), "other inputs may take less"
+
+
+def test_a_round_faster_than_what_its_late_inputs_were_aimed_at_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Paced(monkeypatch)
+    one.warm_up()
+    one.us = 100 * SUDDEN_SHARE + 1
+    assert one.round(1).complaint is None
+    one.us = 50.0
+    assert one.round(2).complaint == "its calls were much faster than any before"
+    assert one.round(3).complaint is None, "now they are looked at as such"
+
+
+def test_a_warm_up_that_was_slow_until_its_last_round_gives_no_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Paced(monkeypatch)
+    kept = one._take
+
+    def take(session: Any, loan: Any, order: list[int], *more: Any) -> Bracket:
+        one.us = 500.0 if one.rounds[-1] == -12 else 100.0
+        return kept(session, loan, order, *more)
+
+    monkeypatch.setattr(bench, "run_round", take)
+    one.warm_up()
+    assert one.first is None
+    assert one.next(0).complaint is None
+    assert one.rounds == [-10, -11, -12, 0, 1]
 
 
 def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
@@ -1028,7 +1134,7 @@ def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
             self.answers: Any = SimpleNamespace(compute=lambda: None)
             self.lookout = self.late = None
             self.graph = self.gate = False
-            self._vouched_us = math.inf
+            self._vouched_us = self._least_us = math.inf
 
         def inputs(self, index: int, i: int, *which: str) -> Values:
             return {}

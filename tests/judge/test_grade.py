@@ -6,15 +6,17 @@ import os
 import re
 import secrets
 import signal
+import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from grader.judge import Progress, grade, grading
 from grader.judge.block import new_arena
-from grader.judge.verdict import Fault
+from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
 from grader.sandbox.base import Equipment, Runner, RunnerLimits, SandboxError
@@ -289,6 +291,34 @@ def test_a_runner_that_is_killed_is_graded_once_more(
     assert len(sandbox.started) == 2
     assert any("graded twice" in note for note in report.notes)
     assert [case.name for case in report.cases] == ["one", "many", "steps"]
+
+
+@pytest.mark.parametrize(("took_s", "left_s"), [(100.0, [300.0, 200.0]), (160.0, [300.0])])
+def test_both_gradings_have_the_time_of_one(
+    write_problem: WriteProblem,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    took_s: float,
+    left_s: list[float],
+) -> None:
+    """Else whoever has a grading done would wait for longer than it may take."""
+    now_s, given_s = 0.0, list[float]()
+
+    def killed(*given: Any) -> None:
+        nonlocal now_s
+        now_s += took_s
+        given_s.append(given[7])
+        raise SubmissionFault(Fault(Verdict.RUNTIME_ERROR, "killed", killed=True))
+
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    submission = Submission.read(path, 10_000)
+    module = sys.modules[grade.__module__]
+    monkeypatch.setattr(module, "_run", killed)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    report = grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu")
+    assert report.verdict is Verdict.RUNTIME_ERROR
+    assert given_s == left_s
 
 
 def test_one_that_kills_itself_does_so_twice(judge: Judge) -> None:

@@ -258,9 +258,28 @@ def test_the_folders_of_the_dead_are_removed(
     dead, unseen = f"grade-{namespace}-{pid}-1-abc", f"grade-1-{pid}-1-abc"
     for name in (dead, unseen, "grade-of-somebody"):
         (tmp_path / name / "inner").mkdir(parents=True)
+    deep = os.open(tmp_path / dead, os.O_PATH)
+    for _ in range(3000):  # deeper than Python follows
+        os.mkdir("d", dir_fd=deep)
+        above, deep = deep, os.open("d", os.O_PATH, dir_fd=deep)
+        os.close(above)
+    os.close(deep)
     other = owner.own_folder()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {mine.name, other.name, unseen, "grade-of-somebody"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_left_to_him(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _, namespace, pid, _ = owner.owner_of(os.getpid()).split("/")
+    foreign = tmp_path / f"grade-{namespace}-{pid}-1-abc"
+    foreign.mkdir()
+    os.chown(foreign, 12345, 12345)
+    owner.own_folder()
+    assert foreign.exists()
 
 
 def test_no_engine_is_one_line_that_says_what_to_do(
