@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from grader.judge.late import (
     MOST_HELD_UP,
     MOST_LATE,
     ROWS,
+    TRIP_US,
+    TRIPS,
     LateInputs,
     Pace,
     Place,
@@ -85,8 +88,11 @@ class Runner:
         too_soon: float = 0.0,
         at_end: bool = False,
         first: int = 0,
+        engine: float = 1.0,
     ) -> None:
         self.order = turned(COUNT, first)
+        self.engine = engine
+        """How much more time the copy engine takes than on a fast host."""
         self._block = block
         self.now_us = 0.0
         self._todo: list[tuple[float, Callable[[], None]]] = []
@@ -136,10 +142,10 @@ class HostPeek:
         self._runner = runner
 
     def write(self, rows: torch.Tensor, address: int, pitch_bytes: int) -> None:
-        self._runner.pass_us(4)
+        self._runner.pass_us(4 * self._runner.engine)
         for i, row in enumerate(rows):
             ctypes.memmove(address + i * pitch_bytes, row.data_ptr(), row.numel())
-        self._runner.pass_us(1)
+        self._runner.pass_us(self._runner.engine)
 
     def wait(self) -> None:
         self._runner.pass_us(1)
@@ -154,14 +160,14 @@ class HostLookout(MemoryLookout):
         self._peek: Any = HostPeek(runner)
 
     def _read(self, places: list[int], row: int) -> None:
-        self._runner.pass_us(8)
+        self._runner.pass_us(8 * self._runner.engine)
         super()._read(places, row)
-        self._runner.pass_us(7)
+        self._runner.pass_us(7 * self._runner.engine)
 
     def _read_seam(self, turn: int, row: int) -> float:
-        self._runner.pass_us(8)
+        self._runner.pass_us(8 * self._runner.engine)
         took_us = super()._read_seam(turn, row)
-        self._runner.pass_us(7)
+        self._runner.pass_us(7 * self._runner.engine)
         return took_us
 
 
@@ -213,11 +219,21 @@ def block(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 class Round:
-    """A round of which the judge believes that calls take so long."""
+    """A round of which the judge believes that calls take so long; and that a write and the look
+    behind it do, who keeps `trips_us` from round to round."""
 
-    def __init__(self, block: Any, runner: Runner, call_us: float, seed: int = 1) -> None:
+    def __init__(
+        self,
+        block: Any,
+        runner: Runner,
+        call_us: float,
+        seed: int = 1,
+        trips_us: deque[float] | None = None,
+    ) -> None:
         block.image.random_()
         lookout, self.late = HostLookout(block, runner), HostLate(block, runner)
+        if trips_us is not None:
+            self.late._trips_us = trips_us
         self.late.withhold(runner.order, call_us, random.Random(seed), another)
         block.ready(runner.order)
         lookout.aim(runner.order)
@@ -277,6 +293,41 @@ def test_inputs_that_were_read_too_soon_are_found(
                 assert wrong(block) == found.wrong - {i}
         assert wrong(block) == found.wrong
     assert caught >= (ROUNDS * LATE / 10 if too_soon > 1 else 1)
+
+
+@pytest.mark.parametrize("at_end", [False, True], ids=["piece by piece", "at the end"])
+@pytest.mark.parametrize("call_us", [12.0, 40.0])
+def test_a_slow_copy_engine_is_reckoned_with(call_us: float, at_end: bool) -> None:
+    """As on hosts where a write takes 14 µs, and a look 40."""
+    block, caught = new_block(8), 0
+    in_time: dict[bool, int] = {True: 0, False: 0}
+    known: deque[float] = deque(maxlen=TRIPS)
+    for seed in range(ROUNDS):
+        for is_known in in_time:
+            runner = Runner(block, call_us, 0.0, at_end, first_of(seed), engine=2.7)
+            trips_us = known if is_known else deque[float]()
+            found = Round(block, runner, call_us, seed, trips_us)
+            assert not found.wrong & found.in_time
+            in_time[is_known] += len(found.in_time)
+        runner = Runner(block, call_us, 7.0, at_end, first_of(seed), engine=2.7)
+        found = Round(block, runner, call_us, seed, known)
+        caught += len(found.wrong & found.in_time)
+    block.close()
+    assert in_time[True] > ROUNDS * LATE / 4
+    assert in_time[True] > 1.5 * in_time[False]
+    assert caught > ROUNDS * LATE / 5
+
+
+def test_who_slows_the_copy_engine_now_and_then_does_not_have_writes_come_sooner(
+    block: Any,
+) -> None:
+    late = LateInputs(block)
+    assert late._trip_us() == TRIP_US
+    late._trips_us.extend([30.0] * TRIPS)
+    late._trips_us.extend([90.0] * (TRIPS * 3 // 4 - 1))
+    assert late._trip_us() == 30
+    late._trips_us.extend([90.0] * TRIPS)
+    assert late._trip_us() == 90, "as it is on this host"
 
 
 def test_after_a_round_all_inputs_are_true(block: Any) -> None:
