@@ -63,7 +63,7 @@ though not for long."""
 UNEXPLAINED = 8
 """So many sets of a grading, and more than half of those that were wrong with inputs too late to
 tell of, must be wrong by more than that explains: who leaves them undone has them all so. Of
-mixtures of sorted zeros and ones, the worst that is known, 15 % are."""
+mixtures of sorted zeros and ones, the worst that is known, 17 % are."""
 PACE_SHARE, SUDDEN_SHARE = 0.95, 0.9
 """Late inputs are aimed at calls that take this share of the shortest time that was seen, since
 that holds what a round costs besides its calls; and a round whose calls took less than this share
