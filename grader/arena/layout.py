@@ -152,10 +152,19 @@ def tensor_like(slot: Slot, device: str) -> torch.Tensor:
     return view(buffer, replace(slot, offset=0))
 
 
-def slot_of(tensor: torch.Tensor) -> Slot:
-    """A slot (at offset 0) with the dtype, shape and strides of `tensor`."""
+def dtype_of(tensor: torch.Tensor) -> str | None:
+    """The name of its element type in a spec, such as ``fp32``; None where a spec has none."""
     names = {f"torch.{name}": dtype for dtype, (name, _) in _ELEMENTS.items()}
-    return Slot(0, names[str(tensor.dtype)], tuple(tensor.shape), tuple(tensor.stride()))
+    return names.get(str(tensor.dtype))
+
+
+def slot_of(tensor: torch.Tensor) -> Slot:
+    """A slot (at offset 0) with the dtype, shape and strides of `tensor`; ValueError where a spec
+    cannot name the dtype."""
+    dtype = dtype_of(tensor)
+    if dtype is None:
+        raise ValueError(f"no argument can be of {tensor.dtype}")
+    return Slot(0, dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
 
 def _place(slot: Slot, cursor: int) -> tuple[Slot, int]:

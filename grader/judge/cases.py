@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from grader.arena.layout import slot_of
+from grader.arena.layout import dtype_of
 from grader.problem import Problem, ProblemError
 from grader.problem.spec import Argument, Case
 
@@ -143,8 +143,13 @@ class ProblemCode:
                 raise ProblemError(f"{where} gave '{argument.name}' as an empty list")
             dtype = self.problem.dtype(argument, case)
             for tensor in tensors:
-                if not isinstance(tensor, torch.Tensor) or slot_of(tensor).dtype != dtype:
+                if not isinstance(tensor, torch.Tensor) or dtype_of(tensor) != dtype:
                     raise ProblemError(f"{where} gave '{argument.name}' not as {dtype} tensor")
+                if _overlaps(tensor):
+                    raise ProblemError(
+                        f"{where} gave '{argument.name}' with elements that share memory; "
+                        "clone it after expand() or the like"
+                    )
             if argument.kind == "tensor":
                 shape = self.problem.shape(argument, case)
                 if tuple(value.shape) != shape:
@@ -165,6 +170,16 @@ class ProblemCode:
         return ProblemError(
             f"{self.problem.folder / file}: {what} raised {type(error).__name__}: {text}"
         )
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether some elements may lie on others, so that they cannot be written one by one."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return tensor.numel() > 0
+        reach += stride * (size - 1)
+    return False
 
 
 def _import(problem: Problem, file: str) -> ModuleType:

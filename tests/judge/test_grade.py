@@ -13,8 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from grader.judge import Progress, grade, grading
+from grader.judge import Progress, cases, grade, grading
 from grader.judge.block import new_arena
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
@@ -477,3 +478,48 @@ def test_an_empty_list_of_tensors_is_the_problems_fault(judge: Judge) -> None:
     inputs = INPUTS.replace('"x": x,', '"x": [],')
     with pytest.raises(ProblemError, match="gave 'x' as an empty list"):
         judge(HONEST, spec=spec, inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("x", "wrong"),
+    [
+        ("torch.ones(1).expand(n)", "with elements that share memory"),
+        ("torch.ones(2 * n).unfold(0, n, 1)[0].to(torch.float8_e4m3fn)", "not as fp32 tensor"),
+        ("torch.ones(2, n)[1]", None),
+        ("torch.ones(n, 3)[:, 1]", None),
+    ],
+)
+def test_inputs_that_cannot_be_lent_are_the_problems_fault(
+    judge: Judge, x: str, wrong: str | None
+) -> None:
+    spec = SPEC.replace(
+        "{name: x, role: in, dtype: dtype, shape: [n]}",
+        "{name: x, role: in, dtype: fp32, shape: [n], contiguous: false}",
+    ).replace("n: 1,", "n: 2,")
+    inputs = INPUTS.replace('"x": x,', f'"x": {x},')
+    if wrong is None:
+        assert judge(HONEST, spec=spec, inputs=inputs).verdict is Verdict.ACCEPTED
+        return
+    with pytest.raises(ProblemError, match=f"gave 'x' {wrong}"):
+        judge(HONEST, spec=spec, inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((), (), False),
+        ((0, 5), (1, 0), False),
+        ((4, 1), (1, 0), False),
+        ((4, 2), (1, 0), True),
+        ((3, 4), (4, 1), False),
+        ((3, 4), (3, 1), True),
+        ((4, 3), (1, 4), False),
+        ((2, 2), (3, 2), False),
+        ((10, 8), (4, 1), True),
+        ((2, 3, 4), (100, 4, 1), False),
+    ],
+)
+def test_elements_that_lie_on_others(
+    shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool
+) -> None:
+    assert cases._overlaps(torch.zeros(300).as_strided(shape, strides)) is overlaps
