@@ -14,7 +14,7 @@ from functools import cached_property
 from grader import stats
 from grader.judge.answers import Answers, QuickLook
 from grader.judge.block import KEPT
-from grader.judge.cases import Values, seed_for
+from grader.judge.cases import Values, each, seed_for
 from grader.judge.check import Finding, check, tolerance_of, unexplained, unwritten, worst
 from grader.judge.clock import (
     AGREE_SHARE,
@@ -180,13 +180,13 @@ class Bench:
             untold = self._expect_unread(late, lookout, chosen, doubt[0])
         outside_us = self._outside_us(bracket)
         self._is_sudden = late is not None and outside_us < self._least_us * SUDDEN_SHARE
-        if whole and index < ODD:
-            self._least_us = min(self._least_us, outside_us)
         is_fast = whole and index < ODD and outside_us < self._vouched_us * (1 - AGREE_SHARE)
         is_thorough = is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0
         self._expect_right([i for i in chosen if i not in untold], is_thorough, doubt)
         if late is not None and doubt is not None:
             self._expect_explained(late, untold & doubt[0])
+        if whole and index < ODD:  # and right, else it tells nothing
+            self._least_us = min(self._least_us, outside_us)
         if is_fast:
             self._vouched_us = outside_us
         if lookout is not None:  # after that, since a wrong answer is no broken rule
@@ -216,9 +216,8 @@ class Bench:
                 return
         try:
             if self.late is not None or (self.grading.device == "cuda" and not self.graph):
-                self.round(
-                    -12
-                )  # tells how fast it is; what is planned once per set, is planned now
+                # Tells how fast it is. What is planned once per set, is planned now.
+                self.round(-12)
             self.first = self.round(0)
             if self._is_sudden:
                 self.first = None
@@ -229,10 +228,13 @@ class Bench:
             if not self.graph or stop.fault.verdict is not Verdict.WRONG_ANSWER:
                 raise
             self.graph = False
+            self._least_us = math.inf
             self.grading.record.notes.append(
                 f"'{self.case.name}': a replayed CUDA graph gave wrong outputs "
                 f"({stop.fault.reason}); timed eagerly"
             )
+            if self.late is not None and not self.is_for_gates:
+                self.round(-14)  # tells how fast it is now
 
     @property
     def is_for_gates(self) -> bool:
@@ -245,7 +247,10 @@ class Bench:
         or None. Of outputs that are state a call may leave most as they are, and then nobody sees
         when it has ended."""
         if self.lookout is None and self.loan.device == "cuda" and self.grading.ranks:
-            return "its sets are too large for the judge to watch from one to the next"
+            return (
+                "its sets are too large for the judge to watch from one to the next; this case "
+                "cannot rank"
+            )
         if self.late is None or self.loan.poisons_image or self.late.tally.tells:
             return None
         return "what the judge wrote late, to know when calls read their inputs, came too late"
@@ -291,27 +296,31 @@ class Bench:
         return came_late - in_time
 
     def _expect_explained(self, late: LateInputs, sets: set[int]) -> None:
-        """Raise `SubmissionFault` when outputs of these sets were never written, or those of the
-        grading's so far are wrong by more than what came late explains: who knows which sets tell
-        nothing shall not leave them undone."""
+        """Raise `SubmissionFault` when outputs of these sets, and of those of the grading so far,
+        are as a rule wrong by more than what came late explains, or were never written: who knows
+        which sets tell nothing shall not leave them undone."""
         code, explained = self.grading.code, self.grading.explained
         for i in sorted(sets):
+            if self.quick is None and self._is_right(i):
+                continue  # nothing is known of any yet
             inputs, outputs = self.loan.inputs(i), self.loan.outputs(i)
             right = code.plain(self.case, inputs)
             with late.stale(i):
-                stale = code.plain(self.case, inputs)
+                # A copy, since an answer may be a view of the inputs.
+                stale = each(code.plain(self.case, inputs), lambda answer: answer.clone())
             wrong = {}
             for argument in code.written:
                 name, bounds = argument.name, self.spot_bounds(argument)
                 initial = inputs[name] if argument.role == "inout" else None
-                if blank := unwritten(outputs[name]):
-                    raise self._wrong(f"{blank} elements of '{name}' were never written")
-                wrong[name] = unexplained(outputs[name], right[name], stale[name], bounds, initial)
+                wrong[name] = unwritten(outputs[name]) or unexplained(
+                    outputs[name], right[name], stale[name], bounds, initial
+                )
             explained.append(not any(wrong.values()))
             if explained.count(False) >= max(UNEXPLAINED, len(explained) // 2 + 1):
                 name = max(wrong, key=lambda name: wrong[name])
                 raise self._wrong(
-                    f"{wrong[name]} elements of '{name}' are wrong, whenever its inputs were read"
+                    f"{wrong[name]} elements of '{name}' are wrong or were never written, whenever "
+                    "its inputs were read"
                 )
 
     def _is_right(self, i: int) -> bool:

@@ -58,7 +58,7 @@ def grade(
     of it is left there is no second.
     """
 
-    end = time.monotonic() + problem.spec.limits.total_s
+    total_s = problem.spec.limits.total_s
 
     def run() -> tuple[int, Record]:
         master = secrets.randbits(53) if seed is None else seed
@@ -66,10 +66,15 @@ def grade(
         given = (problem, submission, sandbox, device, master, benchmarks, effort, left_s, progress)
         return master, _recorded(partial(_run, *given))
 
-    master, record = run()
-    was_killed = record.faults and all(fault.killed for fault in record.faults)
-    if was_killed and end - time.monotonic() > problem.spec.limits.total_s / 2:
+    progress(Progress("sandbox_start"))
+    with exclusive(device):
+        end = time.monotonic() + total_s
         master, record = run()
+        was_killed = record.faults and all(fault.killed for fault in record.faults)
+        if is_twice := was_killed and end - time.monotonic() > total_s / 2:
+            progress(Progress("sandbox_start"))
+            master, record = run()
+    if is_twice:
         record.notes.append("graded twice: the first time, its runner was killed")
     report = partial(_report, problem, submission, sandbox, device, master, effort, record)
     try:
@@ -107,33 +112,31 @@ def _run(
     master: int,
     benchmarks: bool,
     effort: Effort,
-    total_s: float,
+    left_s: float,
     progress: Watcher,
     record: Record,
 ) -> None:
     limits = problem.spec.limits
-    progress(Progress("sandbox_start"))
-    with exclusive(device):
-        start = time.monotonic()
-        # The runner imports torch as soon as it is there; so do we, while it is on its way.
-        threading.Thread(target=_import_torch, daemon=True).start()
-        with (
-            compiling(problem, submission, sandbox, device) as compilation,
-            sandbox.start(RunnerLimits.of(limits), device) as runner,
-        ):
-            try:
-                session = Session(runner, total_s)
-                greeting = greet(session, submission, device)
-                from grader.judge.grading import Grading
+    start = time.monotonic()
+    # The runner imports torch as soon as it is there; so do we, while it is on its way.
+    threading.Thread(target=_import_torch, daemon=True).start()
+    with (
+        compiling(problem, submission, sandbox, device) as compilation,
+        sandbox.start(RunnerLimits.of(limits), device) as runner,
+    ):
+        try:
+            session = Session(runner, limits.total_s, left_s)
+            greeting = greet(session, submission, device)
+            from grader.judge.grading import Grading
 
-                grading = Grading(problem, session, device, master, record, effort)
-                grading.meet(greeting)
-                record.stages_s["sandbox_start"] = time.monotonic() - start
-                _examine(grading, submission, compilation, benchmarks, effort, progress)
-            finally:
-                runner.stop()
-                record.log = compilation.log + runner.log()
-                record.stages_s |= compilation.stages_s
+            grading = Grading(problem, session, device, master, record, effort)
+            grading.meet(greeting)
+            record.stages_s["sandbox_start"] = time.monotonic() - start
+            _examine(grading, submission, compilation, benchmarks, effort, progress)
+        finally:
+            runner.stop()
+            record.log = compilation.log + runner.log()
+            record.stages_s |= compilation.stages_s
 
 
 def _import_torch() -> None:

@@ -102,8 +102,8 @@ class Grading:
         self.meetings = 0
         """How many looks told of calls that overlap for a moment."""
         self.explained: list[bool] = []
-        """Of each set with inputs too late to tell of, whose outputs were wrong: whether that
-        explains it."""
+        """Of each set with inputs too late to tell of, whose outputs were wrong: whether those
+        explain it."""
         self._idle_device_bytes = 0
         self._lent: Any = None
         """The arena that the runner has."""

@@ -64,7 +64,7 @@ writes its outputs at the end, which is seen to begin when it ends."""
 LOOK_US = 15.0
 """What a look takes: whatever is due sooner is waited for."""
 SLOW_US = 100.0
-"""A write and a look behind it take some 30 µs. What takes so long was held up."""
+"""A write, with the look behind it, that takes so long was held up."""
 RECENT = 4
 """A round's pace is reckoned from so many calls that were seen to have begun."""
 LEAST_IN_TIME, MOST_HELD_UP = 1 / 32, 1 / 3

@@ -41,10 +41,11 @@ class Aimed:
 class Session:
     """One conversation with one runner. Every fault of the submission is a `SubmissionFault`."""
 
-    def __init__(self, runner: Runner, total_s: float) -> None:
+    def __init__(self, runner: Runner, total_s: float, left_s: float | None = None) -> None:
+        """`left_s` is what is left of a grading's `total_s`: if nothing is said, all of it."""
         self.runner = runner
         refuse_descriptors(runner.channel)
-        self._deadline = time.monotonic() + total_s
+        self._deadline = time.monotonic() + (total_s if left_s is None else left_s)
         self._total_s = total_s
         self.eager = False
         """Whether to wait for replies without sleeping, since a clock is running."""

@@ -16,9 +16,9 @@ import platform
 import socket
 import struct
 
-_NUMBERS = {"x86_64": (0xC000003E, 425, 41, 54), "aarch64": (0xC00000B7, 425, 198, 208)}
-"""Architecture as a filter is told it; io_uring_setup, whose rings pass by filters; socket;
-setsockopt."""
+_NUMBERS = {"x86_64": (0xC000003E, 425, 41, 53, 54), "aarch64": (0xC00000B7, 425, 198, 199, 208)}
+"""Architecture as a filter is told it; io_uring_setup, whose rings pass by filters; socket,
+socketpair, setsockopt."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 _SO_PASSRIGHTS = 83
 """Of Linux 6.16 and later; Python has no name for it."""
@@ -37,16 +37,17 @@ def confine_sockets() -> None:
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
         return
-    architecture, io_uring_setup, make, setsockopt = numbers
+    architecture, io_uring_setup, one, pair, setsockopt = numbers
     deny = (_ANSWER, 0, 0, _FAIL | errno.EPERM)
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
         deny,
         (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 14, 0, _X32),
-        (_EQUAL, 13, 0, io_uring_setup),
-        (_EQUAL, 0, 6, make),
+        (_AT_LEAST, 15, 0, _X32),
+        (_EQUAL, 14, 0, io_uring_setup),
+        (_EQUAL, 1, 0, one),
+        (_EQUAL, 0, 6, pair),
         (_LOAD, 0, 0, _ARGUMENTS),  # an int each, so the lower half is all
         *((_EQUAL, 11 - i, 0, int(family)) for i, family in enumerate(_FAMILIES)),
         (_ANSWER, 0, 0, _FAIL | errno.EAFNOSUPPORT),

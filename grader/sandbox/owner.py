@@ -28,7 +28,8 @@ def own_folder() -> Path:
 
 def remove(folder: Path) -> None:
     """Remove what is there of a folder in which a runner may have written, however deep."""
-    subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
+    with suppress(OSError):
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
 def owner_of(pid: int) -> str:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import secrets
 import select
 import socket
@@ -192,7 +193,12 @@ class ProcessRunner(Runner):
 
     def _rlimits(self, device: Equipment) -> dict[str, int]:
         limits = self._limits
-        rlimits = {"CORE": 0, "NOFILE": limits.open_files, "FSIZE": limits.scratch_bytes}
+        files = limits.open_files
+        if os.geteuid() != 0:
+            # Descriptors that are sent and not received are counted per user, which is ours: as
+            # many as a runner may have must leave room for those that it is lent.
+            files = min(files, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        rlimits = {"CORE": 0, "NOFILE": files, "FSIZE": limits.scratch_bytes}
         if self._isolation != "none":  # counted per user: a shared one has processes of its own
             rlimits["NPROC"] = limits.pids
         if self._group is None and device != "cuda":

@@ -1020,7 +1020,7 @@ class Paced(Bench):
         limits = SimpleNamespace(call_s=1)
         problem = SimpleNamespace(spec=SimpleNamespace(limits=limits))
         self.grading: Any = SimpleNamespace(
-            device="cuda", ranks=True, problem=problem, session=None, code=None
+            device="cuda", ranks=True, problem=problem, session=None, code=None, record=Record()
         )
         self.grading.meetings, self.grading.explained = 0, []
         self.case: Any = SimpleNamespace(name="tiny")
@@ -1094,6 +1094,32 @@ def test_a_round_faster_than_what_its_late_inputs_were_aimed_at_does_not_count(
     one.us = 50.0
     assert one.round(2).complaint == "its calls were much faster than any before"
     assert one.round(3).complaint is None, "now they are looked at as such"
+
+
+def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do those before it: what does nothing is fast."""
+    one = Paced(monkeypatch)
+    one.gate, one.us = False, 1.0
+
+    def look(*_: Any) -> None:
+        if one.graph and one.rounds[-1] in wrong:
+            one.us = 100.0
+            raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, "nothing was written"))
+
+    monkeypatch.setattr(one, "_expect_right", look)
+    wrong = {-12}
+    one.warm_up()
+    assert not one.graph
+    assert one.rounds[2:] == [-12, -14]
+    one.round(1)
+    assert one.aimed_us[-1] == pytest.approx(100 * PACE_SHARE)
+    wrong = {0}
+    one.graph, one.us, one._least_us = True, 1.0, math.inf
+    one.rounds.clear()
+    one.aimed_us.clear()
+    one.warm_up()
+    assert one.rounds[2:] == [-12, 0, -14]
+    assert one._least_us == 100
 
 
 def test_a_warm_up_that_was_slow_until_its_last_round_gives_no_sample(

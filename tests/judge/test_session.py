@@ -231,6 +231,13 @@ def test_what_cannot_be_sent_to_a_runner_that_lives_is_not_its_fault() -> None:
     assert str(caught.value) == "loading the file could not be asked for: Bad file descriptor"
 
 
+def test_what_is_left_of_a_grading_ends_it_and_the_limit_is_told_as_it_is() -> None:
+    with ScriptedRunner(lambda _: time.sleep(2)) as runner, pytest.raises(SubmissionFault) as stop:
+        Session(runner, total_s=60, left_s=0.2).ask("call", {}, 50, "the call")
+    assert stop.value.fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
+    assert "60 s" in stop.value.fault.reason
+
+
 def test_the_whole_gradings_limit_holds_where_every_reply_comes_at_once() -> None:
     """It may be the judge's own steps that take long, as on a device that is kept busy."""
     with ScriptedRunner(answer) as runner:
