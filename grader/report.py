@@ -33,9 +33,9 @@ LOG_BYTES = 16 * 1024
 REASON_CHARS = 300
 """How long a report's one-line reason may be."""
 
-MOST_MARKS = 3
-"""How many combining marks may stand on one character: no living language's text in NFC has more,
-and a pile of them covers the lines above and below."""
+MOST_MARKS = 6
+"""How many combining marks may stand on one character: Burmese has words with four, in NFC, and a
+pile of them covers the lines above and below."""
 
 BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
 """Letters and symbols by their category, and yet nothing is seen of them: Hangul's fillers, and the

@@ -34,7 +34,13 @@ def test_what_is_not_seen_is_escaped(blank: str) -> None:
 @pytest.mark.parametrize("mark", [ACUTE, RING])
 def test_marks_do_not_pile_up(mark: str) -> None:
     shown = mark.encode("unicode_escape").decode()
-    assert escape(f"a{mark * 5}b{mark}", 100) == f"a{mark * MOST_MARKS}{shown * 2}b{mark}"
+    pile = mark * (MOST_MARKS + 2)
+    assert escape(f"a{pile}b{mark}", 100) == f"a{mark * MOST_MARKS}{shown * 2}b{mark}"
+
+
+@pytest.mark.parametrize("word", ["လျှို့ဝှက်", "Việt", "नमस्ते", "สวัสดี"])
+def test_words_of_living_languages_stay_as_they_are(word: str) -> None:
+    assert one_line(word) == word
 
 
 @pytest.mark.parametrize("before", ["", "a\n", "a\t"])

@@ -147,7 +147,7 @@ def is_of_type(gpu: str | None, wanted: str | None) -> bool:
     if wanted is None or gpu is None:
         return wanted is None
     asked, has = _words(wanted), _words(gpu)
-    return set(asked) <= set(has) or has == asked[1:2]
+    return set(asked) <= set(has) or (has != [] and has == asked[1:2])
 
 
 def obstacle(job: Job, workers: Iterable[Worker]) -> str | None:
@@ -192,6 +192,9 @@ class TooMany(Refused):
 
 class TooLate(Exception):
     """The deadline has passed. The text is one line for the submitter."""
+
+    def __init__(self, problem: str, deadline: datetime) -> None:
+        super().__init__(f"{problem} is over since {deadline:%Y-%m-%d %H:%M} UTC")
 
 
 def _words(name: str) -> list[str]:

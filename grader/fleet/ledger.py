@@ -128,7 +128,7 @@ class Ledger(Reader):
         with writing(self._engine, "submit") as connection:
             now = self._now()  # it may have waited for its turn
             if deadline is not None and now >= deadline:
-                raise TooLate(f"{problem} is over since {deadline:%Y-%m-%d %H:%M} UTC")
+                raise TooLate(problem, deadline)
             admit(connection, user, max_in_flight, max_queue)
             store_blob(connection, submission)
             added = connection.execute(

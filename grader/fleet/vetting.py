@@ -31,8 +31,11 @@ DEPTH = 20
 ENTRIES = 1000
 """More than any list or table of a report has, such as its cases."""
 
-ROUNDS, NOTES, BINS, BASELINES = 200, 200, 100, 50
+ROUNDS, BINS, BASELINES = 200, 100, 50
 """The same of those that are short. The judge measures at most 40 rounds of a case."""
+
+NOTES = 200
+"""What is beyond is left out: each noisy case of many may have some."""
 
 _ERRORS = frozenset(
     ["max_abs_err", "rel_l2", "worst_slice_rel_l2", "error_budget_used", "expected", "got"]
@@ -48,7 +51,8 @@ def vetted(report: Report, now: datetime) -> Report:
     for name, length, most in _lengths(report):
         if length > most:
             raise ValueError(f"{name} cannot be {length:,} long; the most is {most:,}")
-    whole = _clean(report.model_dump(exclude={"log", "created_at"}), "report")
+    told = report.model_dump(exclude={"log", "created_at"}) | {"notes": report.notes[:NOTES]}
+    whole = _clean(told, "report")
     whole |= {
         "log": escape(report.log, LOG_BYTES),
         "reason": one_line(report.reason),
@@ -92,7 +96,6 @@ def _clean(value: Any, name: str, depth: int = 0) -> Any:
 
 def _lengths(report: Report) -> Iterator[tuple[str, int, int]]:
     """What is short in every report: its name, how long it is here, and at most."""
-    yield "notes", len(report.notes), NOTES
     yield "speedup", len(report.speedup), BASELINES
     for case in report.cases:
         yield "round_us", len(case.round_us), ROUNDS

@@ -81,6 +81,9 @@ def hand_in(
     """Queue one file of a caller's and return its number. Raises the refusal of what is wrong."""
     check_open(tools)
     asked, board = visible(tools, caller, problem)
+    deadline = None if caller.role == "admin" else board.deadline
+    if deadline is not None and visibility.is_over(board, tools.now()):
+        fail(403, "deadline_passed", str(TooLate(problem, deadline)))
     submission = _read(asked, name, file)
     wanted = gpu.strip() or asked.spec.gpu
     _check_workers(tools, submission.language, wanted)
@@ -93,7 +96,7 @@ def hand_in(
             wanted,
             max_in_flight=tools.settings.max_in_flight,
             max_queue=tools.settings.max_queue,
-            deadline=None if caller.role == "admin" else board.deadline,
+            deadline=deadline,
         )
     except TooLate as late:
         fail(403, "deadline_passed", str(late))

@@ -50,8 +50,12 @@ async def events(
     async for job in tools.hub.follow(number, _address(request)):
         try:
             event = await run_sync(_event, request, tools, caller, job)
-        except (Refusal, BoardError):  # out of his sight meanwhile, or out of ours
+        except Refusal:  # out of his sight meanwhile
             return
+        except BoardError:  # out of ours
+            if job.state in FINAL:
+                return
+            continue
         if event != last:  # when something changes that he is not shown is not for him either
             last = event
             yield event

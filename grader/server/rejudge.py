@@ -215,7 +215,8 @@ def _originals(
 ) -> list[RowMapping]:
     """The submissions to grade anew, as the rows of new ones.
 
-    Each is to run on the type of GPU that its old result is from, so that the two compare.
+    Each is to run on the GPU that its old result is from, so that the two compare; where a cluster
+    tells only the type, what ran on another is not exchanged.
     """
     copied = ("user", "problem", "name", "language", "sha256")
     query = (
@@ -272,17 +273,21 @@ def _cancel(
 
 def _exchange(connection: Connection, number: int, by: str, now: datetime) -> int:
     """Void old results and let the new ones count; how many. What another rejudge has replaced
-    already is left alone, and what was banned or deleted meanwhile stays so."""
+    already is left alone, as is what was graded on another GPU than before, whose board is another;
+    and what was banned or deleted meanwhile stays so."""
     old_job, new_job = jobs.alias("old_job"), jobs.alias("new_job")
+    old_result, new_result = results.alias("old_result"), results.alias("new_result")
     replaced = select(voids.c.result_id).where(voids.c.why == "rejudged")
     pairs = (
         select(old_job.c.result_id.label("old"), new_job.c.result_id.label("new"))
         .select_from(submissions)
         .join(new_job, new_job.c.submission_id == submissions.c.id)
         .join(old_job, old_job.c.submission_id == submissions.c.original_id)
+        .join(new_result, new_result.c.id == new_job.c.result_id)
+        .join(old_result, old_result.c.id == old_job.c.result_id)
         .where(
             submissions.c.rejudge_id == number,
-            new_job.c.result_id.is_not(None),
+            new_result.c.gpu.is_not_distinct_from(old_result.c.gpu),
             old_job.c.result_id.not_in(replaced),
         )
         .subquery()

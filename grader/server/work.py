@@ -24,7 +24,7 @@ from grader.fleet.messages import (
 from grader.fleet.vetting import vetted
 from grader.report import one_line
 from grader.server.accounts import worker_name
-from grader.server.guard import Tools, Worker, errors, fail
+from grader.server.guard import Tools, Worker, banned, errors, fail
 
 router = APIRouter(prefix="/work", tags=["work"], responses=errors(401, 403))
 
@@ -67,6 +67,10 @@ def claim(message: Wish, caller: Worker, tools: Tools) -> Leased | Response:
     )
     if lease is None:
         return Response(status_code=204)
+    account = tools.accounts.user(caller.name)
+    if account is not None and account.banned_at is not None:  # while it was being leased
+        tools.ledger.give_back(lease)
+        raise banned(account.banned_reason or "")
     tools.ending.leased(lease, message.lease_s)
     return Leased.of(lease)
 

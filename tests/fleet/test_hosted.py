@@ -156,6 +156,8 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
         ("H100", "H100 80GB", False),
         ("L4", "NVIDIA L40S", False),
         ("GPU", "NVIDIA H100 80GB HBM3", False),
+        ("-", "H100", False),
+        ("", "H100", False),
     ],
 )
 def test_a_claim_by_type_of_gpu(ledger: Ledger, gpu: str | None, wanted: str, fits: bool) -> None:

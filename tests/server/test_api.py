@@ -91,6 +91,12 @@ def test_a_board_past_its_deadline(world: World) -> None:
     assert world.submit("root").status_code == 202
 
 
+def test_who_comes_after_the_deadline_is_told_of_that_first(world: World) -> None:
+    set_board(world, deadline=world.clock() - timedelta(seconds=1))
+    for file, gpu in ("kernel.txt", ""), ("kernel.cu", "B200"):
+        assert error(world.submit("ada", file=file, gpu=gpu)) == (403, "deadline_passed")
+
+
 def test_the_deadline_may_pass_while_one_waits_for_the_ledger(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

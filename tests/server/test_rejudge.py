@@ -239,6 +239,20 @@ def test_a_worker_that_knows_its_gpus_by_their_type_grades_anew(
     assert (lease.submission_id, lease.gpu) == (first + 1, H100)
 
 
+def test_what_ran_on_another_gpu_of_its_type_is_not_exchanged(office: Office, fleet: Fleet) -> None:
+    """A cluster knows its GPUs by one word of their names, and each name has a board."""
+    fleet.graded("ada", 50)
+    number = start(office)
+    lease = fleet.ledger.claim("w", lease_s=60, gpu="H100")
+    assert lease is not None
+    assert fleet.ledger.begin(lease)
+    other = fleet._report_of(**scored(70, gpu=f"{H100} of another kind", problem_digest=DIGEST))
+    assert fleet.ledger.finish(lease, other) is not None
+    with pytest.raises(Conflict, match="none of its submissions has a result to exchange"):
+        office.rejudges.apply(number, "root")
+    assert fleet.ahead() == [(1, "ada", 50)]
+
+
 def test_all_that_was_accepted(office: Office, fleet: Fleet) -> None:
     fleet.graded("ada", None, gpu=None)
     fleet.graded("ada", 50)

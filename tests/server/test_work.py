@@ -55,6 +55,22 @@ def job(world: World, number: int = 1) -> Job:
     return found
 
 
+def test_who_is_banned_while_he_claims_gets_nothing(
+    world: World, remote: RemoteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, leased = world.services.ledger, world.services.ledger.claim
+
+    def claimed(*arguments: Any, **more: Any) -> Any:
+        world.services.office.ban("wilma", "forged results", "root")  # a moment too soon for it
+        return leased(*arguments, **more)
+
+    world.submitted()
+    monkeypatch.setattr(ledger, "claim", claimed)
+    with pytest.raises(BoardError, match="forged results"):
+        claim(remote, world)
+    assert (job(world).state, job(world).leased_by) == (State.QUEUED, None)
+
+
 def test_a_job_from_claim_to_finish(world: World, remote: RemoteLedger) -> None:
     remote.seen(HOST)
     (seen,) = world.services.ledger.workers(60)
