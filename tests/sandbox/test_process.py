@@ -654,7 +654,7 @@ with start({MEMORY["private"]!r}) as runner:
     while runner.poll() is None: time.sleep(0.01)
     out_of_memory = runner.poll().out_of_memory
 with start(f"JUDGE = {{os.getpid()}}\\n" + {survive!r}) as runner:
-    while b"judge" not in runner.log(): time.sleep(0.01)
+    while b"\\n" not in runner.log().partition(b"judge")[2]: time.sleep(0.01)
     stopped = runner.stop().stopped
     log = runner.log().decode()
 print(json.dumps(dict(words=words, out_of_memory=out_of_memory, stopped=stopped, log=log,
