@@ -32,8 +32,8 @@ TEXT_BYTES = 4096
 MAX_FDS = 4
 _REPLY = struct.Struct("<4sIBBHQQ")
 _MAGIC = b"GRD1"
-_SO_PASSRIGHTS = 83
-"""Of Linux 6.16 and later; Python has no name for it."""
+SO_PASSRIGHTS = 83
+"""The socket option of Linux 6.16 and later that lets descriptors in; Python has no name for it."""
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 
 
@@ -105,7 +105,7 @@ def refuse_descriptors(sock: socket.socket) -> None:
     """Have whoever sends descriptors here be refused, where the kernel knows of that: what is only
     dropped is closed by the one who drops it, and closing may take long."""
     with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+        sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def pack_request(request: dict[str, Any]) -> bytes:

@@ -16,12 +16,12 @@ import platform
 import socket
 import struct
 
+from grader.wire import SO_PASSRIGHTS
+
 _NUMBERS = {"x86_64": (0xC000003E, 425, 41, 53, 54), "aarch64": (0xC00000B7, 425, 198, 199, 208)}
 """Architecture as a filter is told it; io_uring_setup, whose rings pass by filters; socket,
 socketpair, setsockopt."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-_SO_PASSRIGHTS = 83
-"""Of Linux 6.16 and later; Python has no name for it."""
 _X32 = 0x40000000
 """x86_64's second set of system call numbers begins here."""
 _LOAD, _EQUAL, _AT_LEAST, _ANSWER = 0x20, 0x15, 0x35, 0x06
@@ -56,7 +56,7 @@ def confine_sockets() -> None:
         (_EQUAL, 0, 4, socket.SOL_SOCKET),
         (_LOAD, 0, 0, _ARGUMENTS + 16),
         (_EQUAL, 1, 0, socket.SO_LINGER),
-        (_EQUAL, 0, 1, _SO_PASSRIGHTS),
+        (_EQUAL, 0, 1, SO_PASSRIGHTS),
         deny,
         (_ANSWER, 0, 0, _ALLOW),
     ]
