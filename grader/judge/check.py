@@ -254,9 +254,6 @@ class Slice:
     """Its number, int64 []."""
     name: Callable[[int], str]
     """What the slice of a number is called."""
-    counted: torch.Tensor
-    """Which slices have elements enough, on the CPU. Kept, since a device that reads the host's
-    memory by itself may not have taken it before the rest is known."""
 
 
 def _worst_slices(error: torch.Tensor, reference: torch.Tensor) -> list[Slice]:
@@ -271,42 +268,39 @@ def _worst_slices(error: torch.Tensor, reference: torch.Tensor) -> list[Slice]:
     reference2 = _as_rows(reference, columns).square()
     rows = error2.shape[0]
     found: list[Slice] = []
-    if rows > 1:
-        full = torch.full((rows,), columns)
-        full[-1] = count - (rows - 1) * columns
-        found += _worst_of(error2.sum(1), reference2.sum(1), full, "row {}".format)
+    if rows > 1 and columns >= LEAST_SLICE:
+        last = count - (rows - 1) * columns
+        found += _worst_of(error2.sum(1), reference2.sum(1), last, "row {}".format)
     if error.dim() == 1:
         return found
     error2, reference2 = _bands(error2), _bands(reference2)
-    if columns > 1:
-        tall = torch.full((columns,), rows)
-        found += _worst_of(error2.sum(0), reference2.sum(0), tall, "column {}".format)
+    if columns > 1 and rows >= LEAST_SLICE:
+        found += _worst_of(error2.sum(0), reference2.sum(0), rows, "column {}".format)
     if min(rows, columns) > 1:
         across = -(-columns // TILE)
-        sizes = _edges(rows)[:, None] * _edges(columns)[None, :]
+        last = ((rows - 1) % TILE + 1) * ((columns - 1) % TILE + 1)
 
         def tile(index: int) -> str:
             down, right = divmod(index, across)
             return f"the {TILE}×{TILE} tile at row {down * TILE}, column {right * TILE}"
 
-        found += _worst_of(_tiles(error2), _tiles(reference2), sizes.reshape(-1), tile)
+        found += _worst_of(_tiles(error2), _tiles(reference2), last, tile)
     return found
 
 
 def _worst_of(
-    error2: torch.Tensor, reference2: torch.Tensor, counts: torch.Tensor, name: Callable[[int], str]
+    error2: torch.Tensor, reference2: torch.Tensor, last: int, name: Callable[[int], str]
 ) -> list[Slice]:
-    """The worst of the slices that have elements enough; empty when none has. `counts` lies on the
-    CPU."""
-    enough = counts >= LEAST_SLICE
-    if not bool(enough.any()):
-        return []
+    """The worst of the slices that have elements enough; empty when none has. All but the last,
+    which has so many, do: also of tiles, as one at one edge only has a side of `TILE`."""
     typical = reference2.mean() * TYPICAL_SHARE**2
     ratio = (error2 / torch.maximum(reference2, typical)).sqrt().nan_to_num(nan=0.0)
-    if not bool(enough.all()):
-        ratio = torch.where(enough.to(ratio.device, non_blocking=True), ratio, -1.0)
+    if last < LEAST_SLICE:
+        ratio = ratio[:-1]
+    if not len(ratio):
+        return []
     rel_l2, index = ratio.max(0)
-    return [Slice(rel_l2, index, name, enough)]
+    return [Slice(rel_l2, index, name)]
 
 
 def _as_rows(values: torch.Tensor, columns: int) -> torch.Tensor:
@@ -315,12 +309,6 @@ def _as_rows(values: torch.Tensor, columns: int) -> torch.Tensor:
     if missing:
         flat = torch.nn.functional.pad(flat, (0, missing))
     return flat.view(-1, columns)
-
-
-def _edges(size: int) -> torch.Tensor:
-    """Lengths of the pieces of TILE that `size` is cut into."""
-    starts = torch.arange(0, size, TILE)
-    return torch.clamp(size - starts, max=TILE)
 
 
 def _bands(squares: torch.Tensor) -> torch.Tensor:

@@ -84,6 +84,7 @@ def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() 
 
 def test_pairs_are_read_from_where_they_lie() -> None:
     memory = torch.arange(4096, device="cuda")
+    torch.cuda.synchronize()  # the copy engine does not wait for it
     peek = Peek(1)
     pairs = PairPeek(peek, 7)
     aimed = pairs.aim(memory.data_ptr() + 8 * 100, 8 * 64, 8 * 512)
