@@ -5,7 +5,7 @@
 FILE is an honest submission below `submissions/<problem>/` whose calls can be captured. For every
 benchmark case a table row gives the calls per round, the claim, and by how much the outside clock,
 less what it was gauged to cost, lies above the claim per round. What a score is allowed of that
-(`room_us`) must cover the shortest quarter of the residuals.
+(`room_us`) must cover the middle one of the residuals.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class CaseResult(BaseModel):
     ci_us: tuple[float, float] | None = None
     """Confidence interval of `time_us`, of about 95 %: see `grader.stats.middle`."""
     external_us: float | None = None
-    """Per call by the judge's own clock, of the shortest quarter of the rounds, less the calibrated
+    """Per call by the judge's own clock, of the middle one of the rounds, less the calibrated
     constant of a round."""
     cold_us: float | None = None
     """Latency of a single call by the judge's own clock."""

@@ -44,17 +44,13 @@ SLACK_US = 30.0
 the clock outside therefore does not let pass: a kernel's last few outputs may be in no probe. Of
 900 honest rounds of 23 cases none cost more than 6 µs less, but for one case of attention: 29."""
 DOUBT_US = {True: 40.0, False: 200.0}
-"""Microseconds per round by which the shortest quarter of honest rounds may lie above their claims:
+"""Microseconds per round by which the middle one of honest rounds may lie above its claim:
 of those that wait at a gate, which the GPU starts by itself, and of those that a message starts, by
 processors that are slow after milliseconds of waiting (docs/measurements.md). A round has so many
 calls that the limit leaves room for it; fewer where the device's memory asks for that."""
 MOST_DOUBT_US = 360.0
 """The same at the very worst, on a noisy machine: a claim is called forged beyond this, and no
 sooner."""
-LUCKY_SHARE = 0.25
-"""This share of a case's rounds may look shorter from outside than what counts. Where the shortest
-of 40 counted, softmax by PyTorch won 1.2 µs of 226 a call: its fastest rounds truly are that much
-faster than typical ones."""
 LEAST_ROUND_US = 1500.0
 """A round of short calls has so many that it lasts this long at the roofline's floor: what a graph
 takes to start is in its claim, and is to be a small part of it."""
@@ -282,10 +278,10 @@ def measure(
     are to rank, claims are taken as such. Else a score is given no more than `LIMIT_US` below what
     the outside clock saw, and a claim far below what is beyond doubt is a forgery.
 
-    No round looks shorter from outside than it was, only longer; so of what the outside clock saw
-    the shortest quarter counts. Not the very shortest, since rounds differ, and a score is what a
-    typical one takes. Where that still says a little more than is claimed, rounds go on: an honest
-    submission had bad luck, and another one gains nothing by more rounds.
+    Of what the outside clock saw, the middle one counts. Rounds look longer from outside than they
+    were, and never shorter, but who cheats in some rounds only, where he is seen less likely, must
+    do so in more than half of them. Where that says a little more than is claimed, rounds go on: an
+    honest submission had bad luck, and another one gains nothing by more rounds.
     """
     samples: list[Sample] = []
     discarded: Counter[str] = Counter()
@@ -299,7 +295,7 @@ def measure(
         claims = [s.claim_us for s in samples]
         claim, (low, high) = stats.middle(claims)
         externals = sorted(s.external_us for s in samples)
-        external = externals[int(len(externals) * LUCKY_SHARE)]
+        external = externals[len(externals) // 2]
         allowed, forged = 0.0, None
         if ranks:
             allowed = external - room_us(external, calls)

@@ -1,8 +1,9 @@
 # grade: device=cuda rule=work_outside_call or=accepted
 """Lets the calls of every third round run side by side, and claims in all what those took.
 
-Of the outside times of a case the shortest quarter counts, so that some rounds are all that a forger
-needs; and where only some rounds are watched, his chances are good. The judge watches every round.
+Where of the outside times of a case the shortest quarter counts, these rounds are all that a forger
+needs; and where only some rounds are watched, his chances are good. The judge watches every round,
+and the middle one of the outside times counts.
 """
 
 import torch
