@@ -46,7 +46,7 @@ the clock outside therefore does not let pass: a kernel's last few outputs may b
 DOUBT_US = {True: 40.0, False: 200.0}
 """Microseconds per round by which the middle one of honest rounds may lie above its claim:
 of those that wait at a gate, which the GPU starts by itself, and of those that a message starts, by
-processors that are slow after milliseconds of waiting (docs/measurements.md). A round has so many
+processors that are slow after milliseconds of waiting (docs/experiments.md). A round has so many
 calls that the limit leaves room for it; fewer where the device's memory asks for that."""
 MOST_DOUBT_US = 360.0
 """The same at the very worst, on a noisy machine: a claim is called forged beyond this, and no
