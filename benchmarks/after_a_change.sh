@@ -3,10 +3,10 @@
 #
 #   benchmarks/after_a_change.sh OUT [PART]...
 #
-# A log of each part, and its tables, are left in the folder OUT. Needs Docker, nvcc, pytest and
-# cuda-bench. A part that fails, or takes longer than three minutes, does not keep the others from
-# running; the exit status is then 1. `honest` fails when an honest file was not accepted, `seams`
-# when a forgery won more than it may.
+# A log of each part, and its tables, are left in the folder OUT. Needs Docker, nvcc, cuda-bench,
+# pytest and pytest-xdist. A part that fails, or takes longer than three minutes, does not keep the
+# others from running; the exit status is then 1. `honest` fails when an honest file was not
+# accepted, `seams` when a forgery won more than it may.
 set -uo pipefail
 mkdir -p "${1:?a folder for what is found}"
 out=$(realpath "$1")
@@ -17,14 +17,14 @@ softmax=submissions/softmax/accepted
 python() { timeout 180 python3 "$@"; }
 
 tests() {
-  python -m pytest -q -m cuda -p no:cacheprovider tests/arena tests/judge/test_gpu.py \
-    tests/judge/test_check.py tests/judge/test_answers.py tests/judge/test_verify.py \
-    tests/runner/test_rehearse.py
+  python -m pytest -q -m cuda -p no:cacheprovider -n 4 --dist loadscope tests/arena \
+    tests/judge/test_gpu.py tests/judge/test_check.py tests/judge/test_answers.py \
+    tests/judge/test_late.py tests/judge/test_verify.py tests/runner/test_rehearse.py
 }
 verdicts() {
   python -m benchmarks.verdicts --settle 8 $softmax/triton_softmax.py $softmax/cuda_softmax.cu
 }
-where() { python -m benchmarks.verdicts --where --runs 1 --settle 8 $softmax/triton_softmax.py; }
+where() { python -m benchmarks.parts $softmax/triton_softmax.py; }
 watch() { python -m benchmarks.verdicts --watch --settle 6 $softmax/triton_softmax.py; }
 seams() {
   python -m benchmarks.forgery --out "$out/seams.md" --only batches_ --only begins_before

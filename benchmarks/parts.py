@@ -1,0 +1,172 @@
+"""Which steps of the judge a warm grading's seconds go to.
+
+    python -m benchmarks.parts [--sandbox process] [--device cpu] [--settle 8] FILE
+
+FILE lies below `submissions/<problem>/`. It is graded twice in sandboxes that are warm; of the
+second grading a table gives, for the tests and for each benchmark case's single calls, its first
+whole round and the other ones, the milliseconds that each step took without the steps within it.
+Before and after each step the device is waited for, but for the two that have to run beside it, so
+the whole takes a little longer than it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from benchmarks.gpu import needs_gpu
+from benchmarks.verdicts import grade_file, problem_of
+from grader.judge import bench, check, grading
+from grader.judge.answers import Answers, QuickLook
+from grader.judge.bench import Bench
+from grader.judge.block import Block
+from grader.judge.cases import ProblemCode
+from grader.judge.grading import Grading
+from grader.judge.late import LateInputs
+from grader.judge.loan import Loan
+from grader.judge.lookout import Lookout
+from grader.judge.record import Device
+from grader.sandbox import make_sandbox
+from grader.sandbox.base import RunnerLimits
+from grader.sandbox.pool import Pool
+
+FIRST = -12
+"""The number of a case's first whole round, by which late inputs are aimed."""
+LEAST_MS = 0.5
+"""Steps that took less together are not told."""
+STEPS: tuple[tuple[Any, str], ...] = (
+    *((ProblemCode, name) for name in ("inputs", "plain", "truth")),
+    *((Loan, name) for name in ("__init__", "fill", "tampered", "close")),
+    *((Block, name) for name in ("ready", "collect", "outside_us", "was_late")),
+    *((LateInputs, name) for name in ("withhold", "put_back")),
+    *((Answers, name) for name in ("__init__", "compute")),
+    (QuickLook, "doubtful"),
+    *((Bench, name) for name in ("bracket", "look", "_expect_order", "_expect_unread")),
+    *((Bench, name) for name in ("_expect_explained", "_expect_right", "warm_up")),
+    (Grading, "test"),
+    (bench, "_timed"),
+    (bench, "run_round"),
+    (bench, "capture"),
+    (check, "_check"),
+    (check, "_worst_slices"),
+    (grading, "lend"),
+)
+BESIDE: tuple[tuple[Any, str], ...] = ((Block, "publish"), (Lookout, "watch"))
+"""Steps while which the device works for the submission."""
+
+
+class Parts:
+    """Milliseconds by part of a grading and step."""
+
+    def __init__(self) -> None:
+        self.part = "else"
+        self.spent_ms: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.times: dict[str, Counter[str]] = defaultdict(Counter)
+        self._within_ms: list[float] = []
+
+    def step(self, owner: Any, name: str, waits: bool) -> None:
+        """Have a function of a module or class timed."""
+        function: Callable[..., Any] = getattr(owner, name)
+        called = f"{owner.__name__.removeprefix('grader.judge.')}.{name}"
+
+        @functools.wraps(function)
+        def timed(*arguments: Any, **options: Any) -> Any:
+            with self._timed(called, waits):
+                return function(*arguments, **options)
+
+        setattr(owner, name, timed)
+
+    @contextmanager
+    def _timed(self, called: str, waits: bool) -> Iterator[None]:
+        part = self.part
+        if waits:
+            _settle()
+        start_s = time.perf_counter()
+        self._within_ms.append(0.0)
+        try:
+            yield
+        finally:
+            if waits:
+                _settle()
+            took_ms = (time.perf_counter() - start_s) * 1e3
+            self.spent_ms[part][called] += took_ms - self._within_ms.pop()
+            self.times[part][called] += 1
+            if self._within_ms:
+                self._within_ms[-1] += took_ms
+
+    def name_parts(self) -> None:
+        """Tell the parts of a grading apart, by what it is at."""
+
+        def within(owner: Any, name: str, part_of: Callable[..., str]) -> None:
+            function: Callable[..., Any] = getattr(owner, name)
+
+            @functools.wraps(function)
+            def named(*arguments: Any, **options: Any) -> Any:
+                before, self.part = self.part, part_of(*arguments, **options)
+                try:
+                    return function(*arguments, **options)
+                finally:
+                    self.part = before
+
+            setattr(owner, name, named)
+
+        def of_bracket(one: Bench, index: int, order: list[int] | None = None) -> str:
+            kind = "single calls" if order else "first round" if index == FIRST else "rounds"
+            return f"{one.case.name}: {kind}"
+
+        within(Bench, "bracket", of_bracket)
+        within(bench, "_timed", lambda _, case, *rest, **options: f"{case.name}: everything else")
+        within(Grading, "test", lambda *_: "tests")
+
+    def table(self) -> str:
+        """The table in Markdown."""
+        lines = ["| part | step | times | ms |", "|---|---|---|---|"]
+        for part, steps in self.spent_ms.items():
+            lines.append(f"| {part} | | | {sum(steps.values()):.1f} |")
+            for called, ms in sorted(steps.items(), key=lambda step: -step[1]):
+                if ms >= LEAST_MS:
+                    lines.append(f"| | `{called}` | {self.times[part][called]} | {ms:.2f} |")
+        return "\n".join(lines)
+
+
+def _settle() -> None:
+    # Nothing may be waited for while a graph is captured.
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
+
+
+@click.command()
+@click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda")
+@click.option("--settle", default=8.0, show_default=True, help="Seconds a sandbox has to warm up.")
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+def main(sandbox: str, device: Device, settle: float, file: Path) -> None:
+    """Time the steps of a warm grading."""
+    if device == "cuda":
+        needs_gpu()
+    parts = Parts()
+    for owner, name in STEPS:
+        parts.step(owner, name, waits=True)
+    for owner, name in BESIDE:
+        parts.step(owner, name, waits=False)
+    parts.name_parts()
+    limits = RunnerLimits.of(problem_of(file).spec.limits)
+    with Pool(make_sandbox(sandbox), limits, device) as pool:
+        for _ in range(2):
+            time.sleep(settle)
+            parts.spent_ms.clear()
+            parts.times.clear()
+            report, took_s = grade_file(file, pool, device)
+    print(f"{file.name}: {report.verdict}, {took_s:.2f} s, {report.stages_s}\n\n{parts.table()}")
+
+
+if __name__ == "__main__":
+    main()
