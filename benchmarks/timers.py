@@ -12,7 +12,8 @@ between any two; what is compared with ours is the second.
 
 Two more use neither: a pair of events around a replay of a graph that calls each set once, on an
 idle GPU, as a round of ours is, and around as many of nvbench's graphs in a row as last 0.3 s. So
-it is seen whether a difference comes from what is launched, or from who times it.
+it is seen whether a difference comes from what is launched, or from who times it. The first of them
+is done once more by a submission itself, in the sandbox: it tells whether it comes from where.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from benchmarks.gpu import needs_gpu
+
+if TYPE_CHECKING:
+    from grader.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions" / "softmax" / "accepted"
@@ -42,11 +46,54 @@ GRAPH_US = 8000.0
 rounds have not, which are launched before their inputs are there."""
 REPLAYS, ROW_US = 30, 300_000.0
 """Replays that are timed one by one, of which the median counts; and how long a row of them is."""
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\
 | file | case | calls | ours µs | do_bench | nvbench, one by one | nvbench, graphs | ours / graphs \
-| one replay | replays in a row |
-|---|---|---|---|---|---|---|---|---|---|"""
+| one replay | replays in a row | one replay, in the sandbox |
+|---|---|---|---|---|---|---|---|---|---|---|"""
+INSIDE = """
+
+import json as _json
+import statistics as _statistics
+
+import torch as _torch
+
+_call, _calls, _loads = softmax, {}, _json.loads(LOADS)
+
+
+def softmax(x, out):
+    _call(x, out)
+    case = f"{tuple(x.shape)} {x.dtype}"
+    _calls[case] = _calls.get(case, 0) + 1
+    if case in _loads and _calls[case] == 2:  # what compiles has compiled
+        _torch.cuda.synchronize()
+        print(f"REPLAY {_loads[case][0]} {_replay_us(x, _loads[case][1])}", flush=True)
+        _torch.cuda.empty_cache()
+
+
+def _replay_us(like, count):
+    inputs = [_torch.randn(like.shape, device="cuda").to(like.dtype) for _ in range(count)]
+    pairs = [(x, _torch.empty_like(x)) for x in inputs]
+    for pair in pairs:
+        _call(*pair)
+    _torch.cuda.synchronize()
+    graph, found = _torch.cuda.CUDAGraph(), []
+    with _torch.cuda.graph(graph):
+        for pair in pairs:
+            _call(*pair)
+    for _ in range(REPLAYS):
+        before, after = (_torch.cuda.Event(enable_timing=True) for _ in range(2))
+        _torch.cuda.synchronize()
+        before.record()
+        graph.replay()
+        after.record()
+        _torch.cuda.synchronize()
+        found.append(before.elapsed_time(after) * 1e3 / count)
+    return _statistics.median(found)
+"""
+"""What a submission does to time itself as `by_events` does: when it is called for the second time
+on tensors of a benchmark's shape, with sets of its own, which it lets go."""
 
 Entry = Callable[..., Any]
 Arguments = list[tuple[Any, Any]]
@@ -65,8 +112,7 @@ def entry(file: Path, name: str = "softmax") -> Entry:
     return function
 
 
-def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
-    """Microseconds, and calls per round, by benchmark case of one full grading."""
+def _graded(file: Path, sandbox_name: str) -> Report:
     from grader.judge import grade
     from grader.problem import Problem
     from grader.sandbox import make_sandbox
@@ -75,10 +121,14 @@ def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
     problem = Problem.load(ROOT / "problems" / "softmax")
     sandbox = make_sandbox(sandbox_name)
     submission = Submission.read(file, problem.spec.limits.source_bytes)
-    report = grade(problem, submission, sandbox=sandbox, device="cuda")
+    return grade(problem, submission, sandbox=sandbox, device="cuda")
+
+
+def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
+    """Microseconds, and calls per round, by benchmark case of one full grading."""
     return {
         c.name: (c.time_us, c.calls_per_round)
-        for c in report.cases
+        for c in _graded(file, sandbox_name).cases
         if c.kind == "benchmark" and c.time_us and c.calls_per_round
     }
 
@@ -97,6 +147,21 @@ def others(file: Path, loads: dict[str, Load]) -> dict[str, dict[str, float]]:
     return found
 
 
+def inside(file: Path, sandbox_name: str, calls: dict[str, int]) -> dict[str, float]:
+    """Microseconds by benchmark case that a submission finds by itself, in the sandbox."""
+    loads = {}
+    for name, params in cases().items():
+        shape = (params["rows"], params["cols"])
+        loads[f"{shape} torch.{DTYPES[params['dtype']]}"] = (name, calls[name])
+    text = INSIDE.replace("LOADS", repr(json.dumps(loads))).replace("REPLAYS", str(REPLAYS))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / file.name
+        path.write_text(file.read_text() + text)
+        log = _graded(path, sandbox_name).log
+    told = [line.split() for line in log.splitlines() if line.startswith("REPLAY ")]
+    return {name: float(time_us) for _, name, time_us in told}
+
+
 def cases() -> dict[str, dict[str, Any]]:
     """Parameters of the problem's GPU benchmark cases by name."""
     from grader.problem import Problem
@@ -109,7 +174,7 @@ def argument_sets(params: dict[str, Any], count: int) -> Arguments:
     """So many pairs of input and output."""
     import torch
 
-    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[params["dtype"]]
+    dtype = getattr(torch, DTYPES[params["dtype"]])
     shape = (params["rows"], params["cols"])
     inputs = [torch.randn(shape, device="cuda").to(dtype) for _ in range(count)]
     return [(x, torch.empty_like(x)) for x in inputs]
@@ -265,6 +330,7 @@ def main(sandbox: str, one: str | None, loads: str, files: tuple[Path, ...]) -> 
             file,
             {case: (calls, math.ceil(GRAPH_US / calls / us)) for case, (us, calls) in mine.items()},
         )
+        sandboxed = inside(file, sandbox, {case: calls for case, (_, calls) in mine.items()})
         for case, (time_us, count) in mine.items():
             found = theirs[case]
             before, after = list(TIMERS)[:3], list(TIMERS)[3:]
@@ -272,6 +338,7 @@ def main(sandbox: str, one: str | None, loads: str, files: tuple[Path, ...]) -> 
             words += [f"{found[timer]:.2f}" for timer in before]
             words += [f"{time_us / found['graphs']:.4f}"]
             words += [f"{found[timer]:.2f}" for timer in after]
+            words.append(f"{sandboxed[case]:.2f}" if case in sandboxed else "–")
             print(f"| {' | '.join(words)} |", flush=True)
 
 
