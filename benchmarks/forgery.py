@@ -90,6 +90,7 @@ FORGERIES = {
         "rejected/busies_the_copy_engine.py",
         "rejected/batches_calls.py",
         "rejected/batches_eagerly.py",
+        "rejected/batches_one_case.py",
         "rejected/l2_persistence.py",
         "accepted/hostile_launches_early.cu",
         "accepted/hostile_skips_late_inputs.py",
@@ -113,6 +114,7 @@ WRAPPED = {
 } | {
     "softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py",
     "softmax/rejected/batches_eagerly.py": "softmax/accepted/triton_softmax.py",
+    "softmax/rejected/batches_one_case.py": "softmax/accepted/triton_softmax.py",
     "softmax/accepted/hostile_launches_early.cu": "softmax/accepted/cuda_softmax.cu",
     "softmax/accepted/hostile_skips_late_inputs.py": "softmax/accepted/triton_softmax.py",
     "int4_matmul/rejected/computes_aside.py": "int4_matmul/accepted/triton_int4_matmul.py",

@@ -46,7 +46,7 @@ COUNTS = {
     ("softmax", "compile_error"): 9,
     ("softmax", "memory_limit_exceeded"): 5,
     ("softmax", "output_limit_exceeded"): 3,
-    ("softmax", "rejected"): 24,
+    ("softmax", "rejected"): 25,
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 21,

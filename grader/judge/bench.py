@@ -110,7 +110,11 @@ class Bench:
         """Per call, the least outside time of a whole round of ordinary inputs, which late ones are
         aimed by. No claim is: it could have them written too soon to tell anything, or too late."""
         self._is_sudden = False
-        """Whether the last round was much faster than that was."""
+        """Whether the last round was much faster than that was, or nothing was known of that."""
+        self.meetings = 0
+        """How many looks at a seam told of calls that overlap."""
+        self._was_blind = False
+        """Whether too much of the last round passed without a look."""
         self._index = 0
         """The round that the image is of."""
         self.lookout = Lookout.over(loan)
@@ -133,15 +137,10 @@ class Bench:
         self._last_us = bracket.claim_us
         self._delay_us = self.overhead.delay_us(bracket)
         objection = complaint() if self.loan.device == "cuda" else None
-        if (
-            self.grading.ranks
-            and order is None
-            and self.lookout is not None
-            and self.lookout.was_blind(bracket.outside_us)
-        ):
+        if self._was_blind:
             objection = "the judge could not watch"
         if self._is_sudden:
-            objection = "its calls were much faster than any before"
+            objection = "its calls were much faster than was known before"
         return Sample(claim_us, self._outside_us(bracket), objection, bracket.sm_mhz)
 
     def _outside_us(self, bracket: Bracket) -> float:
@@ -179,16 +178,21 @@ class Bench:
             doubt = self._doubtful(chosen)
             untold = self._expect_unread(late, lookout, chosen, doubt[0])
         outside_us = self._outside_us(bracket)
-        self._is_sudden = late is not None and outside_us < self._least_us * SUDDEN_SHARE
+        is_sudden = outside_us < self._least_us * SUDDEN_SHARE
+        self._is_sudden = whole and self.late is not None and is_sudden
+        self._was_blind = (
+            lookout is not None and self.grading.ranks and lookout.was_blind(bracket.outside_us)
+        )
         is_fast = whole and index < ODD and outside_us < self._vouched_us * (1 - AGREE_SHARE)
         is_thorough = is_fast or secrets.randbelow(THOROUGH_ONE_IN) == 0
         self._expect_right([i for i in chosen if i not in untold], is_thorough, doubt)
         if late is not None and doubt is not None:
             self._expect_explained(late, untold & doubt[0])
-        if whole and index < ODD:  # and right, else it tells nothing
+        # Of a round that was wrong, or not watched, nothing is to be learnt.
+        if whole and index < ODD and not self._was_blind:
             self._least_us = min(self._least_us, outside_us)
-        if is_fast:
-            self._vouched_us = outside_us
+            if is_fast:
+                self._vouched_us = outside_us
         if lookout is not None:  # after that, since a wrong answer is no broken rule
             self._expect_order(lookout, chosen)
         return bracket
@@ -251,6 +255,11 @@ class Bench:
                 "its sets are too large for the judge to watch from one to the next; this case "
                 "cannot rank"
             )
+        if self.meetings:
+            return (
+                "one look told of a call that began before the one before it had ended; that "
+                "proves nothing, but this case cannot rank; submit it again"
+            )
         if self.late is None or self.loan.poisons_image or self.late.tally.tells:
             return None
         return "what the judge wrote late, to know when calls read their inputs, came too late"
@@ -273,7 +282,9 @@ class Bench:
             raise self._broken("outputs were written before the calls were asked for")
         if lookout.side_by_side():
             raise self._broken("calls of a round ran side by side")
-        self.grading.meetings += lookout.meetings()
+        meetings = lookout.meetings()
+        self.meetings += meetings
+        self.grading.meetings += meetings
         if self.grading.meetings >= MEETINGS:
             raise self._broken("a call began before the one before it had ended")
 

@@ -23,6 +23,7 @@ from grader.judge import bench, grade
 from grader.judge.bench import ODD, PACE_SHARE, SUDDEN_SHARE, Bench
 from grader.judge.cases import Values
 from grader.judge.clock import (
+    AGREE_SHARE,
     CHANGES_US,
     COLD_L2,
     DOUBT_US,
@@ -415,6 +416,20 @@ def test_rounds_that_were_held_up_outside_blame_nobody() -> None:
     assert (always.fault, always.converged) == (None, False)
 
 
+def test_an_interval_that_ranks_reaches_no_further_than_the_clocks_differ() -> None:
+    """Else its upper end were the outside time, and so a tie with whoever is as slow."""
+    timing = timed(Sample(50, 50 + 0.2 + ROOM_US))
+    assert timing.converged
+    assert timing.ci_us == pytest.approx((50.2, 50.2 * (1 + AGREE_SHARE)))
+
+
+def test_bad_luck_has_the_late_seconds_too() -> None:
+    """A case whose claims are known, and whose outside times need more rounds."""
+    unlucky = Sample(50, 50 + ROOM_US + 2)
+    timing = timed(*[unlucky] * 7, honest(), budget_s=0, late_s=60)
+    assert (timing.rounds, timing.converged) == (15, True)
+
+
 def test_who_is_fast_in_half_of_the_rounds_gains_no_more_than_who_never_is() -> None:
     """However fast he claims to have been in all of them."""
     slow, fast = Sample(40, 50), Sample(40, 40)
@@ -581,20 +596,21 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
 
 
 @pytest.mark.parametrize(
-    ("device", "ranks", "is_far", "is_late", "unseen"),
+    ("device", "ranks", "is_far", "is_late", "meetings", "unseen"),
     [
-        ("cuda", True, False, False, None),
-        ("cuda", True, True, False, "its sets are too large"),
-        ("cuda", False, True, False, None),  # practice
-        ("cpu", True, True, False, None),  # where nothing is watched
-        ("cuda", True, False, True, "came too late"),
+        ("cuda", True, False, False, 0, None),
+        ("cuda", True, True, False, 0, "its sets are too large"),
+        ("cuda", False, True, False, 0, None),  # practice
+        ("cpu", True, True, False, 0, None),  # where nothing is watched
+        ("cuda", True, False, True, 0, "came too late"),
+        ("cuda", True, False, False, 1, "began before the one before it had ended"),
     ],
 )
-def test_what_could_not_be_watched_does_not_rank(
-    device: str, ranks: bool, is_far: bool, is_late: bool, unseen: str | None
+def test_what_could_not_be_watched_or_looked_odd_does_not_rank(
+    device: str, ranks: bool, is_far: bool, is_late: bool, meetings: int, unseen: str | None
 ) -> None:
     one: Any = Bench.__new__(Bench)
-    one.grading = SimpleNamespace(ranks=ranks)
+    one.grading, one.meetings = SimpleNamespace(ranks=ranks), meetings
     one.loan = SimpleNamespace(device=device, poisons_image=False)
     one.lookout = None if is_far else object()
     one.late = SimpleNamespace(tally=SimpleNamespace(tells=False)) if is_late else None
@@ -740,7 +756,8 @@ def test_a_sample_has_the_clock_of_its_round() -> None:
         def __init__(self) -> None:
             self.grading: Any = SimpleNamespace(ranks=False)
             self.loan: Any = SimpleNamespace(device="cpu")
-            self.overhead, self.is_heavy, self._is_sudden = Overhead(), False, False
+            self.overhead, self.is_heavy = Overhead(), False
+            self._is_sudden = self._was_blind = False
 
         def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
             return Bracket(4, 400.0, 400.0, 0.0, 1979.5)
@@ -997,7 +1014,7 @@ def test_a_graph_that_holds_up_its_inputs_does_not_wait_at_the_gate(
             self.overhead, self.is_heavy = Overhead(publish_us=300), False
             self.lookout, self.first, self.late = None, None, None
             self.gate = self.captures = True
-            self.graph = self._holds_up = self._is_sudden = False
+            self.graph = self._holds_up = self._is_sudden = self._was_blind = False
 
         def bracket(self, index: int, order: list[int] | None = None) -> Bracket:
             delay_us = 0.0 if order is not None else left.pop(0)
@@ -1015,7 +1032,7 @@ class Paced(Bench):
     what its late inputs were aimed at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.us, self.claims_us = 100.0, 100.0
+        self.us, self.claims_us, self.is_blind = 100.0, 100.0, False
         self.rounds: list[int] = []
         self.aimed_us: list[float | None] = []
         monkeypatch.setattr(bench, "run_round", self._take)
@@ -1033,7 +1050,7 @@ class Paced(Bench):
         self.quick: Any = SimpleNamespace(doubtful=lambda: (set(), []))
         self.overhead, self.is_heavy = Overhead(), False
         self.lookout: Any = SimpleNamespace(
-            was_blind=lambda _: False,
+            was_blind=lambda _: self.is_blind,
             first_unfinished=list,
             has_begun=lambda _: False,
             side_by_side=lambda: False,
@@ -1047,7 +1064,8 @@ class Paced(Bench):
             tally=SimpleNamespace(wrong=0),
         )
         self.gate = self.captures = self.graph = True
-        self._holds_up = self._is_sudden = False
+        self.meetings = 0
+        self._holds_up = self._is_sudden = self._was_blind = False
         self._vouched_us = self._least_us = math.inf
         self.first, self._odd = None, 5
 
@@ -1095,8 +1113,32 @@ def test_a_round_faster_than_what_its_late_inputs_were_aimed_at_does_not_count(
     one.us = 100 * SUDDEN_SHARE + 1
     assert one.round(1).complaint is None
     one.us = 50.0
-    assert one.round(2).complaint == "its calls were much faster than any before"
+    assert one.round(2).complaint == "its calls were much faster than was known before"
     assert one.round(3).complaint is None, "now they are looked at as such"
+
+
+def test_a_round_that_was_not_watched_neither_counts_nor_tells_a_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Paced(monkeypatch)
+    one.warm_up()
+    one.us, one.is_blind = 95.0, True
+    assert one.round(1).complaint == "the judge could not watch"
+    one.us, one.is_blind = 100.0, False
+    assert one.round(2).complaint is None
+    assert one.aimed_us[-2:] == [100 * PACE_SHARE] * 2
+
+
+def test_until_a_round_was_watched_none_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to aim late inputs by, so it has none; and he knows which round that is."""
+    one = Paced(monkeypatch)
+    one.is_blind = True
+    one.warm_up()
+    assert one.first is None
+    one.is_blind = False
+    assert one.round(1).complaint == "its calls were much faster than was known before"
+    assert one.round(2).complaint is None
+    assert one.aimed_us == [None] * 5 + [100 * PACE_SHARE]
 
 
 def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1145,7 +1187,7 @@ def test_a_warm_up_that_was_slow_until_its_last_round_gives_no_sample(
 def test_no_round_is_fast_without_a_set_that_went_through_every_gate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One fast round is all that a forger needs, since the least outside time counts."""
+    """A right answer that is less exact may be faster."""
     thorough: list[bool] = []
 
     class Scripted(Bench):

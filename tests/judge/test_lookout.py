@@ -175,9 +175,12 @@ def test_a_look_that_takes_long_tells_of_no_meeting(block: Block) -> None:
 def test_one_meeting_may_be_chance_and_two_are_a_broken_rule(block: Block) -> None:
     bench: Any = Bench.__new__(Bench)
     bench.grading, bench.case = SimpleNamespace(meetings=0), SimpleNamespace(name="tiny")
+    bench.meetings = 0
     in_order = list(range(COUNT))
     bench._expect_order(meeting(block, 5), in_order)
+    assert bench.meetings == 0
     bench._expect_order(meeting(block, 6), in_order)
+    assert bench.meetings == 1
     with pytest.raises(SubmissionFault) as stop:
         bench._expect_order(meeting(block, 8), in_order)
     assert stop.value.fault.rule is Rule.WORK_OUTSIDE_CALL

@@ -1,16 +1,15 @@
 # grade: device=cuda rule=work_outside_call or=accepted
-"""Lets the calls of every third round run side by side, and claims in all what those took.
+"""Lets the calls of two rounds in three run side by side, and claims in all what those took.
 
-Where of the outside times of a case the shortest quarter counts, these rounds are all that a forger
-needs; and where only some rounds are watched, his chances are good. The judge watches every round,
-and the middle one of the outside times counts.
+The middle one of a case's outside times counts, so these rounds are all that a forger needs; where
+only some rounds are watched, his chances are good. The judge watches every round.
 """
 
 import torch
 from grader.runner.serve import Server
 
 STREAMS = 8
-ONE_IN = 3  # of the replays of a case: so many cheat
+ONE_IN = 3  # of the replays of a case: so many are honest
 SHARE = 0.96  # of an honest claim: what running side by side gains
 timed = Server._timed
 sets = graph = None
@@ -40,7 +39,7 @@ def once(self, body):
     if sets is not self.sets:  # another case
         sets, graph, rounds = self.sets, beside(self.sets), 0
     rounds += 1
-    return int(timed(self, graph.replay if rounds % ONE_IN == 0 else body) * SHARE)
+    return int(timed(self, body if rounds % ONE_IN == 0 else graph.replay) * SHARE)
 
 
 Server._timed = once
