@@ -121,14 +121,17 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
     except Exception as error:  # noqa: BLE001  # the last stop: nobody is shown a traceback unasked
         if isinstance(error, _mistakes()):
             return _refuse(str(error), as_json)
+        if (room := sys.modules.get("grader.sandbox")) and isinstance(error, room.SandboxError):
+            return _refuse(f"{error}; `grade doctor` examines this machine", as_json, 3)
         if isinstance(error, OSError) and (cause := _outside(error)):
             # What has no name may be stdout, which then takes no JSON either.
             return _refuse(cause, as_json and error.filename is not None)
         return _own_fault(error)
 
 
-def _refuse(message: str, as_json: bool) -> int:
-    """The call was wrong: one line on stderr, or the JSON object of the contract."""
+def _refuse(message: str, as_json: bool, status: int = 2) -> int:
+    """The call was wrong, or the machine cannot do it: one line on stderr, or the JSON object of
+    the contract; the exit status."""
     from grader.report import one_line
 
     line = one_line(message, LINE_CHARS)
@@ -141,7 +144,7 @@ def _refuse(message: str, as_json: bool) -> int:
             drop_stdout()
     else:
         print(f"grade: {line}", file=sys.stderr)
-    return 2
+    return status
 
 
 def _outside(error: OSError) -> str | None:

@@ -197,13 +197,17 @@ def _docker(desk: Desk) -> Finding:
 
 
 def _process() -> Finding:
+    from grader.sandbox.base import SandboxError
     from grader.sandbox.process import ProcessSandbox
 
-    described = ProcessSandbox().describe()
+    fix = "run as root, or allow unprivileged user namespaces"
+    try:
+        described = ProcessSandbox().describe()
+    except SandboxError as error:
+        return Finding("process sandbox", "missing", str(error), f"use Docker; or {fix}")
     if "namespaces" in described:
         return Finding("process sandbox", "ok", described)
-    fix = "run as root, or allow unprivileged user namespaces, for a better fence"
-    return Finding("process sandbox", "warn", described, fix)
+    return Finding("process sandbox", "warn", described, f"{fix}, for a better fence")
 
 
 def _board() -> Finding:

@@ -93,10 +93,15 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
         yield "speedup", Text.assemble(*_speedups(report))
     yield "device", safe(report.gpu or report.device)
     yield "sandbox", safe(report.sandbox)
-    yield "ranked", Text("yes" if report.ranked else f"no, {_why_unranked(report)}")
+    yield "ranked", safe("yes" if report.ranked else f"no, {_why_unranked(report)}")
     yield "result", Text(f"{report.id}" if report.id is not None else "not recorded")
     if report.seed != UNTOLD:
         yield "seed", Text(str(report.seed))
+
+
+UNRANKED = "not ranked: "
+"""So begins a note that says why an accepted result does not rank; the reason ends at a semicolon,
+behind which is what to do."""
 
 
 def _why_unranked(report: Report) -> str:
@@ -106,8 +111,9 @@ def _why_unranked(report: Report) -> str:
         return "a CPU's times are practice"
     if report.score_us is None:
         return "it was not timed"
-    if any(note.startswith("not ranked") for note in report.notes):
-        return "a time did not settle"
+    for note in report.notes:
+        if note.startswith(UNRANKED):
+            return note.removeprefix(UNRANKED).partition(";")[0]
     return "this was practice"
 
 
@@ -281,7 +287,7 @@ def _rate(value: float | None) -> Text:
 
 def micros(time_us: float) -> str:
     """A time with the unit that suits it: µs, ms or s; four significant digits."""
-    for limit, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
+    for limit, divisor, unit in ((999.95, 1.0, "µs"), (999950.0, 1e3, "ms")):
         if time_us < limit:
             return f"{time_us / divisor:#.4g} {unit}"
     return f"{time_us / 1e6:#.4g} s"

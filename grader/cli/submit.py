@@ -210,6 +210,7 @@ def judge_error(job: Job, error: Exception, seed: int | None = None) -> Report:
     from grader.sandbox.base import SandboxError
 
     known = isinstance(error, SandboxError)
+    advice = "; `grade doctor` examines this machine" if known else ""
     what = str(error) if known else f"{type(error).__name__}: {error} (GRADE_DEBUG=1 shows where)"
     return Report(
         problem=job.problem.name,
@@ -220,9 +221,9 @@ def judge_error(job: Job, error: Exception, seed: int | None = None) -> Report:
         verdict=Verdict.JUDGE_ERROR,
         reason=one_line(what),
         device=job.device,
-        sandbox=job.sandbox.describe(),
+        sandbox=job.sandbox.name,  # which may be what does not work
         seed=seed or 0,
-        notes=["this is our fault, and nothing was recorded"],
+        notes=[f"this is our fault, and nothing was recorded{advice}"],
     )
 
 

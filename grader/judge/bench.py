@@ -252,17 +252,20 @@ class Bench:
         when it has ended."""
         if self.lookout is None and self.loan.device == "cuda" and self.grading.ranks:
             return (
-                "its sets are too large for the judge to watch from one to the next; this case "
-                "cannot rank"
+                "the sets are too large for the judge to watch from one to the next, so it never "
+                "will be"
             )
         if self.meetings:
             return (
-                "one look told of a call that began before the one before it had ended; that "
-                "proves nothing, but this case cannot rank; submit it again"
+                "one look told that a call began before the one before it had ended, which proves "
+                "nothing; submit it again"
             )
         if self.late is None or self.loan.poisons_image or self.late.tally.tells:
             return None
-        return "what the judge wrote late, to know when calls read their inputs, came too late"
+        return (
+            "what the judge wrote late, to know when calls read their inputs, came too late; "
+            "submit it again"
+        )
 
     def next(self, index: int) -> Sample:
         """Sample of round `index`: of the warm-up's last one, or of another."""
@@ -516,7 +519,8 @@ def _timed(
             timing = measure(bench.next, bench.plan, bench.calls, bench.graph, grading.ranks)
             if (why := bench.unseen) is not None:
                 timing = replace(timing, converged=False)
-                grading.record.notes.append(f"'{case.name}': {why}")
+                grading.record.unseen.append(case.name)
+                grading.record.notes.append(f"not ranked: of '{case.name}' {why}")
             return bench, timing
     return _timed(grading, case, gate=False, captures=bench.graph)
 

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -272,7 +272,7 @@ def _report(
         seed=master,
     )
     if verdict is Verdict.ACCEPTED and device == "cuda":
-        return _scored(report, effort, _heavy_share(problem))
+        return _scored(report, effort, _heavy_share(problem), record.unseen)
     return report
 
 
@@ -294,10 +294,12 @@ def _heavy_share(problem: Problem) -> float:
     return sum(is_heavy(problem, case) for case in cases) / max(1, len(cases))
 
 
-def _scored(report: Report, effort: Effort, heavy_share: float) -> Report:
+def _scored(
+    report: Report, effort: Effort, heavy_share: float, unseen: Sequence[str] = ()
+) -> Report:
     """Score an accepted GPU grading: geometric means over its benchmark cases, of which
     `heavy_share` keep the tensor cores busy. It is ranked if all of them were measured as well as
-    ranking asks."""
+    ranking asks; why those `unseen` were not is noted already."""
     from grader.stats import Middle, middle, product_interval, widened
 
     timed = [c for c in report.cases if c.kind == "benchmark" and c.time_us is not None]
@@ -305,9 +307,9 @@ def _scored(report: Report, effort: Effort, heavy_share: float) -> Report:
         return report
     loose = [c.name for c in timed if not c.converged]
     notes = [*report.notes]
-    if loose and effort == "full":
-        names_of = ", ".join(loose)
-        notes.append(f"not ranked: the time of {names_of} did not settle; submit it again")
+    unsettled = ", ".join(name for name in loose if name not in unseen)
+    if unsettled and effort == "full":
+        notes.append(f"not ranked: the time of {unsettled} did not settle; submit it again")
     names = set.intersection(*(set(c.baseline_us) for c in timed))
     score_us = geometric_mean([c.time_us for c in timed if c.time_us is not None])
     within = product_interval([Middle(c.time_us, c.ci_us) for c in timed if c.time_us and c.ci_us])

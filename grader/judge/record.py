@@ -21,7 +21,7 @@ class Progress:
     """Where a grading is, for whoever watches."""
 
     stage: str
-    """sandbox_start, load, test or benchmark."""
+    """sandbox_start, baseline, load, test, benchmark or verify."""
     case: str = ""
     index: int = 0
     total: int = 0
@@ -40,6 +40,8 @@ class Record:
     cases: list[CaseResult] = field(default_factory=list)
     stages_s: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    """Benchmark cases that do not rank for what was not seen of them, or looked odd."""
     environment: dict[str, Any] = field(default_factory=dict)
     log: bytes = b""
     loaded_only: bool = False

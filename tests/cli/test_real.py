@@ -111,3 +111,43 @@ def _is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+BROKEN = """
+import sys
+from grader.sandbox import process
+process.launcher_command = lambda _: ["/bin/false"]
+from grader.cli.app import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command line on a machine where no process sandbox works."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["practice", "softmax", "{kernel}", "--device", "cpu", "--sandbox", "process"],
+        ["compare", "{kernel}", "{kernel}", "--device", "cpu", "--sandbox", "process"],
+        ["profile", "softmax", "{kernel}", "--device", "cpu", "--sandbox", "process"],
+        ["doctor"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_without_a_sandbox_that_works_it_says_so_and_is_no_bug(
+    tmp_path: Path, command: list[str]
+) -> None:
+    kernel = SOFTMAX / "accepted" / "torch_softmax.py"
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, *(word.format(kernel=kernel) for word in command), "--json"],
+        env=os.environ | {"GRADE_DB": f"sqlite:///{tmp_path}/board.sqlite3"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout)  # one object, whatever happens
+    assert "no process sandbox works here" in done.stdout
+    assert "grade doctor" in done.stdout or command == ["doctor"]
+    assert "bug" not in done.stdout + done.stderr
+    assert done.returncode == (0 if command == ["doctor"] else 3), told
+    assert list(tmp_path.iterdir()) == [], "nothing half-written is left behind"

@@ -166,6 +166,21 @@ def test_only_the_end_of_a_long_log(make_report: MakeReport) -> None:
     assert "line 27" not in text
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        "not ranked: the time of wide did not settle; submit it again",
+        "not ranked: the score is known to ±0.31% only; submit it again",
+        "not ranked: graded in the process sandbox, which suits only one's own code",
+    ],
+)
+def test_why_a_result_does_not_rank_is_told_as_noted(make_report: MakeReport, note: str) -> None:
+    report = make_report(device="cuda", ranked=False, notes=["something else", note])
+    lines = shown(report, 120).splitlines()
+    (ranked,) = [line for line in lines if " ranked " in line and "no, " in line]
+    assert note.removeprefix("not ranked: ").split(";")[0] in ranked
+
+
 def test_long_lines_of_a_log_take_no_more_rows_than_short_ones(make_report: MakeReport) -> None:
     log = "".join(f"{i:03}\t" + "x" * 215 + "\n" for i in range(40)) + "ValueError: end\n"
     text = shown(make_report(log=log), 60)
@@ -176,7 +191,15 @@ def test_long_lines_of_a_log_take_no_more_rows_than_short_ones(make_report: Make
 
 @pytest.mark.parametrize(
     ("time_us", "expected"),
-    [(0.5, "0.5000 µs"), (48.213, "48.21 µs"), (3472.0, "3.472 ms"), (2.5e6, "2.500 s")],
+    [
+        (0.5, "0.5000 µs"),
+        (48.213, "48.21 µs"),
+        (999.94, "999.9 µs"),
+        (999.96, "1.000 ms"),
+        (3472.0, "3.472 ms"),
+        (999_960, "1.000 s"),
+        (2.5e6, "2.500 s"),
+    ],
 )
 def test_micros(time_us: float, expected: str) -> None:
     assert micros(time_us) == expected

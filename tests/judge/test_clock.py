@@ -8,7 +8,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -599,7 +599,7 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
     ("device", "ranks", "is_far", "is_late", "meetings", "unseen"),
     [
         ("cuda", True, False, False, 0, None),
-        ("cuda", True, True, False, 0, "its sets are too large"),
+        ("cuda", True, True, False, 0, "the sets are too large"),
         ("cuda", False, True, False, 0, None),  # practice
         ("cpu", True, True, False, 0, None),  # where nothing is watched
         ("cuda", True, False, True, 0, "came too late"),
@@ -802,10 +802,14 @@ def benchmark_case(**changes: Any) -> CaseResult:
 
 
 def scored(
-    report: Callable[..., Report], effort: Effort, *cases: CaseResult, heavy_share: float = 0
+    report: Callable[..., Report],
+    effort: Effort,
+    *cases: CaseResult,
+    heavy_share: float = 0,
+    unseen: Sequence[str] = (),
 ) -> Report:
     bare = report(cases=list(cases), score_us=None, score_ci_us=None, speedup={}, ranked=False)
-    return _scored(bare, effort, heavy_share)
+    return _scored(bare, effort, heavy_share, unseen)
 
 
 def test_a_score_is_the_geometric_mean_of_the_benchmarks(
@@ -849,6 +853,17 @@ def test_a_case_that_did_not_settle_is_scored_and_not_ranked(
     assert not report.ranked
     assert report.score_us == pytest.approx(40)
     assert report.notes == ["not ranked: the time of wide did not settle; submit it again"]
+
+
+def test_what_was_not_seen_of_a_case_is_not_told_as_a_time_that_did_not_settle(
+    make_report: Callable[..., Report],
+) -> None:
+    cases = [benchmark_case(name=name, converged=False) for name in ("huge", "wide")]
+    report = scored(make_report, "full", *cases, unseen=["huge"])
+    assert not report.ranked
+    assert report.notes == ["not ranked: the time of wide did not settle; submit it again"]
+    both = scored(make_report, "full", *cases, unseen=["huge", "wide"])
+    assert (both.ranked, both.notes) == (False, [])
 
 
 def test_a_score_that_is_not_known_well_enough_is_not_ranked(
