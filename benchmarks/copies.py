@@ -44,16 +44,15 @@ KIB = 1024
 MOST_BYTES = 4096 * KIB
 
 
-def ways() -> dict[str, Callable[[], None]]:
-    """What to time, by name: each begins one copy on a stream of its own."""
+def ways() -> tuple[dict[str, Callable[[], None]], Callable[[], None], list[torch.Tensor]]:
+    """What to time, by name: each begins one copy on a stream of its own; what waits for it; and
+    the memory from and to which they copy, to be kept as long as they are."""
     from cuda.bindings import driver, runtime
 
     kind = runtime.cudaMemcpyKind
     stream = torch.cuda.Stream()
-    keep: list[Any] = [stream]
     device, other = (torch.zeros(MOST_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
     host = torch.ones(MOST_BYTES, dtype=torch.uint8, pin_memory=True)
-    keep += [device, other, host]
     to, frm, here = device.data_ptr(), other.data_ptr(), host.data_ptr()
 
     def ok(result: tuple[Any, ...]) -> None:
@@ -115,9 +114,7 @@ def ways() -> dict[str, Callable[[], None]]:
     found["a word by the stream"] = lambda: ok(
         driver.cuStreamWriteValue32(stream.cuda_stream, to, driver.cuuint32_t(7), 0)
     )
-    found["wait"] = stream.synchronize
-    keep.append(found)
-    return found
+    return found, stream.synchronize, [device, other, host]
 
 
 def times_us(copy: Callable[[], None], wait: Callable[[], None], tries: int) -> list[float]:
@@ -134,8 +131,7 @@ def times_us(copy: Callable[[], None], wait: Callable[[], None], tries: int) -> 
 
 def table(tries: int) -> None:
     """Print a row for each way."""
-    found = ways()
-    wait = found.pop("wait")
+    found, wait, _memory = ways()
     for name, copy in found.items():
         try:
             times_us(copy, wait, 5)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grader.cli.answers import step
+
 if TYPE_CHECKING:
     from grader.cli.remote import Client
     from grader.report import Report
@@ -38,9 +40,7 @@ class Step:
     total: int
 
 
-def hand_in(
-    client: Client, problem: str, file: Path, gpu: str | None, as_json: bool, show: bool
-) -> int:
+def hand_in(client: Client, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:
     """Submit FILE, wait for its report, print that, and return the exit status."""
     from grader.cli.progress import watching
     from grader.cli.remote import RefusedByServer, Unreachable
@@ -49,10 +49,10 @@ def hand_in(
 
     number = _send(client, problem, file, gpu)
     page = f"{client.server}/submissions/{number}"
-    if show:
+    if not as_json:
         err().print(f"submission {number}: {page}", soft_wrap=True)
     try:
-        with watching(show) as watcher:
+        with watching(not as_json) as watcher:
             found = wait(client, number, lambda state: watcher(_step(state)))
     except KeyboardInterrupt:
         print(f"\ngrade: submission {number} goes on without you: {page}", file=sys.stderr)
@@ -118,7 +118,7 @@ def _send(client: Client, problem: str, file: Path, gpu: str | None) -> int:
     from grader.submission import Submission
 
     name = Path(problem).resolve().name if Path(problem).is_dir() else Path(problem).name
-    spec = client.request("GET", f"/problems/{_quoted(name)}")["spec"]
+    spec = client.request("GET", f"/problems/{step(name)}")["spec"]
     submission = Submission.read(file, spec["limits"]["source_bytes"])
     taken = client.request(
         "POST",
@@ -150,9 +150,3 @@ def _our_fault(found: dict[str, Any], number: int, page: str) -> dict[str, Any]:
         | known
         | {"verdict": "judge_error", "reason": f"{reason}; look it up at {page}", "ranked": False}
     )
-
-
-def _quoted(name: str) -> str:
-    from urllib.parse import quote
-
-    return quote(name, safe="")

@@ -27,10 +27,9 @@ class Unreachable(click.ClickException):
 class RefusedByServer(click.ClickException):
     """The server answered with an error. Its text says what to do."""
 
-    def __init__(self, message: str, status: int, code: str) -> None:
+    def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-        self.code = code
 
 
 class Client:
@@ -50,9 +49,9 @@ class Client:
         self._http = httpx.Client(base_url=self.server, headers=headers, timeout=TIMEOUT_S)
 
     @classmethod
-    def find(cls, server: str | None, token: str | None = None) -> Client:
-        """The server of this address, of GRADE_SERVER, or that one has logged in to; with this
-        token, that of GRADE_TOKEN, or the one stored for it. Raises click.UsageError."""
+    def find(cls, server: str | None) -> Client:
+        """The server of this address, of GRADE_SERVER, or that one has logged in to; with the token
+        of GRADE_TOKEN, or the one stored for it. Raises click.UsageError."""
         known = Credentials.load()
         chosen = server or os.environ.get("GRADE_SERVER") or known.current
         if chosen is None:
@@ -60,7 +59,7 @@ class Client:
                 "which server? Say --server URL, set GRADE_SERVER, or `grade login --server URL`"
             )
         chosen = checked_url(chosen)
-        token = token or os.environ.get("GRADE_TOKEN") or known.tokens.get(chosen)
+        token = os.environ.get("GRADE_TOKEN") or known.tokens.get(chosen)
         if token is None:
             raise click.UsageError(
                 f"no token for {chosen}; `grade login --server {chosen}`, or set GRADE_TOKEN"
@@ -193,15 +192,15 @@ def _check(reply: httpx.Response) -> None:
     if reply.is_redirect:
         where = reply.headers.get("location", "elsewhere")
         text = f"the server has moved to {where}; use that address"
-        raise RefusedByServer(text, reply.status_code, "moved")
+        raise RefusedByServer(text, reply.status_code)
     if not reply.is_error:
         return
     found = _parsed(reply)
     error = found.get("error") if isinstance(found, dict) else None
     if not isinstance(error, dict):
         text = f"the server answered {reply.status_code}; is this a grade server?"
-        raise RefusedByServer(text, reply.status_code, "unknown")
-    raise RefusedByServer(str(error.get("message")), reply.status_code, str(error.get("code")))
+        raise RefusedByServer(text, reply.status_code)
+    raise RefusedByServer(str(error.get("message")), reply.status_code)
 
 
 def _parsed(reply: httpx.Response) -> Any:
@@ -210,4 +209,4 @@ def _parsed(reply: httpx.Response) -> Any:
     except ValueError:
         status = reply.status_code
         text = f"{reply.url} answered {status} with something else; is this a grade server?"
-        raise RefusedByServer(text, status, "unknown") from None
+        raise RefusedByServer(text, status) from None

@@ -149,7 +149,7 @@ def _submit_to(server: str, problem: str, file: Path, gpu: str | None, as_json: 
     from grader.cli.remote import Client
 
     with Client.find(server) as client:
-        return hand_in(client, problem, file, gpu, as_json, show=not as_json)
+        return hand_in(client, problem, file, gpu, as_json)
 
 
 @click.command()
