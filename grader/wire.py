@@ -3,7 +3,7 @@
 The wire is a Unix ``SOCK_SEQPACKET`` socket: a message arrives whole or not at all. The two
 directions differ, because trust does:
 
-- judge → runner: a `Request`, JSON of at most `REQUEST_BYTES`, and up to `MAX_FDS` descriptors.
+- judge → runner: a request, JSON of at most `REQUEST_BYTES`, and up to `MAX_FDS` descriptors.
   Bulk (source, layout, tensors) goes by descriptor, never in the message.
 - runner → judge: a `Reply`, a fixed binary struct and at most `TEXT_BYTES` of text. It is a claim.
   It is never parsed as anything but numbers and text. Descriptors sent with it are refused by the

@@ -23,7 +23,7 @@ import httpx
 from grader.fleet import Ledger
 from grader.problem import Problem
 from grader.report import Report
-from grader.server.services import Services
+from grader.server.services import Services, load_problems
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +51,7 @@ LIVE = {
 
 def problems() -> dict[str, Problem]:
     """The repository's problems by name."""
-    return {p.name: Problem.load(p) for p in sorted((ROOT / "problems").iterdir()) if p.is_dir()}
+    return load_problems(ROOT / "problems")
 
 
 def recorded() -> Iterator[tuple[str, Path, Report]]:

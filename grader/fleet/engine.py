@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -122,3 +124,13 @@ class Engine(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close(0)
+
+
+def drained(outcomes: SimpleQueue[Outcome], timeout_s: float) -> list[Outcome]:
+    """All that is in the queue as soon as anything is; nothing after so many seconds."""
+    found: list[Outcome] = []
+    with suppress(Empty):
+        found.append(outcomes.get(timeout=max(0.0, timeout_s)))
+        while True:
+            found.append(outcomes.get_nowait())
+    return found

@@ -46,6 +46,9 @@ class State(StrEnum):
 Via = Literal["local", "ray", "http"]
 """How a worker is reached: on the server's machine, on a cluster, or by its own pulling."""
 
+MAX_SOURCE_BYTES = 16 << 20
+"""The largest source that is stored, and graded by a slot, whatever a problem's own limit says."""
+
 IN_HAND = (State.LEASED, State.RUNNING)
 IN_FLIGHT = (State.QUEUED, *IN_HAND)
 UNFINISHED = (*IN_FLIGHT, State.HELD)

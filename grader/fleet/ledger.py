@@ -37,6 +37,7 @@ from grader.board.store import Board, insert_result
 from grader.fleet.intake import admit, next_job, store_blob
 from grader.fleet.job import (
     IN_HAND,
+    MAX_SOURCE_BYTES,
     UNFINISHED,
     Lease,
     State,
@@ -49,9 +50,6 @@ from grader.fleet.schema import blobs, jobs, submissions, upgrade, workers
 from grader.judge import Progress
 from grader.report import Report, one_line
 from grader.submission import Submission
-
-MAX_SOURCE_BYTES = 16 << 20
-"""The largest source that is stored, whatever a problem's own limit says."""
 
 STRIKES = 3
 """A job is held for a person at so many judge errors, or so many workers dead over it."""

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Literal
 
-from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
+from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task, drained
+from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.fleet.process import Process
-from grader.fleet.slot import SOURCE_BYTES, Order, Word
+from grader.fleet.slot import Order, Word
 from grader.judge.record import Device
 from grader.problem import Problem, ProblemError
 from grader.report import one_line
@@ -80,10 +81,10 @@ class LocalEngine(Engine):
         """Give a task to a free slot. A problem that cannot be loaded is a failure, told by `poll`.
 
         Raises `NoSlot` when no slot that serves it is free, and ValueError for a source of more
-        than `SOURCE_BYTES` bytes.
+        than `MAX_SOURCE_BYTES` bytes.
         """
-        if len(task.source) > SOURCE_BYTES:
-            raise ValueError(f"a slot takes at most {SOURCE_BYTES:,} bytes of source")
+        if len(task.source) > MAX_SOURCE_BYTES:
+            raise ValueError(f"a slot takes at most {MAX_SOURCE_BYTES:,} bytes of source")
         try:
             limit_s = Problem.load(task.folder).spec.limits.total_s + self._margin_s
         except ProblemError as error:
@@ -94,12 +95,7 @@ class LocalEngine(Engine):
 
     def poll(self, timeout_s: float) -> list[Outcome]:
         """What has ended since the last call."""
-        found: list[Outcome] = []
-        with suppress(Empty):
-            found.append(self._outcomes.get(timeout=max(0.0, timeout_s)))
-            while True:
-                found.append(self._outcomes.get_nowait())
-        return found
+        return drained(self._outcomes, timeout_s)
 
     def cancel(self, task_id: int) -> bool:
         """End a task by starting its slot anew."""

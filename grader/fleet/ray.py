@@ -13,17 +13,16 @@ import socket
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import ray
 from ray._private.state import available_resources_per_node  # Ray has no other place for it
 from ray.exceptions import RayError
 
-from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
+from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task, drained
+from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.fleet.node import SandboxName
 from grader.fleet.seat import UNKNOWN, Kind, Run, Seat
-from grader.fleet.slot import SOURCE_BYTES
 from grader.problem import ProblemError
 from grader.report import one_line
 
@@ -102,10 +101,10 @@ class RayEngine(Engine):
         loaded is a failure, told by `poll`.
 
         Raises `NoSlot` when no slot that serves it is free, and ValueError for a source of more
-        than `SOURCE_BYTES` bytes.
+        than `MAX_SOURCE_BYTES` bytes.
         """
-        if len(task.source) > SOURCE_BYTES:
-            raise ValueError(f"a slot takes at most {SOURCE_BYTES:,} bytes of source")
+        if len(task.source) > MAX_SOURCE_BYTES:
+            raise ValueError(f"a slot takes at most {MAX_SOURCE_BYTES:,} bytes of source")
         try:
             run = Run.of(task, on_progress)
         except (ProblemError, OSError) as error:
@@ -123,12 +122,7 @@ class RayEngine(Engine):
 
     def poll(self, timeout_s: float) -> list[Outcome]:
         """What has ended since the last call."""
-        found: list[Outcome] = []
-        with suppress(Empty):
-            found.append(self._outcomes.get(timeout=max(0.0, timeout_s)))
-            while True:
-                found.append(self._outcomes.get_nowait())
-        return found
+        return drained(self._outcomes, timeout_s)
 
     def cancel(self, task_id: int) -> bool:
         """End a task, wherever it is. Its slot is free once its node is clean."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.judge import Progress, grade
 from grader.judge.record import Device
 from grader.problem import Problem, ProblemError
@@ -36,10 +37,7 @@ from grader.submission import Language, Submission
 if TYPE_CHECKING:
     from grader.sandbox.pool import Pool
 
-SOURCE_BYTES = 16 << 20
-"""The largest source that a slot takes; a problem's own limit is far below."""
-
-ORDER_BYTES = SOURCE_BYTES * 4 // 3 + (1 << 16)
+ORDER_BYTES = MAX_SOURCE_BYTES * 4 // 3 + (1 << 16)
 """The longest line that a slot reads: a source in base64, and a few words."""
 
 END_S = 30.0

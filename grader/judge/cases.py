@@ -49,7 +49,7 @@ class ProblemCode:
         self.prepared: dict[str, Callable[..., Any]] = getattr(self._reference, "PREPARED", {})
         """By name, functions of the inputs that do what a library does once, and return a callable
         to be timed; or None where the library has no such call for this device or case."""
-        self.written = [a for a in problem.spec.args if a.role != "in" and a.kind != "scalar"]
+        self.written = [a for a in problem.spec.args if a.role != "in"]
 
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
         """Every `in`, `inout` and scalar argument of a case, on the judge's device."""

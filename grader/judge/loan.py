@@ -145,7 +145,7 @@ class Loan(Block):
             slot.offset + slot.nbytes - self.head_bytes
             for values in self.layout.sets
             for argument, place in zip(self.problem.spec.args, values, strict=True)
-            if argument.role != "in" and argument.kind != "scalar"
+            if argument.role != "in"
             for slot in _slots_of(place)
         ]
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
@@ -164,7 +164,7 @@ def outputs_of(problem: Problem, layout: Layout) -> list[tuple[int, int]]:
     return [
         (slot.offset, slot.nbytes)
         for argument, place in zip(problem.spec.args, layout.sets[0], strict=True)
-        if argument.role != "in" and argument.kind != "scalar"
+        if argument.role != "in"
         for slot in _slots_of(place)
     ]
 
@@ -172,7 +172,7 @@ def outputs_of(problem: Problem, layout: Layout) -> list[tuple[int, int]]:
 def item_bytes(problem: Problem, case: Case) -> int:
     """Size of an element of the outputs; 0 where they differ in size, or where state is updated
     and so goes into the block with the inputs."""
-    written = [a for a in problem.spec.args if a.role != "in" and a.kind != "scalar"]
+    written = [a for a in problem.spec.args if a.role != "in"]
     sizes = {ITEM_BYTES[problem.dtype(argument, case)] for argument in written}
     return 0 if any(a.role == "inout" for a in written) or len(sizes) > 1 else sizes.pop()
 

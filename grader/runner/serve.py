@@ -1,4 +1,4 @@
-"""Answer the judge's requests, one at a time: load, lend, call, capture, round.
+"""Answer the judge's requests, one at a time: load, lend, call, capture, ready, go.
 
 From `load` on this process belongs to the submission, so nothing here is relied upon for the
 verdict; it only has to be plain and fair to an honest kernel.

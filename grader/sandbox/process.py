@@ -42,7 +42,7 @@ from grader.sandbox.host import device_nodes, host_paths, runner_environment
 from grader.sandbox.jail import WIRE_FD, Config
 from grader.sandbox.launch import descendants, launcher_command
 from grader.sandbox.output import Output
-from grader.sandbox.owner import own_folder
+from grader.sandbox.owner import own_folder, remove
 
 Isolation = Literal["namespaces", "user", "none"]
 
@@ -300,7 +300,7 @@ class ProcessRunner(Runner):
         if self._user:
             self._user.free()
         if self._folder.exists():  # the launcher itself was killed
-            subprocess.run(["rm", "-rf", "--", str(self._folder)], check=False)
+            remove(self._folder)
         _Dumpable.allow()
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from grader.fleet.slot import ORDER_BYTES, SOURCE_BYTES, Bench, Order, Ready, Word
+from grader.fleet.job import MAX_SOURCE_BYTES
+from grader.fleet.slot import ORDER_BYTES, Bench, Order, Ready, Word
 from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox.base import Equipment, Runner, RunnerLimits, Sandbox, SandboxError
@@ -187,7 +188,7 @@ def test_stray_prints_go_to_stderr() -> None:
 
 def test_the_largest_order_fits() -> None:
     full = order(1 << 62, "accepted/torch_softmax.py").model_copy(
-        update={"source": b"\xff\n" * (SOURCE_BYTES // 2), "name": "n" * 255}
+        update={"source": b"\xff\n" * (MAX_SOURCE_BYTES // 2), "name": "n" * 255}
     )
     assert len(full.line()) < ORDER_BYTES
     assert full.line().count(b"\n") == 1
