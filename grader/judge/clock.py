@@ -275,7 +275,7 @@ def measure(
     """Rounds until the claim is known well enough, and the verdict of the outside clock.
 
     `one_round(i)` runs round i, checks every output of it, and gives its sample. Unless the times
-    to rank, claims are taken as such. Else a score is given no more than `LIMIT_US` or
+    are to rank, claims are taken as such. Else a score is given no more than `LIMIT_US` or
     `LIMIT_SHARE` below what the outside clock saw, and a claim far below what is beyond doubt is a
     forgery.
 
