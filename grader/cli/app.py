@@ -122,6 +122,8 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
         if isinstance(error, _mistakes()):
             return _refuse(str(error), as_json)
         if (room := sys.modules.get("grader.sandbox")) and isinstance(error, room.SandboxError):
+            if os.environ.get("GRADE_DEBUG") == "1":
+                traceback.print_exception(error)
             return _refuse(f"{error}; `grade doctor` examines this machine", as_json, 3)
         if isinstance(error, OSError) and (cause := _outside(error)):
             # What has no name may be stdout, which then takes no JSON either.

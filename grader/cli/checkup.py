@@ -51,7 +51,7 @@ def examine(desk: Desk) -> list[Finding]:
         _nvml,
         _nvcc,
         lambda: _docker(desk),
-        _process,
+        lambda: _process(desk),
         _board,
     )
     return [*(examination() for examination in examinations), *_known_bad()]
@@ -196,7 +196,7 @@ def _docker(desk: Desk) -> Finding:
     return Finding("Docker", "warn", missing, fix)
 
 
-def _process() -> Finding:
+def _process(desk: Desk) -> Finding:
     from grader.sandbox.base import SandboxError
     from grader.sandbox.process import ProcessSandbox
 
@@ -204,7 +204,8 @@ def _process() -> Finding:
     try:
         described = ProcessSandbox().describe()
     except SandboxError as error:
-        return Finding("process sandbox", "missing", str(error), f"use Docker; or {fix}")
+        alone = desk.docker_missing() is not None
+        return Finding("process sandbox", "missing", str(error), f"use Docker; or {fix}", alone)
     if "namespaces" in described:
         return Finding("process sandbox", "ok", described)
     return Finding("process sandbox", "warn", described, f"{fix}, for a better fence")

@@ -137,10 +137,10 @@ class Bench:
         self._last_us = bracket.claim_us
         self._delay_us = self.overhead.delay_us(bracket)
         objection = complaint() if self.loan.device == "cuda" else None
-        if self._was_blind:
-            objection = "the judge could not watch"
         if self._is_sudden:
             objection = "its calls were much faster than was known before"
+        if self._was_blind:
+            objection = "the judge could not watch"
         return Sample(claim_us, self._outside_us(bracket), objection, bracket.sm_mhz)
 
     def _outside_us(self, bracket: Bracket) -> float:
@@ -231,8 +231,8 @@ class Bench:
         except SubmissionFault as stop:
             if not self.graph or stop.fault.verdict is not Verdict.WRONG_ANSWER:
                 raise
-            self.graph = False
-            self._least_us = math.inf
+            self.graph, self.first = False, None
+            self._least_us = self._vouched_us = math.inf
             self.grading.record.notes.append(
                 f"'{self.case.name}': a replayed CUDA graph gave wrong outputs "
                 f"({stop.fault.reason}); timed eagerly"
@@ -255,7 +255,7 @@ class Bench:
                 "the sets are too large for the judge to watch from one to the next, so it never "
                 "will be"
             )
-        if self.meetings:
+        if self.meetings and self.grading.ranks:
             return (
                 "one look told that a call began before the one before it had ended, which proves "
                 "nothing; submit it again"

