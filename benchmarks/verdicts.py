@@ -1,6 +1,6 @@
-"""How many seconds from a file to its verdict, cold and warm, and where they go.
+"""How many seconds from a file to its verdict, cold and warm, by stage.
 
-    python -m benchmarks.verdicts [--sandbox docker] [--device cuda] [--runs 3] [--where] FILE...
+    python -m benchmarks.verdicts [--sandbox docker] [--device cuda] [--runs 3] [--watch] FILE...
 
 FILE lies below `submissions/<problem>/`. Cold is what a user waits for: `grade submit` from the
 shell, seen from outside, until its verdict is there and until the program is gone. Warm is a
@@ -8,19 +8,13 @@ grading by a process that has graded that problem, in a sandbox of a pool that h
 seconds to import and to prime. Each is a full grading; a row gives its stages in seconds, as the
 report has them.
 
-With `--where`: what a warm grading waits for, its cases' seconds and its functions', by a profiler
-of Python that makes it some tenths of a second longer.
-
 With `--watch`: how many seconds `grade watch` takes from a save to its first word on whether the
 file is right, of so many saves.
 """
 
 from __future__ import annotations
 
-import cProfile
-import io
 import os
-import pstats
 import subprocess
 import sys
 import tempfile
@@ -31,7 +25,7 @@ import click
 
 from benchmarks.gpu import needs_gpu
 from grader.judge import grade
-from grader.judge.record import Device, Progress, Watcher
+from grader.judge.record import Device
 from grader.problem import Problem
 from grader.report import Report
 from grader.sandbox import make_sandbox
@@ -42,8 +36,6 @@ from grader.submission import Submission
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("sandbox_start", "baseline", "load", "test", "benchmark", "total")
 COLUMNS = ("file", "", "verdict", "ranked", *STAGES, "from outside", "until gone")
-ROWS = 60
-"""Of a profile."""
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
@@ -52,14 +44,12 @@ def problem_of(file: Path) -> Problem:
     return Problem.load(ROOT / "problems" / file.resolve().parent.parent.name)
 
 
-def grade_file(
-    file: Path, sandbox: Sandbox, device: Device, progress: Watcher = lambda _: None
-) -> tuple[Report, float]:
+def grade_file(file: Path, sandbox: Sandbox, device: Device) -> tuple[Report, float]:
     """One full grading, and the seconds it took as seen from here."""
     start = time.monotonic()
     problem = problem_of(file)
     submission = Submission.read(file, problem.spec.limits.source_bytes)
-    report = grade(problem, submission, sandbox=sandbox, device=device, progress=progress)
+    report = grade(problem, submission, sandbox=sandbox, device=device)
     return report, time.monotonic() - start
 
 
@@ -99,34 +89,6 @@ def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: in
                 print(row(file, "warm", report, took_s), flush=True)
 
 
-def where(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: int) -> None:
-    """Print when each step of a warm grading began, and its functions' seconds."""
-    limits = RunnerLimits.of(problem_of(file).spec.limits)
-    steps: list[tuple[float, Progress]] = []
-
-    def progress(step: Progress) -> None:
-        steps.append((time.monotonic(), step))
-
-    with Pool(sandbox, limits, device) as pool:
-        grade_file(file, pool, device)
-        for _ in range(runs):
-            time.sleep(settle_s)
-            steps.clear()
-            start = time.monotonic()
-            grade_file(file, pool, device, progress)
-            print(f"\n{file.name}: {time.monotonic() - start:.3f} s, without a profiler")
-            for at_s, step in steps:
-                print(f"{at_s - start:8.3f} {step.stage} {step.case} {step.status or ''}")
-        time.sleep(settle_s)
-        profile = cProfile.Profile()
-        profile.runcall(grade_file, file, pool, device)
-    text = io.StringIO()
-    stats = pstats.Stats(profile, stream=text)
-    stats.sort_stats("cumulative").print_stats("grader|torch|built-in", ROWS)
-    stats.sort_stats("tottime").print_stats(ROWS)
-    print(text.getvalue().replace(f"{ROOT}/", ""), flush=True)
-
-
 def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs: int) -> None:
     """Print what `grade watch` says first of a file, when it is opened and after each save."""
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +120,6 @@ def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda")
 @click.option("--runs", default=3, show_default=True, help="Warm gradings of each file.")
 @click.option("--settle", default=10.0, show_default=True, help="Seconds a sandbox has to warm up.")
-@click.option("--where", "tell", is_flag=True, help="Tell what a warm grading waits for instead.")
 @click.option("--watch", is_flag=True, help="Time the first word after a save instead.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def main(
@@ -166,19 +127,15 @@ def main(
     device: Device,
     runs: int,
     settle: float,
-    tell: bool,
     watch: bool,
     files: tuple[Path, ...],
 ) -> None:
     """Time verdicts."""
     if device == "cuda":
         needs_gpu()
-    if watch or tell:
+    if watch:
         for file in files:
-            if watch:
-                watched(file.resolve(), sandbox, device, settle, runs)
-            else:
-                where(file.resolve(), make_sandbox(sandbox), device, settle, runs)
+            watched(file.resolve(), sandbox, device, settle, runs)
         return
     print(HEAD)
     for file in files:

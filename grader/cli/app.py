@@ -54,6 +54,9 @@ _MISTAKES = {
 }
 """Room → its exception for what the user can put right: exit status 2."""
 
+_LACKS = {"grader.sandbox": "SandboxError"}
+"""The same for what this machine cannot do: exit status 3."""
+
 _UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UNUSABLE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV),
@@ -119,9 +122,9 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
         drop_stdout()
         return 0
     except Exception as error:  # noqa: BLE001  # the last stop: nobody is shown a traceback unasked
-        if isinstance(error, _mistakes()):
+        if isinstance(error, _raised_by(_MISTAKES)):
             return _refuse(str(error), as_json)
-        if (room := sys.modules.get("grader.sandbox")) and isinstance(error, room.SandboxError):
+        if isinstance(error, _raised_by(_LACKS)):
             if os.environ.get("GRADE_DEBUG") == "1":
                 traceback.print_exception(error)
             return _refuse(f"{error}; `grade doctor` examines this machine", as_json, 3)
@@ -180,9 +183,9 @@ def _own_fault(error: Exception) -> int:
     return 3
 
 
-def _mistakes() -> tuple[type[Exception], ...]:
+def _raised_by(named: dict[str, str]) -> tuple[type[Exception], ...]:
     """The exceptions of rooms in use; a room that was never imported has raised nothing."""
-    rooms: list[tuple[Any, str]] = [(sys.modules.get(room), n) for room, n in _MISTAKES.items()]
+    rooms: list[tuple[Any, str]] = [(sys.modules.get(room), name) for room, name in named.items()]
     return tuple(getattr(room, name) for room, name in rooms if hasattr(room, name))
 
 

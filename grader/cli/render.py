@@ -14,6 +14,7 @@ from rich.text import Text
 from grader.cli.fitting import Column, Fitting, numbers
 from grader.cli.terminal import safe
 from grader.report import LOG_BYTES, UNTOLD, CaseResult, Mismatch, Report, Verdict
+from grader.server import words
 
 LOG_ROWS = 12
 BAR_CELLS = 8
@@ -175,25 +176,13 @@ def _what(kind: str, cases: list[CaseResult], sizes_turn: int) -> list[Column]:
     passed = [case.status == "passed" for case in cases]
     marks = [Text("✔", "green") if good else Text("✘", "red") for good in passed]
     names = [Text(c.name, "" if good else "red") for c, good in zip(cases, passed, strict=True)]
-    sizes = [name for name, value in cases[0].params.items() if _is_size(value)]
-    briefs = [Text(_brief(case.params)) for case in cases]
+    sizes = [name for name, value in cases[0].params.items() if words.is_size(value)]
+    briefs = [Text(words.parameters(case.params)) for case in cases]
     return [
         Column("", marks),
         Column(kind, names),
         Column("×".join(sizes), briefs, sizes_turn, style="dim"),
     ]
-
-
-def _brief(params: dict[str, Any]) -> str:
-    """`4096×4096 fp32`: the sizes, whose names head the column, and the words that matter."""
-    sizes = "×".join(f"{value}" for value in params.values() if _is_size(value))
-    words = [value for value in params.values() if isinstance(value, str)]
-    words += [name for name, value in params.items() if value is True]
-    return " ".join([sizes, *words])
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def parameters(params: dict[str, Any]) -> str:
@@ -287,10 +276,7 @@ def _rate(value: float | None) -> Text:
 
 def micros(time_us: float) -> str:
     """A time with the unit that suits it: µs, ms or s; four significant digits."""
-    for limit, divisor, unit in ((999.95, 1.0, "µs"), (999950.0, 1e3, "ms")):
-        if time_us < limit:
-            return f"{time_us / divisor:#.4g} {unit}"
-    return f"{time_us / 1e6:#.4g} s"
+    return words.micros(time_us).replace("\N{NO-BREAK SPACE}", " ")  # some terminals lack it
 
 
 def interval(time_us: float, ci_us: tuple[float, float] | None) -> str:

@@ -1,4 +1,4 @@
-"""How the pages say things: times, shares, ages, verdicts. Pure."""
+"""How the pages say things, and in part the command line: times, shares, ages, verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -115,13 +115,14 @@ def moment(at: datetime) -> str:
 
 def parameters(params: Mapping[str, Any]) -> str:
     """``4096×4096 fp32``: sizes first, then the words that matter."""
-    sizes = [f"{value}" for value in params.values() if _is_size(value)]
+    sizes = [f"{value}" for value in params.values() if is_size(value)]
     words = [value for value in params.values() if isinstance(value, str)]
     words += [name for name, value in params.items() if value is True]
     return " ".join(["×".join(sizes), *words]).strip()
 
 
-def _is_size(value: object) -> bool:
+def is_size(value: object) -> bool:
+    """Whether a parameter's value is a size, and no flag."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

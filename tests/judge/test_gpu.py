@@ -69,16 +69,15 @@ def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() 
         delays: list[float] = []
 
         def delay() -> None:
-            time.sleep(0.2)
-            delays.append(0.2)
+            time.sleep(0.05)
+            delays.append(0.05)
 
         block.publish(every, delay)
         block.probe()
         block.collect()
         assert len(delays) == 1
-        # Other tests may use the GPU at the same time, and hold up the copy.
-        assert 0 < block.publish_us() < 100_000
-        assert block.outside_us() > 200_000 - block.publish_us()
+        assert 0 < block.publish_us() < 10_000
+        assert block.outside_us() > 50_000 - block.publish_us()
     finally:
         block.close()
 

@@ -68,9 +68,7 @@ def selective(server):
     torch.cuda.synchronize()
     made = torch.cuda.CUDAGraph()
     with torch.cuda.graph(made, stream=server.stream):
-        late = (
-            with_twins(inputs).view(-1, 1).repeat(1, 4)
-        )  # aligned, as the kernel was compiled for
+        late = with_twins(inputs).view(-1, 1).repeat(1, 4)  # aligned, as the kernel was compiled for
         for (x, out), is_late in zip(server.sets, late):
             softmax(x, out, is_late)
     return made

@@ -19,17 +19,6 @@ ONE_IN = 3  # of the replays of that benchmark: so many are honest
 
 
 @triton.jit
-def _rows(x, out, rows, ROWS: tl.constexpr, WIDTH: tl.constexpr, cols):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    col = tl.arange(0, WIDTH)[None, :]
-    inside = (row < rows) & (col < cols)
-    at = row.to(tl.int64) * cols + col
-    tile = tl.load(x + at, mask=inside, other=float("-inf")).to(tl.float32)
-    tile = tl.exp(tile - tl.max(tile, axis=1)[:, None])
-    tl.store(out + at, (tile / tl.sum(tile, axis=1)[:, None]).to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def _sums(x, maxima, sums, first, rows, apart, COLS: tl.constexpr, CHUNK: tl.constexpr):
     row = first + tl.program_id(0) // (COLS // CHUNK)
     col = tl.program_id(0) % (COLS // CHUNK) * CHUNK + tl.arange(0, CHUNK)
@@ -82,18 +71,10 @@ def many(x, out, sets, x_apart, out_apart):
 
 
 def softmax(x, out):
-    rows, cols = x.shape
-    if cols == COLS and x.dtype == torch.float32:
+    if x.shape[1] == COLS and x.dtype == torch.float32:
         many(x, out, 1, 0, 0)
-    elif cols > 32768:
-        torch.softmax(x, dim=-1, out=out)
     else:
-        width = triton.next_power_of_2(cols)
-        elements = 1 << 20 if x.device.type == "cpu" else 2048
-        height = min(max(elements // width, 1), triton.next_power_of_2(rows))
-        warps = min(max(width * height // 512, 1), 32)
-        grid = (triton.cdiv(rows, height),)
-        _rows[grid](x, out, rows, ROWS=height, WIDTH=width, cols=cols, num_warps=warps)
+        torch.softmax(x, dim=-1, out=out)
 
 
 timed = Server._timed
