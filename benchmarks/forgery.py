@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +37,8 @@ from scripts.workers import workers
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions"
 HONEST_TRIES = 3
+UNFORGED = ", without its last line"
+"""Behind the name of a forgery: the honest kernel that it has itself, which that line forges."""
 ALLOWED_SHARE, ALLOWED_US = 0.02, 3.0
 """What a forgery may gain per call: the larger of this share of the honest time, and so much."""
 
@@ -114,7 +116,7 @@ WRAPPED = {
 } | {
     "softmax/rejected/batches_calls.py": "softmax/accepted/triton_softmax.py",
     "softmax/rejected/batches_eagerly.py": "softmax/accepted/triton_softmax.py",
-    "softmax/rejected/batches_one_case.py": "softmax/accepted/triton_softmax.py",
+    "softmax/rejected/batches_one_case.py": "softmax/rejected/batches_one_case.py" + UNFORGED,
     "softmax/accepted/hostile_launches_early.cu": "softmax/accepted/cuda_softmax.cu",
     "softmax/accepted/hostile_skips_late_inputs.py": "softmax/accepted/triton_softmax.py",
     "int4_matmul/rejected/computes_aside.py": "int4_matmul/accepted/triton_int4_matmul.py",
@@ -122,7 +124,7 @@ WRAPPED = {
         "int4_matmul/accepted/triton_int4_matmul.py"
     ),
 }
-"""Each forgery, and the honest kernel that it wraps; below `submissions/`."""
+"""Each forgery, and the honest kernel that it wraps: below `submissions/`, or its own."""
 
 HEAD = """\
 | | file | verdicts | best score µs | honest score µs | gain | worst case | gained of allowed µs |
@@ -287,10 +289,18 @@ def _pool(problem: Problem, sandbox: str) -> Pool:
     return _pools[problem.name]
 
 
+def submission_of(name: str, most_bytes: int) -> Submission:
+    """A file below `submissions/`, or what is left of one."""
+    submission = Submission.read(FOLDER / name.removesuffix(UNFORGED), most_bytes)
+    if not name.endswith(UNFORGED):
+        return submission
+    return replace(submission, source=submission.source.rstrip().rpartition(b"\n")[0] + b"\n")
+
+
 def try_file(sandbox: str, name: str, tries: int) -> list[Try]:
     """What so many gradings of a file come to, with warm sandboxes."""
     problem = Problem.load(ROOT / "problems" / name.split("/")[0])
-    submission = Submission.read(FOLDER / name, problem.spec.limits.source_bytes)
+    submission = submission_of(name, problem.spec.limits.source_bytes)
     pool = _pool(problem, sandbox)
     return list(tries_of(lambda: grade(problem, submission, sandbox=pool, device="cuda"), tries))
 

@@ -4,9 +4,9 @@
 
 Needs a GPU and nvcc. A kernel writes its clock into some words again and again, while the copy
 engine reads them: so each word tells when it was read. The first table has that for a look at one
-place of every set, for one at a seam, and for two looks one directly after the other, in
-nanoseconds; the second has how long a look takes, from asking until it is there, in microseconds:
-alone, and beside another process that keeps the GPU busy.
+place of every set, for one at a seam, for two looks one directly after the other, and for glances,
+in nanoseconds; the second has how long a look takes, from asking until it is there, in
+microseconds: alone, and beside another process that keeps the GPU busy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import torch
 
 from benchmarks.copies import BUSY
 from benchmarks.gpu import needs_gpu
-from grader.judge.peek import PairPeek, Peek
+from grader.judge.lookout import GLANCES
+from grader.judge.peek import Glances, PairPeek, Peek
 from grader.judge.sm_clock_kernel import sm_clock_mhz
 
 CLOCK = r"""
@@ -102,7 +103,10 @@ def main(tries: int) -> None:
     base = memory.data_ptr()
     peek = Peek(2 * SETS)
     pairs = PairPeek(peek, SETS - 1)
-    aimed = {step: pairs.aim(base + SET_BYTES - step // 2, step, SET_BYTES) for step in STEPS}
+    places = {step: (base + SET_BYTES - step // 2, step) for step in STEPS}
+    aimed = {step: pairs.aim(*place, SET_BYTES) for step, place in places.items()}
+    glances = Glances(GLANCES, SETS - 1)
+    glances.aim([places[STEPS[0]]] * GLANCES, SET_BYTES)
 
     def one() -> list[int]:
         peek.read(base, SET_BYTES, SETS, 0)
@@ -117,7 +121,19 @@ def main(tries: int) -> None:
 
     def seam(step: int) -> list[int]:
         pairs.read(aimed[step])
+        peek.wait()
         return pairs.words.flatten().tolist()
+
+    def some() -> list[int]:
+        glances.read()
+        glances.wait()
+        found: list[int] = glances.found.flatten().tolist()
+        return found
+
+    def beside() -> None:
+        peek.read(base, SET_BYTES, SETS, 0)
+        glances.read()
+        peek.wait()
 
     starts = [base + i * SET_BYTES for i in range(SETS)]
     clock = Clock()
@@ -133,11 +149,20 @@ def main(tries: int) -> None:
         print(f"| first and last word of all its seams | {spread(every)} |")
     twos = [clock.during(starts + [a + 8 for a in starts], two) for _ in range(tries)]
     print(f"| two looks directly after one another | {spread([t[SETS] for t in twos])} |")
+    words = [a + side * STEPS[0] // 2 for a in starts[1:] for side in (-1, 1)]
+    found = [clock.during(words, some) for _ in range(tries)]
+    each = len(words)
+    apart = [t[i + each] - t[i] for t in found for i in range(0, len(t) - each, each)]
+    print(f"| two glances directly after one another | {spread(apart)} |")
+    within = [t[i + 1] - t[i] for t in found for i in range(0, len(t), 2)]
+    print(f"| the two words of a seam, by glances | {spread(within)} |")
 
     looks: dict[str, Callable[[], object]] = {
         "one place": one,
         "two looks": two,
         "a seam": partial(seam, STEPS[0]),
+        f"{GLANCES} glances": some,
+        "one place, and glances meanwhile": beside,
     }
     print("\n| µs, alone and beside a busy process | median | most | median | most |")
     print("|---|---|---|---|---|")

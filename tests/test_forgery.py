@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.forgery import (
     FOLDER,
+    UNFORGED,
     WRAPPED,
     Honest,
     Table,
@@ -21,6 +22,7 @@ from benchmarks.forgery import (
     honest_of,
     keeps,
     row,
+    submission_of,
     tries_of,
     worst_gain,
 )
@@ -190,7 +192,18 @@ def test_a_row_says_when_tries_were_left_out() -> None:
 
 
 def test_forgeries_are_enough_and_in_the_corpus() -> None:
-    assert [name for name in {*WRAPPED, *WRAPPED.values()} if not (FOLDER / name).exists()] == []
+    names = {name.removesuffix(UNFORGED) for name in {*WRAPPED, *WRAPPED.values()}}
+    assert [name for name in names if not (FOLDER / name).exists()] == []
+
+
+def test_a_forgery_without_its_last_line_forges_nothing() -> None:
+    forged = [name for name in WRAPPED.values() if name.endswith(UNFORGED)]
+    assert forged
+    for name in forged:
+        whole = submission_of(name.removesuffix(UNFORGED), 1 << 20).source.decode()
+        left = submission_of(name, 1 << 20).source.decode()
+        assert whole == left + "Server._timed = instead\n"
+        assert "Server._timed =" not in left
 
 
 def test_only_picks_by_part_of_a_path() -> None:

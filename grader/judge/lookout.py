@@ -8,7 +8,8 @@ nobody could know. Calls that run in turn leave a later set untouched until an e
 Looks are 20 to 60 µs apart, and calls that share a launch overlap for a few microseconds only; so
 every other look is at a seam: a word near the end of every set, and at the same time one near the
 start of the next. For that each call's set lies behind the one before it, but for one place where
-calls go on with the first set. Towards the end of the round the block is probed between the looks.
+calls go on with the first set. And while a look is waited for, there are some glances at seams,
+directly after one another. Towards the end of the round the block is probed between the looks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,10 @@ import torch
 
 from grader.judge.block import Block, blank_word
 from grader.judge.late import LateInputs
-from grader.judge.peek import MOST_PITCH_BYTES, PairPeek, Peek
+from grader.judge.peek import MOST_PITCH_BYTES, Glances, PairPeek, Peek
 
 Bools = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.int64]
 
 NEAR = 64
 """Near is within this part of an output tensor; and of a set, where there is room for it."""
@@ -48,6 +50,9 @@ before the end in which none is begun."""
 CLOSING = 3
 """The block is probed from when the last call but so many, this one included, has begun: a call may
 write all its outputs at its end."""
+GLANCES, MOST_GLANCES = 4, 4096
+"""So many are asked for while a look is waited for, which takes 3 µs each, and so many are kept of
+a round. They follow each other by 3 µs, and are no part of the order that looks are in."""
 MOST_READS = 8192
 """Rows of words that are kept of a round; a look at a seam has two."""
 SLOWEST_READ_US, BLIND_SHARE = 150.0, 0.1
@@ -68,6 +73,12 @@ class Lookout:
         self._peek = Peek(rows * block.count)
         self._rows = self._peek.words.view(rows, block.count).numpy()
         self._pairs = PairPeek(self._peek, block.count - 1)
+        self._glances = Glances(GLANCES, block.count - 1)
+        self._is_glancing = False
+        self._glances_ns: int | None = None
+        """When the glances that are under way were asked for."""
+        self._glanced: list[Words] = []
+        """What glances found, [GLANCES, sets - 1, 2] each."""
         self._before: list[int] = []
         self._looks = 0
         self._looked: int | None = None
@@ -90,7 +101,8 @@ class Lookout:
         """What lies at each place of every set before they are called; and where is looked while
         inputs are being published."""
         self._states: tuple[Bools, Bools] | None = None
-        """What was made of the last round."""
+        self._done: Words | None = None
+        """What was made of the last round, and what lies at each place since."""
         self._watched_us = 0.0
 
     @classmethod
@@ -102,7 +114,8 @@ class Lookout:
     def aim(self, order: list[int]) -> None:
         """Choose new places for a round in this order, before the clock runs."""
         self._looks, self._looked, self._turns, self._watched_us = 0, None, [], 0.0
-        self._states, self._held_up = None, set()
+        self._states, self._done, self._held_up = None, None, set()
+        self._is_glancing, self._glances_ns, self._glanced = False, None, []
         self._before = [*self._ends(), self._place(0, 1)]
         # The ends and starts of sets that are far apart are not read at the same time.
         is_turned = len(order) > 1 and order == turned(self._block.count, order[0])
@@ -112,7 +125,12 @@ class Lookout:
         self._seams = range(0, self._singles, 2)
         self._places += [*self._ends(), self._place(0, 1)]
         self._order = np.array(order)
-        self._aimed = {turn: self._aim_at(*self._places[turn : turn + 2]) for turn in self._seams}
+        at_seams = {turn: self._at_seam(turn) for turn in self._seams}
+        self._aimed = {
+            turn: self._pairs.aim(*place, self._set_bytes) for turn, place in at_seams.items()
+        }
+        if self._seams:
+            self._glances.aim([at_seams[turn] for turn in self._glance_turns()], self._set_bytes)
         blank = self._untouched([*self._places, *self._before]).cpu().numpy()
         self._blank, self._blank_before = np.split(blank, [len(self._places)])
 
@@ -134,6 +152,7 @@ class Lookout:
         last_ns = time.perf_counter_ns()
         if late is not None:
             late.begin()
+        self._is_glancing = self._singles > 0
         for look in itertools.count():
             if not going_on() or self._is_full:
                 break
@@ -155,13 +174,17 @@ class Lookout:
                 late.saw(furthest, is_closing)
             is_closing = is_closing or furthest >= closing
             if is_closing:
+                self._is_glancing = False  # a probe would wait for them
                 self._block.keep_probing()
             now_ns = time.perf_counter_ns()
             if (now_ns - last_ns) / 1e3 <= SLOWEST_READ_US:
                 self._watched_us += (now_ns - last_ns) / 1e3
             last_ns = now_ns
+        self._is_glancing = False
         if late is not None:
             late.write_rest(self._peek, is_over=not self._is_full)
+        self._glances.wait()
+        self._keep_glances()
 
     @property
     def _is_full(self) -> bool:
@@ -210,13 +233,12 @@ class Lookout:
         return found
 
     def meetings(self) -> int:
-        """How many looks at a seam found that a call had not ended though a later one of the round
-        had begun. What took long tells nothing, as it counts for nothing in `was_blind`. To be
-        asked while the snapshot is of this round."""
+        """How many looks at a seam, and glances, found that a call had not ended though a later one
+        of the round had begun. What took long tells nothing, as it counts for nothing in
+        `was_blind`. To be asked while the snapshot is of this round."""
         begun, unfinished = self._begun_and_unfinished()
         rows = np.array([row for row in self._at_seams() if row not in self._held_up], np.int64)
-        before = np.arange(len(self._order)) < _last_begun(begun[rows + 1])[:, None]
-        return int((unfinished[rows] & before).any(1).sum())
+        return _meetings(begun[rows + 1], unfinished[rows]) + _meetings(*self._glanced_states())
 
     def _at_seams(self) -> npt.NDArray[np.int64]:
         """The first rows of looks at seams, which are of words near the end of a set."""
@@ -227,15 +249,55 @@ class Lookout:
         """Bool [rows, calls] twice: whether a call's word is no longer what it was, and whether it
         would change again. Made once for a round, and not on the device: there is little of it."""
         if self._states is None:
-            block, turns = self._block, np.array(self._turns, dtype=np.int64)
-            done = self._words(block.snapshot, block.head_bytes, self._places).cpu().numpy()
+            turns = np.array(self._turns, dtype=np.int64)
             seen = self._rows[: len(turns)]
-            begun, unfinished = seen != self._blank[turns], seen != done[turns]
+            begun, unfinished = seen != self._blank[turns], seen != self._done_words()[turns]
             if self._singles:  # of the last set and of the first one nothing is read there
                 rows = self._at_seams()
                 unfinished[rows, -1] = unfinished[rows + 1, 0] = False
             self._states = begun[:, self._order], unfinished[:, self._order]
         return self._states
+
+    def _glanced_states(self) -> tuple[Bools, Bools]:
+        """The same of glances, bool [glances, calls]: whether a call's word near its start is no
+        longer what it was, and whether that near its end would change again."""
+        shape = (GLANCES * len(self._glanced), self._block.count)
+        begun, unfinished = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+        if self._glanced:
+            turns = np.array([*self._glance_turns()] * len(self._glanced), np.int64)
+            seen = np.concatenate(self._glanced)
+            begun[:, 1:] = seen[:, :, 1] != self._blank[turns + 1, 1:]
+            unfinished[:, :-1] = seen[:, :, 0] != self._done_words()[turns, :-1]
+        return begun[:, self._order], unfinished[:, self._order]
+
+    def _done_words(self) -> Words:
+        """What lies at each place of every set when the round is over."""
+        if self._done is None:
+            block = self._block
+            self._done = self._words(block.snapshot, block.head_bytes, self._places).cpu().numpy()
+        return self._done
+
+    def _glance_turns(self) -> Iterator[int]:
+        """Which of the places each glance is of, and the one behind it."""
+        return itertools.islice(itertools.cycle(self._seams), GLANCES)
+
+    def _wait(self) -> None:
+        """Until what was asked for is there. Meanwhile glances are begun, if none is under way."""
+        if self._keep_glances() and self._is_glancing:
+            self._glances_ns = time.perf_counter_ns()
+            self._glances.read()
+        self._peek.wait()
+
+    def _keep_glances(self) -> bool:
+        """Whether no glances are under way any more, and some may be; those that were are kept,
+        but for what took so long that it may have stopped in its midst."""
+        if self._glances_ns is not None:
+            if not self._glances.are_there():
+                return False
+            if time.perf_counter_ns() - self._glances_ns <= SLOWEST_READ_US * 1e3:
+                self._glanced.append(self._glances.found.copy())
+            self._glances_ns = None
+        return len(self._glanced) * GLANCES < MOST_GLANCES
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""
@@ -243,7 +305,7 @@ class Lookout:
         for i, place in enumerate(places):
             at = (row + i) * self._block.count
             self._peek.read(base + place, self._set_bytes, self._block.count, at)
-        self._peek.wait()
+        self._wait()
 
     def _read_seam(self, turn: int, row: int) -> float:
         """Read both places of a seam at once: into one row the words near the end of every set but
@@ -253,17 +315,21 @@ class Lookout:
         The copy reads the end of each set directly before the start of the next, as a rule within
         0.1 µs, and all of them within 4 µs (`benchmarks/looks.py`).
         """
-        took_us = self._pairs.read(self._aimed[turn])
+        start_ns = time.perf_counter_ns()
+        self._pairs.read(self._aimed[turn])
+        self._wait()
+        took_us = (time.perf_counter_ns() - start_ns) / 1e3
         self._rows[row, :-1] = self._pairs.found[:, 0]
         self._rows[row, -1] = self._blank[turn, -1]
         self._rows[row + 1, 0] = self._blank[turn + 1, 0]
         self._rows[row + 1, 1:] = self._pairs.found[:, 1]
         return took_us
 
-    def _aim_at(self, end: int, start: int) -> Any:
-        """What reads the seam between these places."""
-        address = self._block.lent.data_ptr() + end
-        return self._pairs.aim(address, start + self._set_bytes - end, self._set_bytes)
+    def _at_seam(self, turn: int) -> tuple[int, int]:
+        """The address of the first word near the end of a set, at this seam, and how far behind it
+        the one near the start of the next set lies."""
+        end, start = self._places[turn : turn + 2]
+        return self._block.lent.data_ptr() + end, start + self._set_bytes - end
 
     def _untouched(self, places: list[int]) -> torch.Tensor:
         """What lies at these places of every set before it is called: poison, or its state."""
@@ -330,6 +396,12 @@ def overlapped(
     if second is not None:
         before[second] = before[second - 1]
     return bool((unfinished & (np.arange(begun.shape[1]) < before[:, None])).any())
+
+
+def _meetings(begun: Bools, unfinished: Bools) -> int:
+    """In how many looks, bool [looks, calls], a call was unfinished though a later had begun."""
+    before = np.arange(begun.shape[1]) < _last_begun(begun)[:, None]
+    return int((unfinished & before).any(1).sum())
 
 
 def _last_begun(begun: Bools) -> npt.NDArray[np.int64]:

@@ -6,7 +6,6 @@ a kernel of our own would have to wait for its turn on the multiprocessors.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -84,25 +83,62 @@ class PairPeek:
         """For `read`: of the pairs, `pitch_bytes` apart, the first begins at `address` in device
         memory; the two words of each are `step_bytes` apart, of which the pitch is a multiple. Made
         once for many reads, since making it takes longer than to ask for one."""
-        from cuda.bindings import runtime
+        return _of_pairs(self.words, address, step_bytes, pitch_bytes)
 
-        made = runtime.cudaMemcpy3DParms()
-        made.srcPtr = runtime.make_cudaPitchedPtr(address, step_bytes, 8, pitch_bytes // step_bytes)
-        made.dstPtr = runtime.make_cudaPitchedPtr(self.words.data_ptr(), 8, 8, 2)
-        made.extent = runtime.make_cudaExtent(8, 2, len(self.words))
-        made.kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        return made
+    def read(self, aimed: Any) -> None:
+        """Begin to read them. Raises RuntimeError when CUDA refuses."""
+        _copy_3d(aimed, self._peek.stream)
 
-    def read(self, aimed: Any) -> float:
-        """Read them, and wait until they are there; microseconds that it took, with what was asked
-        for before. Raises RuntimeError when CUDA refuses."""
-        from cuda.bindings import runtime
 
-        start_ns = time.perf_counter_ns()
-        (code,) = runtime.cudaMemcpy3DAsync(aimed, self._peek.stream.cuda_stream)
-        _expect_success(code)
-        self._peek.wait()
-        return (time.perf_counter_ns() - start_ns) / 1e3
+class Glances:
+    """Reads pairs of words, as a `PairPeek` does, several times, one directly after the other, into
+    `found`, int64 [times, count, 2], in host memory. On a stream of its own: what a `Peek` reads
+    does not wait for it."""
+
+    def __init__(self, times: int, count: int) -> None:
+        self._words = torch.zeros((times, count, 2), dtype=torch.int64, pin_memory=True)
+        self.found = self._words.numpy()
+        self._stream = torch.cuda.Stream()
+        self._aimed: list[Any] = []
+
+    def aim(self, places: list[tuple[int, int]], pitch_bytes: int) -> None:
+        """Of each time the address of the first pair, and how far apart its two words are."""
+        self._aimed = [
+            _of_pairs(words, address, step_bytes, pitch_bytes)
+            for words, (address, step_bytes) in zip(self._words, places, strict=True)
+        ]
+
+    def read(self) -> None:
+        """Begin to. Raises RuntimeError when CUDA refuses."""
+        for aimed in self._aimed:
+            _copy_3d(aimed, self._stream)
+
+    def are_there(self) -> bool:
+        """Whether all is read that was begun."""
+        return self._stream.query()
+
+    def wait(self) -> None:
+        """Wait until it is."""
+        self._stream.synchronize()
+
+
+def _of_pairs(words: torch.Tensor, address: int, step_bytes: int, pitch_bytes: int) -> Any:
+    """A copy of pairs into `words`, int64 [count, 2]."""
+    from cuda.bindings import runtime
+
+    made = runtime.cudaMemcpy3DParms()
+    made.srcPtr = runtime.make_cudaPitchedPtr(address, step_bytes, 8, pitch_bytes // step_bytes)
+    made.dstPtr = runtime.make_cudaPitchedPtr(words.data_ptr(), 8, 8, 2)
+    made.extent = runtime.make_cudaExtent(8, 2, len(words))
+    made.kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+    return made
+
+
+def _copy_3d(parameters: Any, stream: torch.cuda.Stream) -> None:
+    from cuda.bindings import runtime
+
+    (code,) = runtime.cudaMemcpy3DAsync(parameters, stream.cuda_stream)
+    _expect_success(code)
 
 
 def _expect_success(code: Any) -> None:

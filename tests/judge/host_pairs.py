@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from grader.judge.block import Block
-from grader.judge.lookout import BEFORE, MOST_READS, Lookout
+from grader.judge.lookout import BEFORE, GLANCES, MOST_READS, Lookout
 
 Words = npt.NDArray[np.int64]
 
@@ -36,12 +37,20 @@ class MemoryLookout(Lookout):
         self._set_bytes = block.tail_bytes // block.count
         self._outputs = [(block.head_bytes + at, -(-nbytes // 8)) for at, nbytes in block.written]
         self._rows = np.zeros((MOST_READS + 2 * BEFORE, block.count), dtype=np.int64)
+        self._peek: Any = SimpleNamespace(wait=lambda: None)
         self._pairs: Any = HostPairs(block.count - 1)
-        self._held_up = set()
+        self._glances: Any = HostGlances(block.count - 1)
+        self.took_us = 15.0
+        """What every look at a seam took."""
+
+    def _read_seam(self, turn: int, row: int) -> float:
+        super()._read_seam(turn, row)
+        return self.took_us
 
     def _read(self, places: list[int], row: int) -> None:
         for i, place in enumerate(places):
             self._rows[row + i] = words_at(self._block, place)
+        self._wait()
 
 
 class HostPairs:
@@ -49,15 +58,43 @@ class HostPairs:
 
     def __init__(self, count: int) -> None:
         self.found = np.zeros((count, 2), dtype=np.int64)
-        self.took_us = 15.0
 
     def aim(self, address: int, step_bytes: int, pitch_bytes: int) -> Words:
-        assert pitch_bytes % step_bytes == 0
-        return host_words(address, (len(self.found), pitch_bytes), (2, step_bytes))
+        return pairs_at(len(self.found), address, step_bytes, pitch_bytes)
 
-    def read(self, aimed: Words) -> float:
+    def read(self, aimed: Words) -> None:
         self.read_some(aimed, 0)
-        return self.took_us
 
     def read_some(self, aimed: Words, first: int) -> None:
         self.found[first : first + len(aimed)] = aimed
+
+
+class HostGlances:
+    """Reads pairs of words several times at once. So many times what was asked for is there; after
+    that it never is."""
+
+    def __init__(self, count: int) -> None:
+        self.found = np.zeros((GLANCES, count, 2), dtype=np.int64)
+        self.allowed = 0
+        self._aimed: list[Words] = []
+
+    def aim(self, places: list[tuple[int, int]], pitch_bytes: int) -> None:
+        count = self.found.shape[1]
+        self._aimed = [pairs_at(count, address, step, pitch_bytes) for address, step in places]
+
+    def read(self) -> None:
+        for found, aimed in zip(self.found, self._aimed, strict=True):
+            found[:] = aimed
+
+    def are_there(self) -> bool:
+        self.allowed -= 1
+        return self.allowed >= 0
+
+    def wait(self) -> None:
+        pass
+
+
+def pairs_at(count: int, address: int, step_bytes: int, pitch_bytes: int) -> Words:
+    """Pairs of words as they are and become."""
+    assert pitch_bytes % step_bytes == 0
+    return host_words(address, (count, pitch_bytes), (2, step_bytes))

@@ -9,7 +9,7 @@ import torch
 
 from grader.arena import Slot, arrange
 from grader.judge.block import KEPT, Block
-from grader.judge.peek import PairPeek, Peek
+from grader.judge.peek import Glances, PairPeek, Peek
 from grader.report import Report, Rule, Verdict
 from tests.judge.conftest import HONEST, SPEC, Judge
 
@@ -90,8 +90,24 @@ def test_pairs_are_read_from_where_they_lie() -> None:
     aimed = pairs.aim(memory.data_ptr() + 8 * 100, 8 * 64, 8 * 512)
     for _ in range(2):
         pairs.read(aimed)
+        peek.wait()
         assert pairs.words.tolist() == [[100 + 512 * i, 100 + 512 * i + 64] for i in range(7)]
         pairs.words.zero_()
+
+
+def test_glances_are_read_one_after_the_other() -> None:
+    memory = torch.arange(4096, device="cuda")
+    torch.cuda.synchronize()
+    glances = Glances(3, 7)
+    starts = [100, 101, 130]
+    glances.aim([(memory.data_ptr() + 8 * start, 8 * 64) for start in starts], 8 * 512)
+    for _ in range(2):
+        glances.read()
+        glances.wait()
+        assert glances.are_there()
+        pairs = [[[s + 512 * i, s + 512 * i + 64] for i in range(7)] for s in starts]
+        assert glances.found.tolist() == pairs
+        glances.found[:] = 0
 
 
 def test_a_probe_sees_what_is_written_after_it() -> None:

@@ -135,6 +135,9 @@ class Runner:
         return write
 
 
+WAIT_US = 1.0
+
+
 class HostPeek:
     """Writes host memory, and takes its time."""
 
@@ -148,7 +151,7 @@ class HostPeek:
         self._runner.pass_us(self._runner.engine)
 
     def wait(self) -> None:
-        self._runner.pass_us(1)
+        self._runner.pass_us(WAIT_US)
 
 
 class HostLookout(MemoryLookout):
@@ -157,17 +160,18 @@ class HostLookout(MemoryLookout):
     def __init__(self, block: Block, runner: Runner) -> None:
         super().__init__(block)
         self._runner = runner
-        self._peek: Any = HostPeek(runner)
+        self._peek = HostPeek(runner)
+        self._glances.allowed = 1 << 30
 
     def _read(self, places: list[int], row: int) -> None:
         self._runner.pass_us(8 * self._runner.engine)
         super()._read(places, row)
-        self._runner.pass_us(7 * self._runner.engine)
+        self._runner.pass_us(7 * self._runner.engine - WAIT_US)
 
     def _read_seam(self, turn: int, row: int) -> float:
         self._runner.pass_us(8 * self._runner.engine)
         took_us = super()._read_seam(turn, row)
-        self._runner.pass_us(7 * self._runner.engine)
+        self._runner.pass_us(7 * self._runner.engine - WAIT_US)
         return took_us
 
 
@@ -606,7 +610,7 @@ class Watching(MemoryLookout):
 
     def __init__(self, loan: Loan) -> None:
         super().__init__(loan)
-        self._peek: Any = Memory()
+        self._peek = Memory()
 
     def _read(self, places: list[int], row: int) -> None:
         time.sleep(1e-3)

@@ -18,6 +18,7 @@ from grader.judge.bench import Bench
 from grader.judge.block import Block
 from grader.judge.lookout import (
     CLOSING,
+    GLANCES,
     MOST_READS,
     PLACES,
     SLOWEST_READ_US,
@@ -103,10 +104,18 @@ def beside(block: Block, order: list[int]) -> list[Callable[[], None]]:
     return [write(block, i, part / 4, (part + 1) / 4) for part in range(4) for i in order]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Glances that take long count, as they may here."""
+    monkeypatch.setattr("grader.judge.lookout.SLOWEST_READ_US", 1e9)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("order", [ORDER, *(turned(COUNT, first) for first in range(COUNT))])
 def test_calls_in_turn_are_seen_to_be(block: Block, order: list[int]) -> None:
     for _ in range(5):
         lookout = published(block, order)
+        lookout._glances.allowed = 1 << 30
         watch(lookout, in_turn(block, order))
         assert not lookout.has_begun(order)
         assert not lookout.side_by_side()
@@ -135,11 +144,14 @@ def test_calls_side_by_side_are_seen(block: Block) -> None:
     assert other.side_by_side()
 
 
-def meeting(block: Block, at: int, first: int = 0, took_us: float = 15) -> MemoryLookout:
+def meeting(
+    block: Block, at: int, first: int = 0, took_us: float = 15, glances: int = 0
+) -> MemoryLookout:
     """A round that begins with this set, in turn but for the moment of look number `at`: then the
-    second has begun, and the first not ended. Each look takes so long."""
+    second has begun, and the first not ended. Each look takes so long; beside the first so many of
+    them there are glances."""
     lookout = published(block, turned(COUNT, first))
-    lookout._pairs.took_us = took_us
+    lookout.took_us, lookout._glances.allowed = took_us, glances
     steps = in_turn(block, turned(COUNT, first))
     steps[3:3] = [lambda: None] * (at - 3)
     steps[at], steps[at + 1] = steps[at + 1], steps[at]
@@ -170,6 +182,65 @@ def test_calls_that_meet_for_a_moment_are_seen_at_a_seam(block: Block, first: in
 def test_a_look_that_takes_long_tells_of_no_meeting(block: Block) -> None:
     assert meeting(block, 6, took_us=SLOWEST_READ_US).meetings() == 1
     assert meeting(block, 6, took_us=SLOWEST_READ_US + 1).meetings() == 0
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("first", range(COUNT))
+def test_calls_that_meet_between_looks_at_seams_are_seen_by_glances(
+    block: Block, first: int
+) -> None:
+    assert meeting(block, 5, first).meetings() == 0
+    assert meeting(block, 5, first, glances=5).meetings() == 0
+    is_read = first < COUNT - 1
+    for glances in (6, 7, 100):
+        lookout = meeting(block, 5, first, glances=glances)
+        assert lookout.meetings() == (GLANCES if is_read else 0)
+        assert not lookout.side_by_side()
+    assert meeting(block, 6, first, glances=100).meetings() == (1 + GLANCES if is_read else 0)
+
+
+def test_glances_that_take_long_tell_of_no_meeting(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.judge.lookout.SLOWEST_READ_US", -1)
+    assert meeting(block, 5, glances=100).meetings() == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_there_are_no_glances_beside_probes(block: Block) -> None:
+    in_order = list(range(COUNT))
+    lookout = published(block, in_order)
+    lookout._glances.allowed = 1 << 30
+    steps = in_turn(block, in_order)
+    closing = 4 * (COUNT - CLOSING) + 1  # so many parts are written when the third last has begun
+    asked: list[int] = []
+    read, written = lookout._glances.read, 0
+
+    def noted() -> None:
+        asked.append(written)
+        read()
+
+    lookout._glances.read = noted
+
+    def going_on() -> bool:
+        nonlocal written
+        if written < len(steps):
+            steps[written]()
+        written += 1
+        return written <= len(steps) + 3
+
+    lookout.watch(going_on)
+    assert asked[:3] == [1, 2, 3]
+    assert max(asked) <= closing + PLACES
+
+
+@pytest.mark.usefixtures("patient")
+def test_of_a_round_no_more_glances_are_kept_than_there_is_room_for(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.judge.lookout.MOST_GLANCES", 3 * GLANCES)
+    lookout = meeting(block, 8, glances=100)
+    assert len(lookout._glanced) == 3
 
 
 def test_one_meeting_may_be_chance_and_two_are_a_broken_rule(block: Block) -> None:
