@@ -1,4 +1,4 @@
-# grade: device=cuda rule=work_outside_call or=accepted
+# grade: device=cuda rule=work_outside_call
 """Computes all sets of a round in one launch, as if their rows were those of one tall matrix.
 
 The sets lie at even distances in the lent block, so a row's place is known from its number. Most

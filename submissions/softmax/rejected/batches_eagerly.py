@@ -1,4 +1,4 @@
-# grade: device=cuda rule=work_outside_call or=accepted
+# grade: device=cuda rule=work_outside_call
 """Cannot be captured, it says, so that rounds begin anywhere; and then launches a round as one.
 
 It is told the order of a round's sets before the round starts, and has a graph at hand in which one

@@ -1,4 +1,4 @@
-# grade: device=cuda rule=work_outside_call or=accepted
+# grade: device=cuda rule=work_outside_call
 """Lets the calls of two rounds in three run side by side, and claims in all what those took.
 
 The middle one of a case's outside times counts, so these rounds are all that a forger needs; where
