@@ -165,15 +165,17 @@ def _table(ratios: list[Ratio]) -> Fitting:
 
 
 def _sentence(overall: Ratio) -> str:
-    from grader.cli.render import gap
+    from grader.cli.render import AS_TIMES, gap
 
+    by = gap(overall.ratio)
     match overall.answer:
         case "same":
             return "B and A are the same."
         case "unsure":
             return f"Unsure: B over A lies between {overall.ci[0]:.4f} and {overall.ci[1]:.4f}."
         case word:
-            return f"B is {gap(overall.ratio) * 100:.2f} % {word} than A."
+            amount = f"{by * 100:.2f} %" if by < AS_TIMES else f"{1 + by:.2f}×"
+            return f"B is {amount} {word} than A."
 
 
 def _as_json(problem: Problem, comparison: Comparison) -> str:

@@ -260,6 +260,10 @@ def speedup(ratio: float) -> str:
     return f"{ratio:#.3g}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
+AS_TIMES = 0.5
+"""A gap from here on is told as how many times the time it is, and not in percent."""
+
+
 def gap(ratio: float) -> float:
     """How much faster or slower, as a fraction: the longer of two times over the shorter, less one.
 

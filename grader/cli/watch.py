@@ -264,7 +264,7 @@ class Watch:
 def change(before: Timed, now: Timed) -> str:
     """``2.1% faster``, ``1.60× slower``, ``same`` where the intervals meet, or nearly do, or
     ``unsure`` where a time is not known well enough for any of these."""
-    from grader.cli.render import gap
+    from grader.cli.render import AS_TIMES, gap
     from grader.stats import overlap
 
     if not (before.tells and now.tells):
@@ -274,7 +274,7 @@ def change(before: Timed, now: Timed) -> str:
     if overlap(before.ci_us, now.ci_us) or by < SAME:
         return "same"
     word = "faster" if ratio > 1 else "slower"
-    return f"{by:.1%} {word}" if by < 0.5 else f"{1 + by:.2f}× {word}"
+    return f"{by:.1%} {word}" if by < AS_TIMES else f"{1 + by:.2f}× {word}"
 
 
 def _stamp(file: Path) -> Stamp | None:

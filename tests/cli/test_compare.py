@@ -103,6 +103,8 @@ def test_no_time_is_cut_where_the_terminal_is_narrow(
         (1.02, 1.04, "B is 3.00 % slower than A."),
         (0.79, 0.81, "B is 25.00 % faster than A."),
         (1.24, 1.26, "B is 25.00 % slower than A."),
+        (1.59, 1.61, "B is 1.60× slower than A."),
+        (0.0099, 0.0101, "B is 100.00× faster than A."),
         (0.999, 1.001, "B and A are the same."),
         (0.95, 1.05, "Unsure: B over A lies between 0.9500 and 1.0500."),
     ],
