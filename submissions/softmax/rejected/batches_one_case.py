@@ -2,9 +2,9 @@
 """Computes all sets of a round as if their rows were those of one tall matrix, of one benchmark
 only, in two rounds of three, and claims in all of them what that takes.
 
-So calls have no ends and no beginnings of their own. The judge sees now and then that one set ends
-while the next is being written, but who does it seldom is seen seldom: he needs more than half of
-the rounds, since the middle one of the outside times counts.
+So calls have no ends and no beginnings of their own. That one set ends while the next is being
+written, looks at seams saw in half of its tries; with the glances between them it is seen. More
+than half of the rounds have to be such, since the middle one of the outside times counts.
 """
 
 import torch
