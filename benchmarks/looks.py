@@ -132,7 +132,8 @@ def main(tries: int) -> None:
 
     def beside() -> None:
         peek.read(base, SET_BYTES, SETS, 0)
-        glances.read()
+        if glances.are_there():
+            glances.read()
         peek.wait()
 
     starts = [base + i * SET_BYTES for i in range(SETS)]

@@ -56,10 +56,10 @@ HELD_UP_US = 1000.0
 """Inputs that come later by more are held up. A graph with branches has them on hardware queues of
 their own, and where those wait at the gate, each takes its slice of time from the judge: 1.9 ms."""
 MEETINGS = 2
-"""So many looks at a seam must tell of calls that overlap, of all rounds of a submission. A round
-of honest calls has none: both words are read at once, and from a call's end to the next one's first
-output it takes some microseconds. One alone could still be a copy that was held up in its midst,
-though not for long."""
+"""So many looks at a seam, or bursts of glances, must tell of calls that overlap, of all rounds of
+a submission; those under way at the same time count once. A round of honest calls has none: both
+words are read at once, and from a call's end to the next one's first output it takes some
+microseconds. One alone could still be a copy that was held up in its midst, though not for long."""
 UNEXPLAINED = 8
 """So many sets of a grading, and more than half of those that were wrong with inputs too late to
 tell of, must be wrong by more than that explains: who leaves them undone has them all so. Of
@@ -112,7 +112,7 @@ class Bench:
         self._is_sudden = False
         """Whether the last round was much faster than that was, or nothing was known of that."""
         self.meetings = 0
-        """How many looks at a seam told of calls that overlap."""
+        """How often looks at a seam, and glances, told of calls that overlap."""
         self._was_blind = False
         """Whether too much of the last round passed without a look."""
         self._index = 0
@@ -288,6 +288,8 @@ class Bench:
         meetings = lookout.meetings()
         self.meetings += meetings
         self.grading.meetings += meetings
+        self.grading.bursts += lookout.kept_bursts
+        self.grading.lost_bursts += lookout.lost_bursts
         if self.grading.meetings >= MEETINGS:
             raise self._broken("a call began before the one before it had ended")
 

@@ -184,6 +184,9 @@ def _examine(
             _cases(partial(benchmark, grading), cases, "benchmark", progress, record)
             if grading.ranks:
                 record.environment["overlaps_seen"] = grading.meetings
+                record.environment["glances"] = (
+                    f"{grading.bursts} bursts, {grading.lost_bursts} lost"
+                )
     except (RuntimeError, ProblemError) as error:
         # A driver or an allocator that has no memory left for us, or for the problem's own code.
         is_memory = isinstance(error, RuntimeError) or isinstance(error.__cause__, RuntimeError)

@@ -100,7 +100,9 @@ class Grading:
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
         self.meetings = 0
-        """How many looks told of calls that overlap for a moment."""
+        """How often looks told of calls that overlap for a moment."""
+        self.bursts = self.lost_bursts = 0
+        """How many bursts of glances count, and how many took too long to tell anything."""
         self.explained: list[bool] = []
         """Of each set with inputs too late to tell of, whose outputs were wrong: whether those
         explain it."""

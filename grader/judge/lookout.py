@@ -8,8 +8,8 @@ nobody could know. Calls that run in turn leave a later set untouched until an e
 Looks are 20 to 60 µs apart, and calls that share a launch overlap for a few microseconds only; so
 every other look is at a seam: a word near the end of every set, and at the same time one near the
 start of the next. For that each call's set lies behind the one before it, but for one place where
-calls go on with the first set. And while a look is waited for, there are some glances at seams,
-directly after one another. Towards the end of the round the block is probed between the looks.
+calls go on with the first set. And while a look is waited for, there is a burst of glances at
+seams, directly after one another. Towards the end of the round the block is probed between looks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,28 @@ before the end in which none is begun."""
 CLOSING = 3
 """The block is probed from when the last call but so many, this one included, has begun: a call may
 write all its outputs at its end."""
-GLANCES, MOST_GLANCES = 4, 4096
-"""So many are asked for while a look is waited for, which takes 3 µs each, and so many are kept of
-a round. They follow each other by 3 µs, and are no part of the order that looks are in."""
+GLANCES, MOST_BURSTS = 4, 4096
+"""A burst has so many; asking takes 3 µs each, and they follow each other by as much. So many
+bursts are kept of a round. They are no part of the order that looks are in. There are none once the
+third last call has begun, since probes would wait for them."""
 MOST_READS = 8192
 """Rows of words that are kept of a round; a look at a seam has two."""
 SLOWEST_READ_US, BLIND_SHARE = 150.0, 0.1
 """A read takes some 15 µs, and with a probe up to 60. Of a round no more than this share, and once
 so long, may pass without one: where calls overlap only meanwhile, they win 1.6 % of the shortest
 rounds and half a percent of long ones, by the most that overlapping ever won."""
+
+
+@dataclass(frozen=True, eq=False)
+class Burst:
+    """Glances at seams that were asked for at once."""
+
+    asked: int
+    """The row of the look that they were asked for beside."""
+    over: int
+    """That of the look beside which they were found to be there."""
+    found: Words
+    """int64 [GLANCES, sets - 1, 2]: of each seam the word near the end and that near the start."""
 
 
 class Lookout:
@@ -75,10 +89,12 @@ class Lookout:
         self._pairs = PairPeek(self._peek, block.count - 1)
         self._glances = Glances(GLANCES, block.count - 1)
         self._is_glancing = False
-        self._glances_ns: int | None = None
-        """When the glances that are under way were asked for."""
-        self._glanced: list[Words] = []
-        """What glances found, [GLANCES, sets - 1, 2] each."""
+        self._asked: tuple[int, int] | None = None
+        """Of the burst that is under way, the row of the look that it was asked for beside, and
+        when, nanoseconds."""
+        self._bursts: list[Burst] = []
+        self.lost_bursts = 0
+        """How many of the last round took too long."""
         self._before: list[int] = []
         self._looks = 0
         self._looked: int | None = None
@@ -95,7 +111,8 @@ class Lookout:
         self._turns: list[int] = []
         """Which of the places each row is of."""
         self._held_up: set[int] = set()
-        """Rows of looks at seams whose copy took so long that it may have stopped in its midst."""
+        """Rows of looks at seams which took so long, with asking for the burst beside, that the
+        copy may have stopped in its midst."""
         self._order = np.empty(0, dtype=np.int64)
         self._blank = self._blank_before = np.empty((0, 0), dtype=np.int64)
         """What lies at each place of every set before they are called; and where is looked while
@@ -115,7 +132,7 @@ class Lookout:
         """Choose new places for a round in this order, before the clock runs."""
         self._looks, self._looked, self._turns, self._watched_us = 0, None, [], 0.0
         self._states, self._done, self._held_up = None, None, set()
-        self._is_glancing, self._glances_ns, self._glanced = False, None, []
+        self._asked, self._bursts, self.lost_bursts = None, [], 0
         self._before = [*self._ends(), self._place(0, 1)]
         # The ends and starts of sets that are far apart are not read at the same time.
         is_turned = len(order) > 1 and order == turned(self._block.count, order[0])
@@ -184,7 +201,12 @@ class Lookout:
         if late is not None:
             late.write_rest(self._peek, is_over=not self._is_full)
         self._glances.wait()
-        self._keep_glances()
+        self._take_burst()
+
+    @property
+    def kept_bursts(self) -> int:
+        """How many bursts of glances count of the last round."""
+        return len(self._bursts)
 
     @property
     def _is_full(self) -> bool:
@@ -233,12 +255,22 @@ class Lookout:
         return found
 
     def meetings(self) -> int:
-        """How many looks at a seam, and glances, found that a call had not ended though a later one
-        of the round had begun. What took long tells nothing, as it counts for nothing in
-        `was_blind`. To be asked while the snapshot is of this round."""
+        """How often looks at a seam, or bursts of glances, found that a call had not ended though
+        a later one of the round had begun. What was under way at the same time, and so may have
+        been held up by one and the same, counts once; what took long tells nothing. To be asked
+        while the snapshot is of this round."""
         begun, unfinished = self._begun_and_unfinished()
         rows = np.array([row for row in self._at_seams() if row not in self._held_up], np.int64)
-        return _meetings(begun[rows + 1], unfinished[rows]) + _meetings(*self._glanced_states())
+        told = rows[_tells(begun[rows + 1], unfinished[rows])]
+        glances_tell = _tells(*self._glanced_states()).reshape(-1, GLANCES)
+        # A look is asked for, then a burst is found to be over, then the next one is asked for.
+        spans = [(2 * row, 2 * row + 1) for row in told.tolist()]
+        spans += [
+            (2 * burst.asked + 1, 2 * burst.over)
+            for burst, tell in zip(self._bursts, glances_tell, strict=True)
+            if tell.any()
+        ]
+        return _apart(spans)
 
     def _at_seams(self) -> npt.NDArray[np.int64]:
         """The first rows of looks at seams, which are of words near the end of a set."""
@@ -261,11 +293,11 @@ class Lookout:
     def _glanced_states(self) -> tuple[Bools, Bools]:
         """The same of glances, bool [glances, calls]: whether a call's word near its start is no
         longer what it was, and whether that near its end would change again."""
-        shape = (GLANCES * len(self._glanced), self._block.count)
+        shape = (GLANCES * len(self._bursts), self._block.count)
         begun, unfinished = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
-        if self._glanced:
-            turns = np.array([*self._glance_turns()] * len(self._glanced), np.int64)
-            seen = np.concatenate(self._glanced)
+        if self._bursts:
+            turns = np.array([*self._glance_turns()] * len(self._bursts), np.int64)
+            seen = np.concatenate([burst.found for burst in self._bursts])
             begun[:, 1:] = seen[:, :, 1] != self._blank[turns + 1, 1:]
             unfinished[:, :-1] = seen[:, :, 0] != self._done_words()[turns, :-1]
         return begun[:, self._order], unfinished[:, self._order]
@@ -282,22 +314,24 @@ class Lookout:
         return itertools.islice(itertools.cycle(self._seams), GLANCES)
 
     def _wait(self) -> None:
-        """Until what was asked for is there. Meanwhile glances are begun, if none is under way."""
-        if self._keep_glances() and self._is_glancing:
-            self._glances_ns = time.perf_counter_ns()
+        """Until what was asked for is there. Meanwhile a burst is begun, if none is under way."""
+        self._take_burst()
+        if self._is_glancing and self._asked is None and len(self._bursts) < MOST_BURSTS:
+            self._asked = len(self._turns), time.perf_counter_ns()
             self._glances.read()
         self._peek.wait()
 
-    def _keep_glances(self) -> bool:
-        """Whether no glances are under way any more, and some may be; those that were are kept,
-        but for what took so long that it may have stopped in its midst."""
-        if self._glances_ns is not None:
-            if not self._glances.are_there():
-                return False
-            if time.perf_counter_ns() - self._glances_ns <= SLOWEST_READ_US * 1e3:
-                self._glanced.append(self._glances.found.copy())
-            self._glances_ns = None
-        return len(self._glanced) * GLANCES < MOST_GLANCES
+    def _take_burst(self) -> None:
+        """Keep what is there of a burst, unless it took so long that a copy may have stopped in its
+        midst."""
+        if self._asked is None or not self._glances.are_there():
+            return
+        row, asked_ns = self._asked
+        self._asked = None
+        if time.perf_counter_ns() - asked_ns <= SLOWEST_READ_US * 1e3:
+            self._bursts.append(Burst(row, len(self._turns), self._glances.found.copy()))
+        else:
+            self.lost_bursts += 1
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""
@@ -398,10 +432,21 @@ def overlapped(
     return bool((unfinished & (np.arange(begun.shape[1]) < before[:, None])).any())
 
 
-def _meetings(begun: Bools, unfinished: Bools) -> int:
-    """In how many looks, bool [looks, calls], a call was unfinished though a later had begun."""
+def _tells(begun: Bools, unfinished: Bools) -> Bools:
+    """Of looks, bool [looks, calls], in which of them a call was unfinished though a later one had
+    begun."""
     before = np.arange(begun.shape[1]) < _last_begun(begun)[:, None]
-    return int((unfinished & before).any(1).sum())
+    tells: Bools = np.logical_or.reduce(unfinished & before, axis=1)
+    return tells
+
+
+def _apart(spans: list[tuple[int, int]]) -> int:
+    """How many spans there are, first and last included, if those that overlap are taken as one."""
+    count, end = 0, -1
+    for first, last in sorted(spans):
+        count += first > end
+        end = max(end, last)
+    return count
 
 
 def _last_begun(begun: Bools) -> npt.NDArray[np.int64]:

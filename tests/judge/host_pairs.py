@@ -40,6 +40,7 @@ class MemoryLookout(Lookout):
         self._peek: Any = SimpleNamespace(wait=lambda: None)
         self._pairs: Any = HostPairs(block.count - 1)
         self._glances: Any = HostGlances(block.count - 1)
+        self._is_glancing = False
         self.took_us = 15.0
         """What every look at a seam took."""
 
@@ -70,28 +71,35 @@ class HostPairs:
 
 
 class HostGlances:
-    """Reads pairs of words several times at once. So many times what was asked for is there; after
-    that it never is."""
+    """Reads pairs of words several times at once, and lets them be seen when it was asked for them
+    often enough. After so many times it never does."""
 
     def __init__(self, count: int) -> None:
         self.found = np.zeros((GLANCES, count, 2), dtype=np.int64)
-        self.allowed = 0
+        self.allowed, self.polls = 0, 1
+        self.asked = 0
+        self._left: int | None = None
+        """How often it is to be asked still."""
         self._aimed: list[Words] = []
 
     def aim(self, places: list[tuple[int, int]], pitch_bytes: int) -> None:
-        count = self.found.shape[1]
+        count, self._left = self.found.shape[1], None
         self._aimed = [pairs_at(count, address, step, pitch_bytes) for address, step in places]
 
     def read(self) -> None:
+        assert self._left is None, "what was asked for is still under way"
+        self.asked, self._left = self.asked + 1, self.polls
         for found, aimed in zip(self.found, self._aimed, strict=True):
             found[:] = aimed
 
     def are_there(self) -> bool:
-        self.allowed -= 1
-        return self.allowed >= 0
+        if self._left is not None and self.asked <= self.allowed:
+            self._left = self._left - 1 if self._left > 1 else None
+        return self._left is None
 
     def wait(self) -> None:
-        pass
+        if self.asked <= self.allowed:
+            self._left = None
 
 
 def pairs_at(count: int, address: int, step_bytes: int, pitch_bytes: int) -> Words:

@@ -1059,6 +1059,7 @@ class Paced(Bench):
             device="cuda", ranks=True, problem=problem, session=None, code=None, record=Record()
         )
         self.grading.meetings, self.grading.explained = 0, []
+        self.grading.bursts = self.grading.lost_bursts = 0
         self.case: Any = SimpleNamespace(name="tiny")
         layout = SimpleNamespace(sets=[None] * 4)
         self.loan: Any = SimpleNamespace(device="cpu", layout=layout, fill=lambda *_: None)
@@ -1071,6 +1072,8 @@ class Paced(Bench):
             has_begun=lambda _: False,
             side_by_side=lambda: False,
             meetings=lambda: 0,
+            kept_bursts=3,
+            lost_bursts=1,
         )
         self.late: Any = SimpleNamespace(
             withhold=lambda _, call_us, *__: self.aimed_us.append(call_us),

@@ -18,12 +18,12 @@ from grader.judge.bench import Bench
 from grader.judge.block import Block
 from grader.judge.lookout import (
     CLOSING,
-    GLANCES,
     MOST_READS,
     PLACES,
     SLOWEST_READ_US,
     Bools,
     Lookout,
+    _apart,
     overlapped,
     turned,
 )
@@ -194,16 +194,97 @@ def test_calls_that_meet_between_looks_at_seams_are_seen_by_glances(
     is_read = first < COUNT - 1
     for glances in (6, 7, 100):
         lookout = meeting(block, 5, first, glances=glances)
-        assert lookout.meetings() == (GLANCES if is_read else 0)
+        assert lookout.meetings() == is_read
         assert not lookout.side_by_side()
-    assert meeting(block, 6, first, glances=100).meetings() == (1 + GLANCES if is_read else 0)
 
 
-def test_glances_that_take_long_tell_of_no_meeting(
-    block: Block, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("patient")
+def test_what_is_under_way_at_the_same_time_counts_once(block: Block) -> None:
+    """A look at a seam, and the burst beside it."""
+    lookout = meeting(block, 6, glances=100)
+    assert lookout.meetings() == 1
+    assert meeting(block, 6).meetings() == 1
+    spans = [(burst.asked, burst.over) for burst in lookout._bursts]
+    assert spans[:3] == [(0, 2), (2, 3), (3, 5)]  # each until the next look; at seams two rows
+
+
+def test_only_what_is_apart_is_counted_apart() -> None:
+    assert _apart([]) == 0
+    assert _apart([(4, 5), (0, 1)]) == 2
+    assert _apart([(1, 4), (4, 5), (5, 8)]) == 1
+    assert _apart([(1, 4), (5, 8)]) == 2
+    assert _apart([(1, 9), (2, 3), (4, 5), (10, 11)]) == 2
+
+
+@pytest.mark.usefixtures("patient")
+def test_bursts_one_after_the_other_count_each(block: Block) -> None:
+    """Of three looks while calls meet, two are at seams, and each has a burst beside it."""
+    lookout = published(block, turned(COUNT, 0))
+    lookout._glances.allowed = 100
+    write(block, 0, 0, 1 - 1 / 4)()
+    write(block, 1, 0, 1 / 4)()
+    lookout.watch(iter([True, True, True, False]).__next__)
+    for i in range(COUNT):
+        write(block, i, 3 / 4, 1)()
+    block.probe()
+    block.collect()
+    assert [burst.asked for burst in lookout._bursts] == [0, 2, 3]
+    assert lookout.meetings() == 2  # a look ties the bursts on both its sides together
+    lookout._held_up = {0, 3}
+    assert lookout.meetings() == 3
+
+
+@pytest.mark.parametrize(("took_us", "counts"), [(149, True), (151, False)])
+def test_a_burst_that_takes_long_is_lost(
+    block: Block, monkeypatch: pytest.MonkeyPatch, took_us: int, counts: bool
 ) -> None:
-    monkeypatch.setattr("grader.judge.lookout.SLOWEST_READ_US", -1)
-    assert meeting(block, 5, glances=100).meetings() == 0
+    now_ns = 0
+    monkeypatch.setattr(
+        "grader.judge.lookout.time", SimpleNamespace(perf_counter_ns=lambda: now_ns)
+    )
+    lookout = published(block, list(range(COUNT)))
+    glances = lookout._glances
+    glances.allowed, are_there = 1, glances.are_there
+
+    def later() -> bool:
+        nonlocal now_ns
+        now_ns += took_us * 1000
+        return bool(are_there())
+
+    glances.are_there = later
+    lookout.watch(iter([True, True, False]).__next__)
+    assert (lookout.kept_bursts, lookout.lost_bursts) == (counts, not counts)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("polls", [1, 2, 3])
+def test_a_burst_is_kept_when_it_is_there_and_none_is_asked_for_before(
+    block: Block, polls: int
+) -> None:
+    lookout = published(block, list(range(COUNT)))
+    lookout._glances.allowed, lookout._glances.polls = 1 << 30, polls
+    watch(lookout, in_turn(block, list(range(COUNT))))
+    assert lookout._glances.asked > 2
+    assert lookout.kept_bursts == lookout._glances.asked
+    assert not lookout.meetings()
+
+
+@pytest.mark.usefixtures("patient")
+def test_nothing_of_a_round_is_left_for_the_next(block: Block) -> None:
+    lookout = meeting(block, 5, glances=100)
+    assert lookout.meetings() == 1
+    order = turned(COUNT, 2)
+    block.image.random_()
+    block.ready(order)
+    lookout.aim(order)
+    base = block.lent.data_ptr()
+    for turn, words in zip(lookout._glance_turns(), lookout._glances._aimed, strict=True):
+        assert words.ctypes.data == base + lookout._places[turn]
+    assert len(set(lookout._glance_turns())) == len(lookout._seams) > 1
+    block.publish(order)
+    watch(lookout, in_turn(block, order))
+    assert not lookout.meetings()
+    assert lookout.kept_bursts > 2
 
 
 @pytest.mark.usefixtures("patient")
@@ -235,18 +316,18 @@ def test_there_are_no_glances_beside_probes(block: Block) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_of_a_round_no_more_glances_are_kept_than_there_is_room_for(
+def test_of_a_round_no_more_bursts_are_kept_than_there_is_room_for(
     block: Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grader.judge.lookout.MOST_GLANCES", 3 * GLANCES)
-    lookout = meeting(block, 8, glances=100)
-    assert len(lookout._glanced) == 3
+    monkeypatch.setattr("grader.judge.lookout.MOST_BURSTS", 3)
+    assert meeting(block, 8, glances=100).kept_bursts == 3
 
 
 def test_one_meeting_may_be_chance_and_two_are_a_broken_rule(block: Block) -> None:
     bench: Any = Bench.__new__(Bench)
     bench.grading, bench.case = SimpleNamespace(meetings=0), SimpleNamespace(name="tiny")
     bench.meetings = 0
+    bench.grading.bursts = bench.grading.lost_bursts = 0
     in_order = list(range(COUNT))
     bench._expect_order(meeting(block, 5), in_order)
     assert bench.meetings == 0
@@ -257,34 +338,43 @@ def test_one_meeting_may_be_chance_and_two_are_a_broken_rule(block: Block) -> No
     assert stop.value.fault.rule is Rule.WORK_OUTSIDE_CALL
 
 
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("held", range(COUNT - 1))
 @pytest.mark.parametrize("first", range(COUNT))
-def test_a_look_that_is_held_up_in_its_midst_convicts_nobody(block: Block, first: int) -> None:
-    """Calls run in turn, and some of them while one copy is under way."""
-    for held in range(COUNT - 1):
-        lookout = published(block, turned(COUNT, first))
-        calls = iter([write(block, i, 0, 1) for i in turned(COUNT, first)])
-        next(calls)()
-        pairs = lookout._pairs
-        read, pairs.held = pairs.read, False
+def test_what_is_held_up_in_its_midst_convicts_nobody(block: Block, first: int, held: int) -> None:
+    """Calls run in turn, and some of them while a look and the burst beside it are under way."""
+    lookout = published(block, turned(COUNT, first))
+    calls = iter([write(block, i, 0, 1) for i in turned(COUNT, first)])
+    next(calls)()
+    pairs, glances = lookout._pairs, lookout._glances
+    glances.allowed = 1 << 30
+    read_all, before = glances.read, list[Any]()
+    is_held = False
 
-        def slow(aimed: Any, pairs: Any = pairs, held: int = held, calls: Any = calls) -> float:
-            pairs.read_some(aimed[: held + 1], 0)
-            if not pairs.held:
-                pairs.held = True
-                for _ in range(3):
-                    next(calls, lambda: None)()
-            pairs.read_some(aimed[held + 1 :], held + 1)
-            return 15.0
+    def half(aimed: Any) -> None:
+        nonlocal is_held
+        pairs.read_some(aimed[: held + 1], 0)
+        if not is_held:
+            is_held = True
+            before.append(np.stack([words[: held + 1] for words in glances._aimed]))
+            for _ in range(4):
+                next(calls, lambda: None)()
+        pairs.read_some(aimed[held + 1 :], held + 1)
 
-        pairs.read = slow
-        lookout.watch(iter([True, True, False]).__next__)
-        for call in calls:
-            call()
-        pairs.read = read
-        block.probe()
-        block.collect()
-        assert not lookout.side_by_side()
-        assert lookout.meetings() <= 1
+    def half_of_all() -> None:
+        read_all()
+        if before:
+            glances.found[:, : held + 1] = before.pop()
+
+    pairs.read, glances.read = half, half_of_all
+    lookout.watch(iter([True, True, False]).__next__)
+    for call in calls:
+        call()
+    block.probe()
+    block.collect()
+    assert lookout.kept_bursts >= 1
+    assert not lookout.side_by_side()
+    assert lookout.meetings() <= 1
 
 
 def test_a_round_that_nobody_looked_at_has_no_meetings(block: Block) -> None:
