@@ -267,6 +267,10 @@ def test_a_burst_is_kept_when_it_is_there_and_none_is_asked_for_before(
     assert lookout._glances.asked > 2
     assert lookout.kept_bursts == lookout._glances.asked
     assert not lookout.meetings()
+    short = published(block, list(range(COUNT)))
+    short._glances.allowed, short._glances.polls = 1, polls
+    short.watch(iter([True, False]).__next__)
+    assert short.kept_bursts == 1  # waited for when the round is over
 
 
 @pytest.mark.usefixtures("patient")
