@@ -89,6 +89,7 @@ class Lookout:
         self._pairs = PairPeek(self._peek, block.count - 1)
         self._glances = Glances(GLANCES, block.count - 1)
         self._is_glancing = False
+        """Whether bursts may be asked for: while a round is watched, and until probes follow."""
         self._asked: tuple[int, int] | None = None
         """Of the burst that is under way, the row of the look that it was asked for beside, and
         when, nanoseconds."""

@@ -3,8 +3,8 @@
 only, in two rounds of three, and claims in all of them what that takes.
 
 So calls have no ends and no beginnings of their own. That one set ends while the next is being
-written, looks at seams saw in half of its tries; with the glances between them it is seen. More
-than half of the rounds have to be such, since the middle one of the outside times counts.
+written, looks at seams saw in half of its tries; with the glances between them it was seen in all.
+More than half of the rounds have to be such, since the middle one of the outside times counts.
 """
 
 import torch
