@@ -10,6 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -41,8 +42,9 @@ BEHIND_BYTES = 1 << 20
 """So much of a ground behind a block may not be written."""
 LEAST_GROUND_BYTES = 2 << 20
 """What a GPU maps at once; most tests fit."""
-MOST_UNUSED_BYTES = 2 << 30
-"""What PyTorch may hold for later of device memory, which the runner needs too."""
+MOST_UNUSED_BYTES = 4 << 30
+"""What PyTorch may hold for later of device memory when a block is made; the runner needs some too.
+As much do the checks of large tests take."""
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -279,7 +281,6 @@ class Ground:
     def arena(self, nbytes: int) -> Any:
         """At least so much: the same as before, unless that is too small. No block may lie there
         any more."""
-        _make_room(self._device)
         if self._arena is None or self._arena.nbytes < nbytes:
             self.close()
             self._arena = new_arena(self._device, max(nbytes, LEAST_GROUND_BYTES))
@@ -306,8 +307,20 @@ def _make_room(device: str) -> None:
     """Blocks do not come from PyTorch's allocator, which keeps what it does not use."""
     if device == "cpu":
         return
-    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > MOST_UNUSED_BYTES:
+    if _unused_bytes() > MOST_UNUSED_BYTES:
         torch.cuda.empty_cache()
+
+
+def hold_memory() -> None:
+    """Have PyTorch hold for later as much device memory as it may: while other processes ask the
+    driver for some too, it gives none for tenths of a second."""
+    missing = MOST_UNUSED_BYTES - _unused_bytes()
+    with suppress(torch.cuda.OutOfMemoryError):  # then whoever needs some will ask for less
+        torch.empty(max(0, missing), dtype=torch.uint8, device="cuda")
+
+
+def _unused_bytes() -> int:
+    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def _between_us(start: torch.cuda.Event, end: torch.cuda.Event) -> float:

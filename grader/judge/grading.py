@@ -16,7 +16,7 @@ import torch
 from grader.arena import pack
 from grader.judge.answers import load_kernels
 from grader.judge.baseline import time_baselines
-from grader.judge.block import Ground
+from grader.judge.block import Ground, hold_memory
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, gauge, publishing_us
@@ -193,6 +193,7 @@ class Grading:
             text = json.dumps(self._shapes.told).encode()
             request["rehearsal_bytes"] = len(text)
             own.append(sealed_memory("rehearsal", text))
+            hold_memory()
             self._rehearses = True
         fds = own
         if library is not None:

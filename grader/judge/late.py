@@ -61,8 +61,8 @@ AHEAD = ((0.0, 0.5), (0.1, 2.5))
 """By so many calls, drawn evenly from one of these, a write's look is to be over before its call is
 seen to begin: late enough to tell who reads a little too soon, and early enough for a kernel that
 writes its outputs at the end, which is seen to begin when it ends."""
-LOOK_US = 15.0
-"""What a look takes: whatever is due sooner is waited for."""
+LOOK_US = 22.0
+"""What a look takes, beside glances: whatever is due sooner is waited for."""
 SLOW_US = 100.0
 """A write, with the look behind it, that takes so long was held up."""
 RECENT = 4
@@ -220,18 +220,19 @@ class LateInputs:
         """The round begins to be watched."""
         self._start_ns = time.perf_counter_ns()
 
-    def write_due(self, peek: Peek, look: int) -> None:
-        """Begin to write what is due; look number `look` comes behind it."""
+    def write_due(self, peek: Peek, look: int) -> bool:
+        """Begin to write what is due; look number `look` comes behind it. Whether anything was."""
         may_wait = True
         while self._left:
             due_us = self._pace.begins_us(self._left[0].position) - self._left[0].lead_us
             if due_us - self._passed_us() > (LOOK_US if may_wait else 0.0):
-                return
+                break
             while self._passed_us() < due_us:
                 pass
             may_wait = False  # what was begun is to be looked behind at once
             self._begun_us.append(self._passed_us())
             self._write(peek, self._left.popleft(), look)
+        return not may_wait
 
     def write_rest(self, peek: Peek, is_over: bool) -> None:
         """Write what is left when the round is over, or no longer watched: whoever compares inputs

@@ -22,6 +22,7 @@ from grader.judge.lookout import (
     PLACES,
     SLOWEST_READ_US,
     Bools,
+    Burst,
     Lookout,
     _apart,
     overlapped,
@@ -320,6 +321,21 @@ def test_there_are_no_glances_beside_probes(block: Block) -> None:
 
 
 @pytest.mark.usefixtures("patient")
+def test_there_are_no_glances_behind_a_late_write(block: Block) -> None:
+    lookout = published(block, list(range(COUNT)))
+    lookout._glances.allowed = 1 << 30
+    late: Any = SimpleNamespace(
+        begin=lambda: None,
+        write_due=lambda peek, row: row in (0, 3),
+        saw=lambda furthest, is_closing: None,
+        write_rest=lambda peek, is_over: None,
+    )
+    lookout.watch(iter([True] * 4 + [False]).__next__, late)
+    assert lookout._turns[:6] == [0, 1, PLACES - 3, 2, 3, PLACES - 2]
+    assert [burst.asked for burst in lookout._bursts] == [2, 5]
+
+
+@pytest.mark.usefixtures("patient")
 def test_of_a_round_no_more_bursts_are_kept_than_there_is_room_for(
     block: Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,7 +511,22 @@ def test_a_round_that_could_hardly_be_watched_is_known(
     lookout = Lookout.__new__(Lookout)
     lookout._looks, lookout._looked = 0, None
     lookout._watched_us, lookout._turns = watched_us, [0] * reads
+    lookout._bursts, lookout.lost_bursts = [], 0
     assert lookout.was_blind(round_us) is blind
+
+
+@pytest.mark.parametrize(
+    ("lost", "kept", "blind"),
+    [(0, 0, False), (1, 0, False), (2, 0, True), (2, 1, True), (2, 2, False), (20, 21, False)],
+)
+def test_a_round_that_lost_most_of_its_glances_was_not_watched(
+    lost: int, kept: int, blind: bool
+) -> None:
+    lookout = Lookout.__new__(Lookout)
+    lookout._looks, lookout._looked = 0, None
+    lookout._watched_us, lookout._turns = 950, [0] * 60
+    lookout._bursts, lookout.lost_bursts = [Burst(0, 1, np.empty(0, np.int64))] * kept, lost
+    assert lookout.was_blind(950) is blind
 
 
 def test_a_long_gap_between_two_reads_is_not_watched(block: Block) -> None:
