@@ -272,10 +272,11 @@ class Block:
 class Ground:
     """Memory in which blocks lie one after the other: the tests of a grading do. To make, map and
     unmap some for each of them is most of what small tests would take, while other processes ask
-    the driver for things too."""
+    the driver for things too. It has at least so many bytes."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, least_bytes: int = 0) -> None:
         self._device = device
+        self._least_bytes = max(least_bytes, LEAST_GROUND_BYTES)
         self._arena: Any = None
 
     def arena(self, nbytes: int) -> Any:
@@ -283,7 +284,7 @@ class Ground:
         any more."""
         if self._arena is None or self._arena.nbytes < nbytes:
             self.close()
-            self._arena = new_arena(self._device, max(nbytes, LEAST_GROUND_BYTES))
+            self._arena = new_arena(self._device, max(nbytes, self._least_bytes))
         return self._arena
 
     def close(self) -> None:

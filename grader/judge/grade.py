@@ -154,7 +154,6 @@ def _examine(
 ) -> None:
     """Everything after the runner is ready: baselines, load, tests, benchmarks."""
     from grader.judge.bench import benchmark
-    from grader.judge.block import Ground
 
     record, problem, device = grading.record, grading.problem, grading.device
     only_compile = submission.language == "cuda" and device == "cpu"
@@ -171,7 +170,7 @@ def _examine(
         record.loaded_only = True
         return
     try:
-        with contextlib.closing(Ground(device)) as ground:
+        with contextlib.closing(grading.ground()) as ground:
             tests = problem.cases("test", device)
             _cases(partial(grading.test, ground), tests, "test", progress, record)
         if benchmarks and not record.faults:

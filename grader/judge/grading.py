@@ -22,7 +22,7 @@ from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, gauge, publishing_us
 from grader.judge.compiling import Library, nvcc_flags
 from grader.judge.environment import describe, measure_ceilings
-from grader.judge.loan import Loan, wanted
+from grader.judge.loan import Loan, set_bytes, wanted
 from grader.judge.record import Device, Effort, Record
 from grader.judge.rounds import lend
 from grader.judge.session import Session, ours_alone
@@ -68,6 +68,8 @@ class Shapes:
     """In the order to compile in, each once."""
     places: dict[str, int]
     """By name of a case, where its shape is in that."""
+    test_bytes: int
+    """What the largest test takes in a block."""
 
 
 _SHAPES: dict[tuple[str, Device], Shapes] = {}
@@ -227,19 +229,27 @@ class Grading:
             tests = self.problem.cases("test", self.device)
             every = by_turns(tests, self.problem.bytes)
             every += self.problem.cases("benchmark", self.device)
-            told, places = [], {}
+            told: list[dict[str, Any]] = []
+            places, test_bytes = {}, 0
             for case in every:
-                shape = self._shape(case)
+                template = self.code.inputs(case, seed_for(0, case.name))
+                shape = self._shape(case, template)
                 if shape not in told:
                     told.append(shape)
                 places[case.name] = told.index(shape)
-            _SHAPES[key] = Shapes(told, places)
+                if case in tests:
+                    test_bytes = max(test_bytes, set_bytes(self.problem, case, template))
+            _SHAPES[key] = Shapes(told, places, test_bytes)
         return _SHAPES[key]
 
-    def _shape(self, case: Case) -> dict[str, Any]:
-        template = self.code.inputs(case, seed_for(0, case.name))
+    def _shape(self, case: Case, template: Values) -> dict[str, Any]:
         values = [value for _, value in wanted(self.problem, case, template)]
         return {"values": list(map(pack, values)), **self._told(case)}
+
+    def ground(self) -> Ground:
+        """Where all tests are to lie, with room for the largest if kernels are compiled beside
+        them: until they are, memory is dear."""
+        return Ground(self.device, self._shapes.test_bytes if self._shapes else 0)
 
     def test(self, ground: Ground, case: Case) -> CaseResult:
         """One test case: each of its calls with fresh inputs, every output through every gate."""

@@ -118,7 +118,6 @@ def _make_ready(
     grading: Grading, submission: Submission, compilation: Compilation, progress: Watcher
 ) -> None:
     """Load one and hold it against every test."""
-    from grader.judge.block import Ground
     from grader.judge.grade import greet
 
     problem, device = grading.problem, grading.device
@@ -126,7 +125,7 @@ def _make_ready(
         grading.meet(greet(grading.session, submission, device))
         grading.load(submission, compilation.library())
         tests = problem.cases("test", device)
-        with contextlib.closing(Ground(device)) as ground:
+        with contextlib.closing(grading.ground()) as ground:
             for index, case in enumerate(tests):
                 progress(Progress("test", f"{submission.name}: {case.name}", index, len(tests)))
                 grading.test(ground, case)

@@ -68,6 +68,9 @@ class Server:
         if triton:
             from triton.runtime import driver
 
+            from grader.runner import launcher
+
+            launcher.install()
             self.rehearsal = Rehearsal.start()  # forks, so it comes before the context
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)  # every call finds it current

@@ -333,6 +333,12 @@ def test_a_ground_is_used_again_while_it_is_large_enough() -> None:
     assert larger.fd == -1
 
 
+def test_a_ground_has_the_room_that_it_is_made_with() -> None:
+    ground = Ground("cpu", 3 * LEAST_GROUND_BYTES)
+    assert ground.arena(100).nbytes == 3 * LEAST_GROUND_BYTES
+    ground.close()
+
+
 def test_loans_follow_each_other_on_one_ground(problem: Problem) -> None:
     """Each is laid out, poisoned and checked as one in memory of its own is."""
     ground = Ground("cpu")

@@ -3,6 +3,7 @@ holds of the device's memory then."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from grader.arena import unpack
 from grader.judge.grading import REHEARSAL_BYTES, Grading, by_turns
+from grader.judge.loan import Loan
 from grader.judge.record import Record
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
@@ -54,6 +56,22 @@ def test_every_case_has_a_shape_and_cases_alike_share_one() -> None:
     assert [shapes.places[name] for name in (tests[0], "widest")] == [0, 1]
     x = unpack(shapes.told[0]["values"][0])
     assert getattr(x, "shape", None) == (1, 1)
+
+
+def test_the_ground_has_room_for_the_largest_test() -> None:
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    session: Any = None
+    grading = Grading(problem, session, "cpu", 1, Record())
+    grading._shapes = grading._known_shapes()
+    with contextlib.closing(grading.ground()) as ground:
+        first: Any = None
+        for case in problem.cases("test", "cpu"):
+            initial = grading._test_inputs(case, 0)
+            loan = Loan(problem, case, initial, 1, "cpu", ground=ground)
+            first = first or loan.arena
+            assert loan.arena is first
+            loan.close()
+        assert first.nbytes == grading._shapes.test_bytes
 
 
 GIB = 1 << 30

@@ -1,0 +1,110 @@
+"""How Triton's helpers in C are built."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from triton import knobs
+
+from grader.runner import launcher
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+
+MODULE = """
+#include "cuda.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+static PyObject* answer(PyObject* self, PyObject* args) { return PyLong_FromLong(CUDA_VERSION); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tiny", NULL, -1, methods};
+PyMODINIT_FUNC PyInit_tiny(void) { return PyModule_Create(&definition); }
+"""
+
+
+@pytest.fixture
+def jit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "jit"
+    folder.mkdir()
+    monkeypatch.setenv("GRADE_JIT", str(folder))
+    return folder
+
+
+def built(folder: Path, text: str = MODULE) -> str:
+    """Build it into a new folder, as Triton asks for."""
+    folder.mkdir()
+    source = folder / "tiny.c"
+    source.write_text(text)
+    headers = folder / "include"
+    headers.mkdir()
+    (headers / "cuda.h").write_text("#define CUDA_VERSION 42\n")
+    return launcher.build("tiny", str(source), str(folder), [], [str(headers)], [])
+
+
+def answer_of(path: str) -> int:
+    spec = importlib.util.spec_from_file_location("tiny", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    answer: int = module.answer()
+    return answer
+
+
+def test_what_is_built_can_be_loaded(jit: Path, tmp_path: Path) -> None:
+    assert answer_of(built(tmp_path / "one")) == 42
+
+
+def test_the_headers_are_compiled_once_and_then_taken(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(tmp_path / "one")
+    compiled = jit / "launcher.h.gch"
+    until(compiled.exists)
+    before = compiled.stat().st_mtime_ns
+    wrapper = tmp_path / "cc"
+    log = tmp_path / "log"
+    wrapper.write_text(f'#!/bin/sh\nexec gcc -H "$@" 2>> {log}\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrapper))
+    monkeypatch.setattr(subprocess, "DEVNULL", None)
+    assert answer_of(built(tmp_path / "two")) == 42
+    # gcc -H lists the headers that it reads, and a compiled one with an exclamation mark.
+    assert f"! {compiled}" in log.read_text()
+    assert "pyport.h" not in log.read_text()  # which Python.h includes
+    assert compiled.stat().st_mtime_ns == before
+    assert not list(jit.glob("*.half"))
+
+
+def test_a_source_that_our_headers_do_not_suit_is_built_without(jit: Path, tmp_path: Path) -> None:
+    refused = "#ifdef Py_PYTHON_H\n#error headers are there already\n#endif\n"
+    assert answer_of(built(tmp_path / "one", refused + MODULE)) == 42
+
+
+def test_what_does_not_compile_is_told(
+    jit: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        built(tmp_path / "one", "this is no C\n")
+    assert "error" in capfd.readouterr().err
+
+
+def test_a_missing_compiler_is_told(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(RuntimeError, match="install gcc"):
+        built(tmp_path / "one")
+
+
+def test_triton_builds_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knobs.build, "impl", None)
+    launcher.install()
+    assert knobs.build.impl is launcher.build
+    assert os.environ.get("CC") == knobs.build.cc
