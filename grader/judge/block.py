@@ -42,9 +42,10 @@ BEHIND_BYTES = 1 << 20
 """So much of a ground behind a block may not be written."""
 LEAST_GROUND_BYTES = 2 << 20
 """What a GPU maps at once; most tests fit."""
-MOST_UNUSED_BYTES = 4 << 30
-"""What PyTorch may hold for later of device memory when a block is made; the runner needs some too.
-As much do the checks of large tests take."""
+FREE_SHARE = 1 / 4
+"""So much of the device's memory is to be free beside a block, for the runner."""
+CHECK_BYTES = 4 << 30
+"""What the checks of large tests take."""
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -296,32 +297,23 @@ class Ground:
 
 def new_arena(device: str, nbytes: int) -> Any:
     """A block to lend, in the device's memory."""
-    _make_room(device)
     if device == "cuda":
         from grader.arena.cuda import CudaArena
 
+        # It does not come from PyTorch's allocator, which keeps what it does not use.
+        free, total = torch.cuda.mem_get_info()
+        if free - nbytes < FREE_SHARE * total:
+            torch.cuda.empty_cache()
         return CudaArena.create(nbytes)
     return HostArena.create(nbytes)
 
 
-def _make_room(device: str) -> None:
-    """Blocks do not come from PyTorch's allocator, which keeps what it does not use."""
-    if device == "cpu":
-        return
-    if _unused_bytes() > MOST_UNUSED_BYTES:
-        torch.cuda.empty_cache()
-
-
 def hold_memory() -> None:
-    """Have PyTorch hold for later as much device memory as it may: while other processes ask the
-    driver for some too, it gives none for tenths of a second."""
-    missing = MOST_UNUSED_BYTES - _unused_bytes()
+    """Have PyTorch hold device memory for the checks of tests: while other processes ask the driver
+    for some too, it gives none for tenths of a second."""
+    missing = CHECK_BYTES - (torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
     with suppress(torch.cuda.OutOfMemoryError):  # then whoever needs some will ask for less
         torch.empty(max(0, missing), dtype=torch.uint8, device="cuda")
-
-
-def _unused_bytes() -> int:
-    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def _between_us(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
