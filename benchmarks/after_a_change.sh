@@ -18,9 +18,9 @@ python() { timeout 180 python3 "$@"; }
 
 tests() {
   local status=0 options="-q -m cuda -p no:cacheprovider"
-  # It times copies, which others would hold up.
-  python -m pytest $options tests/judge/test_gpu.py || status=1
-  python -m pytest $options -n 4 --dist loadscope tests/arena tests/judge/test_check.py \
+  # They time copies, which others would hold up, and count the device's free memory.
+  python -m pytest $options tests/judge/test_gpu.py tests/arena || status=1
+  python -m pytest $options -n 4 --dist loadscope tests/judge/test_check.py \
     tests/judge/test_answers.py tests/judge/test_late.py tests/judge/test_verify.py \
     tests/runner/test_rehearse.py || status=1
   return $status

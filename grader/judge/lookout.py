@@ -58,8 +58,8 @@ third last call has begun, since probes would wait for them; nor behind a write 
 late, which would then come later still."""
 LOST_SHARE, LEAST_LOST = 1 / 2, 2
 """Of a round no more than this share of the bursts may be lost, unless it is fewer: else whoever
-holds up each copy a little would not be glanced at. Of 761 honest rounds on a noisy host 9 lost
-more, and most of those had hardly any looks."""
+holds up each copy a little would not be glanced at. Of 761 honest rounds on a noisy host 11 lost
+more, and of all of these too much had passed without a look."""
 MOST_READS = 8192
 """Rows of words that are kept of a round; a look at a seam has two."""
 SLOWEST_READ_US, BLIND_SHARE = 150.0, 0.1
