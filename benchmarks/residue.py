@@ -13,10 +13,10 @@ what was done just before differs:
 - write: the same, written;
 - publish: all inputs written anew, as the judge does before a round;
 - publish, write: that, and then other memory;
-- in a row: the same graph, eight times; the median of the last seven.
+- in a row: the same graph, eight times, of which the first does not count.
 
-Microseconds per call, the median of `TIMES`; and in the last columns what a whole round takes more
-than after a rest.
+Microseconds per call, the median of `TIMES` turns; and in the last columns what a whole round takes
+more than after a rest.
 """
 
 from __future__ import annotations

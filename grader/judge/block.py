@@ -42,10 +42,12 @@ BEHIND_BYTES = 1 << 20
 """So much of a ground behind a block may not be written."""
 LEAST_GROUND_BYTES = 2 << 20
 """What a GPU maps at once; most tests fit."""
-FREE_SHARE = 1 / 4
-"""So much of the device's memory is to be free beside a block, for the runner."""
-CHECK_BYTES = 4 << 30
-"""What the checks of large tests take."""
+CHECK_BYTES, CHECK_SHARE = 4 << 30, 1 / 16
+"""What the checks of large tests take; and the share of the device's memory that is held for them
+at most."""
+MOST_UNUSED_BYTES, FREE_BYTES = 2 << 30, 18 << 30
+"""What PyTorch may hold for later besides, of device memory that the runner needs too; and more,
+while so much is free: what a problem lets a submission have as a rule, and two contexts."""
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -273,7 +275,8 @@ class Block:
 class Ground:
     """Memory in which blocks lie one after the other: the tests of a grading do. To make, map and
     unmap some for each of them is most of what small tests would take, while other processes ask
-    the driver for things too. It has at least so many bytes."""
+    the driver for things too. It has at least so many bytes, if there are as many. Of what is there
+    behind a block, only the first `BEHIND_BYTES` are looked after."""
 
     def __init__(self, device: str, least_bytes: int = 0) -> None:
         self._device = device
@@ -285,7 +288,12 @@ class Ground:
         any more."""
         if self._arena is None or self._arena.nbytes < nbytes:
             self.close()
-            self._arena = new_arena(self._device, max(nbytes, self._least_bytes))
+            try:
+                self._arena = new_arena(self._device, max(nbytes, self._least_bytes))
+            except (RuntimeError, OSError):  # what is asked for now may do with less
+                self._least_bytes = LEAST_GROUND_BYTES
+                self._arena = new_arena(self._device, max(nbytes, LEAST_GROUND_BYTES))
+        _make_room(self._device)
         return self._arena
 
     def close(self) -> None:
@@ -300,20 +308,32 @@ def new_arena(device: str, nbytes: int) -> Any:
     if device == "cuda":
         from grader.arena.cuda import CudaArena
 
-        # It does not come from PyTorch's allocator, which keeps what it does not use.
-        free, total = torch.cuda.mem_get_info()
-        if free - nbytes < FREE_SHARE * total:
-            torch.cuda.empty_cache()
+        _make_room(device, nbytes)
         return CudaArena.create(nbytes)
     return HostArena.create(nbytes)
+
+
+def _make_room(device: str, nbytes: int = 0) -> None:
+    """For so much, and for the runner: blocks do not come from PyTorch's allocator, which keeps
+    what it does not use."""
+    if device == "cpu":
+        return
+    unused_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    if unused_bytes <= MOST_UNUSED_BYTES + _check_bytes():
+        return
+    if torch.cuda.mem_get_info()[0] - nbytes < FREE_BYTES:
+        torch.cuda.empty_cache()
 
 
 def hold_memory() -> None:
     """Have PyTorch hold device memory for the checks of tests: while other processes ask the driver
     for some too, it gives none for tenths of a second."""
-    missing = CHECK_BYTES - (torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
     with suppress(torch.cuda.OutOfMemoryError):  # then whoever needs some will ask for less
-        torch.empty(max(0, missing), dtype=torch.uint8, device="cuda")
+        torch.empty(_check_bytes(), dtype=torch.uint8, device="cuda")
+
+
+def _check_bytes() -> int:
+    return min(CHECK_BYTES, int(CHECK_SHARE * torch.cuda.get_device_properties().total_memory))
 
 
 def _between_us(start: torch.cuda.Event, end: torch.cuda.Event) -> float:

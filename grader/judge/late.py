@@ -62,7 +62,7 @@ AHEAD = ((0.0, 0.5), (0.1, 2.5))
 seen to begin: late enough to tell who reads a little too soon, and early enough for a kernel that
 writes its outputs at the end, which is seen to begin when it ends."""
 LOOK_US = 22.0
-"""What a look takes, beside glances: whatever is due sooner is waited for."""
+"""What a look takes while there are glances: whatever is due sooner is waited for."""
 SLOW_US = 100.0
 """A write, with the look behind it, that takes so long was held up."""
 RECENT = 4

@@ -56,10 +56,9 @@ GLANCES, MOST_BURSTS = 4, 4096
 bursts are kept of a round. They are no part of the order that looks are in. There are none once the
 third last call has begun, since probes would wait for them; nor behind a write of inputs that come
 late, which would then come later still."""
-LOST_SHARE, LEAST_LOST = 1 / 2, 2
-"""Of a round no more than this share of the bursts may be lost, unless it is fewer: else whoever
-holds up each copy a little would not be glanced at. Of 761 honest rounds on a noisy host 11 lost
-more, and of all of these too much had passed without a look."""
+LOST_SHARE = 1 / 2
+"""Of a round no more than this share may pass with bursts that are lost: else whoever holds up each
+copy, for less than a look may take, would not be glanced at."""
 MOST_READS = 8192
 """Rows of words that are kept of a round; a look at a seam has two."""
 SLOWEST_READ_US, BLIND_SHARE = 150.0, 0.1
@@ -75,7 +74,7 @@ class Burst:
     asked: int
     """The row of the look that they were asked for beside."""
     over: int
-    """That of the look beside which they were found to be there."""
+    """That of the next look that was asked for when they were found to be there."""
     found: Words
     """int64 [GLANCES, sets - 1, 2]: of each seam the word near the end and that near the start."""
 
@@ -102,7 +101,9 @@ class Lookout:
         when, nanoseconds."""
         self._bursts: list[Burst] = []
         self.lost_bursts = 0
-        """How many of the last round took too long."""
+        """How many of the last round took too long;"""
+        self._lost_us = 0.0
+        """and how long they took together."""
         self._before: list[int] = []
         self._looks = 0
         self._looked: int | None = None
@@ -140,7 +141,7 @@ class Lookout:
         """Choose new places for a round in this order, before the clock runs."""
         self._looks, self._looked, self._turns, self._watched_us = 0, None, [], 0.0
         self._states, self._done, self._held_up = None, None, set()
-        self._asked, self._bursts, self.lost_bursts = None, [], 0
+        self._asked, self._bursts, self.lost_bursts, self._lost_us = None, [], 0, 0.0
         self._before = [*self._ends(), self._place(0, 1)]
         # The ends and starts of sets that are far apart are not read at the same time.
         is_turned = len(order) > 1 and order == turned(self._block.count, order[0])
@@ -185,6 +186,7 @@ class Lookout:
             at_seam = seams is not None and look % 2 == 0 and not is_closing
             turn = next(seams) if at_seam and seams is not None else next(singles)
             row = len(self._turns)
+            self._take_burst()  # first, since what is due may be waited for
             self._is_quiet = late is not None and late.write_due(self._peek, row)
             if at_seam:
                 if self._read_seam(turn, row) > SLOWEST_READ_US:
@@ -236,12 +238,11 @@ class Lookout:
         return bool(((seen != blank) & (seen != self._blank_before))[:, order].any())
 
     def was_blind(self, round_us: float) -> bool:
-        """Whether it could not look before a round of so many microseconds, or hardly while it went
-        on, as may be where somebody keeps the copy engine busy."""
+        """Whether it could not look before a round of so many microseconds, or could hardly look or
+        glance while it went on, as may be where somebody keeps the copy engine busy."""
         if self._looks and self._looked is None:
             return True
-        lost, bursts = self.lost_bursts, self.lost_bursts + self.kept_bursts
-        if lost >= LEAST_LOST and lost > LOST_SHARE * bursts:
+        if self._lost_us > LOST_SHARE * round_us:
             return True
         missed_us = round_us - self._watched_us
         most_us = SLOWEST_READ_US + BLIND_SHARE * round_us
@@ -273,10 +274,10 @@ class Lookout:
         rows = np.array([row for row in self._at_seams() if row not in self._held_up], np.int64)
         told = rows[_tells(begun[rows + 1], unfinished[rows])]
         glances_tell = _tells(*self._glanced_states()).reshape(-1, GLANCES)
-        # A look is asked for, then a burst is found to be over, then the next one is asked for.
+        # A burst is found to be over, then a look is asked for, then the next burst is.
         spans = [(2 * row, 2 * row + 1) for row in told.tolist()]
         spans += [
-            (2 * burst.asked + 1, 2 * burst.over)
+            (2 * burst.asked + 1, 2 * burst.over - 1)
             for burst, tell in zip(self._bursts, glances_tell, strict=True)
             if tell.any()
         ]
@@ -325,7 +326,6 @@ class Lookout:
 
     def _wait(self) -> None:
         """Until what was asked for is there. Meanwhile a burst is begun, if none is under way."""
-        self._take_burst()
         may_ask = self._is_glancing and not self._is_quiet and self._asked is None
         if may_ask and len(self._bursts) < MOST_BURSTS:
             self._asked = len(self._turns), time.perf_counter_ns()
@@ -339,10 +339,12 @@ class Lookout:
             return
         row, asked_ns = self._asked
         self._asked = None
-        if time.perf_counter_ns() - asked_ns <= SLOWEST_READ_US * 1e3:
+        took_us = (time.perf_counter_ns() - asked_ns) / 1e3
+        if took_us <= SLOWEST_READ_US:
             self._bursts.append(Burst(row, len(self._turns), self._glances.found.copy()))
         else:
             self.lost_bursts += 1
+            self._lost_us += took_us
 
     def _read(self, places: list[int], row: int) -> None:
         """Read places of every set once, one after the other, into rows from `row` on."""

@@ -3,7 +3,8 @@
 Before a kernel's first launch Triton has a few hundred lines of C compiled for its signature, its
 launcher, with `gcc -O3`. On GPU hosts that takes 0.3 s, longer than the kernel itself, most of it
 for headers and for optimising what only passes arguments on. Here the headers are compiled once,
-beside whatever else goes on, and launchers with -O1. Triton 3.9 has none to build.
+beside whatever else goes on, and launchers with -O1. Triton 3.9 has one for all kernels, which is
+built before any is loaded; that is left to Triton.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ HEADERS = """\
 
 
 def install() -> None:
-    """Have Triton build so in this process, and in those that are forked of it."""
+    """Have Triton build so in this process, and in those that are forked of it, if it builds a
+    launcher for each signature."""
     from triton import knobs
+    from triton.backends.nvidia import driver
 
-    knobs.build.impl = build
+    if hasattr(driver, "make_launcher"):
+        knobs.build.impl = build
 
 
 def build(
@@ -52,20 +56,22 @@ def build(
     made = f"{folder}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     command = [compiler, source, *FLAGS, "-shared", "-o", made, *included]
     command += [f"-L{each}" for each in library_dirs]
-    command += [f"-l:{each}" if ".so" in each else f"-l{each}" for each in libraries]
+    command += [f"-l{':' if '.' in each else ''}{each}" for each in libraries]
     header = _headers(compiler, included)
     try:
         subprocess.check_call([*command, "-include", header], stderr=subprocess.DEVNULL)
-    except subprocess.CalledProcessError:  # a header of ours that this source does not agree with
+    except (
+        subprocess.CalledProcessError
+    ):  # there is no header, or the source does not agree with it
         subprocess.check_call(command)
     return made
 
 
 def _headers(compiler: str, included: list[str]) -> str:
-    """A file that includes `HEADERS`. Whoever asks for it first has it compiled, and waits no more
-    than the others: the compiler takes that when it is there."""
-    header = Path(os.environ["GRADE_JIT"], "launcher.h")
-    with suppress(FileExistsError):
+    """A file that includes `HEADERS`, if it can be made. Whoever asks for it first has it compiled,
+    and waits no more than the others: the compiler takes that when it is there."""
+    header = Path(os.environ.get("GRADE_JIT", os.devnull), "launcher.h")
+    with suppress(OSError):
         with header.open("x") as stream:
             stream.write(HEADERS)
         half = header.with_suffix(".half")

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader.arena.host import HostArena
 from grader.arena.layout import GATE_BYTES, GUARD_BYTES
 from grader.judge.block import (
     GUARD,
@@ -336,6 +337,24 @@ def test_a_ground_is_used_again_while_it_is_large_enough() -> None:
 def test_a_ground_has_the_room_that_it_is_made_with() -> None:
     ground = Ground("cpu", 3 * LEAST_GROUND_BYTES)
     assert ground.arena(100).nbytes == 3 * LEAST_GROUND_BYTES
+    ground.close()
+
+
+def test_a_ground_for_which_there_is_no_room_has_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = HostArena.create
+
+    def create(nbytes: int) -> HostArena:
+        if nbytes > 2 * LEAST_GROUND_BYTES:
+            raise OSError("no memory")
+        return make(nbytes)
+
+    monkeypatch.setattr(HostArena, "create", create)
+    ground = Ground("cpu", 3 * LEAST_GROUND_BYTES)
+    assert ground.arena(100).nbytes == LEAST_GROUND_BYTES
+    with pytest.raises(OSError):
+        ground.arena(3 * LEAST_GROUND_BYTES)
     ground.close()
 
 

@@ -342,6 +342,20 @@ def test_after_a_round_all_inputs_are_true(block: Any) -> None:
         assert torch.equal(block.lent[head], block.image[head])
 
 
+def test_whether_anything_was_written_is_told(block: Any, monkeypatch: Any) -> None:
+    write_due, told = LateInputs.write_due, []
+
+    def noted(late: LateInputs, peek: Any, look: int) -> bool:
+        before = len(late.written)
+        says = write_due(late, peek, look)
+        told.append((says, len(late.written) > before))
+        return says
+
+    monkeypatch.setattr(LateInputs, "write_due", noted)
+    Round(block, Runner(block, 100), 100)
+    assert set(told) == {(True, True), (False, False)}
+
+
 def test_writes_that_come_too_late_tell_nothing(block: Any, monkeypatch: Any) -> None:
     """Nothing was withheld for longer than the round, and an honest call may be wrong then."""
     monkeypatch.setattr("grader.judge.late.TRIP_US", -400.0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from triton import knobs
+from triton.backends.nvidia import driver
 
 from grader.runner import launcher
 from tests.waiting import until
@@ -35,7 +36,12 @@ def jit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def built(folder: Path, text: str = MODULE) -> str:
+def built(
+    folder: Path,
+    text: str = MODULE,
+    library_dirs: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+) -> str:
     """Build it into a new folder, as Triton asks for."""
     folder.mkdir()
     source = folder / "tiny.c"
@@ -43,7 +49,9 @@ def built(folder: Path, text: str = MODULE) -> str:
     headers = folder / "include"
     headers.mkdir()
     (headers / "cuda.h").write_text("#define CUDA_VERSION 42\n")
-    return launcher.build("tiny", str(source), str(folder), [], [str(headers)], [])
+    return launcher.build(
+        "tiny", str(source), str(folder), [*library_dirs], [str(headers)], [*libraries]
+    )
 
 
 def answer_of(path: str) -> int:
@@ -81,9 +89,12 @@ def test_the_headers_are_compiled_once_and_then_taken(
     assert not list(jit.glob("*.half"))
 
 
-def test_a_source_that_our_headers_do_not_suit_is_built_without(jit: Path, tmp_path: Path) -> None:
+def test_a_source_that_our_headers_do_not_suit_is_built_without(
+    jit: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     refused = "#ifdef Py_PYTHON_H\n#error headers are there already\n#endif\n"
     assert answer_of(built(tmp_path / "one", refused + MODULE)) == 42
+    assert not capfd.readouterr().err
 
 
 def test_what_does_not_compile_is_told(
@@ -103,8 +114,36 @@ def test_a_missing_compiler_is_told(
         built(tmp_path / "one")
 
 
-def test_triton_builds_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_build_needs_no_headers_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    if is_there:
+        monkeypatch.setenv("GRADE_JIT", str(tmp_path / "gone"))
+    else:
+        monkeypatch.delenv("GRADE_JIT", raising=False)
+    assert answer_of(built(tmp_path / "one")) == 42
+
+
+def test_libraries_are_found_by_name_and_by_file(jit: Path, tmp_path: Path) -> None:
+    library = tmp_path / "lib"
+    library.mkdir()
+    for number, name in enumerate(("libone.so", "libtwo.so.1")):
+        source = library / "source.c"
+        source.write_text(f"int part{number}(void) {{ return 2{number}; }}\n")
+        soname = f"-Wl,-soname,{library / name}"
+        subprocess.check_call(["gcc", "-shared", "-fPIC", source, soname, "-o", library / name])
+    text = "int part0(void), part1(void);\n" + MODULE.replace("CUDA_VERSION", "part0() + part1()")
+    assert answer_of(built(tmp_path / "one", text, [str(library)], ["one", "libtwo.so.1"])) == 41
+
+
+@pytest.mark.parametrize("builds", [True, False])
+def test_triton_builds_so_where_each_signature_has_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, builds: bool
+) -> None:
     monkeypatch.setattr(knobs.build, "impl", None)
+    monkeypatch.delattr(driver, "make_launcher", raising=False)
+    if builds:
+        monkeypatch.setattr(driver, "make_launcher", None, raising=False)
     launcher.install()
-    assert knobs.build.impl is launcher.build
-    assert os.environ.get("CC") == knobs.build.cc
+    assert knobs.build.impl is (launcher.build if builds else None)
