@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,11 @@ from triton.backends.nvidia import driver
 from grader.runner import launcher
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+PYTHON_H = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")
+pytestmark = pytest.mark.skipif(
+    shutil.which("gcc") is None or not PYTHON_H.exists(),
+    reason="needs gcc, and Python's headers (python3-dev)",
+)
 
 MODULE = """
 #include "cuda.h"
