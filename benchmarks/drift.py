@@ -20,7 +20,7 @@ import click
 
 from benchmarks.gpu import needs_gpu
 from benchmarks.steps import chosen, prepared
-from benchmarks.timers import Entry, entry
+from benchmarks.timers import Entry, captured, entry
 from benchmarks.verdicts import problem_of
 from grader.judge.bench import Bench, opened
 from grader.judge.cases import ProblemCode, seed_for
@@ -109,11 +109,7 @@ def _graph(function: Entry, loan: Loan) -> Any:
     for arguments in calls:
         function(*arguments)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for arguments in calls:
-            function(*arguments)
-    return graph
+    return captured(function, calls)
 
 
 def _round_us(loan: Loan, graph: Any) -> float:

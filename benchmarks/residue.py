@@ -1,11 +1,12 @@
 """What lies in the L2 cache when a round begins, and what is that worth?
 
-    python -m benchmarks.residue [FILE]
+    python -m benchmarks.residue [--case NAME]... [FILE]
 
 Needs a GPU. FILE is an honest submission of the softmax problem, which runs in this process. Of
 each benchmark case a graph calls as many argument sets as a round of ours has, each once. It is
-timed by a pair of events, always launched while the GPU is busy, so that launching is in no time;
-what was done just before differs:
+timed by a pair of events, launched while the GPU is busy, so that launching is in no time; after a
+rest it may be, since the GPU is given no more than 0.05 ms of work then. What was done just before
+differs:
 
 - rest: nothing, for 5 ms;
 - wait: nothing, for 0.3 ms;
@@ -31,7 +32,12 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.gpu import needs_gpu
-from benchmarks.timers import FOLDER, argument_sets, cases, entry
+from benchmarks.steps import chosen
+from benchmarks.timers import FOLDER, ROOT, Entry, argument_sets, captured, entry
+from grader.judge.cases import ProblemCode, seed_for
+from grader.judge.clock import calls_per_round
+from grader.problem import Problem
+from grader.problem.spec import Case
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +46,6 @@ TIMES, IN_A_ROW = 15, 8
 OTHER_BYTES = 256 << 20
 WAIT_CYCLES = 600_000
 """Of a GPU of some 1.8 GHz: a third of a millisecond."""
-CALLS = {"small": 64, "square": 34, "square_brain": 27}
-FEWEST_CALLS = 23
 
 
 def timed_us(replay: Callable[[], None], before: Callable[[], None], times: int = 1) -> list[float]:
@@ -86,18 +90,15 @@ def states(inputs: list[torch.Tensor]) -> dict[str, Callable[[], None]]:
     }
 
 
-def row(function: Callable[..., object], case: str, calls: int) -> str:
+def row(function: Entry, case: Case, calls: int) -> str:
     """A row of the table."""
     import torch
 
-    sets = argument_sets(cases()[case], calls)
+    sets = argument_sets(case.params, calls)
     for pair in sets:
         function(*pair)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for pair in sets:
-            function(*pair)
+    graph = captured(function, sets)
     before = states([x for x, _ in sets])
     found: dict[str, list[float]] = {name: [] for name in [*before, "in a row"]}
     for _ in range(TIMES):  # in turns, so that drift of the chip cancels
@@ -105,26 +106,30 @@ def row(function: Callable[..., object], case: str, calls: int) -> str:
             found[name] += timed_us(graph.replay, prepare)
         found["in a row"] += timed_us(graph.replay, before["wait"], IN_A_ROW)[1:]
     whole_us = {name: median(some) for name, some in found.items()}
-    words = [case, str(calls), *(f"{us / calls:.3f}" for us in whole_us.values())]
+    words = [case.name, str(calls), *(f"{us / calls:.3f}" for us in whole_us.values())]
     words += [f"{us - whole_us['rest']:+.1f}" for us in list(whole_us.values())[1:]]
     return f"| {' | '.join(words)} |"
 
 
 @click.command()
-@click.option("--only", multiple=True, help="Only cases whose name contains this.")
+@click.option("--case", "cases", multiple=True)
 @click.argument("file", default=FOLDER / "triton_softmax.py", type=click.Path(path_type=Path))
-def main(only: tuple[str, ...], file: Path) -> None:
+def main(cases: tuple[str, ...], file: Path) -> None:
     """Time rounds after different things."""
     needs_gpu()
     import torch
 
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    code, function = ProblemCode(problem, "cuda"), entry(file)
     names = ["rest", "wait", "read", "write", "publish", "publish, write", "in a row"]
     print(f"| case | calls | {' | '.join(names)} | {' | '.join(f'{n}, +' for n in names[1:])} |")
     print("|---" * (2 * len(names) + 1) + "|")
-    for case in cases():
-        if not only or any(text in case for text in only):
-            print(row(entry(file), case, CALLS.get(case, FEWEST_CALLS)), flush=True)
-            torch.cuda.empty_cache()
+    for case in chosen(problem, cases):
+        template = code.inputs(case, seed_for(1, case.name))
+        calls = calls_per_round(problem, case, template, "cuda")
+        del template
+        print(row(function, case, calls), flush=True)
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

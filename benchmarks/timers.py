@@ -25,7 +25,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -242,17 +242,18 @@ def _benchmark(
 
 def _replay(function: Entry, sets: Arguments) -> Callable[[], None]:
     """Launches graphs in turn, since one and the same waits for its own last launch to end."""
-    turns = itertools.cycle([_captured(function, sets) for _ in range(GRAPHS)])
+    turns = itertools.cycle([captured(function, sets) for _ in range(GRAPHS)])
     return lambda: next(turns).replay()
 
 
-def _captured(function: Entry, sets: Arguments) -> Any:
+def captured(function: Entry, sets: Sequence[Sequence[Any]]) -> Any:
+    """A CUDA graph that calls a function with each of these arguments, as it was called before."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for pair in sets:
-            function(*pair)
+        for arguments in sets:
+            function(*arguments)
     return graph
 
 
@@ -267,7 +268,7 @@ def by_events(function: Entry, loads: dict[str, Load], alone: bool) -> dict[str,
         for pair in sets:
             function(*pair)
         if alone:
-            graph = _captured(function, sets)
+            graph = captured(function, sets)
             times[name] = median([_timed(graph.replay, 1) for _ in range(REPLAYS)]) / count
         else:
             replay, launched = _replay(function, sets * turns), count * turns

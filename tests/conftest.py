@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -33,6 +35,13 @@ def _missing(marker: str) -> str | None:
         return cuda_missing()
     if marker == "nvcc" and shutil.which("nvcc") is None:
         return "no nvcc on PATH"
+    if marker == "gcc" and shutil.which("gcc") is None:
+        return "no gcc on PATH"
+    if (
+        marker == "gcc"
+        and not Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").exists()
+    ):
+        return "no headers of this Python; apt-get install python3-dev"
     if marker == "chromium" and not (shutil.which("chromium") or shutil.which("chromium-browser")):
         return "no Chromium on PATH; apt-get install chromium"
     if marker == "postgres" and not os.environ.get("GRADE_TEST_POSTGRES"):
@@ -55,14 +64,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in ("docker", "cuda", "nvcc", "postgres", "chromium"):
+    for marker in ("docker", "cuda", "nvcc", "gcc", "postgres", "chromium"):
         if item.get_closest_marker(marker) is None:
             continue
         reason = _missing(marker)
         if reason is None:
             continue
         required = f"GRADE_REQUIRE_{marker.upper()}"
-        if marker in ("docker", "postgres", "chromium") and os.environ.get(required) == "1":
+        if marker in ("docker", "gcc", "postgres", "chromium") and os.environ.get(required) == "1":
             pytest.fail(f"{required}=1, but: {reason}", pytrace=False)
         pytest.skip(f"not run, needs {marker}: {reason}")
 
