@@ -17,7 +17,8 @@ softmax=submissions/softmax/accepted
 python() { timeout 180 python3 "$@"; }
 
 tests() {
-  local status=0 options="-q -m cuda -p no:cacheprovider"
+  # pytest-benchmark, where it is installed, warns beside xdist, and warnings are errors.
+  local status=0 options="-q -m cuda -p no:cacheprovider -p no:benchmark"
   # They time copies, which others would hold up, and count the device's free memory.
   python -m pytest $options tests/judge/test_gpu.py tests/arena || status=1
   python -m pytest $options -n 4 --dist loadscope tests/judge/test_check.py \

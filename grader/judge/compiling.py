@@ -96,7 +96,7 @@ class Compilation:
                 "toolkit, or use an image that has it"
             )
         text = self._submission.source
-        request = {"source_bytes": len(text), "nvcc_flags": nvcc_flags(self._device)}
+        request = {"source_bytes": len(text), "nvcc_target": nvcc_target(self._device)}
         source = sealed_memory("source", text)
         what = "loading the submission"
         session.loading = True
@@ -130,13 +130,13 @@ def compiling(
         os.close(fd)
 
 
-def nvcc_flags(device: Device) -> list[str]:
-    """Code for exactly this GPU; without one, for Hopper, so that its instructions assemble."""
+def nvcc_target(device: Device) -> str:
+    """The GPU to compile for, as nvcc has it: exactly this one; without one, Hopper, so that its
+    instructions assemble."""
     major, minor = (9, 0)
     if device == "cuda":
         found = driver()  # not torch, which is only being imported now
         if not found.gpus:
             raise SandboxError(found.missing or "the NVIDIA driver sees no GPU")
         major, minor = found.gpus[0].capability
-    target = f"{major}{minor}a" if major >= 9 else f"{major}{minor}"
-    return ["-gencode", f"arch=compute_{target},code=sm_{target}"]
+    return f"{major}{minor}a" if major >= 9 else f"{major}{minor}"

@@ -20,7 +20,7 @@ from grader.judge.block import Ground, hold_memory
 from grader.judge.cases import ProblemCode, Values, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.clock import Overhead, gauge, publishing_us
-from grader.judge.compiling import Library, nvcc_flags
+from grader.judge.compiling import Library, nvcc_target
 from grader.judge.environment import describe, measure_ceilings
 from grader.judge.loan import Loan, set_bytes, wanted
 from grader.judge.record import Device, Effort, Record
@@ -187,7 +187,7 @@ class Grading:
                     {"kind": a.kind, "dtype": a.dtype, "strided": not a.contiguous}
                     for a in spec.args
                 ],
-                "nvcc_flags": nvcc_flags(self.device),
+                "nvcc_target": nvcc_target(self.device),
             }
         own = [sealed_memory("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:

@@ -96,12 +96,12 @@ def split_sass(text: str) -> dict[str, str]:
     return {part.split("\n", 1)[0].strip(): part.partition("\n")[2] for part in parts}
 
 
-def ptx_of_cuda(folder: Path, nvcc_flags: list[str]) -> str:
+def ptx_of_cuda(folder: Path, target: str) -> str:
     """The PTX of `submission.cu`, which the shared object does not hold. Raises `ToolMissing`."""
-    target = folder / "profile.ptx"
-    source = folder / "submission.cu"
-    _run(["nvcc", "-O3", "-std=c++17", *nvcc_flags, "--ptx", "-o", str(target), str(source)])
-    return target.read_text("utf-8", "replace")
+    ptx, source = folder / "profile.ptx", folder / "submission.cu"
+    flags = ["-O3", "-std=c++17", f"-arch=compute_{target}", "--ptx"]
+    _run(["nvcc", *flags, "-o", str(ptx), str(source)])
+    return ptx.read_text("utf-8", "replace")
 
 
 def demangle(symbol: str) -> str:

@@ -165,7 +165,7 @@ def _code(server: Server, facts: dict[str, Any]) -> tuple[list[Code], str]:
             return [], ""
         ptx = "\n".join(f"// {code.name}\n{code.ptx}" for code in codes if code.ptx)
         if server.loaded["language"] == "cuda":
-            ptx = ptx_of_cuda(folder, server.loaded["nvcc_flags"])
+            ptx = ptx_of_cuda(folder, server.loaded["nvcc_target"])
     except ToolMissing as error:
         facts["notes"].append(f"no PTX and SASS: {error}")
         return [], ""

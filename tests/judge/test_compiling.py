@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from grader.judge import compiling as room
-from grader.judge.compiling import compiling, nvcc_flags
+from grader.judge.compiling import compiling, nvcc_target
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
 from grader.report import Verdict
@@ -280,11 +280,11 @@ def test_code_is_for_this_gpu(
 ) -> None:
     gpu = Gpu("one", 1 << 30, capability)
     monkeypatch.setattr(room, "driver", lambda: Driver(None, (13, 0), (gpu,)))
-    assert nvcc_flags("cuda") == ["-gencode", f"arch=compute_{target},code=sm_{target}"]
+    assert nvcc_target("cuda") == target
 
 
 def test_code_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert nvcc_flags("cpu") == ["-gencode", "arch=compute_90a,code=sm_90a"]
+    assert nvcc_target("cpu") == "90a"
     monkeypatch.setattr(room, "driver", lambda: Driver("no NVIDIA GPU"))
     with pytest.raises(SandboxError, match="no NVIDIA GPU"):
-        nvcc_flags("cuda")
+        nvcc_target("cuda")

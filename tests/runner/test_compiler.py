@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOM = 4096
+CUBIN = b"\x7fELF\x02\x01\x01"
+CUDA_FILES = sorted(ROOT.glob("submissions/*/accepted/*.cu"))
 SOURCE = b"__global__ void nothing() {}\n"
 Nvcc = Callable[[str], None]
 
@@ -69,8 +72,8 @@ def ask() -> Iterator[Callable[..., Reply]]:
 def compiled(ask: Callable[..., Reply], memory: int) -> Reply:
     source = sealed_memory("source", SOURCE)
     try:
-        flags = ["-gencode", "arch=compute_90a,code=sm_90a"]
-        return ask("compile", (source, memory), source_bytes=len(SOURCE), nvcc_flags=flags)
+        told = {"source_bytes": len(SOURCE), "nvcc_target": "90a"}
+        return ask("compile", (source, memory), **told)
     finally:
         os.close(source)
 
@@ -130,6 +133,89 @@ def test_whatever_else_goes_wrong_is_told(
     assert compiled(ask, memory).status is Status.RUNTIME_ERROR
     assert ask("no such thing").status is Status.RUNTIME_ERROR
     assert ask("compile").status is Status.RUNTIME_ERROR
+
+
+@pytest.mark.parametrize(
+    ("failing", "made"),
+    [
+        ("nothing", b"halves\n"),
+        ("*--fatbin*", b"whole\n"),
+        ("*--Ofast-compile=*", b"whole\n"),
+        ("*submission.o", b"whole\n"),
+        ("--update-section=*", b"whole\n"),
+    ],
+)
+def test_one_nvcc_does_it_all_where_halves_do_not(
+    ask: Callable[..., Reply], nvcc: Nvcc, memory: int, tmp_path: Path, failing: str, made: bytes
+) -> None:
+    fails = f'case "$*" in {failing}) exit 1;; esac'
+    nvcc(fails)
+    (tmp_path / "bin/nvcc").rename(tmp_path / "bin/objcopy")
+    nvcc(fails + '\ncase "$*" in *submission.o) echo halves >$out;; *) echo whole >$out;; esac')
+    assert compiled(ask, memory).status is Status.OK
+    assert compiler.take_library(memory) == made
+
+
+def test_one_nvcc_does_it_all_without_objcopy(
+    ask: Callable[..., Reply], nvcc: Nvcc, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc('case "$*" in *submission.o) exit 1;; *) echo whole >$out;; esac')
+    run = subprocess.run
+
+    def run_what_is_there(command: list[str], **options: Any) -> Any:
+        if command[0] == "objcopy":
+            raise FileNotFoundError(command[0])
+        return run(command, **options)
+
+    monkeypatch.setattr(compiler.subprocess, "run", run_what_is_there)
+    assert compiled(ask, memory).status is Status.OK
+    assert compiler.take_library(memory) == b"whole\n"
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("file", CUDA_FILES, ids=lambda file: file.stem)
+def test_two_halves_make_what_one_nvcc_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    halves = tmp_path / "halves.so"
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "_run", None)  # one nvcc is not needed
+        compiler.nvcc(file.read_bytes(), tmp_path, "90a").rename(halves)
+    monkeypatch.setattr(compiler, "_in_halves", lambda *_: False)
+    whole = compiler.nvcc(file.read_bytes(), tmp_path, "90a")
+    made = whole.with_suffix(".fatbin").read_bytes()
+    for library in (halves, whole):  # beside it lies what a linker of device code adds: nothing
+        assert made in device_code(library)
+        assert device_code(library).count(CUBIN) == 2
+    assert symbols(halves) == symbols(whole)
+
+
+def device_code(library: Path) -> bytes:
+    section = library.with_suffix(".section")
+    command = ["objcopy", "--output-target=binary", "--only-section=.nv_fatbin"]
+    subprocess.run([*command, str(library), str(section)], check=True)
+    return section.read_bytes()
+
+
+def symbols(library: Path) -> list[str]:
+    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    "source",
+    [
+        '__global__ void run() { asm("nothing"); }',
+        "int host = nothing;\n__global__ void run() {}",
+        "#ifdef __CUDA_ARCH__\nnothing\n#endif\n__global__ void run() {}",
+    ],
+    ids=["assembler", "host", "device"],
+)
+def test_what_one_half_finds_wrong_is_told(tmp_path: Path, source: str) -> None:
+    with pytest.raises(LoadError, match=r"^nvcc: "):
+        compiler.nvcc(source.encode(), tmp_path, "90a")
+    assert "nothing" in (tmp_path / "compile.log").read_text()
 
 
 @pytest.mark.parametrize("length", [0, ROOM - 7, 1 << 63, (1 << 64) - 1])

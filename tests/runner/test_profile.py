@@ -298,7 +298,9 @@ def test_where_nothing_was_compiled_a_note_says_why_and_no_file_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, device: str, why: str
 ) -> None:
     monkeypatch.setenv("GRADE_JIT", str(tmp_path))
-    server: Any = SimpleNamespace(device=device, loaded={"language": language, "nvcc_flags": []})
+    server: Any = SimpleNamespace(
+        device=device, loaded={"language": language, "nvcc_target": "90a"}
+    )
     facts: dict[str, Any] = {"kernels": [], "notes": []}
     assert _code(server, facts) == ([], "")
     assert facts["notes"] == [why]
