@@ -167,7 +167,7 @@ def test_one_nvcc_does_it_all_without_objcopy(
             raise FileNotFoundError(command[0])
         return run(command, **options)
 
-    monkeypatch.setattr(compiler.subprocess, "run", run_what_is_there)
+    monkeypatch.setattr(subprocess, "run", run_what_is_there)
     assert compiled(ask, memory).status is Status.OK
     assert compiler.take_library(memory) == b"whole\n"
 
