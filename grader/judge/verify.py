@@ -13,9 +13,12 @@ from typing import Any, Literal
 
 import torch
 
+from grader.arena import arrange
 from grader.judge.block import poison
 from grader.judge.cases import ProblemCode, Values, each, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
+from grader.judge.loan import wanted
+from grader.judge.peek import MOST_PITCH_BYTES
 from grader.judge.record import Device, Progress, Watcher
 from grader.problem import Problem
 from grader.problem.spec import Case, Tolerance
@@ -100,7 +103,7 @@ Mutant = Callable[[Piece], torch.Tensor]
 
 def verify(problem: Problem, device: Device, progress: Watcher = lambda _: None) -> VerifyResult:
     """Run mutants and honest implementations over every test and benchmark case for `device`, and
-    honest ones over the benchmarks' variants.
+    honest ones over the benchmarks' variants. On a GPU, tell of benchmarks that could never rank.
 
     Raises `ProblemError` when the problem's own code fails.
     """
@@ -122,6 +125,8 @@ def verify(problem: Problem, device: Device, progress: Watcher = lambda _: None)
             result.rows.append(_honest_row(code, scene, tolerances, name, outputs))
         if case in problem.spec.benchmarks:
             result.rows += [_variant_row(code, case, other) for other in problem.variants(case)]
+            if device == "cuda":
+                result.rows.append(watched_row(problem, case, scene.inputs))
     return result
 
 
@@ -134,6 +139,19 @@ def _variant_row(code: ProblemCode, case: Case, other: Case) -> VerifyRow:
     tolerances = {a.name: tolerance_of(code.problem, a, case) for a in code.written}
     scene = _scene(code, named)
     return _honest_row(code, scene, tolerances, "eager", scene.eager)
+
+
+def watched_row(problem: Problem, case: Case, inputs: Values) -> VerifyRow:
+    """Whether the judge can watch a round of a benchmark case: no time of any other ranks."""
+    layout = arrange([wanted(problem, case, inputs)])
+    written_bytes = layout.nbytes - layout.writable_at
+    if written_bytes < MOST_PITCH_BYTES:
+        return VerifyRow("watched rounds", case.name, "pass", "passed")
+    detail = (
+        f"a call writes {written_bytes:,} bytes; of calls that write {MOST_PITCH_BYTES:,} or more "
+        "no time ranks, since the judge cannot watch them: make the case smaller"
+    )
+    return VerifyRow("watched rounds", case.name, "pass", "failed", detail)
 
 
 def _scene(code: ProblemCode, case: Case) -> Scene:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grader.judge.cases import ProblemCode
-from grader.judge.verify import Piece, _last_row, _rounding, _variant_row
+from grader.judge.verify import Piece, _last_row, _rounding, _variant_row, watched_row
 from grader.problem import Problem
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
@@ -47,6 +47,16 @@ def test_a_variant_that_pytorch_cannot_do_is_found() -> None:
     other = case.model_copy(update={"params": case.params | {"values": "one_hot"}})
     row = _variant_row(ProblemCode(problem, "cpu"), case, other)
     assert (row.case, row.outcome) == ("practice_wide, values=one_hot", "failed")
+
+
+@pytest.mark.parametrize(("rows", "outcome"), [(8191, "passed"), (8192, "failed")])
+def test_a_benchmark_too_large_to_be_watched_is_found(rows: int, outcome: str) -> None:
+    problem = Problem.load(PROBLEMS / "softmax")
+    case = problem.spec.benchmarks[0]
+    large = case.model_copy(update={"params": case.params | {"rows": rows, "cols": 65536}})
+    row = watched_row(problem, large, {"x": torch.empty(rows, 65536, device="meta")})
+    assert (row.expected, row.outcome) == ("pass", outcome)
+    assert ("make the case smaller" in row.detail) == (outcome == "failed")
 
 
 def test_an_integer_is_off_by_nothing() -> None:
