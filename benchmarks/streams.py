@@ -1,14 +1,14 @@
-"""How much later does a kernel begin, in a process that has used more streams or graphs?
+"""How much later does a kernel begin, in a process that has used some streams or graphs?
 
     python -m benchmarks.streams [FILE]
 
 Needs a GPU. FILE is an honest submission of the softmax problem, which runs in forks of this
 process. Each first has some streams do something, or captures and replays some graphs of one
-kernel. Then it times the calls of a case: microseconds a call, by a pair of events around many
-replays of one graph in a row, while it is alone; the same around single replays, each begun while
-another process is at work, of which the median counts; and alone again. And PyTorch's profiler
-tells, before and after that, how long the kernels of a replay take, and from the end of one to the
-beginning of the next: nanoseconds, the median; below zero they overlap.
+kernel, or neither. Then it times the calls of a case: microseconds a call, by a pair of events
+around many replays of one graph in a row, while it is alone; the same around single replays, each
+begun while another process is at work, of which the median counts; and alone again. And PyTorch's
+profiler tells, before and after that, how long the kernels of a replay take, and from the end of
+one to the beginning of the next: nanoseconds, the median; below zero they overlap.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ between any two; what is compared with ours is the second.
 One more uses neither: a pair of events around replays in a row of a graph that calls each set once.
 So it is seen whether a difference comes from what is launched, or from who times it.
 
-Each timer has a process of its own for each case. In one that has used some streams or graphs, as
-nvbench does, each kernel begins later after the one before it, whoever times it, until another
-process has had the GPU for a moment (`benchmarks.streams`). Our rounds begin with the GPU's change
-from the judge to the runner. So nvbench is asked twice for its graphs: as it is, and with another
-process that has a little work now and then, 0.1 ms in half a second.
+Each timer has a process of its own for each case. In one that has used more than a few streams or
+graphs, as nvbench seems to, each kernel begins later after the one before it, whoever times it,
+until another process has had the GPU for a moment (`benchmarks.streams`). Our rounds begin with the
+GPU's change from the judge to the runner. So nvbench is asked twice for its graphs: as it is, and
+with another process that has a little work now and then, 0.1 ms in half a second.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ ROWS, IN_A_ROW = 5, 30
 WORK_CYCLES, FIRST, ONE_IN = 200_000, 8, 64
 """What another process works, 0.1 ms; beside so many first launches, and then one in so many."""
 TIMEOUT_S = "2"
-"""When nvbench takes what it has: beside another process, calls vary by more than it waits for."""
+"""After so many seconds nvbench takes what it has: beside another process its times vary by more
+than the bound that it waits for."""
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\

@@ -104,7 +104,8 @@ def _in_halves(path: Path, library: Path, folder: Path, target: str) -> bool:
         if not all([*threads.map(lambda half: _runs(["nvcc", *_FLAGS, *half], folder), halves)]):
             return False
     put = ["objcopy", f"--update-section=.nv_fatbin={device}", str(host)]
-    return _runs(put, folder) and _runs(["nvcc", "--shared", "-o", str(library), str(host)], folder)
+    link = ["nvcc", "--shared", "--no-device-link", "-o", str(library), str(host)]
+    return _runs(put, folder) and _runs(link, folder)
 
 
 def _code(target: str, kind: str) -> list[str]:
