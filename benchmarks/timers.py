@@ -31,7 +31,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -96,18 +98,19 @@ def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
 
 def alone(run: Callable[[], Any]) -> Any:
     """What comes of it in a fork of this process, which has not asked for the GPU. Ends the program
-    where that ends the fork."""
+    where nothing does."""
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)
     process = fork.Process(target=lambda: theirs.send(run()))
     process.start()
     theirs.close()
-    try:
-        return ours.recv()
-    except EOFError:  # it has said why
-        sys.exit(1)
-    finally:
-        process.join()
+    # The pipe's end does not tell: what the fork has begun may hold it open.
+    if ours in wait([ours, process.sentinel]):
+        with suppress(EOFError):
+            return ours.recv()
+    process.join()
+    told = process.exitcode == 1  # it has said why
+    sys.exit(1 if told else f"what was to be timed ended with status {process.exitcode}")
 
 
 class Other:
@@ -118,6 +121,7 @@ class Other:
         fork = multiprocessing.get_context("fork")
         self._asks, asked = fork.Pipe()
         fork.Process(target=self._serve, args=(asked,), daemon=True).start()
+        asked.close()
         self._asks.recv()
 
     def works(self) -> None:
@@ -128,12 +132,14 @@ class Other:
     def _serve(self, asked: Any) -> None:
         import torch
 
+        self._asks.close()
         torch.zeros(1, device="cuda")
-        while True:
-            torch.cuda._sleep(WORK_CYCLES)
-            asked.send(None)
-            torch.cuda.synchronize()
-            asked.recv()
+        with suppress(EOFError):  # the other one has ended
+            while True:
+                torch.cuda._sleep(WORK_CYCLES)
+                asked.send(None)
+                torch.cuda.synchronize()
+                asked.recv()
 
 
 def cases() -> dict[str, dict[str, Any]]:
@@ -260,13 +266,18 @@ def _in_turn(function: Entry, sets: Arguments) -> Callable[[], None]:
     return launch
 
 
-TIMERS: dict[str, Callable[[Entry, dict[str, Any], Load], float]] = {
+Timer = Callable[[Entry, dict[str, Any], Load], float]
+TIMERS: dict[str, Timer] = {
     "do_bench": by_do_bench,
     "one by one": partial(by_nvbench, graphs=False),
     "graphs": partial(by_nvbench, graphs=True),
     "beside": partial(by_nvbench, graphs=True, beside=True),
     "in a row": by_events,
 }
+
+
+def _timed(timer: Timer, file: Path, params: dict[str, Any], load: Load) -> float:
+    return timer(entry(file), params, load)
 
 
 @click.command()
@@ -279,11 +290,10 @@ def main(sandbox: str, files: tuple[Path, ...]) -> None:
 
     print(HEAD, flush=True)
     for file in files or (FOLDER / "triton_softmax.py", FOLDER / "torch_softmax.py"):
-        function, params = entry(file), cases()
         for case, (time_us, count) in alone(partial(ours, file, sandbox)).items():
             load = (count, math.ceil(GRAPH_US / count / time_us))
             found = {
-                name: alone(partial(timer, function, params[case], load))
+                name: alone(partial(_timed, timer, file, cases()[case], load))
                 for name, timer in TIMERS.items()
             }
             words = [file.name, case, str(count), f"{time_us:.2f}"]

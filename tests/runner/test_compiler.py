@@ -9,18 +9,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grader.runner import compiler
+from grader.runner import nvcc as nvcc_module
 from grader.runner.load import LoadError
 from grader.wire import Reply, Status, fixed_memory, receive_reply, sealed_memory, send_request
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOM = 4096
-CUDA_FILES = sorted(ROOT.glob("submissions/*/accepted/*.cu"))
 SOURCE = b"__global__ void nothing() {}\n"
 Nvcc = Callable[[str], None]
 
@@ -121,7 +120,7 @@ def test_what_the_compiler_said_is_shown(
     assert capfd.readouterr().err == "a warning\nan error\n"
     nvcc("yes error | head -c 200000; exit 1")
     compiled(ask, memory)
-    assert len(capfd.readouterr().err) == compiler.OUTPUT_BYTES
+    assert len(capfd.readouterr().err) == nvcc_module.OUTPUT_BYTES
 
 
 def test_whatever_else_goes_wrong_is_told(
@@ -132,88 +131,6 @@ def test_whatever_else_goes_wrong_is_told(
     assert compiled(ask, memory).status is Status.RUNTIME_ERROR
     assert ask("no such thing").status is Status.RUNTIME_ERROR
     assert ask("compile").status is Status.RUNTIME_ERROR
-
-
-@pytest.mark.parametrize(
-    ("failing", "made"),
-    [
-        ("nothing", b"halves\n"),
-        ("*--fatbin*", b"whole\n"),
-        ("*--Ofast-compile=*", b"whole\n"),
-        ("*submission.o", b"whole\n"),
-        ("--update-section=*", b"whole\n"),
-    ],
-)
-def test_one_nvcc_does_it_all_where_halves_do_not(
-    ask: Callable[..., Reply], nvcc: Nvcc, memory: int, tmp_path: Path, failing: str, made: bytes
-) -> None:
-    fails = f'case "$*" in {failing}) exit 1;; esac'
-    nvcc(fails)
-    (tmp_path / "bin/nvcc").rename(tmp_path / "bin/objcopy")
-    nvcc(fails + '\ncase "$*" in *submission.o) echo halves >$out;; *) echo whole >$out;; esac')
-    assert compiled(ask, memory).status is Status.OK
-    assert compiler.take_library(memory) == made
-
-
-def test_one_nvcc_does_it_all_without_objcopy(
-    ask: Callable[..., Reply], nvcc: Nvcc, memory: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvcc('case "$*" in *submission.o) exit 1;; *) echo whole >$out;; esac')
-    run = subprocess.run
-
-    def run_what_is_there(command: list[str], **options: Any) -> Any:
-        if command[0] == "objcopy":
-            raise FileNotFoundError(command[0])
-        return run(command, **options)
-
-    monkeypatch.setattr(subprocess, "run", run_what_is_there)
-    assert compiled(ask, memory).status is Status.OK
-    assert compiler.take_library(memory) == b"whole\n"
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("file", CUDA_FILES, ids=lambda file: file.stem)
-def test_two_halves_make_what_one_nvcc_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
-) -> None:
-    halves = tmp_path / "halves.so"
-    with monkeypatch.context() as patch:
-        patch.setattr(compiler, "_run", None)  # one nvcc is not needed
-        compiler.nvcc(file.read_bytes(), tmp_path, "90a").rename(halves)
-    monkeypatch.setattr(compiler, "_in_halves", lambda *_: False)
-    whole = compiler.nvcc(file.read_bytes(), tmp_path, "90a")
-    made = whole.with_suffix(".fatbin").read_bytes()
-    assert device_code(halves) == made
-    assert made in device_code(whole)  # beside what a linker of device code adds
-    assert symbols(halves) == symbols(whole)
-
-
-def device_code(library: Path) -> bytes:
-    section = library.with_suffix(".section")
-    command = ["objcopy", "--output-target=binary", "--only-section=.nv_fatbin"]
-    subprocess.run([*command, str(library), str(section)], check=True)
-    return section.read_bytes()
-
-
-def symbols(library: Path) -> list[str]:
-    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize(
-    "source",
-    [
-        '__global__ void run() { asm("nothing"); }',
-        "int host = nothing;\n__global__ void run() {}",
-        "#ifdef __CUDA_ARCH__\nnothing\n#endif\n__global__ void run() {}",
-    ],
-    ids=["assembler", "host", "device"],
-)
-def test_what_one_half_finds_wrong_is_told(tmp_path: Path, source: str) -> None:
-    with pytest.raises(LoadError, match=r"^nvcc: "):
-        compiler.nvcc(source.encode(), tmp_path, "90a")
-    assert "nothing" in (tmp_path / "compile.log").read_text()
 
 
 @pytest.mark.parametrize("length", [0, ROOM - 7, 1 << 63, (1 << 64) - 1])

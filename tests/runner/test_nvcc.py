@@ -1,0 +1,226 @@
+"""A `.cu` file through two halves at once, and through one nvcc where they do not do."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grader.runner import nvcc
+from grader.runner.load import LoadError
+
+ROOT = Path(__file__).resolve().parents[2]
+CUDA_FILES = sorted(ROOT.glob("submissions/*/accepted/*.cu"))
+KERNEL = "__global__ void run(float *x) { *x = 1; }\n"
+ENTRY = 'extern "C" void entry(float *x) { run<<<1, 1>>>(x); }\n'
+OTHERS_FIRST = """
+#ifdef __CUDA_ARCH__
+__device__ void device_alone() {}
+#else
+int host_alone;
+#endif
+namespace {
+__constant__ float kept[2];
+struct Params { float *x; };
+template <int N> __global__ void run(Params p) { *p.x = N * kept[1]; }
+}
+extern "C" void entry(float *x) {
+  cudaMemcpyToSymbol(kept, x, sizeof(kept));
+  run<3><<<1, 1>>>({x});
+}
+"""
+"""What others may link to begins with one thing for the device and with another for the host, so
+that each half gives its anonymous namespace another name."""
+
+Fake = Callable[..., None]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Puts shell scripts in the place of nvcc and objcopy; the halves' module is named in both, the
+    library holds who made it, and what is called is kept in `calls`."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    (tmp_path / "bin").mkdir()
+
+    def write(script: str, objcopy: str = "", module: str = "same") -> None:
+        name = f"""
+            echo "$@" >>{tmp_path}/calls
+            for word; do
+                [ "$last" = --keep-dir ] && echo {module} >$word/submission.module_id
+                [ "$last" = -o ] && made=$word
+                last=$word
+            done
+            case "$*" in *submission.o|*made.o) by=halves;; *) by=whole;; esac
+            """
+        end = "echo $by >$made"
+        for program, text in {"nvcc": f"{name}\n{script}\n{end}", "objcopy": objcopy}.items():
+            file = tmp_path / "bin" / program
+            file.write_text(f"#!/bin/sh\n{text}\n")
+            file.chmod(0o755)
+
+    return write
+
+
+def made(folder: Path) -> str:
+    return nvcc.library(KERNEL.encode(), folder, "80").read_text()
+
+
+def test_halves(fake: Fake, tmp_path: Path) -> None:
+    fake("")
+    assert made(tmp_path) == "halves\n"
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 3
+    assert "code=sm_80 " in next(line for line in calls if "--fatbin" in line)
+    assert "code=compute_80 " in next(line for line in calls if "--Ofast-compile=" in line)
+    assert "--no-device-link" in calls[-1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"script": 'case "$*" in *--Ofast-compile=*) exit 1;; esac'},
+        {"script": 'case "$*" in *--fatbin*) echo cicc died due to signal 9; exit 1;; esac'},
+        {"script": 'case "$*" in *made.o) [ $by = halves ] && exit 1;; esac'},
+        {"script": "", "objcopy": "exit 1"},
+        {"script": "", "module": "$word"},
+        {"script": "rm -f */submission.module_id"},
+    ],
+    ids=["an old nvcc", "no memory", "no link", "no objcopy", "two modules", "no module"],
+)
+def test_one_nvcc_does_it_all_where_halves_do_not(
+    fake: Fake, tmp_path: Path, wrong: dict[str, str]
+) -> None:
+    fake(**wrong)
+    assert made(tmp_path) == "whole\n"
+
+
+def test_one_nvcc_does_it_all_where_there_is_no_objcopy(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("")
+    popen = subprocess.Popen
+
+    def begun(command: list[str], **options: object) -> object:
+        if command[0] == "objcopy":
+            raise FileNotFoundError(command[0])
+        return popen(command, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "Popen", begun)
+    assert made(tmp_path) == "whole\n"
+
+
+def test_one_nvcc_does_it_all_for_one_processor(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7})
+    assert made(tmp_path) == "whole\n"
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1
+
+
+def test_a_half_ends_when_the_other_has_failed(fake: Fake, tmp_path: Path) -> None:
+    """With all that it began, and at once."""
+    fake(
+        f'case "$*" in *--fatbin*) sleep 60 & echo $! >{tmp_path}/child; wait;; *-c*) '
+        f"while ! [ -s {tmp_path}/child ]; do sleep 0.01; done; [ $by = whole ] && "
+        'case "$*" in *--shared*) ;; *) exit 1;; esac;; esac'
+    )
+    start = time.monotonic()
+    assert made(tmp_path) == "whole\n"
+    assert time.monotonic() - start < 20
+    child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
+    assert not child.exists() or child.read_text().split(")")[1].split()[0] == "Z"
+
+
+def test_what_the_device_code_lacks_is_told_at_once(
+    fake: Fake, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake('case "$*" in *--fatbin*) echo some; echo an error; exit 1;; *) sleep 60;; esac')
+    start = time.monotonic()
+    with pytest.raises(LoadError, match=r"^nvcc: an error$"):
+        made(tmp_path)
+    assert time.monotonic() - start < 20
+    assert capfd.readouterr().err == "some\nan error\n"
+    assert "--shared" not in (tmp_path / "calls").read_text()
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("target", ["80", "90a"])
+@pytest.mark.parametrize("file", CUDA_FILES, ids=lambda file: file.stem)
+def test_two_halves_make_what_one_nvcc_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path, target: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    halves = tmp_path / "halves.so"
+    nvcc.library(file.read_bytes(), tmp_path, target).rename(halves)
+    assert not (tmp_path / "whole.log").exists(), "one nvcc had to do it all"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    whole = nvcc.library(file.read_bytes(), tmp_path, target)
+    assert device_code(halves) == (tmp_path / "device" / "made.fatbin").read_bytes()
+    assert device_code(halves) in device_code(whole)  # beside what a device linker adds
+    assert symbols(halves) == symbols(whole)
+    assert kernels(halves)
+    assert not missing(halves)
+
+
+@pytest.mark.nvcc
+def test_a_library_has_the_kernels_that_it_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    made = nvcc.library(OTHERS_FIRST.encode(), tmp_path, "90a")
+    assert (tmp_path / "whole.log").exists(), "the halves gave it one name, so this shows nothing"
+    assert kernels(made)
+    assert not missing(made)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    "source",
+    [
+        '__global__ void run() { asm("nothing"); }',
+        f"int host = nothing;\n{KERNEL}",
+        f"#ifdef __CUDA_ARCH__\nnothing\n#endif\n{KERNEL}",
+        f"{KERNEL}{ENTRY}nothing",
+    ],
+    ids=["assembler", "host", "device", "both"],
+)
+def test_what_is_wrong_is_told(
+    tmp_path: Path, source: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(LoadError, match=r"^nvcc: .*error"):
+        nvcc.library(source.encode(), tmp_path, "90a")
+    assert "nothing" in capfd.readouterr().err
+
+
+def section(library: Path, name: str) -> bytes:
+    path = library.with_suffix(".section")
+    command = ["objcopy", "--output-target=binary", f"--only-section={name}"]
+    subprocess.run([*command, str(library), str(path)], check=True)
+    return path.read_bytes()
+
+
+def device_code(library: Path) -> bytes:
+    return section(library, ".nv_fatbin")
+
+
+def symbols(library: Path) -> list[str]:
+    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def kernels(library: Path) -> set[bytes]:
+    """Those that are there: each has its arguments in a bank of constants."""
+    return set(re.findall(rb"\0\.nv\.constant0\.(\w+)", device_code(library)))
+
+
+def missing(library: Path) -> set[bytes]:
+    """The kernels that host code does not know by their names."""
+    known = section(library, ".rodata")
+    return {name for name in kernels(library) if name + b"\0" not in known}
