@@ -8,6 +8,7 @@ first one's is put. One nvcc does it all where that does not work.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def _in_halves(path: Path, made: Path, target: str) -> bool:
                 if any(status) or _differ(_module(device), _module(host)):
                     break
                 time.sleep(POLL_S)
-        if status[0] and "died due to signal" not in steps[0].said():
+        if (status[0] or 0) > 0 and "died due to signal" not in steps[0].said():
             raise _told(steps[0], path)
         if status != [0, 0] or _module(device) is None or _module(device) != _module(host):
             return False
@@ -109,6 +110,9 @@ def _in_halves(path: Path, made: Path, target: str) -> bool:
         return _ends_well(put, folder) and _ends_well(link, folder)
     except OSError:  # no objcopy, or no more processes
         return False
+    finally:
+        for kept in halves:
+            shutil.rmtree(kept, ignore_errors=True)  # whoever comes next may need the room
 
 
 def _module(kept: Path) -> bytes | None:
