@@ -568,6 +568,7 @@ def test_a_pace_is_told_by_calls_seen_to_have_begun() -> None:
 
 # --- with a runner of its own, in real time
 
+EARLY = "benchmark 'practice': inputs were read before their call began"
 CALLS, CALL_S = 8, 0.1  # far longer than a busy machine holds a process up
 IN_TURN = """
 import time
@@ -669,13 +670,15 @@ def test_a_real_runner_is_told_from_one_that_reads_ahead(
                 bench.round(rounds)
             except SubmissionFault as stop:
                 reasons.add(stop.fault.reason)
-            is_told = bench.late.tally.in_time > 1 and (is_honest or bool(reasons))
+            is_told = bench.late.tally.in_time > 1 and (is_honest or EARLY in reasons)
         loan.close()
     tally = bench.late.tally
     assert tally.late == rounds
     assert tally.in_time > 1
-    early = {"benchmark 'practice': inputs were read before their call began"}
-    assert reasons == (set() if is_honest else early)
+    assert (EARLY in reasons) != is_honest
+    # Who reads ahead may do so while the part is being written, and is wrong by a mixture of both.
+    mixture = "on inputs with a part that came shortly before the call"
+    assert all(mixture in reason and not is_honest for reason in reasons - {EARLY})
 
 
 @pytest.mark.parametrize(
