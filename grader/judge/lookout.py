@@ -134,8 +134,14 @@ class Lookout:
     @classmethod
     def over(cls, block: Block) -> Lookout | None:
         """None where there is no copy engine, or it does not reach from set to set."""
-        near_enough = block.tail_bytes // block.count < MOST_PITCH_BYTES
+        near_enough = cls.reaches(block.tail_bytes // block.count)
         return cls(block) if block.device == "cuda" and near_enough else None
+
+    @staticmethod
+    def reaches(set_bytes: int) -> bool:
+        """Whether the copy engine reaches from one set to the next, where a call may write so many
+        bytes of each."""
+        return set_bytes < MOST_PITCH_BYTES
 
     def aim(self, order: list[int]) -> None:
         """Choose new places for a round in this order, before the clock runs."""

@@ -18,7 +18,7 @@ from grader.judge.block import poison
 from grader.judge.cases import ProblemCode, Values, each, seed_for
 from grader.judge.check import Finding, check, tolerance_of, worst
 from grader.judge.loan import wanted
-from grader.judge.peek import MOST_PITCH_BYTES
+from grader.judge.lookout import Lookout
 from grader.judge.record import Device, Progress, Watcher
 from grader.problem import Problem
 from grader.problem.spec import Case, Tolerance
@@ -145,11 +145,11 @@ def watched_row(problem: Problem, case: Case, inputs: Values) -> VerifyRow:
     """Whether the judge can watch a round of a benchmark case: no time of any other ranks."""
     layout = arrange([wanted(problem, case, inputs)])
     written_bytes = layout.nbytes - layout.writable_at
-    if written_bytes < MOST_PITCH_BYTES:
+    if Lookout.reaches(written_bytes):
         return VerifyRow("watched rounds", case.name, "pass", "passed")
     detail = (
-        f"a call writes {written_bytes:,} bytes; of calls that write {MOST_PITCH_BYTES:,} or more "
-        "no time ranks, since the judge cannot watch them: make the case smaller"
+        f"a call writes {written_bytes:,} bytes, which are too many for the judge to watch, so no "
+        "time of it ranks: make the case smaller"
     )
     return VerifyRow("watched rounds", case.name, "pass", "failed", detail)
 
