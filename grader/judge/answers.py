@@ -20,6 +20,7 @@ from grader.judge.block import poison_of
 from grader.judge.cases import ProblemCode, Values
 from grader.judge.check import LEAST_SLICE, TYPICAL_SHARE
 from grader.judge.loan import Loan
+from grader.judge.replay import captured, replay_us
 from grader.problem import ProblemError
 from grader.problem.spec import Argument, Case, Tolerance
 
@@ -44,27 +45,23 @@ class Answers:
         """Compute them all; microseconds per set where they come from a graph, else None."""
         if self._graph is None:
             return None
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        self._graph.replay()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3 / self._count
+        return replay_us(self._graph) / self._count
 
     def _captured(self) -> torch.cuda.CUDAGraph | None:
+        def compute() -> None:
+            self.values = [
+                self._code.plain(self._case, self._loan.inputs(i)) for i in range(self._count)
+            ]
+
         self._code.plain(self._case, self._loan.inputs(0))  # what compiles or allocates, does now
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                self.values = [
-                    self._code.plain(self._case, self._loan.inputs(i)) for i in range(self._count)
-                ]
-        except (RuntimeError, ProblemError):  # code that synchronises, or memory is short
+            graph = captured(compute)
+        except ProblemError:
+            graph = None
+        if graph is None:  # code that synchronises, or memory is short
             self.values = []
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-            return None
         return graph
 
 
