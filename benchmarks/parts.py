@@ -38,7 +38,7 @@ from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import Pool
 
-FIRST = -12
+FIRST = 0
 """The number of a case's first whole round, by which late inputs are aimed."""
 LEAST_MS = 0.5
 """Steps that took less together are not told."""

@@ -110,7 +110,8 @@ class Bench:
         """Per call, the least outside time of a whole round of ordinary inputs, which late ones are
         aimed by. No claim is: it could have them written too soon to tell anything, or too late."""
         self._is_sudden = False
-        """Whether the last round was much faster than that was, or nothing was known of that."""
+        """Whether the last round was much faster than that was, or nothing was known of that and it
+        was not the first."""
         self.meetings = 0
         """How often looks at a seam, and glances, told of calls that overlap."""
         self._was_blind = False
@@ -179,7 +180,9 @@ class Bench:
             untold = self._expect_unread(late, lookout, chosen, doubt[0])
         outside_us = self._outside_us(bracket)
         is_sudden = outside_us < self._least_us * SUDDEN_SHARE
-        self._is_sudden = whole and self.late is not None and is_sudden
+        # Of the first one nothing can be known. It may count: the middle of six does not follow it.
+        is_first = index == 0 and math.isinf(self._least_us)
+        self._is_sudden = whole and self.late is not None and is_sudden and not is_first
         self._was_blind = (
             lookout is not None and self.grading.ranks and lookout.was_blind(bracket.outside_us)
         )
@@ -219,9 +222,8 @@ class Bench:
             if self.is_for_gates:
                 return
         try:
-            if self.late is not None or (self.grading.device == "cuda" and not self.graph):
-                # Tells how fast it is. What is planned once per set, is planned now.
-                self.round(-12)
+            if self.grading.device == "cuda" and not self.graph:
+                self.round(-12)  # what is planned once per set, is planned now
             self.first = self.round(0)
             if self._is_sudden:
                 self.first = None

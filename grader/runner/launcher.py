@@ -3,19 +3,28 @@
 Before a kernel's first launch Triton has a few hundred lines of C compiled for its signature, its
 launcher, with `gcc -O3`. On a GPU host that was seen to take 0.3 s, longer than the kernel itself,
 most of it for headers and for optimising what only passes arguments on. Here the headers are
-compiled once, beside whatever else goes on, and launchers with -O1. Triton 3.9 has one for all
-kernels, which is built before any is loaded; that is left to Triton.
+compiled once, beside whatever else goes on, and launchers with -O1; and of all processes that want
+the same one at the same time, one builds it. Triton 3.9 has one for all kernels, which is built
+before any is loaded; that is left to Triton.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sysconfig
+import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+LAUNCHER = "__triton_launcher"
+"""What Triton 3.6 calls any launcher."""
+PATIENCE_S = 2.0
+"""The longest that anyone waits for what another process builds."""
 FLAGS = ("-O1", "-fPIC", "-Wno-psabi")
 HEADERS = """\
 #include "cuda.h"
@@ -28,14 +37,35 @@ HEADERS = """\
 """What launchers begin with."""
 
 
+class BegunElsewhere(Exception):
+    """Another process is building it."""
+
+
 def install() -> None:
     """Have Triton build so in this process, and in those that are forked of it, if it builds a
     launcher for each signature."""
     from triton import knobs
+
+    if _builds_for_each():
+        knobs.build.impl = build
+
+
+def build_for(kernel: Any) -> None:
+    """Build the launcher of a compiled kernel, unless it is there, or another process builds it."""
+    from triton import knobs
+    from triton.runtime import driver
+
+    if kernel is None or not _builds_for_each():
+        return
+    with suppress(BegunElsewhere), knobs.build.scope():
+        knobs.build.impl = partial(build, waits=False)
+        driver.active.launcher_cls(kernel.src, kernel.metadata)
+
+
+def _builds_for_each() -> bool:
     from triton.backends.nvidia import driver
 
-    if hasattr(driver, "make_launcher"):
-        knobs.build.impl = build
+    return hasattr(driver, "make_launcher")
 
 
 def build(
@@ -45,16 +75,46 @@ def build(
     library_dirs: list[str],
     include_dirs: list[str],
     libraries: list[str],
+    waits: bool = True,
 ) -> str:
-    """Compile an extension module of Python's into `folder`; the path of what was built. Raises
-    RuntimeError where there is no compiler, and `subprocess.CalledProcessError` when it fails."""
+    """Compile an extension module of Python's; the path of what was built, by this process or by
+    another that has begun it before. Raises `BegunElsewhere` for a launcher that is not to be
+    waited for, RuntimeError where there is no compiler, and `subprocess.CalledProcessError` when it
+    fails."""
+    shared = Path(os.environ.get("GRADE_JIT", folder))
+    told = hashlib.sha256(f"{name} {Path(source).read_text()}".encode()).hexdigest()
+    made = shared / f"{told}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    try:
+        (shared / told).touch(exist_ok=False)
+    except FileExistsError:
+        if name == LAUNCHER and not waits and not made.exists():
+            raise BegunElsewhere from None
+        deadline = time.monotonic() + PATIENCE_S
+        while not made.exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        if made.exists():
+            return str(made)
+    except OSError:  # it is nobody's folder any more
+        made = Path(folder) / made.name
+    half = made.with_suffix(".half")
+    _compile(source, half, [*include_dirs, folder], library_dirs, libraries)
+    half.replace(made)
+    return str(made)
+
+
+def _compile(
+    source: str,
+    made: Path,
+    include_dirs: list[str],
+    library_dirs: list[str],
+    libraries: list[str],
+) -> None:
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise RuntimeError("Triton needs a C compiler: install gcc, or name one in CC")
     python = sysconfig.get_path("include", "posix_prefix")  # Debian's own scheme has no headers
-    included = [f"-I{each}" for each in (*include_dirs, folder, python)]
-    made = f"{folder}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    command = [compiler, source, *FLAGS, "-shared", "-o", made, *included]
+    included = [f"-I{each}" for each in (*include_dirs, python)]
+    command = [compiler, source, *FLAGS, "-shared", "-o", str(made), *included]
     command += [f"-L{each}" for each in library_dirs]
     command += [f"-l{':' if '.' in each else ''}{each}" for each in libraries]
     header = _headers(compiler, included)
@@ -62,7 +122,6 @@ def build(
         subprocess.check_call([*command, "-include", header], stderr=subprocess.DEVNULL)
     except subprocess.CalledProcessError:
         subprocess.check_call(command)  # there is no header, or the source does not suit it
-    return made
 
 
 def _headers(compiler: str, included: list[str]) -> str:

@@ -2,10 +2,10 @@
 
 Triton compiles on a kernel's first call with new types and block sizes, a few tenths of a second
 each time, one after the other. Here some processes, forked before the device was touched, call the
-entry on zeros of each case's shape, while the tests begin; what they compile lands in Triton's
-cache on disk, where the runner finds it. Each takes the next case from one queue and reports which
-it has begun, so that the runner can wait for what is half compiled instead of beginning anew. They
-prove nothing.
+entry on zeros of each case's shape, while the tests begin; kernels are compiled and not launched,
+and land in Triton's cache on disk, where the runner finds them. Each process takes the next case
+from one queue and reports which it has begun, so that the runner can wait for what is half compiled
+instead of beginning anew. They prove nothing.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
         with reports:  # what the process gives back when it ends takes time, and is no part of it
             _make_context()
             _prime()
+            _launch_nothing()
             rehearse: Callable[[int], None] | None = None
             while message := queue.recv(8192):
                 folder, number = json.loads(message)
@@ -157,6 +158,37 @@ def _prime() -> None:
     from grader.runner.primer import compile_primer
 
     compile_primer()
+
+
+def _launch_nothing() -> None:
+    """Have calls of kernels compile them and build their launchers, and no more. Of configurations
+    to choose from all are compiled, none is timed, and no choice is written to the cache."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    from grader.runner import launcher
+
+    run = JITFunction.run
+    known: set[int] = set()
+
+    def compiled(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(function, *arguments, grid=grid, warmup=True, **options)
+        if id(kernel) not in known:  # Triton keeps them, so no other will have its place
+            known.add(id(kernel))
+            launcher.build_for(kernel)
+        return kernel
+
+    def once(call: Callable[[], None], quantiles: tuple[float, ...]) -> list[float]:
+        call()
+        return [0.0] * len(quantiles)
+
+    def untold(tuner: Any, key: Any, configurations: Any, tune: Callable[[], None]) -> bool:
+        tune()
+        return False
+
+    JITFunction.run = compiled
+    Autotuner.do_bench = property(lambda tuner: once)
+    Autotuner.check_disk_cache = untold
 
 
 def _loaded(folder: Path) -> Callable[[int], None]:

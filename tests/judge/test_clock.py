@@ -1111,14 +1111,15 @@ def test_late_inputs_are_aimed_by_the_clock_outside_and_never_by_a_claim(
     one = Paced(monkeypatch)
     one.claims_us = 0.0
     one.warm_up()
-    assert one.rounds == [-10, -11, -12, 0]
-    assert one.aimed_us == [None, None, None, 100 * PACE_SHARE], "a single call tells no pace"
+    assert one.rounds == [-10, -11, 0]
+    assert one.aimed_us == [None] * 3, "a single call tells no pace"
+    assert one.first is not None, "it counts"
     for us, claims_us in (120.0, 1e6), (95.0, 0.0), (110.0, 5.0):
         one.us, one.claims_us = us, claims_us
         assert one.round(len(one.rounds)).complaint is None
     one.us = 1.0
     one.round(ODD)
-    assert one.aimed_us[4:] == [pytest.approx(us * PACE_SHARE) for us in (100, 100, 95, 95)]
+    assert one.aimed_us[3:] == [pytest.approx(us * PACE_SHARE) for us in (100, 100, 95, 95)]
     one.us = 100.0
     assert one.round(9).complaint is None
     assert one.aimed_us[-1] == pytest.approx(95 * PACE_SHARE), "other inputs may take less"
@@ -1153,12 +1154,13 @@ def test_until_a_round_was_watched_none_counts(monkeypatch: pytest.MonkeyPatch) 
     one = Paced(monkeypatch)
     one.is_blind = True
     one.warm_up()
-    assert one.first is None
+    assert one.first is not None
+    assert one.first.complaint == "the judge could not watch"
     assert one.round(7).complaint == "the judge could not watch", "which is why"
     one.is_blind = False
     assert one.round(1).complaint == "its calls were much faster than was known before"
     assert one.round(2).complaint is None
-    assert one.aimed_us == [None] * 6 + [100 * PACE_SHARE]
+    assert one.aimed_us == [None] * 5 + [100 * PACE_SHARE]
 
 
 def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1172,36 +1174,48 @@ def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) 
             raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, "nothing was written"))
 
     monkeypatch.setattr(one, "_expect_right", look)
-    wrong = {-12}
+    wrong = {0}
     one.warm_up()
     assert not one.graph
-    assert one.rounds[2:] == [-12, -14]
+    assert one.rounds[2:] == [0, -14]
+    assert one._least_us == 100
     one.round(1)
     assert one.aimed_us[-1] == pytest.approx(100 * PACE_SHARE)
-    wrong = {0}
-    one.graph, one.us, one._least_us = True, 1.0, math.inf
-    one.rounds.clear()
-    one.aimed_us.clear()
-    one.warm_up()
-    assert one.rounds[2:] == [-12, 0, -14]
-    assert one._least_us == 100
 
 
 def test_a_warm_up_that_was_slow_until_its_last_round_gives_no_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Calls that cannot be captured have a round before the first."""
     one = Paced(monkeypatch)
-    kept = one._take
-
-    def take(session: Any, loan: Any, order: list[int], *more: Any) -> Bracket:
-        one.us = 500.0 if one.rounds[-1] == -12 else 100.0
-        return kept(session, loan, order, *more)
-
-    monkeypatch.setattr(bench, "run_round", take)
+    one.gate = False
+    monkeypatch.setattr(bench, "capture", lambda *_: False)
+    monkeypatch.setattr(bench, "run_round", slow_in(one, -12))
     one.warm_up()
     assert one.first is None
     assert one.next(0).complaint is None
     assert one.rounds == [-10, -11, -12, 0, 1]
+
+
+def test_what_follows_a_slow_first_round_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its late inputs were aimed by that."""
+    one = Paced(monkeypatch)
+    monkeypatch.setattr(bench, "run_round", slow_in(one, 0))
+    one.warm_up()
+    assert one.next(0).complaint is None
+    assert one.next(1).complaint == "its calls were much faster than was known before"
+    assert one.next(2).complaint is None
+    assert one.rounds == [-10, -11, 0, 2, 3]
+
+
+def slow_in(one: Paced, round_: int) -> Callable[..., Bracket]:
+    """Rounds as it takes them, but one of them slow."""
+
+    def take(session: Any, loan: Any, order: list[int], *more: Any) -> Bracket:
+        one.us = 500.0 if one.rounds[-1] == round_ else 100.0
+        return one._take(session, loan, order, *more)
+
+    return take
 
 
 def test_no_round_is_fast_without_a_set_that_went_through_every_gate(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from triton import knobs
 from triton.backends.nvidia import driver
+from triton.runtime import driver as triton_driver
 
 from grader.runner import launcher
 from tests.waiting import until
@@ -40,6 +43,8 @@ def built(
     text: str = MODULE,
     library_dirs: Sequence[str] = (),
     libraries: Sequence[str] = (),
+    name: str = "tiny",
+    waits: bool = True,
 ) -> str:
     """Build it into a new folder, as Triton asks for."""
     folder.mkdir()
@@ -48,9 +53,8 @@ def built(
     headers = folder / "include"
     headers.mkdir()
     (headers / "cuda.h").write_text("#define CUDA_VERSION 42\n")
-    return launcher.build(
-        "tiny", str(source), str(folder), [*library_dirs], [str(headers)], [*libraries]
-    )
+    places = [*library_dirs], [str(headers)], [*libraries]
+    return launcher.build(name, str(source), str(folder), *places, waits=waits)
 
 
 def answer_of(path: str) -> int:
@@ -80,12 +84,62 @@ def test_the_headers_are_compiled_once_and_then_taken(
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", str(wrapper))
     monkeypatch.setattr(subprocess, "DEVNULL", None)
-    assert answer_of(built(tmp_path / "two")) == 42
+    assert answer_of(built(tmp_path / "two", MODULE + "\n")) == 42
     # gcc -H lists the headers that it reads, and a compiled one with an exclamation mark.
     assert f"! {compiled}" in log.read_text()
     assert "pyport.h" not in log.read_text()  # which Python.h includes
     assert compiled.stat().st_mtime_ns == before
     assert not list(jit.glob("*.half"))
+
+
+def test_of_those_who_want_the_same_one_builds_it(jit: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(built, [tmp_path / "one", tmp_path / "two", tmp_path / "three"]))
+    assert len(set(found)) == 1
+    assert answer_of(found[0]) == 42
+    made = Path(found[0])
+    before = made.stat().st_mtime_ns
+    assert built(tmp_path / "four") == found[0]
+    assert made.stat().st_mtime_ns == before
+    assert built(tmp_path / "five", MODULE + "\n") != found[0]
+
+
+def test_a_launcher_that_another_process_builds_may_be_left_to_it(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Path(built(tmp_path / "one", name=launcher.LAUNCHER))
+    assert built(tmp_path / "two", name=launcher.LAUNCHER, waits=False) == str(made)
+    made.unlink()  # as if it were not done yet
+    with pytest.raises(launcher.BegunElsewhere):
+        built(tmp_path / "three", name=launcher.LAUNCHER, waits=False)
+    # Who dies at it is not waited for forever; and without what is no launcher nothing goes on.
+    monkeypatch.setattr(launcher, "PATIENCE_S", 0.01)
+    assert answer_of(built(tmp_path / "four", name=launcher.LAUNCHER)) == 42
+    Path(built(tmp_path / "five")).unlink()
+    assert answer_of(built(tmp_path / "six", waits=False)) == 42
+
+
+def test_a_kernels_launcher_is_built_and_nobody_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    def launcher_cls(source: object, metadata: object) -> None:
+        asked.append((source, metadata, knobs.build.impl.keywords))
+        raise launcher.BegunElsewhere
+
+    active = SimpleNamespace(launcher_cls=launcher_cls)
+    monkeypatch.setattr(triton_driver, "_active", active)
+    monkeypatch.setattr(knobs.build, "impl", launcher.build)
+    kernel = SimpleNamespace(src="source", metadata="metadata")
+    monkeypatch.delattr(driver, "make_launcher", raising=False)
+    launcher.build_for(kernel)
+    assert not asked, "Triton has one for all"
+    monkeypatch.setattr(driver, "make_launcher", None, raising=False)
+    launcher.build_for(None)
+    launcher.build_for(kernel)
+    assert asked == [("source", "metadata", {"waits": False})]
+    assert knobs.build.impl is launcher.build
 
 
 def test_a_source_that_our_headers_do_not_suit_is_built_without(

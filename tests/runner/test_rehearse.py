@@ -18,11 +18,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import triton
+import triton.language as tl
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
 
 from grader.arena import Slot, pack, tensor_like
-from grader.runner import rehearse
+from grader.runner import launcher, rehearse
 from grader.runner.rehearse import MOST, Rehearsal
 from tests.waiting import PATIENCE_S, until
+
+
+@triton.jit
+def copy(x, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Nobody compiles it."""
+
 
 ROOT = Path(__file__).resolve().parents[2]
 ESCAPED = 99
@@ -42,6 +52,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
     monkeypatch.setattr(rehearse, "_make_context", lambda: None)
     monkeypatch.setattr(rehearse, "_prime", lambda: None)
+    monkeypatch.setattr(rehearse, "_launch_nothing", lambda: None)
     made: list[Rehearsal] = []
     ours = os.getpid()
 
@@ -376,6 +387,49 @@ def f(x, many, n, out):
         "(2, 3) (1, 2) torch.float16 0.0 2 2",
     ]
     assert cuda.waits == 2
+
+
+def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    built: list[Any] = []
+
+    def run(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> str:
+        ran.append((arguments, grid, warmup, options))
+        return "kernel"
+
+    for owner, name in ((JITFunction, "run"), (Autotuner, "do_bench")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(Autotuner, "check_disk_cache", Autotuner.check_disk_cache)
+    monkeypatch.setattr(JITFunction, "run", run)
+    monkeypatch.setattr(launcher, "build_for", built.append)
+    rehearse._launch_nothing()
+    for _ in range(2):
+        copy[(5,)](1, 2, BLOCK=64)
+    assert ran == [((1, 2), (5,), True, {"BLOCK": 64})] * 2
+    assert built == ["kernel"], "once is enough"
+
+
+def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was made without times would be the runner's."""
+    blocks = []
+
+    def run(function: Any, *arguments: Any, BLOCK: int, **options: Any) -> None:
+        blocks.append(BLOCK)
+
+    def keep(*_: Any) -> Any:
+        raise AssertionError("what is in the cache was asked for")
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    monkeypatch.setattr(Autotuner, "do_bench", Autotuner.do_bench)
+    monkeypatch.setattr(Autotuner, "check_disk_cache", keep)
+    rehearse._launch_nothing()
+    configurations = [triton.Config({"BLOCK": size}) for size in (16, 32, 64)]
+    tuned = triton.autotune(configurations, key=["n"], cache_results=True)(copy)
+    tuned[(1,)](1, 2)
+    assert sorted(set(blocks)) == [16, 32, 64]
+    assert len(blocks) == 4, "and what was chosen once more"
 
 
 @pytest.mark.cuda
