@@ -110,8 +110,7 @@ class Bench:
         """Per call, the least outside time of a whole round of ordinary inputs, which late ones are
         aimed by. No claim is: it could have them written too soon to tell anything, or too late."""
         self._is_sudden = False
-        """Whether the last round was much faster than that was, or nothing was known of that and it
-        was not the first."""
+        """Whether the last round was much faster than that was."""
         self.meetings = 0
         """How often looks at a seam, and glances, told of calls that overlap."""
         self._was_blind = False
@@ -179,10 +178,10 @@ class Bench:
             doubt = self._doubtful(chosen)
             untold = self._expect_unread(late, lookout, chosen, doubt[0])
         outside_us = self._outside_us(bracket)
-        is_sudden = outside_us < self._least_us * SUDDEN_SHARE
-        # Of the first one nothing can be known. It may count: the middle of six does not follow it.
-        is_first = index == 0 and math.isinf(self._least_us)
-        self._is_sudden = whole and self.late is not None and is_sudden and not is_first
+        # Nothing is known of the first one that is watched, so it has no late inputs. It may count
+        # all the same: the middle one of six does not follow it.
+        known_us = 0.0 if math.isinf(self._least_us) else self._least_us
+        self._is_sudden = self.late is not None and whole and outside_us < known_us * SUDDEN_SHARE
         self._was_blind = (
             lookout is not None and self.grading.ranks and lookout.was_blind(bracket.outside_us)
         )

@@ -1150,17 +1150,26 @@ def test_a_round_that_was_not_watched_neither_counts_nor_tells_a_pace(
 
 
 def test_until_a_round_was_watched_none_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to aim late inputs by, so it has none; and he knows which round that is."""
+    """There is nothing to aim late inputs by, so the first that was has none; and no other."""
     one = Paced(monkeypatch)
     one.is_blind = True
     one.warm_up()
-    assert one.first is not None
-    assert one.first.complaint == "the judge could not watch"
-    assert one.round(7).complaint == "the judge could not watch", "which is why"
+    assert one.next(0).complaint == "the judge could not watch"
+    assert one.round(7).complaint == "the judge could not watch"
     one.is_blind = False
-    assert one.round(1).complaint == "its calls were much faster than was known before"
+    assert one.round(1).complaint is None
     assert one.round(2).complaint is None
     assert one.aimed_us == [None] * 5 + [100 * PACE_SHARE]
+
+
+def test_who_works_ahead_in_the_first_round_alone_gains_next_to_nothing() -> None:
+    """It has no late inputs, which is no secret; the middle of six has a neighbour instead."""
+    others = [99.95, 100.05, 99.98, 100.02, 100.0] * 8
+    samples = [Sample(us, us) for us in (50.0, *others)]
+    timing = measure(samples.__getitem__, PLANS["cuda", "full"], CALLS, True, True)
+    assert timing.fault is None
+    assert timing.rounds > 6, "it makes the interval wide"
+    assert timing.time_us >= 99.95
 
 
 def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
