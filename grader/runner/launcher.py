@@ -10,12 +10,12 @@ before any is loaded; that is left to Triton.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sysconfig
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,6 @@ from typing import Any
 
 LAUNCHER = "__triton_launcher"
 """What Triton 3.6 calls any launcher."""
-PATIENCE_S = 2.0
-"""The longest that anyone waits for what another process builds."""
 FLAGS = ("-O1", "-fPIC", "-Wno-psabi")
 HEADERS = """\
 #include "cuda.h"
@@ -82,23 +80,20 @@ def build(
     waited for, RuntimeError where there is no compiler, and `subprocess.CalledProcessError` when it
     fails."""
     shared = Path(os.environ.get("GRADE_JIT", folder))
-    told = hashlib.sha256(f"{name} {Path(source).read_text()}".encode()).hexdigest()
-    made = shared / f"{told}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    try:
-        (shared / told).touch(exist_ok=False)
-    except FileExistsError:
-        if name == LAUNCHER and not waits and not made.exists():
+    if not shared.is_dir():
+        shared = Path(folder)
+    key = hashlib.sha256(f"{name} {Path(source).read_text()}".encode()).hexdigest()
+    made = shared / f"{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    is_left = name == LAUNCHER and not waits
+    with (shared / key).open("w") as lock:  # whoever fails at it, or dies, lets go of it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if is_left else 0))
+        except BlockingIOError:
             raise BegunElsewhere from None
-        deadline = time.monotonic() + PATIENCE_S
-        while not made.exists() and time.monotonic() < deadline:
-            time.sleep(0.002)
-        if made.exists():
-            return str(made)
-    except OSError:  # it is nobody's folder any more
-        made = Path(folder) / made.name
-    half = made.with_suffix(".half")
-    _compile(source, half, [*include_dirs, folder], library_dirs, libraries)
-    half.replace(made)
+        if not made.exists():
+            half = made.with_suffix(".half")
+            _compile(source, half, [*include_dirs, folder], library_dirs, libraries)
+            half.replace(made)
     return str(made)
 
 

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.judge import bench, grade
-from grader.judge.bench import ODD, PACE_SHARE, SUDDEN_SHARE, Bench
+from grader.judge.bench import HELD_UP_US, ODD, PACE_SHARE, SUDDEN_SHARE, Bench
 from grader.judge.cases import Values
 from grader.judge.clock import (
     AGREE_SHARE,
@@ -1190,6 +1190,17 @@ def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) 
     assert one._least_us == 100
     one.round(1)
     assert one.aimed_us[-1] == pytest.approx(100 * PACE_SHARE)
+    # Round 0 was right, and its inputs were held up, so there is one more before its time counts.
+    wrong = {-13}
+    one.graph, one.us, one._least_us = True, 1.0, math.inf
+    one.overhead = Overhead(publish_us=-2 * HELD_UP_US)
+    one.rounds.clear()
+    one.aimed_us.clear()
+    one.warm_up()
+    assert not one.graph
+    assert one.rounds[2:] == [0, -13, -14]
+    assert one.aimed_us[3] is not None, "by a replay that may have been wrong, too"
+    assert one._least_us == pytest.approx(100 + 2 * HELD_UP_US / 4)
 
 
 def test_a_warm_up_that_was_slow_until_its_last_round_gives_no_sample(

@@ -107,16 +107,51 @@ def test_of_those_who_want_the_same_one_builds_it(jit: Path, tmp_path: Path) -> 
 def test_a_launcher_that_another_process_builds_may_be_left_to_it(
     jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Path(built(tmp_path / "one", name=launcher.LAUNCHER))
-    assert built(tmp_path / "two", name=launcher.LAUNCHER, waits=False) == str(made)
-    made.unlink()  # as if it were not done yet
-    with pytest.raises(launcher.BegunElsewhere):
-        built(tmp_path / "three", name=launcher.LAUNCHER, waits=False)
-    # Who dies at it is not waited for forever; and without what is no launcher nothing goes on.
-    monkeypatch.setattr(launcher, "PATIENCE_S", 0.01)
-    assert answer_of(built(tmp_path / "four", name=launcher.LAUNCHER)) == 42
-    Path(built(tmp_path / "five")).unlink()
-    assert answer_of(built(tmp_path / "six", waits=False)) == 42
+    go = tmp_path / "go"
+    monkeypatch.setenv("CC", str(compiler_that_awaits(go, tmp_path)))
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(built, tmp_path / "one", name=launcher.LAUNCHER)
+        until(go.with_suffix(".asked").exists)
+        with pytest.raises(launcher.BegunElsewhere):
+            built(tmp_path / "two", name=launcher.LAUNCHER, waits=False)
+        other = pool.submit(built, tmp_path / "three", name=launcher.LAUNCHER)
+        go.touch()
+        assert other.result() == found.result()
+    assert built(tmp_path / "four", name=launcher.LAUNCHER, waits=False) == found.result()
+
+
+def test_what_is_no_launcher_is_always_waited_for(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it nothing goes on."""
+    go = tmp_path / "go"
+    monkeypatch.setenv("CC", str(compiler_that_awaits(go, tmp_path)))
+    with ThreadPoolExecutor() as pool:
+        found = [pool.submit(built, tmp_path / n, waits=False) for n in ("one", "two")]
+        until(go.with_suffix(".asked").exists)
+        go.touch()
+        assert found[0].result() == found[1].result()
+
+
+def test_who_fails_leaves_it_to_the_next(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setenv("CC", "false")
+        with pytest.raises(subprocess.CalledProcessError):
+            built(tmp_path / "one", name=launcher.LAUNCHER)
+    assert answer_of(built(tmp_path / "two", name=launcher.LAUNCHER, waits=False)) == 42
+
+
+def compiler_that_awaits(go: Path, folder: Path) -> Path:
+    """gcc, which says that it was asked, and begins when there is such a file."""
+    wrapper = folder / "cc"
+    wrapper.write_text(
+        f"#!/bin/sh\ntouch {go.with_suffix('.asked')}\n"
+        f'while [ ! -e {go} ]; do sleep 0.01; done\nexec gcc "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return wrapper
 
 
 def test_a_kernels_launcher_is_built_and_nobody_is_waited_for(

@@ -389,6 +389,14 @@ def f(x, many, n, out):
     assert cuda.waits == 2
 
 
+@pytest.fixture
+def triton_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is replaced of Triton is put back when the test is over."""
+    for owner, name in ((Autotuner, "do_bench"), (Autotuner, "check_disk_cache")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+@pytest.mark.usefixtures("triton_as_it_was")
 def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     built: list[Any] = []
@@ -397,9 +405,6 @@ def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) 
         ran.append((arguments, grid, warmup, options))
         return "kernel"
 
-    for owner, name in ((JITFunction, "run"), (Autotuner, "do_bench")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(Autotuner, "check_disk_cache", Autotuner.check_disk_cache)
     monkeypatch.setattr(JITFunction, "run", run)
     monkeypatch.setattr(launcher, "build_for", built.append)
     rehearse._launch_nothing()
@@ -409,6 +414,7 @@ def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) 
     assert built == ["kernel"], "once is enough"
 
 
+@pytest.mark.usefixtures("triton_as_it_was")
 def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -422,7 +428,6 @@ def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept
         raise AssertionError("what is in the cache was asked for")
 
     monkeypatch.setattr(JITFunction, "run", run)
-    monkeypatch.setattr(Autotuner, "do_bench", Autotuner.do_bench)
     monkeypatch.setattr(Autotuner, "check_disk_cache", keep)
     rehearse._launch_nothing()
     configurations = [triton.Config({"BLOCK": size}) for size in (16, 32, 64)]
