@@ -494,6 +494,7 @@ def opened(
     loan = Loan(grading.problem, case, template, calls, grading.device, KEPT)
     try:
         bench = Bench(grading, case, loan, usual, gate, captures)
+        grading.end_rehearsal()  # no sooner: meanwhile kernels are compiled
         grading.lend(loan)
         bench.warm_up()
         yield bench

@@ -33,7 +33,7 @@ from grader.problem.spec import Case
 from grader.report import Rule, Verdict
 from grader.sandbox.base import SandboxError
 
-GAUGE_ROUNDS, PUBLISH_ROUNDS = 24, 7
+GAUGE_ROUNDS, PUBLISH_ROUNDS = 12, 7
 IDLE_CALLS, IDLE_WORDS = 8, 1 << 23
 """Calls of an idle round, and words of 8 bytes that each reads, and as many that it writes: long
 enough to be watched as any other is. A round costs the same whatever its calls are."""

@@ -177,8 +177,6 @@ def _examine(
             if effort == "quick":  # for one's own code, whose first answer shall come first
                 with record.stage("baseline"):
                     grading.prepare()
-            with record.stage("load"):
-                grading.end_rehearsal()
             cases = problem.cases("benchmark", device)
             _cases(partial(benchmark, grading), cases, "benchmark", progress, record)
             if grading.ranks:

@@ -218,8 +218,8 @@ class Grading:
             )
 
     def end_rehearsal(self) -> None:
-        """Have the processes that compile beside the tests ended."""
-        if self.device == "cuda":
+        """Have the processes that compile beside the tests ended, if they have not been."""
+        if self._rehearses:
             limit_s = self.problem.spec.limits.load_s
             what = "compiling its kernels"
             self.session.ask("rehearsed", {"limit_s": limit_s / 2}, limit_s, what)

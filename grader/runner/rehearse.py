@@ -2,10 +2,12 @@
 
 Triton compiles on a kernel's first call with new types and block sizes, a few tenths of a second
 each time, one after the other. Here some processes, forked before the device was touched, call the
-entry on zeros of each case's shape, while the tests begin; kernels are compiled and not launched,
-and land in Triton's cache on disk, where the runner finds them. Each process takes the next case
-from one queue and reports which it has begun, so that the runner can wait for what is half compiled
-instead of beginning anew. They prove nothing.
+entry on tensors of each case's shape, while the tests begin; kernels are compiled and not launched,
+and land in Triton's cache on disk, where the runner finds them. Those tensors have no memory, so
+that nobody needs a context on the device: eight of them take it half a second to make and to clear
+away. Only an entry that fails so is called on zeros. Each process takes the next case from one
+queue and reports which it has begun, so that the runner can wait for what is half compiled instead
+of beginning anew. They prove nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from grader.arena.layout import Slot, tensor_like, unpack
 from grader.runner.load import load_python
 
 MOST = 8
-"""Each of them makes a context on the device, some 500 MB there and 100 MB here."""
+"""Each of them takes some 100 MB, and where it needs a context on the device, 500 MB there."""
 LONGEST_S = 10.0
 """The longest that anyone waits for a case that is being compiled."""
 JOB, SOURCE = "rehearsal.json", "rehearsal.source"
@@ -45,7 +47,7 @@ class Rehearsal:
 
     @classmethod
     def start(cls) -> Rehearsal:
-        """Fork them; each makes a context on the device. Call before making one oneself."""
+        """Fork them. Call before making a context on the device, which is not to be shared."""
         made = cls()
         for _ in range(max(1, min(MOST, len(os.sched_getaffinity(0)) // 2))):
             ours, theirs = _pair()
@@ -100,8 +102,8 @@ class Rehearsal:
         return bool(ready)
 
     def end(self) -> None:
-        """End the processes, whatever they are doing: all at once, since each has a context on the
-        device to give back."""
+        """End the processes, whatever they are doing: all at once, since any may have a context on
+        the device to give back."""
         for pid in self._pids:
             for kill in (os.killpg, os.kill):  # it may not lead its own group yet
                 with suppress(ProcessLookupError):
@@ -134,8 +136,8 @@ def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
     os.dup2(null, 2)
     try:
         with reports:  # what the process gives back when it ends takes time, and is no part of it
-            _make_context()
-            _prime()
+            _stay_away()
+            _prime(queue)
             _launch_nothing()
             rehearse: Callable[[int], None] | None = None
             while message := queue.recv(8192):
@@ -148,16 +150,35 @@ def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
     os._exit(0)
 
 
-def _make_context() -> None:
+def _stay_away() -> None:
+    """Tell Triton what it asks of the device: PyTorch, whom it would ask, makes a context there."""
+    from cuda.bindings import driver as cuda
+    from triton.runtime import driver
+
+    cuda.cuInit(0)
+    kinds = cuda.CUdevice_attribute
+    major, minor = (
+        cuda.cuDeviceGetAttribute(kind, 0)[1]
+        for kind in (
+            kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        )
+    )
+    active = driver.active
+    active.get_current_device = lambda: 0
+    active.get_current_stream = lambda device: 0
+    active.get_device_capability = lambda device: (major, minor)
+
+
+def _prime(queue: socket.socket) -> None:
     import torch
 
-    torch.zeros(1, device="cuda")
-
-
-def _prime() -> None:
     from grader.runner.primer import compile_primer
 
     compile_primer()
+    if not select.select([queue], [], [], 0)[0]:
+        # Loads what some things are done by on no device; a job that needs none need not wait.
+        torch.empty_like(torch.empty(1, device="meta"))
 
 
 def _launch_nothing() -> None:
@@ -195,6 +216,8 @@ def _loaded(folder: Path) -> Callable[[int], None]:
     """Load the submission, from a file of its own; what calls it for the case of a number."""
     import torch
 
+    from grader.runner.absent import Absence, Absent
+
     job = json.loads((folder / JOB).read_text())
     own = folder / f"rehearsal{os.getpid()}"
     own.mkdir()
@@ -202,16 +225,25 @@ def _loaded(folder: Path) -> Callable[[int], None]:
 
     def rehearse(number: int) -> None:
         case = job["cases"][number]
-        with suppress(Exception):  # the call itself will tell; the next case may do better
-            entry.call(entry.prepare([_zeros(unpack(value)) for value in case["values"]], case))
-            torch.cuda.synchronize()
+        values = list(map(unpack, case["values"]))
+        try:
+            absent = [
+                _made(value, lambda slot: Absent(tensor_like(slot, "meta"))) for value in values
+            ]
+            with Absence():
+                entry.call(entry.prepare(absent, case))
+        except Exception:  # noqa: BLE001 - it needs values, or the device in earnest
+            with suppress(Exception):  # the call itself will tell; the next case may do better
+                zeros = [_made(value, lambda slot: tensor_like(slot, "cuda")) for value in values]
+                entry.call(entry.prepare(zeros, case))
+                torch.cuda.synchronize()
 
     return rehearse
 
 
-def _zeros(value: Any) -> Any:
+def _made(value: Any, tensor: Callable[[Slot], Any]) -> Any:
     if isinstance(value, Slot):
-        return tensor_like(value, "cuda")
+        return tensor(value)
     if isinstance(value, list):
-        return [tensor_like(slot, "cuda") for slot in value]
+        return [tensor(slot) for slot in value]
     return value

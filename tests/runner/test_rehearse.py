@@ -50,8 +50,8 @@ Start = Callable[[Job], Rehearsal]
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a rehearsal of three processes that do as told; ended with the test."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
-    monkeypatch.setattr(rehearse, "_make_context", lambda: None)
-    monkeypatch.setattr(rehearse, "_prime", lambda: None)
+    monkeypatch.setattr(rehearse, "_stay_away", lambda: None)
+    monkeypatch.setattr(rehearse, "_prime", lambda queue: None)
     monkeypatch.setattr(rehearse, "_launch_nothing", lambda: None)
     made: list[Rehearsal] = []
     ours = os.getpid()
@@ -321,7 +321,7 @@ def test_they_end_with_the_runner() -> None:
 import os
 from grader.runner import rehearse
 os.sched_getaffinity = lambda _: range(6)
-rehearse._make_context = lambda: None
+rehearse._stay_away = lambda: None
 print(*rehearse.Rehearsal.start()._pids, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -344,19 +344,71 @@ class FakeCuda:
 
         self.waits = 0
         monkeypatch.setattr(torch.cuda, "synchronize", self._wait)
-        monkeypatch.setattr(rehearse, "tensor_like", lambda slot, device: tensor_like(slot, "cpu"))
+        there = {"meta": "meta", "cuda": "cpu"}
+        monkeypatch.setattr(
+            rehearse, "tensor_like", lambda slot, device: tensor_like(slot, there[device])
+        )
 
     def _wait(self) -> None:
         self.waits += 1
 
 
-def test_each_case_is_called_on_zeros_of_its_shape_and_a_failing_one_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+STRIDED = Slot(4096, "fp16", (2, 3), (1, 2))
+VECTOR = Slot(0, "fp32", (4,), (1,))
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, list[Any]], str]:
+    """Rehearses cases with these values for the last argument but one of an entry `f(x, many, n,
+    out)`; what its source wrote to the file `seen` beside it."""
     from types import ModuleType
 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "submission", ModuleType("submission"))
+
+    def seen(source: str, numbers: list[Any]) -> str:
+        values = [[pack(STRIDED), pack([VECTOR, VECTOR]), pack(n), pack(VECTOR)] for n in numbers]
+        job = {
+            "entry": "f",
+            "roles": ["in", "in", "in", "out"],
+            "cases": [{"values": each} for each in values],
+        }
+        (tmp_path / rehearse.JOB).write_text(json.dumps(job))
+        (tmp_path / rehearse.SOURCE).write_text(source)
+        one = rehearse._loaded(tmp_path)
+        for number in range(len(numbers)):
+            one(number)
+        (file,) = tmp_path.glob("rehearsal*/seen")
+        return file.read_text()
+
+    return seen
+
+
+def test_entries_are_called_on_tensors_that_are_on_the_gpu_and_have_no_memory(
+    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    source = """
+from pathlib import Path
+import torch
+
+def f(x, many, n, out):
+    assert x.is_cuda and x.device == out.device == many[1].device
+    assert (x.data_ptr() + out.data_ptr()) % 16 == 0
+    more = torch.empty_like(x, dtype=torch.float32)
+    assert type(more) is type(x) and more.is_cuda
+    line = [tuple(x.shape), x.stride(), x.dtype, more.dtype, x.nbytes, len(many), n]
+    with Path(__file__).with_name("seen").open("a") as file:
+        print(*line, file=file)
+"""
+    line = "(2, 3) (1, 2) torch.float16 torch.float32 12 2"
+    assert called(source, [7, 8]).splitlines() == [f"{line} 7", f"{line} 8"]
+    assert cuda.waits == 0
+
+
+def test_one_that_fails_so_is_called_on_zeros_and_if_that_fails_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+) -> None:
     cuda = FakeCuda(monkeypatch)
     source = """
 from pathlib import Path
@@ -368,21 +420,7 @@ def f(x, many, n, out):
     with Path(__file__).with_name("seen").open("a") as file:
         print(*line, file=file)
 """
-    strided = Slot(4096, "fp16", (2, 3), (1, 2))
-    vector = Slot(0, "fp32", (4,), (1,))
-    two = [vector, vector]
-    cases = [
-        {"values": [pack(strided), pack(two), pack(n), pack(vector)]}  # x, many, n, out
-        for n in range(3)
-    ]
-    job = {"entry": "f", "roles": ["in", "in", "in", "out"], "cases": cases}
-    (tmp_path / rehearse.JOB).write_text(json.dumps(job))
-    (tmp_path / rehearse.SOURCE).write_text(source)
-    one = rehearse._loaded(tmp_path)
-    for number in range(3):
-        one(number)
-    (seen,) = tmp_path.glob("rehearsal*/seen")
-    assert seen.read_text().splitlines() == [
+    assert called(source, [0, 1, 2]).splitlines() == [
         "(2, 3) (1, 2) torch.float16 0.0 2 0",
         "(2, 3) (1, 2) torch.float16 0.0 2 2",
     ]
@@ -438,10 +476,17 @@ def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept
 
 
 @pytest.mark.cuda
-def test_what_is_rehearsed_is_found_in_tritons_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reads", [False, True], ids=["without a context", "on zeros"])
+def test_what_is_rehearsed_is_found_in_tritons_cache(tmp_path: Path, reads: bool) -> None:
     """In a process of its own, since forking must come before this one's context."""
-    source = """
-import triton, triton.language as tl
+    source = (
+        f"""
+READS = {reads}
+"""
+        + """
+from pathlib import Path
+import torch, triton, triton.language as tl
+from cuda.bindings import driver
 
 @triton.jit
 def copy(x, out, n, BLOCK: tl.constexpr):
@@ -449,8 +494,16 @@ def copy(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
 
 def f(x, out):
+    more = torch.zeros(128, device="cuda")[16:]
+    if READS:
+        float(x.sum())
     copy[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
+    copy[(1,)](more, out.view(-1), 100, BLOCK=128)
+    torch.tensor([[x.data_ptr()]]).to(x.device)
+    _, _, has_context = driver.cuDevicePrimaryCtxGetState(0)
+    Path(__file__).with_name("context").write_text(str(has_context))
 """
+    )
     program = f"""
 import json
 from pathlib import Path
@@ -474,3 +527,5 @@ rehearsal.wait(120)
     )
     assert ended.returncode == 0, ended.stderr
     assert list(cache.glob("*/copy.cubin"))
+    (context,) = tmp_path.glob("rehearsal*/context")
+    assert context.read_text() == str(int(reads))

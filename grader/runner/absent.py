@@ -1,0 +1,79 @@
+"""Tensors of a GPU's that have no memory: enough to compile kernels for, without a context on it.
+
+Each is one of PyTorch's on no device ("meta") that says it is on the GPU, and while `Absence`
+lasts, what is made on the GPU is such a one. Shapes, strides, types and alignment are as they would
+be; what needs values raises an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+GPU = torch.device("cuda", 0)
+
+
+class Absent(torch.Tensor):
+    """A tensor on the GPU as far as anyone can tell who does not read it."""
+
+    stands_for: torch.Tensor
+    """The one on no device."""
+
+    @staticmethod
+    def __new__(cls, stands_for: torch.Tensor) -> Absent:
+        """One that stands for a tensor on no device."""
+        made: Absent = torch.Tensor._make_subclass(cls, stands_for)
+        made.stands_for = stands_for
+        return made
+
+    device = property(lambda self: GPU)
+    is_cuda = property(lambda self: True)
+    is_meta = property(lambda self: False)
+
+    def get_device(self) -> int:
+        """The GPU's index."""
+        return int(GPU.index)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Any,
+        arguments: tuple[Any, ...] = (),
+        options: dict[str, Any] | None = None,
+    ) -> Any:
+        """Do on no device what is asked of it."""
+        with torch._C.DisableTorchFunction():
+            arguments, options = tree_map(_on_no_device, (arguments, options or {}))
+            return tree_map(_on_gpu, function(*arguments, **options))
+
+
+class Absence(TorchFunctionMode):
+    """While it lasts, what is made on the GPU is absent."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        arguments: tuple[Any, ...] = (),
+        options: dict[str, Any] | None = None,
+    ) -> Any:
+        """As of one that is absent."""
+        return Absent.__torch_function__(function, types, arguments, options)
+
+
+def _on_no_device(value: Any) -> Any:
+    if isinstance(value, Absent):
+        return value.stands_for
+    is_gpu = (isinstance(value, torch.device) and value.type == "cuda") or (
+        isinstance(value, str) and value.partition(":")[0] == "cuda"
+    )
+    return "meta" if is_gpu else value
+
+
+def _on_gpu(value: Any) -> Any:
+    return Absent(value) if isinstance(value, torch.Tensor) and value.is_meta else value
