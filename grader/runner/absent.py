@@ -38,6 +38,12 @@ class Absent(torch.Tensor):
         """The GPU's index."""
         return int(GPU.index)
 
+    def data_ptr(self) -> int:
+        """An address that is aligned as it would be, and no other tensor's."""
+        like = self.stands_for
+        its_own: int = like.untyped_storage()._cdata << 8
+        return its_own + like.data_ptr()
+
     @classmethod
     def __torch_function__(
         cls,
@@ -46,9 +52,14 @@ class Absent(torch.Tensor):
         arguments: tuple[Any, ...] = (),
         options: dict[str, Any] | None = None,
     ) -> Any:
-        """Do on no device what is asked of it."""
+        """Do on no device what is asked of it. Memory is not pinned: that would need a context."""
+        if function is torch.Tensor.pin_memory:
+            return arguments[0]
+        if function is torch.Tensor.cuda:
+            function, arguments, options = torch.Tensor.to, (arguments[0], GPU), None
         with torch._C.DisableTorchFunction():
             arguments, options = tree_map(_on_no_device, (arguments, options or {}))
+            options.pop("pin_memory", None)
             return tree_map(_on_gpu, function(*arguments, **options))
 
 
