@@ -31,6 +31,8 @@ MOST = 8
 """Each of them takes some 100 MB, and where it needs a context on the device, 500 MB there."""
 LONGEST_S = 10.0
 """The longest that anyone waits for a case that is being compiled."""
+UNWANTED_S = 2.0
+"""A sandbox that nobody has wanted for so long was started ahead of time, and has some."""
 JOB, SOURCE = "rehearsal.json", "rehearsal.source"
 NONE_YET = -1
 
@@ -176,8 +178,8 @@ def _prime(queue: socket.socket) -> None:
     from grader.runner.primer import compile_primer
 
     compile_primer()
-    if not select.select([queue], [], [], 0)[0]:
-        # Loads what some things are done by on no device; a job that needs none need not wait.
+    if not select.select([queue], [], [], UNWANTED_S)[0]:
+        # Loads what few things are done by on no device, half a second's worth and more.
         torch.empty_like(torch.empty(1, device="meta"))
 
 
