@@ -96,8 +96,7 @@ class Bench:
         self._holds_up = False
         """Whether a graph that waits at the gate holds up what it waits for."""
         self.cold_us: float | None = None
-        """Latency of a single call by the outside clock, launch included; of the second one, since
-        the first may have compiled something."""
+        """Latency of a single call by the outside clock, launch included; of the second one."""
         self.answers = Answers(grading.code, case, loan)
         self.quick = QuickLook.over(self.answers, loan, self.spot_bounds)
         self._vouched_us = math.inf
@@ -208,18 +207,14 @@ class Bench:
         starts = Starts(self.graph, self.graph and self.gate)
         return run_round(grading.session, self.loan, chosen, starts, limit_s, lookout, late)
 
-    def _call(self, i: int) -> None:
-        """Have the entry called on set i; nothing is timed, and nothing looked at."""
-        limit_s = self.grading.problem.spec.limits.call_s
-        what = f"the first call of benchmark '{self.case.name}'"
-        self.grading.session.ask("call", {"set": i, "scalars": {}}, limit_s, what)
-
     def warm_up(self) -> None:
         """Call everything once, and capture a round into a graph; keep that only if a replay on
         fresh inputs is right."""
         if self.grading.device == "cuda":
             index = secrets.randbelow(self.calls)
-            self._call(index)  # compiles what is left to compile
+            # Compiles what is left to compile. Checked, since who chooses among configurations may
+            # spoil the first call of a shape, and only that.
+            self.round(-10, [index])
             self.cold_us = self.round(-11, [index]).external_us
             order = list(range(self.calls))
             limit_s = self.grading.problem.spec.limits.call_s * self.calls

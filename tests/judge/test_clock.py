@@ -1023,10 +1023,8 @@ def test_a_graph_that_holds_up_its_inputs_does_not_wait_at_the_gate(
         def __init__(self) -> None:
             limits = SimpleNamespace(call_s=1)
             problem = SimpleNamespace(spec=SimpleNamespace(limits=limits))
-            self.case: Any = SimpleNamespace(name="small")
-            session = SimpleNamespace(ask=lambda *_: None)
             self.grading: Any = SimpleNamespace(
-                device="cuda", ranks=True, problem=problem, session=session
+                device="cuda", ranks=True, problem=problem, session=None
             )
             self.loan: Any = SimpleNamespace(device="cpu", layout=SimpleNamespace(sets=[None] * 4))
             self.overhead, self.is_heavy = Overhead(publish_us=300), False
@@ -1057,10 +1055,8 @@ class Paced(Bench):
         monkeypatch.setattr(bench, "capture", lambda *_: True)
         limits = SimpleNamespace(call_s=1)
         problem = SimpleNamespace(spec=SimpleNamespace(limits=limits))
-        self.asked: list[tuple[Any, ...]] = []
-        session = SimpleNamespace(ask=lambda *of: self.asked.append(of))
         self.grading: Any = SimpleNamespace(
-            device="cuda", ranks=True, problem=problem, session=session, code=None, record=Record()
+            device="cuda", ranks=True, problem=problem, session=None, code=None, record=Record()
         )
         self.grading.meetings, self.grading.explained = 0, []
         self.grading.bursts = self.grading.lost_bursts = 0
@@ -1115,40 +1111,18 @@ def test_late_inputs_are_aimed_by_the_clock_outside_and_never_by_a_claim(
     one = Paced(monkeypatch)
     one.claims_us = 0.0
     one.warm_up()
-    assert one.rounds == [-11, 0]
-    assert one.aimed_us == [None] * 2, "a single call tells no pace"
+    assert one.rounds == [-10, -11, 0]
+    assert one.aimed_us == [None] * 3, "a single call tells no pace"
     assert one.first is not None, "it counts"
     for us, claims_us in (120.0, 1e6), (95.0, 0.0), (110.0, 5.0):
         one.us, one.claims_us = us, claims_us
         assert one.round(len(one.rounds)).complaint is None
     one.us = 1.0
     one.round(ODD)
-    assert one.aimed_us[2:] == [pytest.approx(us * PACE_SHARE) for us in (100, 100, 95, 95)]
+    assert one.aimed_us[3:] == [pytest.approx(us * PACE_SHARE) for us in (100, 100, 95, 95)]
     one.us = 100.0
     assert one.round(9).complaint is None
     assert one.aimed_us[-1] == pytest.approx(95 * PACE_SHARE), "other inputs may take less"
-
-
-def test_the_first_call_of_a_case_may_compile_and_is_not_timed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It has the time of one call; the one that is timed is of the same set."""
-    one = Paced(monkeypatch)
-    chosen: list[list[int]] = []
-    take = one._take
-
-    def noted(session: Any, loan: Any, order: list[int], *more: Any) -> Bracket:
-        chosen.append(order)
-        return take(session, loan, order, *more)
-
-    monkeypatch.setattr(bench, "run_round", noted)
-    one.us = 70.0
-    one.warm_up()
-    ((kind, request, limit_s, what),) = one.asked
-    assert (kind, limit_s) == ("call", 1)
-    assert "'tiny'" in what
-    assert request == {"set": chosen[0][0], "scalars": {}}
-    assert (one.rounds, one.cold_us) == ([-11, 0], 70)
 
 
 def test_a_round_faster_than_what_its_late_inputs_were_aimed_at_does_not_count(
@@ -1185,7 +1159,7 @@ def test_until_a_round_was_watched_none_counts(monkeypatch: pytest.MonkeyPatch) 
     one.is_blind = False
     assert one.round(1).complaint is None
     assert one.round(2).complaint is None
-    assert one.aimed_us == [None] * 4 + [100 * PACE_SHARE]
+    assert one.aimed_us == [None] * 5 + [100 * PACE_SHARE]
 
 
 def test_who_works_ahead_in_the_first_round_alone_gains_next_to_nothing() -> None:
@@ -1212,7 +1186,7 @@ def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) 
     wrong = {0}
     one.warm_up()
     assert not one.graph
-    assert one.rounds[1:] == [0, -14]
+    assert one.rounds[2:] == [0, -14]
     assert one._least_us == 100
     one.round(1)
     assert one.aimed_us[-1] == pytest.approx(100 * PACE_SHARE)
@@ -1224,8 +1198,8 @@ def test_a_replay_that_was_wrong_tells_no_pace(monkeypatch: pytest.MonkeyPatch) 
     one.aimed_us.clear()
     one.warm_up()
     assert not one.graph
-    assert one.rounds[1:] == [0, -13, -14]
-    assert one.aimed_us[2] is not None, "by a replay that may have been wrong, too"
+    assert one.rounds[2:] == [0, -13, -14]
+    assert one.aimed_us[3] is not None, "by a replay that may have been wrong, too"
     assert one._least_us == pytest.approx(100 + 2 * HELD_UP_US / 4)
 
 
@@ -1240,7 +1214,7 @@ def test_a_warm_up_that_was_slow_until_its_last_round_gives_no_sample(
     one.warm_up()
     assert one.first is None
     assert one.next(0).complaint is None
-    assert one.rounds == [-11, -12, 0, 1]
+    assert one.rounds == [-10, -11, -12, 0, 1]
 
 
 def test_what_follows_a_slow_first_round_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1251,7 +1225,7 @@ def test_what_follows_a_slow_first_round_does_not_count(monkeypatch: pytest.Monk
     assert one.next(0).complaint is None
     assert one.next(1).complaint == "its calls were much faster than was known before"
     assert one.next(2).complaint is None
-    assert one.rounds == [-11, 0, 2, 3]
+    assert one.rounds == [-10, -11, 0, 2, 3]
 
 
 def slow_in(one: Paced, round_: int) -> Callable[..., Bracket]:
