@@ -427,6 +427,28 @@ def f(x, many, n, out):
     assert cuda.waits == 2
 
 
+def test_what_few_things_need_is_loaded_only_where_a_sandbox_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from grader.runner import primer
+
+    loads: list[Any] = []
+    monkeypatch.setattr(primer, "compile_primer", lambda: None)
+    monkeypatch.setattr(torch, "empty_like", loads.append)
+    ours, theirs = rehearse._pair()
+    with ours, theirs:
+        monkeypatch.setattr(rehearse, "UNWANTED_S", 0.01)
+        rehearse._prime(theirs)
+        assert len(loads) == 1
+        ours.send(b"a job")
+        monkeypatch.setattr(rehearse, "UNWANTED_S", PATIENCE_S)
+        rehearse._prime(theirs)
+        assert len(loads) == 1
+        assert theirs.recv(64) == b"a job"
+
+
 @pytest.fixture
 def triton_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is replaced of Triton is put back when the test is over."""
