@@ -39,8 +39,8 @@ GRACE_S = 0.3
 GRACE_CASES = 3
 """So many wrong cases get that second look; a submission that is late once is late always."""
 REHEARSAL_BYTES = 16 << 30
-"""The most device memory of what compiles beside the tests: eight processes, each with its context
-of half a gigabyte and the arguments of a case."""
+"""The most device memory of what compiles beside the tests: eight processes, if each makes a
+context after all, of half a gigabyte, and has the arguments of a case."""
 PREPARED_S = 600.0
 """How long the times of baselines and of publishing are good for."""
 

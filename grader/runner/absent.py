@@ -2,7 +2,8 @@
 
 Each is one of PyTorch's on no device ("meta") that says it is on the GPU, and while `Absence`
 lasts, what is made on the GPU is such a one. Shapes, strides, types and alignment are as they would
-be; what needs values raises an exception.
+be; what needs values raises an exception, and so does an operator of somebody's own, of which
+nothing would be done.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -18,7 +20,7 @@ GPU = torch.device("cuda", 0)
 
 
 class Absent(torch.Tensor):
-    """A tensor on the GPU as far as anyone can tell who does not read it."""
+    """A tensor that says it is on the GPU."""
 
     stands_for: torch.Tensor
     """The one on no device."""
@@ -39,7 +41,8 @@ class Absent(torch.Tensor):
         return int(GPU.index)
 
     def data_ptr(self) -> int:
-        """An address that is aligned as it would be, and no other tensor's."""
+        """An address in memory that is nobody else's, and not the GPU's. It is aligned as it would
+        be: what it stands for has none but its offset, and the memory's begins at 256 bytes."""
         like = self.stands_for
         its_own: int = like.untyped_storage()._cdata << 8
         return its_own + like.data_ptr()
@@ -53,14 +56,19 @@ class Absent(torch.Tensor):
         options: dict[str, Any] | None = None,
     ) -> Any:
         """Do on no device what is asked of it. Memory is not pinned: that would need a context."""
+        if isinstance(function, OpOverload | OpOverloadPacket):
+            raise NotImplementedError(f"{function} of a tensor that has no memory")
         if function is torch.Tensor.pin_memory:
             return arguments[0]
         if function is torch.Tensor.cuda:
             function, arguments, options = torch.Tensor.to, (arguments[0], GPU), None
-        with torch._C.DisableTorchFunction():
+        # A default device that was set is heeded, and makes what is really there.
+        with torch._C.DisableTorchFunctionSubclass():
             arguments, options = tree_map(_on_no_device, (arguments, options or {}))
             options.pop("pin_memory", None)
-            return tree_map(_on_gpu, function(*arguments, **options))
+            if type(options.get("device")) is int:
+                options["device"] = "meta"
+            return tree_map(_on_gpu, function(*arguments, **options), is_leaf=_is_size)
 
 
 class Absence(TorchFunctionMode):
@@ -84,6 +92,10 @@ def _on_no_device(value: Any) -> Any:
         isinstance(value, str) and value.partition(":")[0] == "cuda"
     )
     return "meta" if is_gpu else value
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, torch.Size)  # a tuple, which would come back as just that
 
 
 def _on_gpu(value: Any) -> Any:

@@ -18,14 +18,15 @@ import resource
 import select
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from grader.arena.layout import Slot, tensor_like, unpack
-from grader.runner.load import load_python
+from grader.runner.load import Entry, load_python
 
 MOST = 8
 """Each of them takes some 100 MB, and where it needs a context on the device, 500 MB there."""
@@ -35,6 +36,7 @@ UNWANTED_S = 2.0
 """A sandbox that nobody has wanted for so long was started ahead of time, and has some."""
 JOB, SOURCE = "rehearsal.json", "rehearsal.source"
 NONE_YET = -1
+COMPILER = "torch._dynamo"
 
 
 class Rehearsal:
@@ -179,7 +181,7 @@ def _prime(queue: socket.socket) -> None:
 
     compile_primer()
     if not select.select([queue], [], [], UNWANTED_S)[0]:
-        # Loads what few things are done by on no device, half a second's worth and more.
+        # It loads what PyTorch does this by on no device.
         torch.empty_like(torch.empty(1, device="meta"))
 
 
@@ -192,12 +194,12 @@ def _launch_nothing() -> None:
     from grader.runner import launcher
 
     run = JITFunction.run
-    known: set[int] = set()
+    known: dict[int, Any] = {}  # by identity; kept, so that no other gets its place
 
     def compiled(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         kernel = run(function, *arguments, grid=grid, warmup=True, **options)
-        if id(kernel) not in known:  # Triton keeps them, so no other will have its place
-            known.add(id(kernel))
+        if id(kernel) not in known:
+            known[id(kernel)] = kernel
             launcher.build_for(kernel)
         return kernel
 
@@ -215,32 +217,60 @@ def _launch_nothing() -> None:
 
 
 def _loaded(folder: Path) -> Callable[[int], None]:
-    """Load the submission, from a file of its own; what calls it for the case of a number."""
+    """Load the submission, from files of its own; what calls it for the case of a number, on
+    tensors without memory, and on zeros from when that failed on."""
     import torch
 
     from grader.runner.absent import Absence, Absent
 
     job = json.loads((folder / JOB).read_text())
-    own = folder / f"rehearsal{os.getpid()}"
-    own.mkdir()
-    entry = load_python((folder / SOURCE).read_bytes(), own, job)
+    source = (folder / SOURCE).read_bytes()
+
+    def load(name: str) -> Entry:
+        own = folder / f"rehearsal{os.getpid()}.{name}"
+        own.mkdir()
+        return load_python(source, own, job)
+
+    was_loaded = COMPILER in sys.modules
+    entry = load("absent")
+    # What it makes of an entry is for the device that tensors are on in earnest.
+    is_absent = was_loaded or COMPILER not in sys.modules
 
     def rehearse(number: int) -> None:
+        nonlocal entry, is_absent
         case = job["cases"][number]
         values = list(map(unpack, case["values"]))
-        try:
+        if is_absent:
             absent = [
                 _made(value, lambda slot: Absent(tensor_like(slot, "meta"))) for value in values
             ]
-            with Absence():
-                entry.call(entry.prepare(absent, case))
-        except Exception:  # noqa: BLE001 - it needs values, or the device in earnest
+            try:
+                with Absence(), _without_compiler():
+                    entry.call(entry.prepare(absent, case))
+            except Exception:  # noqa: BLE001 - it needs values, or the device in earnest, or too much
+                # What it has kept of those tensors must not be met again.
+                entry, is_absent = load("zeros"), False
+        if not is_absent:
             with suppress(Exception):  # the call itself will tell; the next case may do better
                 zeros = [_made(value, lambda slot: tensor_like(slot, "cuda")) for value in values]
                 entry.call(entry.prepare(zeros, case))
                 torch.cuda.synchronize()
 
     return rehearse
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """While it lasts, PyTorch's compiler cannot be imported, if it is not there yet: for arithmetic
+    on no device PyTorch would, which takes seconds in each process, and a context half a second."""
+    if COMPILER in sys.modules:
+        yield
+        return
+    sys.modules[COMPILER] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[COMPILER]
 
 
 def _made(value: Any, tensor: Callable[[Slot], Any]) -> Any:
