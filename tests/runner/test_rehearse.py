@@ -12,19 +12,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from grader.arena import Slot, pack, tensor_like
 from grader.runner import launcher, rehearse
+from grader.runner.absent import Absence, Absent
 from grader.runner.rehearse import MOST, Rehearsal
 from tests.waiting import PATIENCE_S, until
 
@@ -340,8 +345,6 @@ class FakeCuda:
     """Takes tensors for the GPU's where there is none."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import torch
-
         self.waits = 0
         monkeypatch.setattr(torch.cuda, "synchronize", self._wait)
         there = {"meta": "meta", "cuda": "cpu"}
@@ -432,8 +435,6 @@ def f(x, many, n, out):
 def test_what_few_things_need_is_loaded_only_where_a_sandbox_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import torch
-
     from grader.runner import primer
 
     loads: list[Any] = []
@@ -555,6 +556,41 @@ def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept
     tuned[(1,)](1, 2)
     assert sorted(set(blocks)) == [16, 32, 64]
     assert len(blocks) == 4, "and what was chosen once more"
+
+
+class Driver:
+    """What Triton asks of a GPU where there is none."""
+
+    get_current_device = get_current_stream = get_device_capability = lambda self, *_: 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+CALLS: dict[str, Callable[[torch.Tensor], tuple[Any, ...]]] = {
+    "whole": lambda x: (x, x.numel()),
+    "aligned part": lambda x: (x[1:], 1),
+    "other part": lambda x: (x.view(-1)[3:], 7),
+    "another type": lambda x: (x.to(torch.bfloat16), x.stride(0)),
+    "one more": lambda x: (torch.empty_like(x), 1 << 40),
+}
+
+
+@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS)
+def test_what_is_compiled_without_memory_is_what_the_runner_will_ask_for(
+    monkeypatch: pytest.MonkeyPatch, arguments: Callable[[torch.Tensor], tuple[Any, ...]]
+) -> None:
+    """Triton tells kernels apart by types, alignment and values: by this key."""
+    keys: list[Any] = []
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 wants it to be said
+    monkeypatch.setattr(driver, "_active", Driver())
+    monkeypatch.setattr(JITFunction, "_do_compile", lambda _, key, *__: keys.append(key))
+    for x in (Absent(torch.empty(6, 8, device="meta")), torch.zeros(6, 8)):
+        copy.device_caches.clear()
+        with Absence() if isinstance(x, Absent) else nullcontext():
+            copy.run(*arguments(x), BLOCK=64, grid=(1,), warmup=True)
+    absent, real = keys
+    assert absent == real
 
 
 @pytest.mark.cuda
