@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -48,16 +49,43 @@ def install() -> None:
         knobs.build.impl = build
 
 
-def build_for(kernel: Any) -> None:
-    """Build the launcher of a compiled kernel, unless it is there, or another process builds it."""
+def build_beside_compiling() -> None:
+    """From now on, have this process build the launcher of each kernel while it compiles that, and
+    be done when both are there, or another process builds it."""
+    import triton.compiler
+
+    if not _builds_for_each():
+        return
+    compile_kernel = triton.compiler.compile
+
+    def beside(source: Any, *arguments: Any, **options: Any) -> Any:
+        # What a descriptor is passed on as, is known when the kernel is compiled.
+        has_descriptors = "tensordesc" in str(source.signature)
+        with ThreadPoolExecutor(1) as helper:
+            if not has_descriptors:
+                helper.submit(_build_for, source, _Unknown())
+            kernel = compile_kernel(source, *arguments, **options)
+        if has_descriptors:
+            _build_for(source, kernel.metadata)
+        return kernel
+
+    triton.compiler.compile = beside
+
+
+class _Unknown:
+    """What a launcher that is only built does not need to know of its kernel."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def _build_for(source: Any, metadata: Any) -> None:
     from triton import knobs
     from triton.runtime import driver
 
-    if kernel is None or not _builds_for_each():
-        return
     with suppress(BegunElsewhere), knobs.build.scope():
         knobs.build.impl = partial(build, waits=False)
-        driver.active.launcher_cls(kernel.src, kernel.metadata)
+        driver.active.launcher_cls(source, metadata)
 
 
 def _builds_for_each() -> bool:

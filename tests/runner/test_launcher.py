@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import triton
 from triton import knobs
 from triton.backends.nvidia import driver
 from triton.runtime import driver as triton_driver
 
 from grader.runner import launcher
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.gcc
 
@@ -154,27 +157,67 @@ def compiler_that_awaits(go: Path, folder: Path) -> Path:
     return wrapper
 
 
-def test_a_kernels_launcher_is_built_and_nobody_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[object] = []
+class Compiling:
+    """Triton's compiler, which is done when it may be, and what it asks for a launcher."""
 
-    def launcher_cls(source: object, metadata: object) -> None:
-        asked.append((source, metadata, knobs.build.impl.keywords))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_end = threading.Event()
+        self.is_done = False
+        self.asked: list[tuple[object, Any, bool]] = []
+        """For which source and with what metadata, and whether its kernel was there."""
+        monkeypatch.setattr(triton.compiler, "compile", self._compile)
+        monkeypatch.setattr(triton_driver, "_active", self)
+        monkeypatch.setattr(knobs.build, "impl", launcher.build)
+
+    def _compile(self, source: object, target: str, *, options: str) -> SimpleNamespace:
+        assert (target, options) == ("target", "options")
+        assert self.may_end.wait(PATIENCE_S)
+        self.is_done = True
+        return SimpleNamespace(metadata="metadata")
+
+    def launcher_cls(self, source: object, metadata: object) -> None:
+        assert knobs.build.impl.keywords == {"waits": False}
+        self.asked.append((source, metadata, self.is_done))
+        self.may_end.set()
         raise launcher.BegunElsewhere
 
-    active = SimpleNamespace(launcher_cls=launcher_cls)
-    monkeypatch.setattr(triton_driver, "_active", active)
-    monkeypatch.setattr(knobs.build, "impl", launcher.build)
-    kernel = SimpleNamespace(src="source", metadata="metadata")
-    monkeypatch.delattr(driver, "make_launcher", raising=False)
-    launcher.build_for(kernel)
-    assert not asked, "Triton has one for all"
+
+def test_a_kernels_launcher_is_built_while_that_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiling = Compiling(monkeypatch)
     monkeypatch.setattr(driver, "make_launcher", None, raising=False)
-    launcher.build_for(None)
-    launcher.build_for(kernel)
-    assert asked == [("source", "metadata", {"waits": False})]
+    launcher.build_beside_compiling()
+    source = SimpleNamespace(signature={"x": "*fp16", "n": "i32"})
+    kernel = triton.compiler.compile(source, "target", options="options")
+    assert kernel.metadata == "metadata"
+    ((asked, metadata, was_done),) = compiling.asked
+    assert asked is source
+    assert (was_done, metadata.num_ctas) == (False, None)
     assert knobs.build.impl is launcher.build
+
+
+def test_one_that_takes_descriptors_is_built_when_its_kernel_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiling = Compiling(monkeypatch)
+    compiling.may_end.set()
+    monkeypatch.setattr(driver, "make_launcher", None, raising=False)
+    launcher.build_beside_compiling()
+    source = SimpleNamespace(signature={"x": "tensordesc<fp16[64, 64]>"})
+    triton.compiler.compile(source, "target", options="options")
+    assert compiling.asked == [(source, "metadata", True)]
+
+
+def test_where_triton_has_one_launcher_for_all_it_compiles_as_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiling = Compiling(monkeypatch)
+    compiling.may_end.set()
+    monkeypatch.delattr(driver, "make_launcher", raising=False)
+    launcher.build_beside_compiling()
+    triton.compiler.compile(SimpleNamespace(), "target", options="options")
+    assert not compiling.asked
 
 
 def test_a_source_that_our_headers_do_not_suit_is_built_without(
