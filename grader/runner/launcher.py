@@ -61,12 +61,12 @@ def build_beside_compiling() -> None:
     def beside(source: Any, *arguments: Any, **options: Any) -> Any:
         # What a descriptor is passed on as, is known when the kernel is compiled.
         has_descriptors = "tensordesc" in str(source.signature)
-        with ThreadPoolExecutor(1) as helper:
+        with ThreadPoolExecutor(1) as helper:  # what fails there fails again where it is told
             if not has_descriptors:
                 helper.submit(_build_for, source, _Unknown())
             kernel = compile_kernel(source, *arguments, **options)
-        if has_descriptors:
-            _build_for(source, kernel.metadata)
+            if has_descriptors:
+                helper.submit(_build_for, source, kernel.metadata)
         return kernel
 
     triton.compiler.compile = beside

@@ -1043,6 +1043,34 @@ def test_a_graph_that_holds_up_its_inputs_does_not_wait_at_the_gate(
     assert one.is_for_gates is is_for_gates
 
 
+def test_what_compiles_is_awaited_when_a_case_is_laid_out_and_before_it_is_lent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the judge lays out is its own; what the runner does then would be timed beside them."""
+    did: list[str] = []
+    laid = SimpleNamespace(
+        warm_up=lambda: did.append("warm up"), release=lambda: did.append("release")
+    )
+    loan = SimpleNamespace(close=lambda: did.append("close"))
+    grading: Any = SimpleNamespace(
+        code=SimpleNamespace(inputs=lambda *_: {}), master=1, problem=None, device="cuda",
+        effort="full", expect_device_memory=lambda: did.append("memory"),
+        end_rehearsal=lambda: did.append("await"), lend=lambda _: did.append("lend"),
+    )  # fmt: skip
+    monkeypatch.setattr(bench, "calls_per_round", lambda *_: 4)
+    monkeypatch.setattr(bench, "Loan", lambda *_: loan)
+
+    def lay_out(*_: Any) -> Any:
+        did.append("lay out")
+        return laid
+
+    monkeypatch.setattr(bench, "Bench", lay_out)
+    with bench.opened(grading, Case(name="tiny", params={})):
+        did.append("rounds")
+    order = ["lay out", "await", "lend", "warm up", "rounds", "memory", "release", "close"]
+    assert did == order
+
+
 class Paced(Bench):
     """Rounds of four calls that take as long as they are told to and claim what they like; with
     what its late inputs were aimed at."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,3 +112,17 @@ def test_who_holds_the_memory_that_has_run_out(
     grading.end_rehearsal = end_rehearsal
     found = grading.hoarding_at_last()
     assert (found.verdict if found else None) == expected
+
+
+def test_what_compiles_beside_the_tests_is_ended_once() -> None:
+    asked: list[str] = []
+    session: Any = SimpleNamespace(ask=lambda kind, *_: asked.append(kind))
+    grading = Grading(
+        Problem.load(ROOT / "problems" / "softmax"), session, "cuda", 1, Record(), "quick"
+    )
+    grading.end_rehearsal()
+    assert not asked, "nothing does"
+    grading._rehearses = True
+    for _ in range(2):
+        grading.end_rehearsal()
+    assert asked == ["rehearsed"]
