@@ -32,8 +32,6 @@ MOST = 8
 """Each of them takes some 100 MB, and where it needs a context on the device, 500 MB there."""
 LONGEST_S = 10.0
 """The longest that anyone waits for a case that is being compiled."""
-UNWANTED_S = 2.0
-"""A sandbox that nobody has wanted for so long was started ahead of time, and has some."""
 JOB, SOURCE = "rehearsal.json", "rehearsal.source"
 NONE_YET = -1
 COMPILER = "torch._dynamo"
@@ -139,9 +137,11 @@ def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
+        from grader.runner.primer import compile_primer
+
         with reports:  # what the process gives back when it ends takes time, and is no part of it
             _stay_away()
-            _prime(queue)
+            compile_primer()
             _launch_nothing()
             rehearse: Callable[[int], None] | None = None
             while message := queue.recv(8192):
@@ -172,17 +172,6 @@ def _stay_away() -> None:
     active.get_current_device = lambda: 0
     active.get_current_stream = lambda device: 0
     active.get_device_capability = lambda device: (major, minor)
-
-
-def _prime(queue: socket.socket) -> None:
-    import torch
-
-    from grader.runner.primer import compile_primer
-
-    compile_primer()
-    if not select.select([queue], [], [], UNWANTED_S)[0]:
-        # It loads what PyTorch does this by on no device.
-        torch.empty_like(torch.empty(1, device="meta"))
 
 
 def _launch_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,13 @@ MADE_OF: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "product": lambda x: x @ x.T,
     "softmax": lambda x: torch.softmax(x, -1),
     "like": torch.empty_like,
+    "like it, transposed": lambda x: torch.zeros_like(x.T),
+    "like a part": lambda x: torch.ones_like(x[:, ::2]),
+    "like it, in order": lambda x: torch.empty_like(x.T, memory_format=torch.contiguous_format),
+    "like it, of a type": lambda x: torch.full_like(x.T, 1.5, dtype=torch.float64),
+    "like it, by name": lambda x: torch.rand_like(input=x, device=None),
+    "like it, numbers": lambda x: torch.randint_like(x, 3, 7),
+    "like one from here": lambda x: torch.empty_like(torch.empty(8, 6).T, device=x.device),
     "new": lambda x: x.new_zeros(3),
     "other type": lambda x: x.float(),
     "two": lambda x: torch.cat([x, x]),
@@ -65,11 +74,35 @@ def test_what_is_made_of_it_is_there_too(
     assert (made.shape, made.stride(), made.dtype) == (here.shape, here.stride(), here.dtype)
 
 
-def test_what_is_made_elsewhere_stays_there(x: Absent) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.arange(3),
+        lambda x: torch.empty_like(torch.arange(3)).copy_(torch.arange(3)),
+        lambda x: torch.zeros_like(x[0, :3], dtype=torch.int64, device="cpu") + torch.arange(3),
+    ],
+)
+def test_what_is_made_elsewhere_stays_there(
+    x: Absent, make: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     with Absence():
-        made = torch.arange(3)
+        made = make(x)
     assert type(made) is torch.Tensor
     assert made.tolist() == [0, 1, 2]
+
+
+def test_what_is_made_like_it_loads_nothing_of_pytorchs_compiler() -> None:
+    program = """
+import sys
+import torch
+from grader.runner.absent import Absence, Absent
+x = Absent(torch.empty(6, 8, device="meta"))
+before = len(sys.modules)
+with Absence():
+    torch.empty_like(x), torch.zeros_like(x, dtype=torch.float16), torch.rand_like(x)
+print(len(sys.modules) - before)
+"""
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "0"
 
 
 def test_addresses_differ_and_are_aligned_as_they_would_be(x: Absent) -> None:

@@ -28,7 +28,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from grader.arena import Slot, pack, tensor_like
-from grader.runner import launcher, rehearse
+from grader.runner import launcher, primer, rehearse
 from grader.runner.absent import Absence, Absent
 from grader.runner.rehearse import MOST, Rehearsal
 from tests.waiting import PATIENCE_S, until
@@ -56,7 +56,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a rehearsal of three processes that do as told; ended with the test."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
     monkeypatch.setattr(rehearse, "_stay_away", lambda: None)
-    monkeypatch.setattr(rehearse, "_prime", lambda queue: None)
+    monkeypatch.setattr(primer, "compile_primer", lambda: None)
     monkeypatch.setattr(rehearse, "_launch_nothing", lambda: None)
     made: list[Rehearsal] = []
     ours = os.getpid()
@@ -430,26 +430,6 @@ def f(x, many, n, out):
         "(2, 3) (1, 2) torch.float16 0.0 2 2",
     ]
     assert cuda.waits == 2
-
-
-def test_what_few_things_need_is_loaded_only_where_a_sandbox_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from grader.runner import primer
-
-    loads: list[Any] = []
-    monkeypatch.setattr(primer, "compile_primer", lambda: None)
-    monkeypatch.setattr(torch, "empty_like", loads.append)
-    ours, theirs = rehearse._pair()
-    with ours, theirs:
-        monkeypatch.setattr(rehearse, "UNWANTED_S", 0.01)
-        rehearse._prime(theirs)
-        assert len(loads) == 1
-        ours.send(b"a job")
-        monkeypatch.setattr(rehearse, "UNWANTED_S", PATIENCE_S)
-        rehearse._prime(theirs)
-        assert len(loads) == 1
-        assert theirs.recv(64) == b"a job"
 
 
 def test_what_an_entry_keeps_of_absent_tensors_is_gone_when_it_is_called_on_zeros(
