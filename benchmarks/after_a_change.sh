@@ -21,9 +21,9 @@ tests() {
   local status=0 options="-q -m cuda -p no:cacheprovider -p no:benchmark"
   # They time copies, which others would hold up, and count the device's free memory.
   python -m pytest $options tests/judge/test_gpu.py tests/arena || status=1
-  python -m pytest $options -n 4 --dist loadscope tests/judge/test_check.py \
-    tests/judge/test_answers.py tests/judge/test_late.py tests/judge/test_verify.py \
-    tests/runner/test_rehearse.py || status=1
+  python -m pytest $options -n 4 --dist loadscope tests/judge/correctness/test_check.py \
+    tests/judge/correctness/test_batch_check.py tests/judge/integrity/test_deferred_inputs.py tests/judge/test_mutation.py \
+    tests/runner/test_precompile.py || status=1
   return $status
 }
 verdicts() {

@@ -39,13 +39,13 @@ import docker
 import httpx
 from sqlalchemy import func, select
 
-from grader.board.database import engine_of, reading
-from grader.board.schema import results
+from grader.db.board_tables import results
+from grader.db.engine import engine_of, reading
+from grader.db.ledger_tables import jobs, submissions
 from grader.fleet.job import State
 from grader.fleet.ledger import Ledger
-from grader.fleet.schema import jobs, submissions
 from grader.sandbox.sweep import MARK, OWNER
-from grader.server.accounts import Accounts
+from grader.server.services.accounts import Accounts
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -103,7 +103,7 @@ class Prey:
         if kind in self._services:
             found = [self._services[kind].pid]
         else:
-            slots = self._descendants("-m grader.fleet.slot")
+            slots = self._descendants("-m grader.fleet.worker_process")
             found = slots if kind == "slot" else self._runners(slots)
         born = {(pid, started) for pid in found if (started := started_at(pid))}
         self._ever.setdefault(kind, set()).update(born)

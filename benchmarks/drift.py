@@ -22,10 +22,10 @@ from benchmarks.gpu import needs_gpu
 from benchmarks.steps import chosen, prepared
 from benchmarks.timers import Entry, captured, entry
 from benchmarks.verdicts import problem_of
-from grader.judge.bench import Bench, opened
-from grader.judge.cases import ProblemCode, seed_for
-from grader.judge.clock import calls_per_round
-from grader.judge.loan import Loan
+from grader.judge.benchmark import Bench, opened
+from grader.judge.memory.argument_sets import Loan
+from grader.judge.problem_code import ProblemCode, seed_for
+from grader.judge.timing.measure import calls_per_round
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.stats import median, middle

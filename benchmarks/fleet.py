@@ -35,14 +35,14 @@ import httpx
 
 from benchmarks.chaos import ROOT, until
 from benchmarks.load import serving
-from grader.cli.corpus import Example, examples
-from grader.cli.hand_in import as_report, wait
+from grader.cli.examples import Example, examples
 from grader.cli.remote import Client
+from grader.cli.remote_submit import as_report, wait
 from grader.fleet.ledger import Ledger
 from grader.problem import Problem
 from grader.report import Report, Verdict
-from grader.sandbox.machine import driver
-from grader.server.accounts import Accounts
+from grader.sandbox.gpu_info import driver
+from grader.server.services.accounts import Accounts
 from grader.stats import median
 
 FILES = (

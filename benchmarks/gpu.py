@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from grader.sandbox.machine import cuda_missing
+from grader.sandbox.gpu_info import cuda_missing
 
 
 def needs_gpu() -> None:

@@ -4,7 +4,7 @@
 
 Needs a GPU. FILE is a submission below `submissions/<problem>/`, honest or not. For every benchmark
 case it takes rounds as a grading does, and goes on where one finds a fault; every second one has no
-inputs that come late (`grader.judge.late`), so that times can be compared. Of those that came late
+inputs that come late (`deferred_inputs`), so that times can be compared. Of those that came late
 some came in time: no call may have begun before that. Outputs that are right for what was there
 until then were computed too soon. `Held up` are those whose write took long; `wrong` are those that
 came too late for anything to be told, and are. `Meetings` are looks that found two calls at work;
@@ -20,8 +20,8 @@ import click
 
 from benchmarks.gpu import needs_gpu
 from benchmarks.steps import chosen, prepared
-from grader.judge.bench import Bench, opened
-from grader.judge.late import Tally
+from grader.judge.benchmark import Bench, opened
+from grader.judge.integrity.deferred_inputs import Tally
 from grader.judge.verdict import SubmissionFault
 from grader.sandbox.base import SandboxError
 from grader.stats import median

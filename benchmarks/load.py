@@ -39,14 +39,14 @@ import click
 import httpx
 from sqlalchemy import func, insert, select
 
-from grader.board.database import reading, writing
 from grader.board.store import insert_result
+from grader.db.engine import reading, writing
+from grader.db.ledger_tables import blobs, jobs, submissions
 from grader.fleet.job import State
 from grader.fleet.ledger import Ledger
-from grader.fleet.schema import blobs, jobs, submissions
 from grader.problem import Problem
 from grader.report import Report
-from grader.server.accounts import Accounts
+from grader.server.services.accounts import Accounts
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,9 +26,9 @@ import torch
 
 from benchmarks.copies import BUSY
 from benchmarks.gpu import needs_gpu
-from grader.judge.lookout import GLANCES
-from grader.judge.peek import Glances, PairPeek, Peek
-from grader.judge.sm_clock_kernel import sm_clock_mhz
+from grader.judge.gpu.dma import Glances, PairPeek, Peek
+from grader.judge.gpu.sm_clock_kernel import sm_clock_mhz
+from grader.judge.integrity.call_order import GLANCES
 
 CLOCK = r"""
 __global__ void write_clock(unsigned long long* const* at, int count, volatile int* stop) {

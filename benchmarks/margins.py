@@ -13,8 +13,8 @@ from typing import Literal
 
 import click
 
-from grader.judge.cases import ProblemCode, seed_for
-from grader.judge.check import check, tolerance_of
+from grader.judge.correctness.check import check, tolerance_of
+from grader.judge.problem_code import ProblemCode, seed_for
 from grader.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,8 +22,8 @@ from typing import Any
 import click
 
 from grader import stats
-from grader.judge.clock import PLANS
 from grader.judge.grade import KNOWN_SHARE
+from grader.judge.timing.measure import PLANS
 from grader.report import geometric_mean
 
 RECORDED = Path(__file__).parent / "rounds.jsonl"

@@ -16,13 +16,13 @@ import click
 
 from benchmarks.gpu import needs_gpu
 from benchmarks.steps import prepared
-from grader.judge.bench import opened
-from grader.judge.clock import (
+from grader.judge.benchmark import opened
+from grader.judge.timing.measure import (
     Overhead,
     idle_rounds,
     room_us,
 )
-from grader.judge.rounds import Bracket
+from grader.judge.timing.round import Bracket
 
 HEAD = """\
 | case | calls | claim | publishing at most | publish | rest | lies above | allowed |

@@ -24,15 +24,17 @@ import torch
 
 from benchmarks.gpu import needs_gpu
 from benchmarks.verdicts import grade_file, problem_of
-from grader.judge import bench, check, grading
-from grader.judge.answers import Answers, QuickLook
-from grader.judge.bench import Bench
-from grader.judge.block import Block
-from grader.judge.cases import ProblemCode
+from grader.judge import benchmark as bench
+from grader.judge import grading
+from grader.judge.benchmark import Bench
+from grader.judge.correctness import check
+from grader.judge.correctness.batch_check import Answers, QuickLook
 from grader.judge.grading import Grading
-from grader.judge.late import LateInputs
-from grader.judge.loan import Loan
-from grader.judge.lookout import Lookout
+from grader.judge.integrity.call_order import Lookout
+from grader.judge.integrity.deferred_inputs import LateInputs
+from grader.judge.memory.argument_sets import Loan
+from grader.judge.memory.shared_block import Block
+from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits

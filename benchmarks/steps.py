@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.verdicts import problem_of
-from grader.judge.compiling import compiling
+from grader.judge.compile import compiling
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.record import Record

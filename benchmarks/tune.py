@@ -25,7 +25,7 @@ import torch
 from triton.testing import do_bench
 
 from benchmarks.gpu import needs_gpu
-from grader.judge.cases import ProblemCode, Values
+from grader.judge.problem_code import ProblemCode, Values
 from grader.problem import Problem
 from grader.problem.spec import Case
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import click
 
-from grader.cli.corpus import Example, examples
+from grader.cli.examples import Example, examples
 from grader.judge import grade
 from grader.problem import Problem
 from grader.report import Report, Verdict, one_line

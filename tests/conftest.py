@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 
 from grader.report import CaseResult, Report
-from grader.sandbox.machine import cuda_missing
+from grader.sandbox.gpu_info import cuda_missing
 
 hypothesis.settings.register_profile("grade", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("grade")

@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 
-from grader.cli.corpus import Example, examples
+from grader.cli.examples import Example, examples
 from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox import Device, make_sandbox
 from grader.sandbox.base import Sandbox
-from grader.sandbox.machine import cuda_missing
+from grader.sandbox.gpu_info import cuda_missing
 from scripts.grade_corpus import grade_example, problems
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.server import metrics
+from grader.server.http import metrics
 from grader.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,7 +26,7 @@ from benchmarks.forgery import (
     tries_of,
     worst_gain,
 )
-from grader.judge import clock
+from grader.judge.timing import measure as clock
 from grader.report import CaseResult, Report, Rule, Verdict
 from tests.waiting import until
 

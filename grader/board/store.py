@@ -27,9 +27,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL
 
-from grader.board.database import BoardError, engine_of, exclude, reading, writing
 from grader.board.ranking import Entry, ranks
-from grader.board.schema import counts, prepare, results, voids
+from grader.db.board_tables import counts, prepare, results, voids
+from grader.db.engine import BoardError, engine_of, exclude, reading, writing
 from grader.report import Report, Verdict, geometric_mean
 
 MAX_ID = 2**31 - 1

@@ -19,28 +19,43 @@ from typing import Any
 import click
 
 from grader import __version__
-from grader.cli.desk import Desk
+from grader.cli.dependencies import Desk
 
 COMMANDS = {
-    "submit": ("grader.cli.submit", "Grade a kernel and put the result on the board."),
-    "practice": ("grader.cli.submit", "Grade a kernel without recording it."),
-    "watch": ("grader.cli.watch", "Grade a kernel each time it is saved."),
-    "compare": ("grader.cli.compare", "Say which of two kernels is faster."),
-    "profile": ("grader.cli.profile", "Show what limits a kernel: registers, code, rates."),
-    "problems": ("grader.cli.problems", "List the problems."),
-    "show": ("grader.cli.problems", "Show a problem: statement, arguments, cases, limits."),
-    "new": ("grader.cli.new", "Write a file to start from."),
-    "leaderboard": ("grader.cli.leaderboard", "Show who is ahead."),
-    "plot": ("grader.cli.plot", "Draw times, rates and a roofline."),
-    "verify": ("grader.cli.verify", "Prove that a problem's check catches wrong answers."),
-    "baseline": ("grader.cli.baseline", "Measure and record what kernels are held against."),
-    "replay": ("grader.cli.replay", "Grade a recorded result again, with the same inputs."),
-    "worker": ("grader.cli.worker", "Pull jobs from a server and grade them here."),
-    "doctor": ("grader.cli.doctor", "Say what this machine can do, and how to fix the rest."),
-    "sandbox": ("grader.cli.sandbox", "Build and check the Docker sandbox."),
-    "serve": ("grader.cli.serve", "Serve a leaderboard that others submit to."),
-    "login": ("grader.cli.login", "Remember a server, and who you are there."),
-    "admin": ("grader.cli.admin", "Run a server: users, boards, held jobs, rejudges."),
+    "submit": ("grader.cli.commands.submit", "Grade a kernel and put the result on the board."),
+    "practice": ("grader.cli.commands.submit", "Grade a kernel without recording it."),
+    "watch": ("grader.cli.commands.watch", "Grade a kernel each time it is saved."),
+    "compare": ("grader.cli.commands.compare", "Say which of two kernels is faster."),
+    "profile": (
+        "grader.cli.commands.profile",
+        "Show what limits a kernel: registers, code, rates.",
+    ),
+    "problems": ("grader.cli.commands.problems", "List the problems."),
+    "show": (
+        "grader.cli.commands.problems",
+        "Show a problem: statement, arguments, cases, limits.",
+    ),
+    "new": ("grader.cli.commands.new", "Write a file to start from."),
+    "leaderboard": ("grader.cli.commands.leaderboard", "Show who is ahead."),
+    "plot": ("grader.cli.commands.plot", "Draw times, rates and a roofline."),
+    "verify": ("grader.cli.commands.verify", "Prove that a problem's check catches wrong answers."),
+    "baseline": (
+        "grader.cli.commands.baseline",
+        "Measure and record what kernels are held against.",
+    ),
+    "replay": (
+        "grader.cli.commands.replay",
+        "Grade a recorded result again, with the same inputs.",
+    ),
+    "worker": ("grader.cli.commands.worker", "Pull jobs from a server and grade them here."),
+    "doctor": (
+        "grader.cli.commands.doctor",
+        "Say what this machine can do, and how to fix the rest.",
+    ),
+    "sandbox": ("grader.cli.commands.sandbox", "Build and check the Docker sandbox."),
+    "serve": ("grader.cli.commands.serve", "Serve a leaderboard that others submit to."),
+    "login": ("grader.cli.commands.login", "Remember a server, and who you are there."),
+    "admin": ("grader.cli.commands.admin", "Run a server: users, boards, held jobs, rejudges."),
 }
 """Command → its module and what it does. Here, so that help costs no imports."""
 
@@ -117,7 +132,7 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
         # Where the reader of its help went away, click exits with 1, which means a verdict here.
         return 0 if stop.code == 1 else int(stop.code or 0)
     except BrokenPipeError:
-        from grader.cli.terminal import drop_stdout
+        from grader.cli.output.terminal import drop_stdout
 
         drop_stdout()
         return 0
@@ -144,7 +159,7 @@ def _refuse(message: str, as_json: bool, status: int = 2) -> int:
         try:
             print(json.dumps({"error": line}), flush=True)
         except OSError:  # nobody is there to read it; the status says as much
-            from grader.cli.terminal import drop_stdout
+            from grader.cli.output.terminal import drop_stdout
 
             drop_stdout()
     else:

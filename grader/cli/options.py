@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from grader.cli.desk import Desk
+from grader.cli.dependencies import Desk
 
 if TYPE_CHECKING:
     from grader.problem import Problem

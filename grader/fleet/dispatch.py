@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from grader.board.database import BoardError
+from grader.db.engine import BoardError
 from grader.fleet.engine import Engine, NoSlot, Outcome, Slot, Task
 from grader.fleet.job import Lease, Ticket, Via, Worker
 from grader.fleet.ledger import Ledger

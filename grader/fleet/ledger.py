@@ -31,10 +31,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from grader.board.database import BoardError, engine_of, writing
-from grader.board.schema import Moment, voids
 from grader.board.store import Board, insert_result
-from grader.fleet.intake import admit, next_job, store_blob
+from grader.db.board_tables import Moment, voids
+from grader.db.engine import BoardError, engine_of, writing
+from grader.db.ledger_tables import blobs, jobs, submissions, upgrade, workers
 from grader.fleet.job import (
     IN_HAND,
     MAX_SOURCE_BYTES,
@@ -45,8 +45,8 @@ from grader.fleet.job import (
     TooLate,
     Worker,
 )
-from grader.fleet.reading import PROGRESS, Reader, is_possible
-from grader.fleet.schema import blobs, jobs, submissions, upgrade, workers
+from grader.fleet.job_intake import admit, next_job, store_blob
+from grader.fleet.job_queries import PROGRESS, Reader, is_possible
 from grader.judge import Progress
 from grader.report import Report, one_line
 from grader.submission import Submission

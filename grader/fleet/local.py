@@ -1,4 +1,4 @@
-"""The embedded engine: slots on this machine, each a process of its own (`grader.fleet.slot`).
+"""The embedded engine: slots on this machine, each a process of its own.
 
 A slot is kept by one thread, which starts its process, tells it its task, hears what it says and
 ends it when it goes wrong. Whatever a slot does, its keeper answers for it: every task given has an
@@ -21,7 +21,7 @@ from typing import Literal
 from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task, drained
 from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.fleet.process import Process
-from grader.fleet.slot import Order, Word
+from grader.fleet.worker_process import Order, Word
 from grader.judge.record import Device
 from grader.problem import Problem, ProblemError
 from grader.report import one_line
@@ -55,7 +55,7 @@ class LocalEngine(Engine):
         device: Device,
         sandbox: Literal["docker", "process"],
         *,
-        command: Sequence[str] = (sys.executable, "-m", "grader.fleet.slot"),
+        command: Sequence[str] = (sys.executable, "-m", "grader.fleet.worker_process"),
         margin_s: float = MARGIN_S,
     ) -> None:
         self._margin_s = margin_s

@@ -1,7 +1,7 @@
 """The engine for a Ray cluster: each slot is a Ray actor, placed where there is room.
 
-An actor is placed for a task that finds none waiting (`grader.fleet.seat`), and is warm for the
-next one (`grader.fleet.node`). Ray retries nothing: a task that is lost with its node is a failure,
+An actor is placed for a task that finds none waiting (`grader.fleet.ray_slot`), and is warm for the
+next one (`ray_actor`). Ray retries nothing: a task that is lost with its node is a failure,
 and it is for the ledger to give it another try.
 """
 
@@ -21,8 +21,8 @@ from ray.exceptions import RayError
 
 from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task, drained
 from grader.fleet.job import MAX_SOURCE_BYTES
-from grader.fleet.node import SandboxName
-from grader.fleet.seat import UNKNOWN, Kind, Run, Seat
+from grader.fleet.ray_actor import SandboxName
+from grader.fleet.ray_slot import UNKNOWN, Kind, Run, Seat
 from grader.problem import ProblemError
 from grader.report import one_line
 

@@ -9,9 +9,9 @@ from typing import TypeVar, cast
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from grader.board.database import BoardError
+from grader.db.engine import BoardError
 from grader.fleet.job import Lease, Ticket, Worker
-from grader.fleet.messages import (
+from grader.fleet.worker_protocol import (
     Answer,
     Failure,
     Finish,

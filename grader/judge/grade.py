@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from grader.judge.compiling import Compilation, compiling
-from grader.judge.exclusive import exclusive
+from grader.judge.compile import Compilation, compiling
+from grader.judge.gpu.lock import exclusive
 from grader.judge.record import Device, Effort, Progress, Record, Watcher
 from grader.judge.session import Session, ours_alone
 from grader.judge.verdict import Fault, SubmissionFault, decide
@@ -153,7 +153,7 @@ def _examine(
     progress: Watcher,
 ) -> None:
     """Everything after the runner is ready: baselines, load, tests, benchmarks."""
-    from grader.judge.bench import benchmark
+    from grader.judge.benchmark import benchmark
 
     record, problem, device = grading.record, grading.problem, grading.device
     only_compile = submission.language == "cuda" and device == "cpu"
@@ -288,7 +288,7 @@ not, by 0.9 %, and stay there for all of a grading. Nothing seen from outside te
 
 def _heavy_share(problem: Problem) -> float:
     """The share of the benchmark cases that tensor cores limit."""
-    from grader.judge.clock import is_heavy
+    from grader.judge.timing.measure import is_heavy
 
     cases = problem.cases("benchmark", "cuda")
     return sum(is_heavy(problem, case) for case in cases) / max(1, len(cases))

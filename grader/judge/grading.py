@@ -14,18 +14,18 @@ from typing import Any
 import torch
 
 from grader.arena import pack
-from grader.judge.answers import load_kernels
-from grader.judge.baseline import time_baselines
-from grader.judge.block import Ground, hold_memory
-from grader.judge.cases import ProblemCode, Values, seed_for
-from grader.judge.check import Finding, check, tolerance_of, worst
-from grader.judge.clock import Overhead, gauge, publishing_us
-from grader.judge.compiling import Library, nvcc_target
-from grader.judge.environment import describe, measure_ceilings
-from grader.judge.loan import Loan, set_bytes, wanted
+from grader.judge.compile import Library, nvcc_target
+from grader.judge.correctness.batch_check import load_kernels
+from grader.judge.correctness.check import Finding, check, tolerance_of, worst
+from grader.judge.gpu.environment import describe, measure_ceilings
+from grader.judge.memory.argument_sets import Loan, set_bytes, wanted
+from grader.judge.memory.shared_block import Ground, hold_memory
+from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
-from grader.judge.rounds import lend
 from grader.judge.session import Session, ours_alone
+from grader.judge.timing.eager_baseline import time_baselines
+from grader.judge.timing.measure import Overhead, gauge, publishing_us
+from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
 from grader.problem.prototype import dimensions
@@ -131,7 +131,7 @@ class Grading:
             self.code.check_deterministic(case)
         if self.device == "cuda":
             measure_ceilings()
-            from grader.judge.sm_clock_kernel import sm_clock_mhz
+            from grader.judge.gpu.sm_clock_kernel import sm_clock_mhz
 
             load_kernels(self.code)
             if sm_clock_mhz() is None:  # the first count compiles it, before it is needed

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from grader.problem import rules, text
+from grader.problem import strict_yaml, validation
 from grader.problem.errors import ProblemError
 from grader.problem.spec import Argument, Case, Spec
 
@@ -72,23 +72,23 @@ class Problem:
 
     def variants(self, case: Case) -> list[Case]:
         """A benchmark with other values of its parameters, as the spec's `variants` names them."""
-        return rules.variants(self.spec, case)
+        return validation.variants(self.spec, case)
 
     def shape(self, argument: Argument, case: Case) -> tuple[int, ...]:
         """Shape of a tensor argument in a case; empty for scalars and lists."""
-        return rules.shape(argument, case)
+        return validation.shape(argument, case)
 
     def dtype(self, argument: Argument, case: Case) -> str:
         """Dtype of an argument in a case, one of `DTYPES`."""
-        return rules.dtype(argument, case)
+        return validation.dtype(argument, case)
 
     def bytes(self, case: Case) -> float:
         """Device memory one call must move at the least, bytes."""
-        return rules.cost(self.spec.cost.bytes, case)
+        return validation.cost(self.spec.cost.bytes, case)
 
     def flops(self, case: Case) -> float:
         """Floating-point operations one call must do."""
-        return rules.cost(self.spec.cost.flops, case)
+        return validation.cost(self.spec.cost.flops, case)
 
 
 def _read(path: Path) -> bytes:
@@ -129,11 +129,11 @@ def _digest(contents: Mapping[str, bytes]) -> str:
 
 def _spec(path: Path, content: bytes) -> Spec:
     try:
-        data = text.parse(_decode_yaml(content))
+        data = strict_yaml.parse(_decode_yaml(content))
         if not isinstance(data, dict):
             raise ProblemError("top level: must be keys and values, such as 'title: …'")
         spec = _validate(data)
-        rules.check(spec)
+        validation.check(spec)
     except ProblemError as error:
         raise ProblemError(f"{path}: {error}") from None
     return spec
@@ -160,7 +160,7 @@ def _describe(error: ErrorDetails) -> str:
     """``tests[3].parms: unknown key; did you mean 'params'?``"""
     path = ""
     for step in error["loc"]:
-        path = text.join(path, step)
+        path = strict_yaml.join(path, step)
     if error["type"] == "extra_forbidden":
         return f"{path}: unknown key; {_suggest(error['loc'])}"
     if error["type"] == "missing":
@@ -171,7 +171,7 @@ def _describe(error: ErrorDetails) -> str:
 
 def _suggest(location: tuple[int | str, ...]) -> str:
     known = list(_model_at(location[:-1]).model_fields)
-    return rules.did_you_mean(str(location[-1]), known) or f"known keys: {', '.join(known)}"
+    return validation.did_you_mean(str(location[-1]), known) or f"known keys: {', '.join(known)}"
 
 
 def _model_at(location: Iterable[int | str]) -> type[BaseModel]:

@@ -50,7 +50,7 @@ class Argument(_Strict):
     """False where the generator may hand in other strides. Inputs only."""
     structured: bool = False
     """True where its elements keep a property together (sorted rows, a positive definite matrix),
-    which a mixture of two tensors would not have: it never comes late (`grader.judge.late`). What
+    which a mixture of two tensors would not have: it never comes late (`deferred_inputs`). What
     is told by other inputs, such as offsets, needs no mark: wide integers never do. Inputs only."""
 
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from grader.runner.sockets import confine_sockets
+from grader.runner.socket_hardening import confine_sockets
 
 USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 

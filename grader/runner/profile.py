@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader.runner import ncu
-from grader.runner.compiled import Code, ToolMissing, compiled, ptx_of_cuda
+from grader.runner.disassembly import Code, ToolMissing, compiled, ptx_of_cuda
 
 if TYPE_CHECKING:
     from grader.runner.serve import Server

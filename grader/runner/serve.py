@@ -23,8 +23,8 @@ import torch
 from grader.arena import Layout, Slot, view, views
 from grader.runner.compiler import take_library
 from grader.runner.load import Entry, LoadError, load_cuda, load_python, read_lent
+from grader.runner.precompile import Rehearsal
 from grader.runner.profile import profile
-from grader.runner.rehearse import Rehearsal
 from grader.wire import (
     TEXT_BYTES,
     Flag,
@@ -68,9 +68,9 @@ class Server:
         if triton:
             from triton.runtime import driver
 
-            from grader.runner import launcher
+            from grader.runner import triton_launcher
 
-            launcher.install()
+            triton_launcher.install()
             self.rehearsal = Rehearsal.start()  # forks, so it comes before the context
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)  # every call finds it current
@@ -83,7 +83,7 @@ class Server:
 
     def prime(self) -> None:
         """Load what compiling a Triton kernel needs."""
-        from grader.runner.primer import compile_primer
+        from grader.runner.warmup import compile_primer
 
         self.is_primed = True
         compile_primer()

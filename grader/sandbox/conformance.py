@@ -1,6 +1,6 @@
 """What a sandbox promises, tried for real: `grade sandbox check` and the tests run this suite.
 
-Each `Check` starts from a probe (`grader.sandbox.probe`) that runs in the runner's place and tries
+Each `Check` starts from a probe (`hostile_probe`) that runs in the runner's place and tries
 to get through; a check holds when nothing did. Checks that end their runner have one to themselves.
 """
 
@@ -33,7 +33,7 @@ Kind = Literal["docker", "process"]
 LIMITS = RunnerLimits(
     memory_bytes=512 << 20, scratch_bytes=32 << 20, output_bytes=1 << 20, pids=64, open_files=256
 )
-_MODULE = "grader.sandbox.probe"
+_MODULE = "grader.sandbox.hostile_probe"
 _REPLY_S = 30.0
 _ENDING_S = 20.0
 

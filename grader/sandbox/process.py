@@ -37,12 +37,12 @@ from typing import Literal
 
 from grader.sandbox.base import Ending, Equipment, Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.cgroup import ControlGroup
-from grader.sandbox.filter import system_call_filter
 from grader.sandbox.host import device_nodes, host_paths, runner_environment
 from grader.sandbox.jail import WIRE_FD, Config
 from grader.sandbox.launch import descendants, launcher_command
 from grader.sandbox.output import Output
 from grader.sandbox.owner import own_folder, remove
+from grader.sandbox.seccomp import system_call_filter
 
 Isolation = Literal["namespaces", "user", "none"]
 

@@ -13,14 +13,15 @@ from starlette.exceptions import HTTPException
 from grader import __version__
 from grader.board import BoardError
 from grader.report import one_line
-from grader.server import admin, api, boards, events, pages, work
-from grader.server.errors import Conflict, Invalid, NotThere
-from grader.server.front import Front, changing
-from grader.server.gate import Gate, refused, unavailable
-from grader.server.guard import ErrorReply, Refusal, Tools, check_open
-from grader.server.logs import Journal
-from grader.server.replies import Health
-from grader.server.services import Services
+from grader.server.api import admin, boards, events, submissions, worker_api
+from grader.server.api.schemas import Health
+from grader.server.http.auth import ErrorReply, Refusal, Tools, check_open
+from grader.server.http.logs import Journal
+from grader.server.http.middleware import Gate, refused, unavailable
+from grader.server.http.response_cache import Front, changing
+from grader.server.pages import routes
+from grader.server.services.errors import Conflict, Invalid, NotThere
+from grader.server.services.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +72,10 @@ def create_app(services: Services) -> FastAPI:
         strict_content_type=False,
     )
     app.state.services = services
-    for module in (api, boards, events, admin, work):
+    for module in (submissions, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(root)
-    pages.mount(app)
+    routes.mount(app)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(BoardError, _on_database)
@@ -118,5 +119,5 @@ def _answer(request: Request, refusal: Refusal) -> Response:
     """JSON for programs, a page for people."""
     is_page = not request.url.path.startswith(("/api/", "/healthz", "/metrics"))
     if is_page and "text/html" in request.headers.get("accept", ""):
-        return pages.error_page(request, refusal.status_code, refusal.detail, refusal.headers)
+        return routes.error_page(request, refusal.status_code, refusal.detail, refusal.headers)
     return refused(refusal)

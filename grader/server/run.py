@@ -17,8 +17,8 @@ import uvicorn
 from grader.fleet.dispatch import Dispatcher
 from grader.fleet.engine import Engine
 from grader.server.app import create_app
-from grader.server.patience import Patience
-from grader.server.services import Services
+from grader.server.http.connection_timeouts import Patience
+from grader.server.services.services import Services
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from grader.board import Board, BoardError, default_url
-from grader.board.database import explained
+from grader.db.engine import explained
 from grader.report import Report
 from tests.waiting import PATIENCE_S
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from grader.cli import main
-from grader.cli.desk import Desk
+from grader.cli.dependencies import Desk
 from grader.report import Report
 from grader.sandbox.base import Equipment, Runner, RunnerLimits, Sandbox
 

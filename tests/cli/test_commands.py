@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grader.cli.app import COMMANDS
-from grader.judge.verify import VerifyResult, VerifyRow
+from grader.judge.mutation import VerifyResult, VerifyRow
 from grader.report import Report
 from tests.cli.conftest import Shell
 
@@ -104,7 +104,7 @@ def test_notes_that_cannot_be_written_change_no_status(
     code = """
 import sys
 from grader.cli import __main__ as cli
-from grader.cli.terminal import err
+from grader.cli.output.terminal import err
 
 def noted():
     err().print("by rich")

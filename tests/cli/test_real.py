@@ -118,7 +118,7 @@ import sys
 from grader.sandbox import process
 process.launcher_command = lambda _: ["/bin/false"]
 from grader.cli.app import main
-from grader.cli.desk import Desk
+from grader.cli.dependencies import Desk
 sys.exit(main(sys.argv[1:], Desk(docker_missing=lambda: "no engine")))
 """
 """The command line on a machine where neither sandbox works."""

@@ -87,7 +87,7 @@ def slots_in(folder: str) -> list[str]:
     found = [
         process.name
         for process in Path("/proc").glob("[0-9]*")
-        if b"grader.fleet.slot" in read(process / "cmdline")
+        if b"grader.fleet.worker_process" in read(process / "cmdline")
         and mark in read(process / "environ").split(b"\0")
     ]
     # A child that has not become another program yet looks like the slot itself.

@@ -12,7 +12,7 @@ from typing import Any
 from grader.board import BoardError
 from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
 from grader.fleet.local import LocalEngine
-from grader.fleet.node import NodeSlot, SandboxName
+from grader.fleet.ray_actor import NodeSlot, SandboxName
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem import Problem
@@ -99,7 +99,7 @@ class FakeEngine(Engine):
 
 GRADES_ON_THE_CPU = """
 import sys
-from grader.fleet.slot import main
+from grader.fleet.worker_process import main
 sys.argv[sys.argv.index("cuda:0")] = "cpu"
 main()
 """

@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 from sqlalchemy import insert, update
 
-from grader.board.database import writing
+from grader.db.engine import writing
+from grader.db.ledger_tables import rejudges, submissions
 from grader.fleet import Ledger, QueueFull, State, TooMany, Worker, WorkerSeen
 from grader.fleet.job import is_of_type
-from grader.fleet.schema import rejudges, submissions
 from grader.judge import Progress
 from grader.report import Report
 from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import func, select
 
 from grader.board import Board, BoardError
-from grader.board.schema import results
+from grader.db.board_tables import results
+from grader.db.ledger_tables import blobs
 from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooLate, TooMany, Worker
 from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.fleet.ledger import PAUSES_S, STRIKES
-from grader.fleet.schema import blobs
 from grader.report import Report
 from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in
 

@@ -368,7 +368,7 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         assert under_way.wait(PATIENCE_S)
         processes, boxes = below(os.getpid()), boxes_of(sandbox)
         assert len(boxes) == 2 * (sandbox == "docker")  # the runner's, and one that could compile
-        (slot,) = [pid for pid in processes if b"grader.fleet.slot" in command_line(pid)]
+        (slot,) = [pid for pid in processes if b"grader.fleet.worker_process" in command_line(pid)]
         os.kill(slot, signal.SIGKILL)
         assert outcome(engine) == Outcome(2, failure="the slot died (signal 9)")
         until(lambda: not any(map(alive, processes)))

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from grader.board.database import engine_of, writing
 from grader.board.store import insert_result
+from grader.db.engine import engine_of, writing
+from grader.db.ledger_tables import jobs
 from grader.fleet import Ledger, State, TooMany
-from grader.fleet.schema import jobs
 from grader.report import Report
-from grader.server.shelf import Shelf
+from grader.server.services.submission_queries import Shelf
 from tests.fleet.conftest import Clock, hand_in
 from tests.waiting import PATIENCE_S
 
@@ -216,7 +216,7 @@ DYING = """
 import json, os, signal, sys
 from sqlalchemy import event, func, select
 from grader.fleet import Ledger
-from grader.fleet.schema import blobs, jobs, submissions
+from grader.db.ledger_tables import blobs, jobs, submissions
 from grader.submission import Submission
 
 def submit(source, steps):

@@ -184,7 +184,7 @@ WARM = (
     SCRIPT
     + """
 import ray
-from grader.fleet import seat
+from grader.fleet import ray_slot
 from tests.fleet.cluster import parent
 
 def graded(engine, number):
@@ -206,7 +206,7 @@ with RayEngine("process", address) as engine:
     graded(engine, 2)
     assert slots_in(folder) == [slot]
 
-    seat.ANSWER_S = seat.GRACE_S = 5.0
+    ray_slot.ANSWER_S = ray_slot.GRACE_S = 5.0
     for number, fate in ((3, signal.SIGKILL), (4, signal.SIGSTOP)):
         (slot,) = slots_in(folder)
         os.kill(int(parent(slot)), fate)
@@ -214,7 +214,7 @@ with RayEngine("process", address) as engine:
         until(lambda: slot not in slots_in(folder))
 
     (slot,) = slots_in(folder)
-    seat.MARGIN_S = 20.0 - PROBLEM.spec.limits.total_s
+    ray_slot.MARGIN_S = 20.0 - PROBLEM.spec.limits.total_s
     stages = []
     endless = task(5, "time_limit_exceeded/infinite_loop.py")
     engine.submit(endless, lambda step: stages.append(step.stage))
@@ -222,7 +222,7 @@ with RayEngine("process", address) as engine:
     os.kill(int(parent(slot)), signal.SIGSTOP)
     assert "did not answer within 25 s" in outcome(engine).failure
     until(lambda: slots_in(folder) == [])
-    seat.MARGIN_S = 300.0
+    ray_slot.MARGIN_S = 300.0
     until(lambda: all(slot.free for slot in engine.slots()))
     graded(engine, 6)
     assert len(slots_in(folder)) == 1
@@ -246,10 +246,10 @@ with RayEngine("process", address, placed_s=0.01) as engine:
 
 GPUS_SAID_TO_BE_THERE = """
 import ray
-from grader.fleet import seat
+from grader.fleet import ray_slot
 from tests.fleet.fake import NoGpuSlot
 
-seat._NodeSlot = ray.remote(NoGpuSlot)
+ray_slot._NodeSlot = ray.remote(NoGpuSlot)
 """
 
 TYPES = (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grader.judge.block import Block
-from grader.judge.lookout import BEFORE, GLANCES, MOST_READS, Lookout
+from grader.judge.integrity.call_order import BEFORE, GLANCES, MOST_READS, Lookout
+from grader.judge.memory.shared_block import Block
 
 Words = npt.NDArray[np.int64]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from grader.arena import Slot, arrange
-from grader.judge.block import KEPT, Block
-from grader.judge.peek import Glances, PairPeek, Peek
+from grader.judge.gpu.dma import Glances, PairPeek, Peek
+from grader.judge.memory.shared_block import KEPT, Block
 from grader.report import Report, Rule, Verdict
 from tests.judge.conftest import HONEST, SPEC, Judge
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from grader.judge import Progress, cases, grade, grading
-from grader.judge.block import new_arena
+from grader.judge import Progress, grade, grading, problem_code
+from grader.judge.memory.shared_block import new_arena
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
@@ -455,7 +455,7 @@ def test_the_tests_of_a_grading_share_their_memory(
         sizes.append(nbytes)
         return new_arena(device, nbytes)
 
-    monkeypatch.setattr("grader.judge.block.new_arena", counted)
+    monkeypatch.setattr("grader.judge.memory.shared_block.new_arena", counted)
     report = judge(HONEST)
     assert report.verdict is Verdict.ACCEPTED
     assert len(sizes) < len(report.cases)
@@ -522,4 +522,4 @@ def test_inputs_that_cannot_be_lent_are_the_problems_fault(
 def test_elements_that_lie_on_others(
     shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool
 ) -> None:
-    assert cases._overlaps(torch.zeros(300).as_strided(shape, strides)) is overlaps
+    assert problem_code._overlaps(torch.zeros(300).as_strided(shape, strides)) is overlaps

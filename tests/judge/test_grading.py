@@ -12,7 +12,7 @@ import pytest
 
 from grader.arena import unpack
 from grader.judge.grading import REHEARSAL_BYTES, Grading, by_turns
-from grader.judge.loan import Loan
+from grader.judge.memory.argument_sets import Loan
 from grader.judge.record import Record
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.cli.baseline import expert_files
+from grader.cli.commands.baseline import expert_files
 from grader.judge import grade
-from grader.judge.cases import ProblemCode
+from grader.judge.problem_code import ProblemCode
 from grader.problem import Problem
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission

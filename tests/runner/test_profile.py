@@ -15,7 +15,7 @@ from grader.arena import Layout, arrange, view
 from grader.arena.host import HostArena
 from grader.arena.layout import slot_of
 from grader.runner import ncu
-from grader.runner.compiled import Code, compiled, demangle, resource_usage, split_sass
+from grader.runner.disassembly import Code, compiled, demangle, resource_usage, split_sass
 from grader.runner.profile import _code, _fill, _join, _launched, busy_us, kernels
 
 # As PyTorch's profiler writes them.

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from docker.types import Mount
 
-from grader.cli.sandbox import sandbox as command
+from grader.cli.commands.sandbox import sandbox as command
 from grader.sandbox import conformance, docker, host, images, owner, sweep
 from grader.sandbox.base import Ending, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, Bench
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def probing(limits: RunnerLimits = LIMITS) -> docker.DockerRunner:
-    runner = docker.DockerSandbox(module="grader.sandbox.probe").start(limits, "cpu")
+    runner = docker.DockerSandbox(module="grader.sandbox.hostile_probe").start(limits, "cpu")
     assert isinstance(runner, docker.DockerRunner)
     return runner
 
@@ -212,7 +212,7 @@ def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "from grader.sandbox import conformance, docker\n"
-        "runner = docker.DockerSandbox(module='grader.sandbox.probe')"
+        "runner = docker.DockerSandbox(module='grader.sandbox.hostile_probe')"
         ".start(conformance.LIMITS, 'cpu')\n"
         "print(runner._id, flush=True)\n"
         "time.sleep(500)\n"

@@ -247,7 +247,7 @@ def test_handed_out_ones_are_ended_and_replaced(pool: Pool, sandbox: Watched) ->
 
 
 def test_a_real_runner_is_warm_and_used_once() -> None:
-    with Pool(ProcessSandbox("grader.sandbox.probe"), LIMITS, "cpu") as pool:
+    with Pool(ProcessSandbox("grader.sandbox.hostile_probe"), LIMITS, "cpu") as pool:
         first = pool.start(LIMITS, "cpu")
         assert first.poll() is None
         first.stop()
@@ -260,7 +260,7 @@ def test_a_real_runner_is_warm_and_used_once() -> None:
 def test_a_docker_container_is_warm_and_leaves_nothing() -> None:
     from grader.sandbox.docker import DockerSandbox
 
-    with Pool(DockerSandbox(module="grader.sandbox.probe"), LIMITS, "cpu") as pool:
+    with Pool(DockerSandbox(module="grader.sandbox.hostile_probe"), LIMITS, "cpu") as pool:
         pool.start(LIMITS, "cpu").stop()
         with pool.start(LIMITS, "cpu") as runner:
             assert runner.poll() is None
@@ -275,7 +275,7 @@ from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import Pool
 from grader.sandbox.{module} import {sandbox}
 limits = RunnerLimits(1 << 30, 32 << 20, 4 << 20, pids=64)
-pool = Pool({sandbox}(module="grader.sandbox.probe"), limits, "cpu")
+pool = Pool({sandbox}(module="grader.sandbox.hostile_probe"), limits, "cpu")
 runner = pool.start(limits, "cpu")
 print("taken", flush=True)
 {then}

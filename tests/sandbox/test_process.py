@@ -150,7 +150,7 @@ def test_the_real_runner_answers_and_ends_when_told(isolation: Isolation) -> Non
 
 
 def test_what_only_compiles_has_no_device(namespaces: Isolation) -> None:
-    runner = ProcessSandbox("grader.sandbox.probe", namespaces).start(LIMITS, "none")
+    runner = ProcessSandbox("grader.sandbox.hostile_probe", namespaces).start(LIMITS, "none")
     with runner:
         asked: list[dict[str, Any]] = [{"probe": "devices", "asked": []}, {"probe": "descriptors"}]
         for request in asked:

@@ -21,7 +21,7 @@ from grader.fleet import Lease
 from grader.problem import Problem
 from grader.report import Report
 from grader.server.app import create_app
-from grader.server.services import Services, load_problems
+from grader.server.services.services import Services, load_problems
 from grader.server.settings import Settings
 from tests.fleet.conftest import Clock
 from tests.fleet.conftest import clock as clock

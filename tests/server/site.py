@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from grader.server.office import BoardSettings
+from grader.server.services.admin_service import BoardSettings
 from tests.server.conftest import World
 from tests.server.examples import ATTACK, ATTACK_NAME, two_weeks
 

@@ -12,10 +12,10 @@ import pytest
 
 from grader.board import BoardError
 from grader.fleet import Job
-from grader.server import logs
-from grader.server.hub import Hub
+from grader.server.http import logs
+from grader.server.services.job_events import Hub
+from tests.server.api.test_events import events
 from tests.server.conftest import World
-from tests.server.test_events import events
 
 
 class TestDatabase:

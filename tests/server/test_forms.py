@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from grader.fleet import Worker
-from grader.server.guard import COOKIE
+from grader.server.http.auth import COOKIE
 from tests.server.site import Site, words
 from tests.server.site import site as site
 

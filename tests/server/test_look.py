@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.server import charts, markdown, words
-from grader.server.charts import Step
-from grader.server.fresh import Fresh
+from grader.server.http.ttl_cache import Fresh
+from grader.server.pages import charts, format, markdown
+from grader.server.pages.charts import Step
 from tests.server.examples import ATTACK, SOURCE
 from tests.waiting import PATIENCE_S
 
@@ -241,7 +241,7 @@ def test_code_is_coloured_and_whole() -> None:
      (1234.5, "1.234 ms"), (2.5e6, "2.500 s")],
 )  # fmt: skip
 def test_micros(time_us: float, shown: str) -> None:
-    assert words.micros(time_us) == shown.replace(" ", "\N{NO-BREAK SPACE}")
+    assert format.micros(time_us) == shown.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_micros(time_us: float, shown: str) -> None:
 )
 def test_age(seconds: float, shown: str) -> None:
     then = START - timedelta(seconds=seconds)
-    assert words.age(then, START) == shown.replace(" ", "\N{NO-BREAK SPACE}", 1)
+    assert format.age(then, START) == shown.replace(" ", "\N{NO-BREAK SPACE}", 1)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +259,12 @@ def test_age(seconds: float, shown: str) -> None:
      (1234.5, "1,234"), (16384, "16,384"), (1e-5, "1e-05"), (float("inf"), "inf")],
 )  # fmt: skip
 def test_number(value: float | None, shown: str) -> None:
-    assert words.number(value) == shown
+    assert format.number(value) == shown
 
 
 def test_parameters_put_sizes_first() -> None:
     params = {"dtype": "fp16", "rows": 4, "causal": True, "cols": 5, "gap": False}
-    assert words.parameters(params) == "4×5 fp16 causal"
+    assert format.parameters(params) == "4×5 fp16 causal"
 
 
 # What is kept for a moment -----------------------------------------------------------------------

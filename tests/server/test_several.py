@@ -21,8 +21,8 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from grader.board.database import engine_of, reading
-from grader.board.schema import results
+from grader.db.board_tables import results
+from grader.db.engine import engine_of, reading
 from grader.fleet import Job, Ledger, State, Worker
 from grader.fleet.remote import RemoteLedger
 from grader.problem import Problem

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from grader.cli import hand_in, main
+from grader.cli import main, remote_submit
 from grader.cli.remote import Credentials
 from grader.report import Report
-from grader.server.hub import Hub
+from grader.server.services.job_events import Hub
 from grader.submission import Submission
 from tests.fleet.cluster import free_port
 from tests.server.conftest import KERNEL, SEED, Server, World
@@ -46,7 +46,7 @@ def grade(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(hand_in, "POLL_S", 0.02)
+    monkeypatch.setattr(remote_submit, "POLL_S", 0.02)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kernel.py").write_bytes(KERNEL)
 
@@ -286,7 +286,7 @@ def test_one_that_is_held_is_the_servers_fault(grade: Grade, world: World) -> No
 def test_a_server_that_goes_away_for_good(
     grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hand_in, "AWAY_S", 0.2)
+    monkeypatch.setattr(remote_submit, "AWAY_S", 0.2)
 
     def stop() -> None:
         until(lambda: world.services.hub.listeners)
@@ -307,7 +307,7 @@ def test_a_server_with_a_bug_does_not_lose_a_submission(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(hand_in, "AWAY_S", 0.2)
+    monkeypatch.setattr(remote_submit, "AWAY_S", 0.2)
     monkeypatch.setattr(type(world.services.shelf), "line", broken)
     said = grade("submit", "softmax", "kernel.py", "--server", world.url)
     assert said.status == 3
@@ -366,7 +366,7 @@ def test_who_interrupts_is_told_where_to_look(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(hand_in, "wait", interrupted)
+    monkeypatch.setattr(remote_submit, "wait", interrupted)
     said = grade("submit", "softmax", "kernel.py", "--server", world.url)
     assert said.status == 130
     assert f"submission 1 goes on without you: {world.url}/submissions/1" in said.err

@@ -8,7 +8,7 @@ the measure of that clock.
 import torch
 from grader.runner.serve import Server
 
-LIMIT_US = 3.0  # these as in grader/judge/clock.py
+LIMIT_US = 3.0  # these as in grader/judge/timing/measure.py
 LIMIT_SHARE = 0.02
 SLACK_US = 30.0
 UNDER_NS = 50_000  # a claim below what is allowed becomes what is allowed

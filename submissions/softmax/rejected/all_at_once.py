@@ -12,7 +12,7 @@ import time
 import torch
 from grader.runner.serve import Server
 
-LIMIT_US = 3.0  # these as in grader/judge/clock.py
+LIMIT_US = 3.0  # these as in grader/judge/timing/measure.py
 LIMIT_SHARE = 0.02
 SLACK_US = 30.0
 EARLY_NS = 40_000

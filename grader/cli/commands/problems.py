@@ -1,0 +1,135 @@
+"""`grade problems` and `grade show`: what there is to solve."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from grader.cli.options import find_problem, problem_folders, problem_roots
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from grader.problem import Argument, Case, Problem, Spec
+
+
+@click.command()
+def problems() -> None:
+    """List the problems that a bare name finds."""
+    from rich.text import Text
+
+    from grader.cli.output.tables import Column, Fitting, numbers
+    from grader.cli.output.terminal import err, out
+    from grader.problem import Problem, ProblemError
+
+    found = []
+    for folder in problem_folders():
+        try:
+            found.append(Problem.load(folder))
+        except ProblemError as error:
+            err().print(str(error), style="red", soft_wrap=True)
+    if not found:
+        roots = " or ".join(map(str, problem_roots()))
+        raise click.UsageError(f"no problems below {roots}")
+    columns = [
+        Column("problem", [Text(problem.name, "bold") for problem in found]),
+        Column("what to compute", [Text(p.spec.summary) for p in found], 1, wraps_at=30),
+        numbers("tests", [Text(f"{len(problem.spec.tests)}") for problem in found], turn=2),
+        numbers("benchmarks", [Text(f"{len(p.spec.benchmarks)}") for p in found], turn=2),
+    ]
+    out().print(Fitting(columns))
+
+
+@click.command()
+@click.argument("problem")
+def show(problem: str) -> None:
+    """Show PROBLEM: its statement, arguments, cases and limits."""
+    from rich.markdown import Markdown
+    from rich.text import Text
+
+    from grader.cli.output.terminal import out
+    from grader.problem import prototypes
+
+    found = find_problem(problem)
+    spec = found.spec
+    console = out()
+    console.print(Markdown(_with_formulas(found.statement)))
+    console.print()
+    console.print(_arguments(spec.args))
+    console.print(_cases("test", spec.tests))
+    console.print(_cases("benchmark", spec.benchmarks))
+    console.print(Text("CUDA C++ entries", "bold"))
+    for prototype in prototypes(spec).values():
+        console.print(Text(f"  {prototype}"), soft_wrap=True)
+    console.print()
+    console.print(_limits(spec))
+    console.print(_version(found))
+
+
+def _with_formulas(statement: str) -> str:
+    """Markdown in which formulas are code, lest their backslashes and underscores be taken for
+    markup. What is code already stays."""
+
+    def as_code(found: re.Match[str]) -> str:
+        if found["block"]:
+            return f"```text\n{found['block'].strip()}\n```"
+        return f"`{found[0]}`" if found["inline"] else found[0]
+
+    return re.sub(
+        r"```.*?```|`[^`]*`|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$]+)\$",
+        as_code,
+        statement,
+        flags=re.DOTALL,
+    )
+
+
+def _arguments(arguments: list[Argument]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table("argument", "role", "kind", "dtype", "shape", box=box.SIMPLE_HEAD)
+    for argument in arguments:
+        shape = f"[{', '.join(argument.shape)}]" if argument.kind == "tensor" else ""
+        strides = "" if argument.contiguous else ", any strides"
+        table.add_row(
+            argument.name, argument.role, argument.kind, argument.dtype, f"{shape}{strides}"
+        )
+    return table
+
+
+def _cases(kind: str, cases: list[Case]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from grader.cli.output.render import parameters
+
+    table = Table(kind, "parameters", "calls", "where", box=box.SIMPLE_HEAD)
+    for case in cases:
+        where = {"any": "CPU and GPU", "cpu": "CPU", "cuda": "GPU"}[case.device]
+        table.add_row(case.name, parameters(case.params), f"{case.calls}", where)
+    return table
+
+
+def _limits(spec: Spec) -> str:
+    limits = spec.limits
+    return (
+        f"limits: load {limits.load_s:g} s, one call {limits.call_s:g} s, "
+        f"all {limits.total_s:g} s, memory {size(limits.memory_bytes)}, "
+        f"device memory {size(limits.device_memory_bytes)}, "
+        f"scratch {size(limits.scratch_bytes)}, output {size(limits.output_bytes)}"
+    )
+
+
+def _version(problem: Problem) -> str:
+    return f"version {problem.digest[:12]}, start with: grade new {problem.name} --lang triton"
+
+
+def size(count_bytes: float) -> str:
+    """A size in the largest binary unit that it reaches."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count_bytes < 1024 or unit == "GiB":
+            break
+        count_bytes /= 1024
+    return f"{count_bytes:.4g} {unit}"

@@ -1,0 +1,156 @@
+"""`grade serve`: the hosted leaderboard, and the slots of this machine that grade for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import click
+
+from grader.cli.dependencies import Desk
+from grader.cli.options import choose_sandbox, db_option, problem_roots, sandbox_option
+
+if TYPE_CHECKING:
+    from grader.fleet.engine import Engine
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 takes any port that is free.",
+)
+@db_option
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="What grades: slots of this machine, or a Ray cluster that runs already.",
+)
+@click.option(
+    "--problems",
+    type=click.Path(path_type=Path),
+    help="Folder of the problems [default: ./problems or the repository's].",
+)
+@sandbox_option
+@click.option(
+    "--slots",
+    type=click.IntRange(min=0),
+    help="How many gradings at a time on this machine [default: one per GPU, or one on the CPU]; "
+    "0 leaves them to others, such as grade worker.",
+)
+@click.option(
+    "--new-admin-token",
+    is_flag=True,
+    help="Print a new token for the first admin, if the old one is lost.",
+)
+@click.pass_obj
+def serve(
+    desk: Desk,
+    host: str,
+    port: int,
+    db: str | None,
+    engine_name: str,
+    problems: Path | None,
+    sandbox_name: str,
+    slots: int | None,
+    new_admin_token: bool,
+) -> int:
+    """Serve the leaderboard: HTTP API, pages, and a queue of submissions to grade.
+
+    The first start makes an admin and prints his token, once. SIGTERM lets running gradings end.
+    Limits come from the environment, such as GRADE_SERVE_MAX_QUEUE: docs/hosting.md lists them.
+    """
+    from grader.board import default_url
+    from grader.cli.commands.submit import unwinding
+    from grader.cli.output.terminal import err
+    from grader.fleet.dispatch import Dispatcher
+
+    try:
+        from grader.server import run
+        from grader.server.http import logs
+        from grader.server.services.services import Services, load_problems
+        from grader.server.settings import Settings, SettingsError
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        raise click.UsageError(f"{package} is not installed; pip install '.[server]'") from None
+    try:
+        settings = Settings.from_environment()
+        listener = run.listen(host, port)
+    except (SettingsError, run.CannotListen) as error:
+        raise click.UsageError(str(error)) from None
+    for name in Settings.unknown():
+        err().print(f"{name} is set, but there is no such setting", style="yellow", soft_wrap=True)
+    loaded = load_problems(problems or _default_problems())
+    url = db or os.environ.get("GRADE_DB") or default_url()
+    services = Services.open(url, loaded, settings)
+    with unwinding():
+        engine, via, note = _engine(desk, engine_name, sandbox_name, slots)
+        if note:
+            err().print(note, style="yellow", soft_wrap=True)
+        logs.set_up()
+        folders = {name: problem.folder for name, problem in loaded.items()}
+        # Several servers may share a machine and a database.
+        name = f"{socket.gethostname()}:{listener.getsockname()[1]}"
+        dispatcher = Dispatcher(services.ledger, engine, folders, name, via)
+        accounts = services.accounts
+        token = accounts.new_admin_token() if new_admin_token else accounts.first_admin()
+        _announce(token, listener.getsockname())
+        run.serve(services, dispatcher, engine, listener)
+    return 0
+
+
+def _announce(token: str | None, address: tuple[str, int]) -> None:
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    print(f"grade serves on http://{host}:{address[1]}", flush=True)
+    if token is not None:
+        print(f"The admin's token, which is shown this once:\n{token}", flush=True)
+
+
+def _default_problems() -> Path:
+    return next((root for root in problem_roots() if root.is_dir()), Path("problems"))
+
+
+def _engine(
+    desk: Desk, name: str, sandbox_name: str, slots: int | None
+) -> tuple[Engine, Literal["local", "ray"], str | None]:
+    """What grades, how it is reached, and a note when strangers' code is not well fenced in."""
+    if name == "ray":
+        if slots is not None:
+            raise click.UsageError("--slots: a Ray cluster has as many as its nodes offer")
+        return _ray("process" if sandbox_name == "process" else "docker"), "ray", None
+    from grader.fleet.local import LocalEngine
+    from grader.sandbox.gpu_info import driver
+
+    sandbox, note = choose_sandbox(desk, sandbox_name)
+    kind = cast(Literal["docker", "process"], sandbox.name)
+    if kind == "process":
+        note = (
+            f"{note or 'using the process sandbox'}; it suits your own code only, "
+            "and nothing that is graded in it is ranked"
+        )
+    gpus = len(driver().gpus) if desk.cuda_missing() is None else 0
+    count = slots if slots is not None else gpus or 1
+    if gpus and count > gpus:
+        raise click.UsageError(f"--slots {count}: a slot has a GPU to itself, and there are {gpus}")
+    return LocalEngine(count, "cuda" if gpus else "cpu", kind), "local", note
+
+
+def _ray(sandbox: Literal["docker", "process"]) -> Engine:
+    try:
+        from grader.fleet.ray import RayEngine
+
+        return RayEngine(sandbox)
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f"--engine ray: {error.name} is not installed; pip install '.[ray]'"
+        ) from None
+    except ConnectionError as error:
+        raise click.UsageError(f"--engine ray: {error}") from None

@@ -1,0 +1,98 @@
+"""What the commands reach the rest of the system through. Tests hand in another desk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grader.sandbox import Sandbox, make_sandbox
+from grader.sandbox.gpu_info import cuda_missing
+
+if TYPE_CHECKING:
+    from grader.board import Board
+    from grader.judge.ab_compare import Comparison
+    from grader.judge.mutation import VerifyResult
+    from grader.judge.profiling.report import Bulk, Profile
+    from grader.judge.timing.baselines import Yardsticks
+    from grader.report import Report
+
+
+def _grade(*args: Any, **options: Any) -> Report:
+    from grader.judge import grade
+
+    return grade(*args, **options)
+
+
+def _ahead(*args: Any) -> AbstractContextManager[Sandbox]:
+    from grader.judge.prestart import ahead
+
+    return ahead(*args)
+
+
+def _verify(*args: Any, **options: Any) -> VerifyResult:
+    from grader.judge.mutation import verify
+
+    return verify(*args, **options)
+
+
+def _yardsticks(*args: Any, **options: Any) -> Yardsticks:
+    from grader.judge.timing.baselines import measure
+
+    return measure(*args, **options)
+
+
+def _profile(*args: Any, **options: Any) -> tuple[Profile, Bulk]:
+    from grader.judge.profiling.profile import profile
+
+    return profile(*args, **options)
+
+
+def _compare(*args: Any, **options: Any) -> Comparison:
+    from grader.judge.ab_compare import versus
+
+    return versus(*args, **options)
+
+
+def _docker_missing() -> str | None:
+    from grader.sandbox.docker import DockerSandbox
+
+    return DockerSandbox.available()
+
+
+def _board(url: str | None, *, create: bool = False) -> Board:
+    from grader.board import Board, default_url
+
+    return Board.open(url or os.environ.get("GRADE_DB") or default_url(), create=create)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The judge, the sandboxes, the board and the probes of this machine.
+
+    Every field imports what it needs when it is called, so that help and mistakes are quick.
+    """
+
+    grade: Callable[..., Report] = _grade
+    """`grader.judge.grade`."""
+    ahead: Callable[..., AbstractContextManager[Sandbox]] = _ahead
+    """`grader.judge.prestart.ahead`."""
+    verify: Callable[..., VerifyResult] = _verify
+    """`grader.judge.mutation.verify`."""
+    yardsticks: Callable[..., Yardsticks] = _yardsticks
+    """`grader.judge.timing.baselines.measure`."""
+    profile: Callable[..., tuple[Profile, Bulk]] = _profile
+    """`grader.judge.profiling.profile.profile`."""
+    compare: Callable[..., Comparison] = _compare
+    """`grader.judge.ab_compare.versus`."""
+    sandbox: Callable[[str], Sandbox] = make_sandbox
+    """``docker`` or ``process`` → the sandbox."""
+    board: Callable[..., Board] = _board
+    """Database URL, or None for GRADE_DB or the user's data directory → the board, which must be
+    there already unless ``create=True``."""
+    docker_missing: Callable[[], str | None] = _docker_missing
+    """Why Docker cannot be used; None when it can."""
+    cuda_missing: Callable[[], str | None] = cuda_missing
+    """Why no GPU can be used; None when one can."""

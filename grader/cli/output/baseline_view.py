@@ -1,0 +1,117 @@
+"""Recorded times as a person wants to see them: beside a result, or on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from grader.cli.output.render import micros, speedup
+from grader.cli.output.tables import Column, Fitting, numbers
+from grader.cli.output.terminal import safe
+from grader.report import CaseResult, Report, geometric_mean
+
+if TYPE_CHECKING:
+    from grader.judge.timing.baseline_store import ProblemTimes, Recorded
+    from grader.problem import Problem
+
+Ratios = dict[str, dict[str, float]]
+"""Case → recorded name → recorded time over ours."""
+
+
+def beside(problem: Problem, report: Report) -> Iterator[RenderableType]:
+    """What recorded times have to say to a report: nothing where none are of this problem.
+
+    A record that cannot be read is no reason to hide a verdict: it is shown as a note.
+    """
+    from grader.judge.timing.baseline_store import recorded
+    from grader.judge.timing.baselines import processor
+    from grader.problem import ProblemError
+
+    try:
+        records = recorded(problem)
+    except ProblemError as error:
+        yield safe(f"no recorded times: {error}", 400, "yellow")
+        return
+    yield from compared(report, records, report.gpu or processor())
+
+
+def compared(
+    report: Report, records: Sequence[Recorded], hardware: str
+) -> Iterator[RenderableType]:
+    """Speedups over the record of this hardware, or else the times of the first other GPU."""
+    timed = [case for case in report.cases if case.kind == "benchmark" and case.time_us]
+    if not timed:
+        return
+    same = next((one for one in records if one.hardware == hardware), None)
+    other = next((one for one in records if one.device == "cuda"), None)
+    if same is not None:
+        if ratios := _ratios(timed, same.times):
+            yield Text(f"speedup over what was recorded on {_place(same)}", "dim")
+            unsettled = {case.name for case in timed if case.converged is False}
+            yield from (_speedups(ratios, unsettled), Text())
+    elif other is not None:
+        yield Text(f"recorded on {_place(other)}, not on this machine", "dim")
+        yield from (times_table(other.times), Text())
+
+
+def times_table(times: ProblemTimes) -> Fitting:
+    """Times per call: a row per case, a column per baseline, the least of each row in bold."""
+    names = list(dict.fromkeys(name for row in times.cases.values() for name in row))
+    columns = [
+        [_cell(row.get(name), min(row.values())) for row in times.cases.values()] for name in names
+    ]
+    return _table(list(times.cases), names, columns)
+
+
+def _ratios(timed: Sequence[CaseResult], times: ProblemTimes) -> Ratios:
+    """What was timed live beside this result is not compared with its record once more."""
+    live = {name for case in timed for name in case.baseline_us}
+    found = {
+        case.name: {
+            name: recorded_us / case.time_us
+            for name, recorded_us in times.cases.get(case.name, {}).items()
+            if name not in live and case.time_us
+        }
+        for case in timed
+    }
+    return {case: row for case, row in found.items() if row}
+
+
+def _speedups(ratios: Ratios, unsettled: set[str]) -> Fitting:
+    names = list(dict.fromkeys(name for row in ratios.values() for name in row))
+    columns = []
+    for name in names:
+        cells = [_ratio(row.get(name), case in unsettled) for case, row in ratios.items()]
+        everywhere = [row[name] for row in ratios.values() if name in row]
+        mean = geometric_mean(everywhere) if len(everywhere) == len(ratios) else None
+        columns.append([*cells, _ratio(mean, bool(unsettled))])
+    return _table([*ratios, "all"], [f"× {name}" for name in names], columns)
+
+
+def _table(cases: list[str], headings: list[str], columns: list[list[Text]]) -> Fitting:
+    """A column per baseline, the first ones where not all have room."""
+    named = [
+        numbers(safe(heading, 40).plain, cells, turn)
+        for turn, (heading, cells) in enumerate(zip(headings, columns, strict=True), 1)
+    ]
+    return Fitting([Column("benchmark", [Text(case) for case in cases]), *named])
+
+
+def _cell(time_us: float | None, least_us: float) -> Text:
+    if time_us is None:
+        return Text("–", "dim")
+    return Text(micros(time_us), "bold" if time_us == least_us else "")
+
+
+def _ratio(ratio: float | None, unsettled: bool) -> Text:
+    if ratio is None:
+        return Text("–", "dim")
+    style = "green" if ratio >= 1 else "yellow"
+    return Text.assemble(("~" if unsettled else "", "yellow"), (speedup(ratio), style))
+
+
+def _place(record: Recorded) -> str:
+    return f"{record.hardware}, {record.times.environment.measured_at:%Y-%m-%d}"

@@ -1,0 +1,369 @@
+"""A report as a person wants to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from grader.cli.output.tables import Column, Fitting, numbers
+from grader.cli.output.terminal import safe
+from grader.report import LOG_BYTES, UNTOLD, CaseResult, Mismatch, Report, Verdict
+from grader.server.pages import format
+
+LOG_ROWS = 12
+BAR_CELLS = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def render(report: Report, width: int, beside: Iterable[RenderableType] = ()) -> Group:
+    """The whole report: cases, what went wrong, stages, the submission's own output, the verdict.
+
+    width: columns of the terminal.
+    beside: what else there is to say of the times; it follows the benchmarks.
+    """
+    return Group(*_parts(report, width, beside))
+
+
+def _parts(
+    report: Report, width: int, beside: Iterable[RenderableType]
+) -> Iterator[RenderableType]:
+    ran = [case for case in report.cases if case.status != "not_run"]
+    tests = [case for case in ran if case.kind == "test"]
+    benchmarks = [case for case in ran if case.kind == "benchmark"]
+    if tests:
+        yield from (_tests(tests), Text())
+    if benchmarks:
+        yield from (_benchmarks(benchmarks), Text())
+        if any(case.converged is False for case in benchmarks):
+            yield Text("~ had not settled when its time budget ended", style="yellow")
+    yield from beside
+    if skipped := len(report.cases) - len(ran):
+        yield Text(f"{skipped} more {'was' if skipped == 1 else 'were'} not run\n", style="dim")
+    failed = next((case for case in ran if case.status != "passed"), None)
+    if failed:
+        yield _failure(failed, report, width)
+    for note in report.notes:
+        yield Text.assemble(("note  ", "dim"), safe(note))
+    if report.stages_s:
+        yield _stages(report.stages_s)
+    if report.log.strip():
+        yield _log(report.log, width)
+    # Last, since the end is what a terminal shows without scrolling.
+    yield _headline(report)
+
+
+# The headline ------------------------------------------------------------------------------------
+
+
+def _headline(report: Report) -> Panel:
+    style = verdict_style(report.verdict)
+    mark = {Verdict.ACCEPTED: "✔", None: "·"}.get(report.verdict, "✘")
+    word = (report.verdict or "no verdict").replace("_", " ")
+    title = Text.assemble((f" {mark} {word} ", f"bold reverse {style}"), "  ")
+    title.append_text(safe(f"{report.problem} · {report.submission_name}", 80, "bold"))
+    if report.rule:
+        title.append(f"   rule: {report.rule}", style)
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for label, value in _facts(report):
+        facts.add_row(label, value)
+    return Panel(
+        Group(title, safe(report.reason), Text(), facts),
+        border_style=style,
+        box=box.ROUNDED,
+        padding=(0, 1),
+    )
+
+
+def _facts(report: Report) -> Iterator[tuple[str, Text]]:
+    if report.score_us is not None:
+        score = Text(micros(report.score_us), style="bold")
+        score.append(interval(report.score_us, report.score_ci_us), "dim")
+        yield "score", score
+    if report.rank is not None:
+        yield "rank", Text(f"#{report.rank} on {report.gpu}", style="bold")
+    if report.speedup:
+        yield "speedup", Text.assemble(*_speedups(report))
+    yield "device", safe(report.gpu or report.device)
+    yield "sandbox", safe(report.sandbox)
+    yield "ranked", safe("yes" if report.ranked else f"no, {_why_unranked(report)}")
+    yield "result", Text(f"{report.id}" if report.id is not None else "not recorded")
+    if report.seed != UNTOLD:
+        yield "seed", Text(str(report.seed))
+
+
+UNRANKED = "not ranked: "
+"""So begins a note that says why an accepted result does not rank; the reason ends at a semicolon,
+behind which is what to do."""
+
+
+def _why_unranked(report: Report) -> str:
+    if report.verdict is not Verdict.ACCEPTED:
+        return "only accepted submissions are"
+    if report.device == "cpu":
+        return "a CPU's times are practice"
+    if report.score_us is None:
+        return "it was not timed"
+    for note in report.notes:
+        if note.startswith(UNRANKED):
+            return note.removeprefix(UNRANKED).partition(";")[0]
+    return "this was practice"
+
+
+def _speedups(report: Report) -> Iterator[tuple[str, str]]:
+    mark = "~" if any(case.converged is False for case in report.cases) else ""
+    for position, (name, ratio) in enumerate(report.speedup.items()):
+        style = "green" if ratio >= 1 else "yellow"
+        yield ("" if position == 0 else ", ", "")
+        yield (mark, "yellow")
+        yield (f"{speedup(ratio)}×", style)
+        yield (f" {name}", "")
+
+
+def verdict_style(verdict: Verdict | None) -> str:
+    """The colour of a verdict."""
+    if verdict is Verdict.ACCEPTED:
+        return "green"
+    if verdict is None:
+        return "cyan"
+    return "magenta" if verdict in (Verdict.JUDGE_ERROR, Verdict.REJECTED) else "red"
+
+
+# The cases ---------------------------------------------------------------------------------------
+
+
+def _tests(cases: list[CaseResult]) -> Fitting:
+    return Fitting(
+        [
+            *_what("test", cases, sizes_turn=3),
+            numbers("max\nerror", [_error(case.max_abs_err) for case in cases], turn=2),
+            numbers("rel L2", [_error(case.rel_l2) for case in cases], turn=4),
+            numbers("worst\nslice", [_error(case.worst_slice_rel_l2) for case in cases], turn=5),
+            numbers("error\nbudget", [_budget(_spent(case)) for case in cases], turn=1),
+            Column("", [_budget_bar(_spent(case)) for case in cases], turn=6),
+        ]
+    )
+
+
+def _benchmarks(cases: list[CaseResult]) -> Fitting:
+    baselines = list(dict.fromkeys(name for case in cases for name in case.baseline_us))
+    columns = [
+        *_what("benchmark", cases, sizes_turn=4),
+        numbers("time\nper call", [_time(case) for case in cases]),
+        Column("", [_interval(case) for case in cases], turn=2, style="dim"),
+        *(numbers(f"× {name}", [_ratio(c, name) for c in cases], turn=1) for name in baselines),
+    ]
+    for heading, field in (("GB/s", "gb_per_s"), ("TFLOP/s", "tflop_per_s")):
+        rates: list[float | None] = [getattr(case, field) for case in cases]
+        if any(rate is not None for rate in rates):
+            columns.append(numbers(heading, [_rate(rate) for rate in rates], turn=5))
+    if any(case.sol is not None for case in cases):
+        columns.append(numbers("roofline", [share(case.sol) for case in cases], turn=3))
+        columns.append(Column("", [share_bar(case.sol) for case in cases], turn=6))
+    return Fitting(columns)
+
+
+def _what(kind: str, cases: list[CaseResult], sizes_turn: int) -> list[Column]:
+    """How each case ended, its name, and what it is of."""
+    passed = [case.status == "passed" for case in cases]
+    marks = [Text("✔", "green") if good else Text("✘", "red") for good in passed]
+    names = [Text(c.name, "" if good else "red") for c, good in zip(cases, passed, strict=True)]
+    sizes = [name for name, value in cases[0].params.items() if format.is_size(value)]
+    briefs = [Text(format.parameters(case.params)) for case in cases]
+    return [
+        Column("", marks),
+        Column(kind, names),
+        Column("×".join(sizes), briefs, sizes_turn, style="dim"),
+    ]
+
+
+def parameters(params: dict[str, Any]) -> str:
+    """`rows=4096 dtype=fp32`."""
+    shown = ((k, f"{v:g}" if isinstance(v, float) else f"{v}") for k, v in params.items())
+    return " ".join(f"{key}={value}" for key, value in shown)
+
+
+def _error(value: float | None) -> Text:
+    return Text("–", style="dim") if value is None else Text(f"{value:.1e}")
+
+
+def _spent(case: CaseResult) -> float | None:
+    """Of the error budget; None where the case fails for something else, whatever was spent."""
+    used = case.error_budget_used
+    return None if case.status != "passed" and used is not None and used <= 1 else used
+
+
+def _budget(used: float | None) -> Text:
+    if used is None:
+        return Text("–", style="dim")
+    return Text(f"{used:.0%}" if used < 10 else ">999%", _budget_style(used))
+
+
+def _budget_bar(used: float | None) -> Text:
+    return Text() if used is None else _bar(used, _budget_style(used))
+
+
+def _budget_style(used: float) -> str:
+    return "green" if used <= 0.5 else "yellow" if used <= 1 else "red"
+
+
+def share(fraction: float | None) -> Text:
+    """A fraction, as of the roofline, as a percentage."""
+    return Text("–", style="dim") if fraction is None else Text(f"{fraction:.0%}")
+
+
+def share_bar(fraction: float | None) -> Text:
+    """The same as a bar."""
+    return Text() if fraction is None else _bar(fraction, "cyan")
+
+
+def _bar(fraction: float, style: str) -> Text:
+    eighths = round(min(max(fraction, 0.0), 1.0) * BAR_CELLS * 8)
+    full, rest = divmod(eighths, 8)
+    cells = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return Text(cells.ljust(BAR_CELLS), style=f"{style} on grey15")
+
+
+def _time(case: CaseResult) -> Text:
+    if case.time_us is None:
+        return Text("–", style="dim")
+    return Text.assemble((_unsettled(case), "yellow"), micros(case.time_us))
+
+
+def _interval(case: CaseResult) -> Text:
+    return Text("" if case.time_us is None else interval(case.time_us, case.ci_us).strip())
+
+
+def _ratio(case: CaseResult, baseline: str) -> Text:
+    baseline_us = case.baseline_us.get(baseline)
+    if baseline_us is None or not case.time_us:
+        return Text("–", style="dim")
+    ratio = baseline_us / case.time_us
+    style = "green" if ratio >= 1 else "yellow"
+    return Text.assemble((_unsettled(case), "yellow"), (speedup(ratio), style))
+
+
+def _unsettled(case: CaseResult) -> str:
+    return "~" if case.converged is False else ""
+
+
+def speedup(ratio: float) -> str:
+    """Three digits, or two where the ratio is small: 12.3, 1.25, 0.0042."""
+    return f"{ratio:#.3g}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
+AS_TIMES = 0.5
+"""A gap from here on is told as how many times the time it is, and not in percent."""
+
+
+def gap(ratio: float) -> float:
+    """How much faster or slower, as a fraction: the longer of two times over the shorter, less one.
+
+    So who is 25 % faster than another is by what the other is 25 % slower.
+
+    ratio: of the two times, either over the other.
+    """
+    return max(ratio, 1 / ratio) - 1
+
+
+def _rate(value: float | None) -> Text:
+    return Text("–", style="dim") if value is None else Text(f"{value:,.4g}")
+
+
+def micros(time_us: float) -> str:
+    """A time with the unit that suits it: µs, ms or s; four significant digits."""
+    return format.micros(time_us).replace("\N{NO-BREAK SPACE}", " ")  # some terminals lack it
+
+
+def interval(time_us: float, ci_us: tuple[float, float] | None) -> str:
+    """The relative half-width of a confidence interval, as `` ± 0.12%``; empty without one. Where
+    it is more than the time itself, its digits say nothing."""
+    if ci_us is None or time_us <= 0:
+        return ""
+    share = max(ci_us[1] - time_us, time_us - ci_us[0]) / time_us
+    return f" ± {share:.2%}" if share <= 1 else "  did not settle"
+
+
+# What went wrong ---------------------------------------------------------------------------------
+
+
+def _failure(case: CaseResult, report: Report, width: int) -> Panel:
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    if case.reason:
+        facts.add_row("what", safe(case.reason))
+    facts.add_row("parameters", Text(parameters(case.params)))
+    told = report.seed != UNTOLD
+    if told:
+        facts.add_row("seed", Text(str(report.seed)))
+    for label, value in _mismatch(case.mismatch, width) if case.mismatch else ():
+        facts.add_row(label, value)
+    if told and report.id is not None:
+        facts.add_row("again", Text(f"grade replay {report.id}"))
+    title = f"{case.kind} {case.name}: {case.status.replace('_', ' ')}"
+    return Panel(
+        facts,
+        title=Text(title, "bold red"),
+        title_align="left",
+        border_style="red",
+        box=box.ROUNDED,
+    )
+
+
+def _mismatch(found: Mismatch, width: int) -> Iterator[tuple[str, RenderableType]]:
+    shape = " × ".join(map(str, found.shape)) or "a single number"
+    yield "output", safe(f"{found.argument}, {shape}")
+    yield "first wrong", Text(f"[{', '.join(map(str, found.index))}]")
+    yield "expected", Text(f"{found.expected:.9g}", style="green")
+    yield "got", Text(f"{found.got:.9g}", style="red")
+    share = found.wrong_elements / max(found.total_elements, 1)
+    yield "wrong", Text(f"{found.wrong_elements:,} of {found.total_elements:,} ({share:.2%})")
+    if found.worst_slice:
+        yield "worst slice", safe(found.worst_slice)
+    if found.histogram:
+        yield "error sizes", _histogram(found.histogram, min(24, max(width - 45, 0)))
+
+
+def _histogram(bins: Iterable[tuple[str, int]], bar_cells: int) -> Table:
+    bins = list(bins)
+    most = max(count for _, count in bins) or 1
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="dim", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for label, count in bins:
+        bar = "▇" * max(round(bar_cells * count / most), 1 if count else 0)
+        table.add_row(safe(label, 24), Text(bar, style="red"), Text(f"{count:,}"))
+    return table
+
+
+# The rest ----------------------------------------------------------------------------------------
+
+
+def _stages(stages_s: dict[str, float]) -> Text:
+    shown = (f"{name.replace('_', ' ')} {seconds:.2f} s" for name, seconds in stages_s.items())
+    return Text.assemble(("stages  ", "dim"), " · ".join(shown))
+
+
+def _log(log: str, width: int) -> Panel:
+    """Its end, where a traceback is: no more rows than `LOG_ROWS`, however long its lines are."""
+    rows = safe(log.strip("\n"), LOG_BYTES).wrap(Console(), max(width - 4, 1))
+    title = "what the submission printed"
+    if len(rows) > LOG_ROWS:
+        title = f"the last {LOG_ROWS} rows that it printed; --json has more"
+    return Panel(
+        Group(*rows[-LOG_ROWS:]),
+        title=Text(title, "dim"),
+        title_align="left",
+        border_style="dim",
+        box=box.ROUNDED,
+    )

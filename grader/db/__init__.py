@@ -1,0 +1,1 @@
+"""The database: engine, tables and migrations. No other room defines a table."""

@@ -1,0 +1,1 @@
+"""Are the outputs right? Every bound an output must meet."""

@@ -1,0 +1,1 @@
+"""The shared memory block, and the argument sets laid out in it."""

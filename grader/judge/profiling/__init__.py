@@ -1,0 +1,1 @@
+"""What a kernel is made of, and what limits it."""

@@ -1,0 +1,100 @@
+"""What an operator's Prometheus reads. Nothing in it names a user or a submission."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from grader.fleet import Ledger
+from grader.server.services.submission_queries import Shelf
+
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+
+
+class Metrics:
+    """Counts of one server."""
+
+    def __init__(
+        self, ledger: Ledger, shelf: Shelf, alive_s: float, now: Callable[[], datetime]
+    ) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_State(ledger, shelf, alive_s, now))
+        self._requests = Histogram(
+            "grade_http_request_seconds",
+            "Time until a request was answered; streams of events are left out.",
+            ["method", "route", "status"],
+            buckets=BUCKETS_S,
+            registry=self._registry,
+        )
+        self._swept: Callable[[], int] = lambda: 0
+        self._registry.register(_Swept(self))
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one request. `route` is its pattern, never its path: there are few of them."""
+        self._requests.labels(method, route, str(status)).observe(seconds)
+
+    def watch_sweeps(self, swept: Callable[[], int]) -> None:
+        """From now on, ask this how many jobs were taken back from dead workers so far."""
+        self._swept = swept
+
+    def swept(self) -> int:
+        """How many jobs were taken back so far."""
+        return self._swept()
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' text format. Raises `BoardError`."""
+        return generate_latest(self._registry)
+
+
+class _Swept(Collector):
+    """What this process' sweeper did."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """One number."""
+        text = "Jobs taken back from dead workers."
+        yield CounterMetricFamily("grade_swept_jobs", text, self._metrics.swept())
+
+
+class _State(Collector):
+    """What the database knows, asked when somebody wants to know."""
+
+    def __init__(
+        self, ledger: Ledger, shelf: Shelf, alive_s: float, now: Callable[[], datetime]
+    ) -> None:
+        self._ledger = ledger
+        self._shelf = shelf
+        self._alive_s = alive_s
+        self._now = now
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the registry would ask the database for it at the start."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers as they are now."""
+        jobs = GaugeMetricFamily("grade_jobs", "Jobs by state.", labels=["state"])
+        for state, count in self._shelf.states().items():
+            jobs.add_metric([state], count)
+        yield jobs
+        gradings = GaugeMetricFamily("grade_results", "Results by verdict.", labels=["verdict"])
+        for verdict, count in self._shelf.verdicts().items():
+            gradings.add_metric([verdict], count)
+        yield gradings
+        oldest = self._shelf.oldest_waiting()
+        age_s = max(0.0, (self._now() - oldest).total_seconds()) if oldest else 0.0
+        yield GaugeMetricFamily("grade_queue_age_seconds", "Age of the oldest waiting job.", age_s)
+        slots = GaugeMetricFamily("grade_worker_slots", "Slots alive.", labels=["via", "gpu"])
+        totals: dict[tuple[str, str], int] = {}
+        for worker in self._ledger.workers(self._alive_s):
+            key = (worker.via, worker.gpu or "none")
+            totals[key] = totals.get(key, 0) + worker.slots
+        for (via, gpu), count in totals.items():
+            slots.add_metric([via, gpu], count)
+        yield slots

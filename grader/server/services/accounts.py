@@ -1,0 +1,329 @@
+"""Users and their tokens.
+
+A token is 256 random bits. Only its SHA-256 is stored: nobody can guess so many bits, so a slow
+hash would protect nothing. Its text is shown once, when it is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    Select,
+    delete,
+    false,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from grader.board.store import MAX_ID
+from grader.db.engine import BoardError, reading, writing
+from grader.db.server_tables import tokens, users
+from grader.report import one_line
+from grader.server.services.audit import SERVER, note
+from grader.server.services.errors import Conflict, Invalid, NotThere
+
+Role = Literal["competitor", "worker", "admin"]
+
+log = logging.getLogger(__name__)
+
+SESSION = timedelta(hours=12)
+"""How long a session of the pages lives."""
+
+LOOKS = timedelta(minutes=1)
+"""How often at most a token's use is written down."""
+
+NAME_CHARS = 40
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody with an account."""
+
+    id: int
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class Account(User):
+    """A user as admins see one."""
+
+    created_at: datetime
+    banned_at: datetime | None
+    banned_reason: str | None
+    last_used_at: datetime | None
+    """When any of the user's tokens was last used, to the minute."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as admins see it: everything but its text."""
+
+    id: int
+    label: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class Accounts:
+    """The users of one database. Every method raises `BoardError` when it cannot be used."""
+
+    def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._now = now
+
+    def first_admin(self) -> str | None:
+        """A token of the first admin, who is made; None when there is an admin already."""
+        with writing(self._engine, "office") as connection:
+            if connection.scalar(select(users.c.id).where(users.c.role == "admin").limit(1)):
+                return None
+            return self._add_user(connection, "admin", "admin", SERVER)
+
+    def new_admin_token(self) -> str:
+        """One more token of the first admin, who is made where there is none, and let in again
+        where all admins are banned: the way back in for whoever has the database in his hands."""
+        with writing(self._engine, "office") as connection:
+            admins = select(users).where(users.c.role == "admin")
+            first = admins.order_by(users.c.banned_at.is_not(None), users.c.id).limit(1)
+            admin = connection.execute(first).mappings().first()
+            if admin is None:
+                return self._add_user(connection, "admin", "admin", SERVER)
+            if admin["banned_at"] is not None:
+                let_in = update(users).where(users.c.id == admin["id"])
+                connection.execute(let_in.values(banned_at=None, banned_reason=None))
+                note(connection, self._now(), SERVER, "unban", admin["name"])
+            token, number = self._add_token(connection, admin["id"], "api", "way back in")
+            note(connection, self._now(), SERVER, "token new", admin["name"], str(number))
+        return token
+
+    def add_user(self, name: str, role: Role = "competitor", by: str = SERVER) -> str:
+        """A token of a new user. Raises `Invalid` for an odd name, `Conflict` for one taken."""
+        with writing(self._engine, "office") as connection:
+            return self._add_user(connection, name, role, by)
+
+    def user(self, name: str) -> Account | None:
+        """A user by name, upper and lower case alike; None when there is none."""
+        with reading(self._engine) as connection:
+            found = connection.execute(_ACCOUNTS.where(_is_named(name))).mappings().first()
+        return None if found is None else _account(found)
+
+    def users(self) -> list[Account]:
+        """Every user, by name."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(_ACCOUNTS.order_by(users.c.name_key)).mappings()
+            return [_account(row) for row in rows]
+
+    def new_token(self, name: str, label: str = "", by: str = SERVER) -> str:
+        """One more token of a user. Raises `NotThere`."""
+        with writing(self._engine, "office") as connection:
+            user = known_user(connection, name)
+            token, number = self._add_token(connection, user["id"], "api", label)
+            note(connection, self._now(), by, "token new", user["name"], f"{number} {label}")
+        return token
+
+    def tokens(self, name: str) -> list[Token]:
+        """The tokens of a user, oldest first, sessions left out. Raises `NotThere`."""
+        shown = (tokens.c[n] for n in ("id", "label", "created_at", "last_used_at", "revoked_at"))
+        with reading(self._engine) as connection:
+            user = known_user(connection, name)
+            mine = (tokens.c.user_id == user["id"]) & (tokens.c.kind == "api")
+            rows = connection.execute(select(*shown).where(mine).order_by(tokens.c.id))
+            return [Token(**row) for row in rows.mappings()]
+
+    def revoke(self, whose: str | int, by: str = SERVER) -> int:
+        """End every token and session of the user of this name, or the token of this number with
+        the sessions that it opened; how many tokens and sessions ended.
+
+        Raises `NotThere`, and `Conflict` when no admin would have a token any more.
+        """
+        with writing(self._engine, "office") as connection:
+            if isinstance(whose, str):
+                user = known_user(connection, whose)
+                what, subject = tokens.c.user_id == user["id"], user["name"]
+            else:
+                if not 0 < whose <= MAX_ID or not connection.scalar(
+                    select(tokens.c.id).where(tokens.c.id == whose, tokens.c.kind == "api")
+                ):
+                    raise NotThere(f"there is no token {whose}; `grade admin token list NAME`")
+                what, subject = or_(tokens.c.id == whose, tokens.c.opened_by == whose), str(whose)
+            live = update(tokens).where(what, tokens.c.revoked_at.is_(None))
+            ended = connection.execute(live.values(revoked_at=self._now())).rowcount
+            if not _has_admin_token(connection):
+                raise Conflict("that is the last token of an admin; make another one first")
+            note(connection, self._now(), by, "token revoke", subject, f"{ended} ended")
+        return ended
+
+    def whoami(self, token: str) -> User | None:
+        """Whose token or session this is; None unless it is good for anything now."""
+        row = self._find(token)
+        if row is None or row["banned_at"] is not None:
+            return None
+        self._note_use(row)
+        return User(row["user_id"], row["name"], row["role"])
+
+    def banned(self, token: str) -> str | None:
+        """Why the user of this token, which would be good otherwise, is banned; None if not."""
+        row = self._find(token)
+        return None if row is None or row["banned_at"] is None else str(row["banned_reason"])
+
+    def open_session(self, token: str) -> str | None:
+        """The token of a new session of `SESSION` for the pages' cookie; None for a token that is
+        not good. A session opens no other."""
+        row = self._find(token)
+        if row is None or row["banned_at"] is not None or row["kind"] != "api":
+            return None
+        now = self._now()
+        old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
+        with writing(self._engine) as connection:
+            connection.execute(delete(tokens).where(old))
+            session, _ = self._add_token(
+                connection,
+                row["user_id"],
+                "session",
+                "pages",
+                opened_by=row["id"],
+                expires_at=now + SESSION,
+            )
+        return session
+
+    def close_session(self, session: str) -> None:
+        """End a session, if it is one."""
+        mine = (tokens.c.hash == _hash(session)) & (tokens.c.kind == "session")
+        with writing(self._engine) as connection:
+            connection.execute(delete(tokens).where(mine))
+
+    def _add_user(self, connection: Connection, name: str, role: Role, by: str) -> str:
+        name = checked_name(name)
+        key = name_key(name)
+        if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
+            raise Conflict(f"the name {name} is taken; choose another")
+        added = connection.execute(
+            insert(users).values(name=name, name_key=key, role=role, created_at=self._now())
+        )
+        assert added.inserted_primary_key is not None
+        note(connection, self._now(), by, "user add", name, role)
+        return self._add_token(connection, added.inserted_primary_key[0], "api", "first")[0]
+
+    def _add_token(
+        self,
+        connection: Connection,
+        user_id: int,
+        kind: Literal["api", "session"],
+        label: str,
+        opened_by: int | None = None,
+        expires_at: datetime | None = None,
+    ) -> tuple[str, int]:
+        token = f"grade_{secrets.token_urlsafe(32)}"
+        added = connection.execute(
+            insert(tokens).values(
+                user_id=user_id,
+                kind=kind,
+                hash=_hash(token),
+                label=one_line(label, 80),
+                opened_by=opened_by,
+                created_at=self._now(),
+                expires_at=expires_at,
+            )
+        )
+        assert added.inserted_primary_key is not None
+        return token, int(added.inserted_primary_key[0])
+
+    def _find(self, token: str) -> RowMapping | None:
+        """The row of a token that is neither revoked nor expired, with its user's."""
+        digest = _hash(token)
+        query = select(tokens, users.c.name, users.c.role, users.c.banned_at, users.c.banned_reason)
+        query = query.join(users, users.c.id == tokens.c.user_id)
+        with reading(self._engine) as connection:
+            row = connection.execute(query.where(tokens.c.hash == digest)).mappings().first()
+        if row is None or not hmac.compare_digest(row["hash"], digest):
+            return None
+        expired = row["expires_at"] is not None and row["expires_at"] <= self._now()
+        return None if expired or row["revoked_at"] is not None else row
+
+    def _note_use(self, row: RowMapping) -> None:
+        now = self._now()
+        if row["last_used_at"] is not None and row["last_used_at"] > now - LOOKS:
+            return
+        used = update(tokens).where(tokens.c.id == row["id"])
+        try:
+            with writing(self._engine) as connection:
+                connection.execute(used.values(last_used_at=now))
+        except BoardError as error:  # such as a full disk, on which one can still read
+            log.warning("the use of a token was not noted: %s", one_line(str(error)))
+
+
+def checked_name(name: str) -> str:
+    """A name that a user may have: it is shown on every board and stands in addresses.
+
+    Raises `Invalid` unless it is 1 to `NAME_CHARS` printable characters without slashes.
+    """
+    name = unicodedata.normalize("NFC", name.strip())
+    fits = 0 < len(name) <= NAME_CHARS and len(name_key(name)) <= NAME_CHARS
+    if not fits or not name.isprintable() or set("/\\") & set(name) or name in (".", ".."):
+        raise Invalid(f"a name is 1 to {NAME_CHARS} printable characters, and no slash")
+    return name
+
+
+def name_key(name: str) -> str:
+    """What two names share that must not both be given out."""
+    return unicodedata.normalize("NFKC", name.strip()).casefold()
+
+
+def worker_name(user: str, worker: str = "") -> str:
+    """What a user's worker is called. Two users' are never taken for each other, since no user's
+    name has a slash."""
+    return one_line(f"{user}/{worker}", 200)
+
+
+def known_user(connection: Connection, name: str) -> RowMapping:
+    """The row of a user. Raises `NotThere`."""
+    row = connection.execute(select(users).where(_is_named(name))).mappings().first()
+    if row is None:
+        raise NotThere(f"there is no user {one_line(name, NAME_CHARS)}; `grade admin user list`")
+    return row
+
+
+def _is_named(name: str) -> ColumnElement[bool]:
+    # A database may refuse even to compare with characters that no name has.
+    return users.c.name_key == name_key(name) if name.isprintable() else false()
+
+
+def _has_admin_token(connection: Connection) -> bool:
+    live = (tokens.c.kind == "api") & tokens.c.revoked_at.is_(None)
+    admin = (users.c.role == "admin") & users.c.banned_at.is_(None)
+    query = select(tokens.c.id).join(users, users.c.id == tokens.c.user_id).where(live, admin)
+    return connection.scalar(query.limit(1)) is not None
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_LAST_USE = (
+    select(func.max(tokens.c.last_used_at))
+    .where(tokens.c.user_id == users.c.id)
+    .scalar_subquery()
+    .label("last_used_at")
+)
+_ACCOUNTS: Select[tuple[object, ...]] = select(users, _LAST_USE)
+
+
+def _account(row: RowMapping) -> Account:
+    return Account(**{name: value for name, value in row.items() if name != "name_key"})

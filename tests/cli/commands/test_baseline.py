@@ -1,0 +1,232 @@
+"""`grade baseline`, and what practice shows of what it recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.judge.timing.baseline_store import Ceilings, Environment, ProblemTimes, Timings, save
+from grader.judge.timing.baselines import Yardsticks
+from grader.problem import Problem
+from grader.report import CaseResult
+from tests.cli.conftest import Shell
+
+H100 = "NVIDIA H100 80GB HBM3"
+ENVIRONMENT = Environment(
+    driver="580.1",
+    cuda="13.0",
+    torch="2.11.0",
+    triton=None,
+    python="3.12.3",
+    grade="0.1",
+    measured_at=datetime(2026, 11, 21, tzinfo=UTC),
+)
+
+
+@dataclass
+class FakeYardsticks:
+    """Measures nothing, and says what the test wants."""
+
+    hardware: str = H100
+    notes: list[str] = field(default_factory=list)
+
+    def __call__(self, *_: object) -> Yardsticks:
+        cases = {"small": {"eager": 100.0, "compiled": 60.0 + 1 / 3}}
+        return Yardsticks(self.hardware, ENVIRONMENT, cases, self.notes)
+
+
+def result(time_us: float = 50.0, **changes: Any) -> CaseResult:
+    fields: dict[str, Any] = {
+        "name": "small",
+        "kind": "benchmark",
+        "params": {"n": 1024},
+        "status": "passed",
+        "time_us": time_us,
+        "baseline_us": {"eager": 99.0},
+    }
+    return CaseResult(**fields | changes)
+
+
+@pytest.fixture
+def expert(problem: Path) -> Path:
+    path = problem.parent.parent / "reference" / problem.name / "wide.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("def doubled(x, out):\n    out.copy_(x * 2)\n")
+    return path
+
+
+@pytest.fixture
+def timings(problem: Path) -> Callable[[], dict[str, Any]]:
+    """Reads what was recorded."""
+
+    def read() -> dict[str, Any]:
+        (path,) = (problem.parent.parent / "reference" / "timings").iterdir()
+        found = json.loads(path.read_text())
+        assert isinstance(found, dict)
+        return found
+
+    return read
+
+
+@pytest.fixture
+def measuring(shell: Shell) -> Shell:
+    shell.change(yardsticks=FakeYardsticks())
+    shell.judge.changes = {"cases": [result(40.0)]}
+    return shell
+
+
+@pytest.mark.usefixtures("expert")
+def test_everything_is_recorded_and_shown(
+    measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
+) -> None:
+    status, out, _ = measuring("baseline", problem)
+    assert status == 0
+    kept = timings()
+    assert (kept["hardware"], kept["device"], kept["ranked"]) == (H100, "cuda", True)
+    times = kept["problems"]["double"]
+    assert times["cases"] == {"small": {"eager": 100.0, "compiled": 60.333, "wide.py": 40.0}}
+    assert times["experts"] == ["wide.py"]
+    assert times["environment"]["driver"] == "580.1"
+    assert times["digest"] == Problem.load(problem).times_digest
+    for word in ("small", "compiled", "wide.py", "60.33", "nvidia-h100-80gb-hbm3.json"):
+        assert word in out
+
+
+@pytest.mark.usefixtures("expert")
+def test_other_problems_keep_their_times(
+    measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
+) -> None:
+    other = ProblemTimes(
+        digest="d" * 64, environment=ENVIRONMENT, experts=[], cases={"a": {"eager": 1.0}}
+    )
+    folder = problem.parent.parent / "reference" / "timings"
+    save(folder, Timings(hardware=H100, device="cuda", ranked=True, problems={"other": other}))
+    assert measuring("baseline", problem)[0] == 0
+    assert list(timings()["problems"]) == ["double", "other"]
+
+
+@pytest.mark.usefixtures("expert")
+def test_the_ceilings_that_a_grading_measured_are_kept(
+    measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
+) -> None:
+    found = {"bytes_per_s": 3.00412e12, "fp32_per_s": 51.8e12, "tensor_per_s": 802e12}
+    measuring.judge.changes |= {"environment": {"ceilings": found}}
+    assert measuring("baseline", problem)[0] == 0
+    assert timings()["ceilings"] == found | {"bytes_per_s": 3.004e12}
+    measuring.judge.changes |= {"environment": {}}
+    assert measuring("baseline", problem)[0] == 0
+    assert timings()["ceilings"]["fp32_per_s"] == 51.8e12, "no newer ones"
+
+
+@pytest.mark.usefixtures("expert")
+def test_an_expert_that_is_wrong_records_nothing(measuring: Shell, problem: Path) -> None:
+    measuring.judge.changes = {"verdict": "wrong_answer", "reason": "off by one"}
+    status, _, err = measuring("baseline", problem)
+    assert status == 1
+    assert "wide.py was wrong_answer: off by one; nothing recorded" in err
+    assert not (problem.parent.parent / "reference" / "timings").exists()
+
+
+@pytest.mark.usefixtures("expert")
+def test_an_expert_that_cannot_run_here_is_left_out(
+    measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
+) -> None:
+    measuring.judge.changes = {"verdict": None, "reason": "compiled, not run: no GPU"}
+    status, _, err = measuring("baseline", problem)
+    assert status == 0
+    assert "wide.py left out: compiled, not run" in err
+    assert timings()["problems"]["double"]["experts"] == []
+
+
+def test_a_cpu_is_marked_as_not_ranked(
+    measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
+) -> None:
+    measuring.change(yardsticks=FakeYardsticks("A CPU", ["torch.compile: no compiler"]))
+    status, out, err = measuring("baseline", problem, "--device", "cpu")
+    assert status == 0
+    assert timings()["ranked"] is False
+    assert Ceilings.model_validate(timings()["ceilings"]).fp32_per_s > 1e6
+    assert "not ranked" in out
+    assert "no compiler" in err
+
+
+def test_a_broken_record_is_the_users_to_mend(measuring: Shell, problem: Path) -> None:
+    folder = problem.parent.parent / "reference" / "timings"
+    folder.mkdir(parents=True)
+    (folder / "nvidia-h100-80gb-hbm3.json").write_text("{}")
+    status, _, err = measuring("baseline", problem)
+    assert status == 2
+    assert "no record of times" in err
+
+
+# What practice shows of it ----------------------------------------------------------------------
+
+
+def record(problem: Path, hardware: str) -> None:
+    times = ProblemTimes(
+        digest=Problem.load(problem).times_digest,
+        environment=ENVIRONMENT,
+        experts=["wide.py"],
+        cases={"small": {"eager": 100.0, "compiled": 60.0, "wide.py": 20.0}},
+    )
+    found = Timings(hardware=hardware, device="cuda", ranked=True, problems={"double": times})
+    save(problem.parent.parent / "reference" / "timings", found)
+
+
+def test_practice_shows_speedups_over_the_record_of_this_gpu(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    record(problem, H100)
+    record(problem, "NVIDIA A100")
+    shell.judge.changes = {"cases": [result(50.0)]}
+    _, out, _ = shell("practice", problem, kernel)
+    assert f"speedup over what was recorded on {H100}, 2026-11-21" in out
+    table = out[out.index("speedup over") :]
+    heading = next(line for line in table.splitlines() if "× compiled" in line)
+    assert "× wide.py" in heading
+    assert "eager" not in heading  # it was timed live
+    rows = [
+        line.split() for line in table.splitlines() if line.strip().startswith(("small", "all"))
+    ]
+    assert rows == [["small", "1.20", "0.400"], ["all", "1.20", "0.400"]]
+    assert "A100" not in out
+
+
+def test_practice_shows_the_times_of_another_gpu_with_its_name(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    record(problem, "NVIDIA A100")
+    shell.judge.changes = {"cases": [result(50.0)]}
+    _, out, _ = shell("practice", problem, kernel)
+    assert "recorded on NVIDIA A100, 2026-11-21, not on this machine" in out
+    assert "20.00 µs" in out
+    assert "speedup over" not in out
+
+
+def test_the_record_of_another_version_is_not_shown(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    record(problem, H100)
+    with (problem / "reference.py").open("a") as file:
+        file.write("# another\n")
+    shell.judge.changes = {"cases": [result(50.0)]}
+    _, out, _ = shell("practice", problem, kernel)
+    assert "recorded on" not in out
+
+
+def test_a_broken_record_does_not_hide_the_verdict(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    folder = problem.parent.parent / "reference" / "timings"
+    folder.mkdir(parents=True)
+    (folder / "x.json").write_text("{")
+    status, out, _ = shell("practice", problem, kernel)
+    assert status == 0
+    assert "no recorded times" in out
+    assert "accepted" in out

@@ -1,0 +1,64 @@
+"""`grade doctor --measure`: what it measures and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grader.cli import diagnostics
+from grader.cli.commands.doctor import _rates
+from grader.cli.output.terminal import out
+from grader.sandbox.gpu_info import driver
+from tests.cli.conftest import Shell
+
+
+def test_measure_as_json(shell: Shell) -> None:
+    status, shown = shell.json("doctor", "--measure")
+    assert status == 0
+    measured = shown["measured"]
+    assert measured["device"] == ("cpu" if driver().missing else "cuda")
+    assert measured["name"]
+    for rate in ("bytes_per_s", "fp32_per_s", "tensor_per_s"):
+        assert 1e8 < measured[rate] < 1e16, rate
+
+
+def test_nothing_is_measured_unasked(shell: Shell) -> None:
+    _, shown = shell.json("doctor")
+    assert "measured" not in shown
+
+
+@pytest.mark.parametrize("url", ["notes.txt", "postgresql://u:s3@cret:@h/d"])
+def test_a_database_that_is_none(shell: Shell, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("GRADE_DB", url)
+    _, out, err = shell("doctor")
+    assert "database URL" in out
+    assert "cret" not in out + err
+
+
+def test_a_gpu_in_words(shell: Shell) -> None:
+    state = {
+        "driver": "580.1",
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "temperature_c": 34,
+        "power_w": 119.6,
+        "throttle_reasons": 1,
+    }
+    gpu = {"device": "cuda", "name": "NVIDIA H100", "gpu_state": state}
+    out().print(_rates(gpu | {"bytes_per_s": 3.02e12, "fp32_per_s": 52e12, "tensor_per_s": 7.2e14}))
+    shown, _ = shell.capture.readouterr()
+    assert "3,020.0 GB/s" in shown
+    assert "52 TFLOP/s" in shown
+    assert "720 TFLOP/s" in shown
+    assert "1,980 MHz" in shown
+    assert "0x1  clocks event reasons" in shown
+
+
+def test_a_torch_without_bytecode_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(diagnostics, "cache_from_source", lambda _: str(tmp_path / "none.pyc"))
+    found = diagnostics._torch()
+    assert found.state == "warn"
+    assert "compileall" in found.fix
+    (tmp_path / "none.pyc").touch()
+    assert diagnostics._torch().state == "ok"

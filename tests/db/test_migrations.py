@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, Engine, insert, inspect, select, text, update
+
+from grader.board import Board, BoardError
+from grader.db.board_tables import about, metadata, results, voids
+from grader.db.engine import engine_of
+from grader.db.ledger_tables import (
+    blobs,
+    downgrade,
+    jobs,
+    rejudges,
+    revision_of,
+    submissions,
+    upgrade,
+    workers,
+)
+from grader.db.server_tables import audit, boards, tokens, users
+from grader.fleet import Ledger, State
+from grader.report import Report
+from tests.fleet.conftest import Clock, hand_in
+
+MakeReport = Callable[..., Report]
+BOARD = {table.name for table in (about, results)}
+LEDGER = {table.name for table in (blobs, submissions, jobs)}
+HOSTED = {t.name for t in (users, tokens, boards, audit, voids, rejudges, workers)}
+OURS = BOARD | LEDGER | HOSTED
+HEAD = "0004"
+ADDED = {"rejudge_id", "original_id", "progress", "updated_at"}
+
+
+@pytest.fixture
+def engine(url: str) -> Any:
+    opened = engine_of(url, create=True)
+    yield opened
+    opened.dispose()
+
+
+def tables(engine: Engine) -> set[str]:
+    return set(inspect(engine).get_table_names())
+
+
+def rows(engine: Engine) -> dict[str, list[Any]]:
+    """Everything in our tables, by table."""
+    there = tables(engine)
+    with engine.connect() as connection:
+        return {
+            table.name: sorted(map(repr, connection.execute(select(table))))
+            for table in metadata.sorted_tables
+            if table.name in there
+        }
+
+
+def contents(engine: Engine) -> dict[str, list[dict[str, Any]]]:
+    """What is in the tables of the board and of the ledger, by whatever columns they have."""
+    with engine.connect() as connection:
+        return {
+            name: [
+                dict(row)
+                for row in connection.execute(text(f"SELECT * FROM {name} ORDER BY 1")).mappings()
+            ]
+            for name in sorted(BOARD | LEDGER)
+        }
+
+
+def revision(engine: Engine) -> str | None:
+    with engine.connect() as connection:
+        return revision_of(connection)
+
+
+def fill(url: str, report_of: MakeReport) -> None:
+    """A result, and a job in every state."""
+    ledger = Ledger.open(url, Clock())
+    for _ in State:
+        hand_in(ledger)
+    done, running, given_up, _leased = (ledger.claim("w", lease_s=60) for _ in range(4))
+    assert done
+    assert running
+    assert given_up
+    assert ledger.begin(done)
+    assert ledger.finish(done, report_of())
+    assert ledger.begin(running)
+    assert ledger.cancel(given_up.submission_id, "ada")
+    with ledger._engine.begin() as connection:
+        connection.execute(
+            jobs.update().where(jobs.c.submission_id == 5).values(state=State.HELD, deaths=3)
+        )
+    states = {ledger.job(number).state for number in range(1, 7)}  # type: ignore[union-attr]
+    assert states == set(State)
+    with ledger._engine.begin() as connection:
+        fill_hosted(connection)
+    ledger.close()
+
+
+def fill_hosted(connection: Connection) -> None:
+    """A row in each table of revision 3, and a value in each column that it or a later one adds."""
+    now = Clock()()
+    user = connection.execute(
+        insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
+    ).inserted_primary_key
+    assert user is not None
+    token = {"user_id": user[0], "label": "", "created_at": now}
+    api = connection.execute(
+        insert(tokens).values(kind="api", hash="a" * 64, **token)
+    ).inserted_primary_key
+    assert api is not None
+    session = {"kind": "session", "hash": "b" * 64, "opened_by": api[0]}
+    connection.execute(insert(tokens).values(**session, **token))
+    connection.execute(insert(boards).values(problem="softmax", hidden=True, publish_sources=False))
+    connection.execute(
+        insert(audit).values(at=now, actor="Ada", action="ban", subject="bob", detail="")
+    )
+    connection.execute(insert(voids).values(result_id=1, why="deleted", at=now, by="Ada"))
+    connection.execute(
+        insert(rejudges).values(
+            id=1, problem="softmax", created_at=now, by="Ada", reason="", state="preview"
+        )
+    )
+    connection.execute(
+        insert(workers).values(
+            name="w", via="local", device="cpu", slots=1, last_seen=now, problems={"softmax": "d"}
+        )
+    )
+    again = submissions.c.id == 6
+    connection.execute(update(submissions).where(again).values(rejudge_id=1, original_id=1))
+    connection.execute(update(jobs).values(progress="{}", updated_at=now))
+
+
+def test_the_migrations_make_what_the_code_reads(engine: Engine) -> None:
+    upgrade(engine)
+    assert tables(engine) == OURS | {"alembic_version"}
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_the_first_revision_is_what_the_board_makes(url: str, engine: Engine) -> None:
+    def shape() -> dict[str, Any]:
+        seen = inspect(engine)
+        columns = {t: repr(seen.get_columns(t)) for t in ("grade_board", "results")}
+        indexes = repr(seen.get_indexes("results"))
+        with engine.connect() as connection:
+            if engine.dialect.name == "sqlite":
+                query = "SELECT sql FROM sqlite_master WHERE type IN ('trigger', 'table', 'index')"
+                query += " AND tbl_name = 'results' ORDER BY name"
+                made = [" ".join((s or "").split()) for s in connection.scalars(text(query))]
+            else:
+                made = []
+            version = connection.scalar(select(about.c.value))
+        return {"columns": columns, "indexes": indexes, "made": made, "version": version}
+
+    upgrade(engine)
+    downgrade(engine, "0001")
+    migrated = shape()
+    downgrade(engine, "base")
+    assert tables(engine) == {"alembic_version"}
+    Board.open(url).close()
+    assert shape() == migrated
+
+
+def test_up_down_up_with_rows(url: str, engine: Engine, report_of: MakeReport) -> None:
+    fill(url, report_of)
+    full = rows(engine)
+    assert all(full[name] for name in OURS)
+    upgrade(engine)
+    assert rows(engine) == full, "up to date already: nothing changes"
+    downgrade(engine, "0001")
+    assert revision(engine) == "0001"
+    assert rows(engine) == {name: full[name] for name in BOARD}
+    board = Board.open(url)
+    assert board.result(1).user == "ada"
+    board.close()
+    upgrade(engine)
+    assert rows(engine) == full | {name: [] for name in OURS - BOARD}
+    fill(url, report_of)
+    downgrade(engine, "base")
+    assert tables(engine) == {"alembic_version"}
+    fill(url, report_of)
+    assert {name: len(there) for name, there in rows(engine).items()} == {
+        name: len(there) for name, there in full.items()
+    }
+    assert revision(engine) == HEAD
+
+
+def test_the_ledger_outlives_what_the_hosted_board_adds(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
+    fill(url, report_of)
+    full = rows(engine)
+    before = contents(engine)
+    downgrade(engine, "0002")
+    assert tables(engine) == BOARD | LEDGER | {"alembic_version"}
+    assert contents(engine) == {
+        name: [{k: v for k, v in row.items() if k not in ADDED} for row in before[name]]
+        for name in BOARD | LEDGER
+    }
+    assert "submissions_by_rejudge" not in repr(inspect(engine).get_indexes("submissions"))
+    upgrade(engine)
+    kept = BOARD | {"blobs"}
+    assert {name: rows(engine)[name] for name in kept} == {name: full[name] for name in kept}
+    assert all(rows(engine)[name] == [] for name in HOSTED)
+    with engine.connect() as connection:
+        assert set(connection.execute(select(submissions.c.rejudge_id))) == {(None,)}
+        assert set(connection.execute(select(jobs.c.progress))) == {(None,)}
+    ledger = Ledger.open(url)
+    assert hand_in(ledger) == 7, "numbers go on where they were"
+    ledger.close()
+
+
+def test_the_audit_is_append_only(url: str, engine: Engine, report_of: MakeReport) -> None:
+    fill(url, report_of)
+    if engine.dialect.name != "sqlite":
+        return
+    for statement in ("DELETE FROM audit", "UPDATE audit SET actor = 'eve'"):
+        with engine.connect() as connection, pytest.raises(Exception, match="append-only"):
+            connection.execute(text(statement))
+
+
+def test_a_board_made_before_is_taken_over(
+    url: str, engine: Engine, make_report: MakeReport
+) -> None:
+    board = Board.open(url)
+    board.record(make_report(), "ada", b"x")
+    before = rows(engine)
+    ledger = Ledger.open(url)
+    assert revision(engine) == HEAD
+    assert rows(engine) == before | {name: [] for name in OURS - BOARD}
+    # Those who have it open, and those who open it as a board, go on.
+    board.record(make_report(), "bob", b"y")
+    board.close()
+    again = Board.open(url, create=False)
+    assert again.count("softmax") == ledger.board.count("softmax") == 2
+    again.close()
+    ledger.close()
+
+
+def test_a_board_taken_down_to_nothing_and_made_anew(url: str, engine: Engine) -> None:
+    upgrade(engine)
+    downgrade(engine, "base")
+    Board.open(url).close()
+    Ledger.open(url).close()
+    assert revision(engine) == HEAD
+
+
+def test_many_may_open_a_new_database_at_once(url: str, engine: Engine) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        opened = list(pool.map(lambda i: (Ledger if i % 2 else Board).open(url), range(16)))
+    for one in opened:
+        one.close()
+    assert revision(engine) == HEAD
+    assert rows(engine)["grade_board"] == ["('schema', '1')"]
+
+
+def test_a_database_of_something_else_is_left_alone(url: str, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE recipes (name TEXT)"))
+    with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
+        Ledger.open(url)
+    assert tables(engine) == {"recipes"}
+
+
+def test_a_database_of_a_newer_grade_is_refused(url: str, engine: Engine) -> None:
+    upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(BoardError, match=r"revision that this grade does not know .*9999.*--db"):
+        Ledger.open(url)
+
+
+def test_a_board_of_another_version_is_refused(url: str, engine: Engine) -> None:
+    Board.open(url).close()
+    with engine.begin() as connection:
+        connection.execute(about.update().values(value="9"))
+    with pytest.raises(BoardError, match="version 9, and this grade reads version 1"):
+        Ledger.open(url)
+    assert tables(engine) == {about.name, results.name}
+
+
+def test_a_migration_that_fails_leaves_nothing(url: str, engine: Engine) -> None:
+    Board.open(url).close()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE jobs (name TEXT)"))
+    with pytest.raises(BoardError, match="jobs"):
+        Ledger.open(url)
+    assert tables(engine) == {about.name, results.name, "jobs"}
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE jobs"))
+    Ledger.open(url).close()
+
+
+def test_results_stay_append_only_after_a_migration(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
+    fill(url, report_of)
+    if engine.dialect.name != "sqlite":
+        # There the reference from its job holds a result.
+        pattern, statements = "foreign key", ["DELETE FROM results"]
+    else:
+        pattern = "append-only"
+        statements = ["DELETE FROM results", "UPDATE results SET score_us = 1"]
+    for statement in statements:
+        with engine.connect() as connection, pytest.raises(Exception, match=pattern):
+            connection.execute(text(statement))
+
+
+def test_a_blob_that_is_needed_cannot_go(url: str, engine: Engine, report_of: MakeReport) -> None:
+    fill(url, report_of)
+    with engine.connect() as connection, pytest.raises(Exception, match=r"(?i)foreign key"):
+        connection.execute(blobs.delete())
+    with engine.connect() as connection, pytest.raises(Exception, match=r"(?i)foreign key"):
+        connection.execute(
+            insert(jobs).values(submission_id=99, state="queued", failures=0, deaths=0)
+        )

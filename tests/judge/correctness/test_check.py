@@ -1,0 +1,316 @@
+"""Each gate of the check lets honest rounding through and stops what `allclose` would not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grader.judge.correctness.check import Finding, check, unexplained, unwritten
+from grader.judge.memory.shared_block import poison
+from grader.problem.spec import Tolerance
+
+LOOSE = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-2, budget=4)
+"""What this field takes for granted; the other gates must hold where this one does not."""
+
+
+def softmax_case(
+    rows: int = 64, columns: int = 4096, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    x = (0.7 * torch.randn(rows, columns, generator=generator)).to(dtype)
+    return torch.softmax(x.double(), -1), torch.softmax(x, -1)
+
+
+def look(out: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor | None) -> Finding:
+    return check("out", out, truth, eager, LOOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_truth_rounded_passes(dtype: torch.dtype) -> None:
+    truth, eager = softmax_case(dtype=dtype)
+    assert look(truth.to(dtype), truth, eager).failure is None
+    assert look(eager, truth, eager).failure is None
+
+
+def test_zeros_pass_allclose_and_fail_here() -> None:
+    truth, eager = softmax_case()
+    zeros = torch.zeros_like(eager)
+    assert torch.allclose(zeros.double(), truth, atol=1e-2)
+    assert look(zeros, truth, eager).failure is not None
+
+
+def test_a_constant_passes_allclose_and_fails_here() -> None:
+    truth, eager = softmax_case()
+    constant = torch.full_like(eager, 1 / truth.shape[1])
+    assert torch.allclose(constant.double(), truth, atol=1e-2)
+    assert look(constant, truth, eager).failure is not None
+
+
+def test_one_dropped_column_of_many_is_seen_by_its_slice() -> None:
+    truth, eager = softmax_case(columns=32_768)
+    out = eager.clone()
+    out[:, 77] = 0
+    finding = look(out, truth, None)
+    assert finding.failure is not None
+    assert "column 77" in finding.failure
+
+
+def test_one_dropped_row_is_seen_by_its_slice() -> None:
+    truth, eager = softmax_case(rows=40_000, columns=64)
+    out = eager.clone()
+    out[39_999] = out[39_998]
+    finding = check("out", out, truth, None, Tolerance(atol=1, rtol=1, rel_l2=1e-2))
+    assert finding.failure is not None
+    assert "row 39999" in finding.failure
+
+
+def test_a_spoilt_tile_is_seen_although_its_rows_and_columns_are_long() -> None:
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.randn(2048, 2048, generator=generator).double()
+    out = truth.float()
+    out[64:128, 128:192] *= 1.05
+    bounds = Tolerance(atol=1, rtol=1, rel_l2=3e-2)
+    finding = check("out", out, truth, None, bounds)
+    assert finding.failure is not None
+    assert "tile" in finding.failure
+
+
+@pytest.mark.parametrize("shape", [(4099,), (65, 65), (129, 64), (3, 4100)])
+def test_a_ragged_edge_of_few_elements_is_no_slice(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.randn(shape, generator=generator).double()
+    out = truth.float()
+    bounds = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-3)
+    truth.reshape(-1)[-1] = 0.1  # one element in the corner, well within the elementwise bound
+    out.reshape(-1)[-1] = 0.102
+    assert check("out", out, truth, None, bounds).failure is None
+
+
+def test_where_every_slice_is_too_small_there_is_no_worst_one() -> None:
+    """Nothing was measured, which is not the same as no error."""
+    truth = torch.rand(1, 3, dtype=torch.float64)
+    found = look((truth * 2).float(), truth, None)
+    assert found.failure is not None
+    assert found.worst_slice_rel_l2 is None
+
+
+def test_half_precision_breaks_the_error_budget_of_float32() -> None:
+    truth, eager = softmax_case()
+    out = truth.half().float()
+    finding = look(out, truth, eager)
+    assert finding.failure is not None
+    assert "budget" in finding.failure
+
+
+def test_the_budget_of_an_exact_yardstick_still_allows_an_ulp() -> None:
+    truth = torch.linspace(0.5, 1, 1000).double()
+    exact = truth.float()
+    out = torch.nextafter(exact, torch.tensor(2.0))
+    assert check("out", out, exact.double(), exact, LOOSE).failure is None
+
+
+def test_unwritten_elements_are_counted() -> None:
+    truth, eager = softmax_case(4, 100)
+    out = eager.clone()
+    left = torch.empty(3, 7)
+    poison(left)
+    out[1:, 3:10] = left
+    finding = look(out, truth, eager)
+    assert finding.failure is not None
+    assert "21 of 400" in finding.failure
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_poison_is_a_nan_and_no_nan_that_arithmetic_makes(dtype: torch.dtype) -> None:
+    left = torch.empty(64, dtype=dtype)
+    poison(left)
+    assert bool(torch.isnan(left).all())
+    made = [
+        torch.full((64,), float("nan")).to(dtype),
+        torch.full((64,), float("inf")).sub(float("inf")).to(dtype),
+        torch.zeros(64).div(0).to(dtype),
+        torch.softmax(torch.full((4, 64), float("-inf")).to(dtype), -1)[0],
+    ]
+    truth = torch.full((64,), float("nan")).double()
+    for nan in made:
+        assert check("out", nan, truth, None, LOOSE).failure is None
+    unwritten = check("out", left, truth, None, LOOSE).failure
+    assert unwritten is not None
+    assert "never written" in unwritten
+
+
+def test_nan_and_infinity_must_sit_where_the_reference_has_them() -> None:
+    truth = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")]).double()
+    assert look(truth.float(), truth, None).failure is None
+    for index, value in [(0, float("nan")), (1, 1.0), (2, -float("inf")), (3, 5.0)]:
+        out = truth.float()
+        out[index] = value
+        finding = look(out, truth, None)
+        assert finding.failure is not None
+        assert finding.mismatch is not None
+        assert finding.mismatch.index == [index]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_one_special_value_among_many_is_seen(dtype: torch.dtype, device: str) -> None:
+    truth = torch.ones(300, 1000, dtype=torch.float64, device=device)
+    for value in (float("nan"), float("inf"), -float("inf")):
+        out = truth.to(dtype, copy=True)
+        assert look(out, truth, out).failure is None
+        out[211, 707] = value
+        finding = look(out, truth, truth.to(dtype))
+        assert finding.failure is not None
+        assert "NaN or infinity" in finding.failure
+        assert finding.mismatch is not None
+        assert finding.mismatch.index == [211, 707]
+        with_same = truth.clone()
+        with_same[211, 707] = value
+        assert look(out, with_same, out).failure is None
+
+
+def test_what_overflows_the_dtype_is_infinity_there() -> None:
+    truth = torch.tensor([1e5, 1.0]).double()
+    assert look(truth.half(), truth, None).failure is None
+
+
+def test_state_is_judged_by_its_change() -> None:
+    generator = torch.Generator().manual_seed(2)
+    before = torch.randn(4096, generator=generator)
+    truth = before.double() - 1e-3 * torch.sign(before).double()
+    bounds = Tolerance(atol=1e-6, rtol=1e-3, rel_l2=1e-3)
+    assert torch.allclose(before.double(), truth, atol=1e-2)
+    assert check("p", truth.float(), truth, None, bounds, before).failure is None
+    assert check("p", before.clone(), truth, None, bounds, before).failure is not None
+
+
+def test_a_list_names_the_tensor_and_index_that_is_wrong() -> None:
+    truth = [torch.ones(5).double(), torch.ones(3).double(), torch.ones(70).double()]
+    out = [t.float() for t in truth]
+    out[1][2] = 3.0
+    finding = check("params", out, truth, None, LOOSE)
+    assert finding.mismatch is not None
+    assert (finding.mismatch.argument, finding.mismatch.index) == ("params[1]", [2])
+
+
+def test_integers_must_be_exact() -> None:
+    truth = torch.arange(10)
+    assert check("out", truth.clone(), truth, None, LOOSE).failure is None
+    out = truth.clone()
+    out[9] = 0
+    assert check("out", out, truth, None, LOOSE).failure is not None
+
+
+def test_the_histogram_counts_every_element() -> None:
+    truth, eager = softmax_case(8, 500)
+    out = eager.clone()
+    out[0, 0] = 9.0
+    mismatch = look(out, truth, eager).mismatch
+    assert mismatch is not None
+    assert sum(count for _, count in mismatch.histogram) == 4000
+
+
+def test_reference_of_all_zeros_is_no_division_by_zero() -> None:
+    truth = torch.zeros(64, 64).double()
+    assert check("out", torch.zeros(64, 64), truth, torch.zeros(64, 64), LOOSE).failure is None
+    finding = check("out", torch.full((64, 64), 1e-3), truth, torch.zeros(64, 64), LOOSE)
+    assert finding.failure is not None
+
+
+def test_a_float64_of_zero_is_held_against_the_least_number_of_its_format() -> None:
+    zero = torch.zeros(1, dtype=torch.float64)
+    assert check("out", zero, zero, zero, LOOSE).failure is None
+    finding = check("out", zero + 1e-300, zero, zero, LOOSE)
+    assert finding.budget_used is not None
+    assert finding.budget_used > 1
+
+
+# --- where inputs came late: a call may have met one set's, another's, or some of each
+
+TIGHT = Tolerance(atol=1e-7, rtol=1e-3, rel_l2=1e-3)
+
+
+@pytest.fixture
+def late_rows() -> dict[str, torch.Tensor]:
+    """Softmax of true inputs, of inputs of which half a row is stale, and of a mixture of both."""
+    true = torch.randn(64, 4096, generator=torch.Generator().manual_seed(5))
+    stale, mixed = true.clone(), true.clone()
+    stale[7, :2048] = -true[7, :2048] + 1
+    mixed[7, :1024] = stale[7, :1024]
+    every = {"right": true, "stale": stale, "mixed": mixed}
+    return {name: torch.softmax(x, -1) for name, x in every.items()}
+
+
+def test_either_set_or_some_of_each_explain_an_output(late_rows: dict[str, torch.Tensor]) -> None:
+    right, stale = late_rows["right"], late_rows["stale"]
+    torn = right.clone()
+    torn[7, 100:300] = stale[7, 100:300]
+    for out in (right, stale, late_rows["mixed"], torn):
+        assert unexplained(out, right, stale, TIGHT) == 0
+        assert unexplained([out[:8], out[8:]], [right], [stale], TIGHT) == 0
+
+
+def test_no_late_inputs_explain_what_depends_on_none_of_them(
+    late_rows: dict[str, torch.Tensor],
+) -> None:
+    right, stale = late_rows["right"], late_rows["stale"]
+    assert unexplained(torch.zeros_like(right), right, stale, TIGHT) == 63 * 4096
+    for wrong in (right.roll(1, 0), right.mean() + 0 * right):  # some are right by chance
+        assert unexplained(wrong, right, stale, TIGHT) > 60 * 4096
+    half = right.clone()
+    half[20:40] = 0
+    assert unexplained(half, right, stale, TIGHT) == 20 * 4096
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_was_never_written_is_counted(dtype: torch.dtype) -> None:
+    out = torch.randn(40, 50).to(dtype)
+    assert unwritten(out) == unwritten([out, out]) == 0
+    poison(out[7, :5])
+    assert unwritten(out) == 5
+    assert unwritten([out[:8], out[8:], out]) == 10
+    assert unwritten(torch.zeros(4, dtype=torch.int32)) == 0, "of integers nobody knows"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "answer"),
+    [(torch.uint8, torch.arange(4096) * 7), (torch.float16, 1e4 * torch.randn(4096) ** 3)],
+)
+def test_what_explains_is_seen_as_the_outputs_dtype_can_hold_it(
+    dtype: torch.dtype, answer: torch.Tensor
+) -> None:
+    """PyTorch's answer may have another, and wrap or overflow in this one."""
+    assert not torch.equal(answer.to(dtype).to(answer.dtype), answer)
+    assert unexplained(answer.to(dtype), answer, answer.clone(), TIGHT) == 0
+
+
+def test_as_many_may_be_off_as_the_answers_differ_in() -> None:
+    """What is rounded may be the same for either set, and off for some of each."""
+    right = torch.ones(100)
+    stale, out = right.clone(), right.clone()
+    stale[:3] = 2
+    out[10:13] = 3
+    assert unexplained(out, right, stale, TIGHT) == 0
+    out[13] = 3
+    assert unexplained(out, right, stale, TIGHT) == 4
+    whole = right.long(), stale.long()
+    assert unexplained(out.long(), *whole, TIGHT) == 4
+    assert unexplained(whole[0], *whole, TIGHT) == 0
+
+
+def test_a_nan_of_both_answers_is_no_difference() -> None:
+    right = torch.tensor([float("nan"), 1.0, 2.0, float("inf")])
+    assert unexplained(right, right, right.clone(), TIGHT) == 0
+    assert unexplained(torch.ones(4), right, right.clone(), TIGHT) == 3
+    assert unexplained(torch.full((4,), torch.nan), right, right.clone(), TIGHT) == 3
+
+
+def test_state_that_was_left_as_it_was_is_not_explained() -> None:
+    before = torch.randn(4096, generator=torch.Generator().manual_seed(2))
+    right = before - 1e-3 * torch.sign(before)
+    stale = right.clone()
+    stale[:200] += 1e-3
+    bounds = Tolerance(atol=1e-7, rtol=1e-2, rel_l2=1e-3)
+    near = right * (1 + 1e-7)
+    assert unexplained(near, right, stale, bounds, before) == 0
+    assert unexplained(before.clone(), right, stale, bounds, before) == 4096 - 200

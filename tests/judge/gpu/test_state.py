@@ -1,0 +1,139 @@
+"""What holds the chip back, told by a NVML that says what the test wants."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from grader.judge.gpu import state
+from grader.judge.gpu.state import SLOWED, complaint, gpu_state
+
+POWER_CAP, SYNC_BOOST = 0x4, 0x10
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(ModuleType):
+    """As much of `pynvml` as is used."""
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.reasons = 0
+        self.fails: set[str] = set()
+        self.asked_for: list[str] = []
+
+    def _answer(self, name: str, value: Any) -> Any:
+        if name in self.fails:
+            raise NVMLError(name)
+        return value
+
+    def nvmlInit(self) -> None:
+        self._answer("init", None)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        self.asked_for.append(uuid)
+        return str(self._answer("handle", "the handle"))
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        assert handle == "the handle"
+        return int(self._answer("reasons", self.reasons))
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        return int(self._answer("clock", 1980 if kind == self.NVML_CLOCK_SM else 2619))
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return str(self._answer("driver", "580.1"))
+
+    def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
+        return int(self._answer("temperature", 41))
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return int(self._answer("power", 312_500))
+
+
+@pytest.fixture
+def uuid() -> str:
+    return "c0ffee00-0000-0000-0000-000000000000"
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch, uuid: str) -> Iterator[FakeNvml]:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    properties = SimpleNamespace(uuid=uuid)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: properties)
+    state._handle.cache_clear()
+    yield fake
+    state._handle.cache_clear()
+
+
+@pytest.mark.parametrize(("bit", "words"), SLOWED.items())
+def test_each_slowdown_is_a_complaint(nvml: FakeNvml, bit: int, words: str) -> None:
+    nvml.reasons = bit | POWER_CAP
+    assert complaint() == words
+
+
+@pytest.mark.parametrize("reasons", [0, 0x1, 0x2, POWER_CAP, SYNC_BOOST, 0x100])
+def test_what_heavy_kernels_usually_meet_is_none(nvml: FakeNvml, reasons: int) -> None:
+    nvml.reasons = reasons
+    assert complaint() is None
+
+
+def test_a_round_counts_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
+    nvml.reasons = 0x20
+    assert complaint() == "thermal limit"
+    nvml.reasons = 0
+    assert complaint() is None
+
+
+@pytest.mark.parametrize("prefix", ["", "GPU-"])
+def test_the_gpu_is_found_by_its_own_name(nvml: FakeNvml, uuid: str, prefix: str) -> None:
+    """Not by its index, which NVML counts without regard to CUDA_VISIBLE_DEVICES."""
+    torch.cuda.get_device_properties().uuid = prefix + uuid
+    complaint()
+    complaint()
+    assert nvml.asked_for == [f"GPU-{uuid}"]
+
+
+def test_the_state_has_its_units(nvml: FakeNvml) -> None:
+    nvml.reasons = POWER_CAP
+    assert gpu_state() == {
+        "driver": "580.1",
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 2619,
+        "temperature_c": 41,
+        "power_w": 312.5,
+        "throttle_reasons": POWER_CAP,
+    }
+
+
+@pytest.mark.parametrize("failing", ["init", "handle", "reasons"])
+def test_a_nvml_that_does_not_answer_leaves_every_round_in(nvml: FakeNvml, failing: str) -> None:
+    nvml.reasons = 0x8
+    nvml.fails = {failing}
+    assert complaint() is None
+    assert gpu_state() == {}
+
+
+@pytest.mark.parametrize("failing", ["driver", "clock", "temperature", "power"])
+def test_a_state_that_is_not_whole_is_left_out(nvml: FakeNvml, failing: str) -> None:
+    nvml.fails = {failing}
+    assert gpu_state() == {}
+
+
+def test_without_the_package_nothing_is_known(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert complaint() is None
+    assert gpu_state() == {}

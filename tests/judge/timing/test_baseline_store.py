@@ -1,0 +1,208 @@
+"""Records of times: strict, whole or not at all, and only for the version they were taken of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from grader.judge.gpu import environment
+from grader.judge.timing.baseline_store import (
+    COMPILED,
+    Ceilings,
+    Environment,
+    ProblemTimes,
+    Timings,
+    folder_of,
+    load,
+    recorded,
+    save,
+    slug,
+)
+from grader.judge.timing.baselines import measure, processor
+from grader.problem import Problem, ProblemError
+from tests.judge.conftest import REFERENCE, WriteProblem
+
+H100 = "NVIDIA H100 80GB HBM3"
+ENVIRONMENT = Environment(
+    driver="580.1",
+    cuda="13.0",
+    torch="2.11.0",
+    triton="3.6.0",
+    python="3.12.3",
+    grade="0.1",
+    measured_at=datetime(2026, 11, 21, tzinfo=UTC),
+)
+
+
+def times(problem: Problem | None = None, **changes: Any) -> ProblemTimes:
+    fields: dict[str, Any] = {
+        "digest": problem.times_digest if problem else "d" * 64,
+        "environment": ENVIRONMENT,
+        "experts": ["cluster.cu"],
+        "cases": {"small": {"eager": 12.5, "cluster.cu": 10.0}},
+    }
+    return ProblemTimes(**fields | changes)
+
+
+def timings(hardware: str = H100, **problems: ProblemTimes) -> Timings:
+    return Timings(hardware=hardware, device="cuda", ranked=True, problems=problems)
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    kept = timings(softmax=times())
+    path = save(tmp_path / "new", kept)
+    assert path.name == "nvidia-h100-80gb-hbm3.json"
+    assert load(tmp_path / "new", H100) == kept
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [file.name for file in (tmp_path / "new").iterdir()] == [path.name]
+
+
+def test_there_is_no_record_of_other_hardware(tmp_path: Path) -> None:
+    save(tmp_path, timings())
+    assert load(tmp_path, "NVIDIA B200") is None
+    assert load(tmp_path / "missing", H100) is None
+
+
+def test_one_problem_is_exchanged_and_the_others_stay() -> None:
+    old = timings(softmax=times(), attention=times())
+    new = times(cases={"small": {"eager": 1.0}})
+    changed = old.updated("softmax", new)
+    assert changed.problems["softmax"] == new
+    assert changed.problems["attention"] == times()
+    assert old.problems["softmax"] == times()
+    assert list(changed.problems) == ["attention", "softmax"]
+
+
+def test_ceilings_stay_until_there_are_new_ones() -> None:
+    old, new = (
+        Ceilings(**asdict(environment.Ceilings(*rates))) for rates in ((1.0, 2.0, 3.0), (4, 5, 6))
+    )
+    first = timings().updated("softmax", times(), old)
+    assert first.updated("attention", times()).ceilings == old
+    assert first.updated("attention", times(), new).ceilings == new
+
+
+def test_a_record_from_before_ceilings_were_kept_is_read(tmp_path: Path) -> None:
+    path = save(tmp_path, timings(softmax=times()))
+    before = json.loads(path.read_text())
+    del before["ceilings"]
+    path.write_text(json.dumps(before))
+    assert load(tmp_path, H100) == timings(softmax=times())
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"ceilings": {"bytes_per_s": 0}}, "ceilings"),
+        ({"format": 2}, "format"),
+        ({"ranked": False}, "ranked"),
+        ({"gpu": "x"}, "gpu"),
+        ({"problems": {"Bad Name": None}}, "problems"),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    path = save(tmp_path, timings(softmax=times()))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ProblemError, match=named) as error:
+        load(tmp_path, H100)
+    assert str(path) in str(error.value)
+    assert "grade baseline" in str(error.value)
+
+
+@pytest.mark.parametrize("time_us", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_is_a_positive_number(time_us: float) -> None:
+    with pytest.raises(ValidationError):
+        times(cases={"small": {"eager": time_us}})
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, timings(softmax=times()))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ProblemError, match="no record of times"):
+        load(tmp_path, H100)
+
+
+def test_a_record_of_other_hardware_under_this_name_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, timings("NVIDIA-H100.80GB HBM3"))
+    with pytest.raises(ProblemError, match="is of 'NVIDIA-H100"):
+        load(tmp_path, H100)
+
+
+def test_a_failed_write_leaves_the_old_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, timings(softmax=times()))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("grader.judge.timing.baseline_store.os.replace", full)
+    with pytest.raises(ProblemError, match="No space left"):
+        save(tmp_path, timings())
+    assert load(tmp_path, H100) == timings(softmax=times())
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_recorded_are_those_of_this_version_gpus_first(write_problem: WriteProblem) -> None:
+    problem = write_problem()
+    problem = Problem.load(problem.folder.rename(problem.folder.parent / "scale2"))
+    folder = folder_of(problem)
+    cpu = Timings(hardware="A CPU", device="cpu", ranked=False)
+    save(folder, cpu.updated("scale2", times(problem)))
+    save(folder, timings("NVIDIA H100", scale2=times(problem)))
+    save(folder, timings("NVIDIA A100", scale2=times(problem)))
+    save(folder, timings("NVIDIA B200", scale2=times(), other=times(problem)))
+    found = [(one.hardware, one.device) for one in recorded(problem)]
+    assert found == [("NVIDIA A100", "cuda"), ("NVIDIA H100", "cuda"), ("A CPU", "cpu")]
+
+
+@pytest.mark.parametrize(
+    ("folder", "root"), [("work/problems/scale", "work"), ("work/scale", "work")]
+)
+def test_where_the_times_of_a_problem_lie(
+    write_problem: WriteProblem, tmp_path: Path, folder: str, root: str
+) -> None:
+    place = tmp_path / folder
+    place.parent.mkdir(parents=True)
+    problem = Problem.load(write_problem().folder.rename(place))
+    assert folder_of(problem) == tmp_path / root / "reference" / "timings"
+    kept = save(folder_of(problem), timings(scale=times(problem)))
+    assert kept.parent == folder_of(problem)
+    assert [one.hardware for one in recorded(problem)] == [H100]
+
+
+def test_slug() -> None:
+    assert slug("Intel(R) Xeon(R) @ 2.20GHz") == "intel-r-xeon-r-2-20ghz"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
+def test_every_baseline_and_the_compiled_eager_are_measured(write_problem: WriteProblem) -> None:
+    faster = "\n\nBASELINES = {'same': reference}\n"
+    found = measure(write_problem(reference=REFERENCE + faster), "cpu")
+    assert found.notes == []
+    assert set(found.cases["small"]) == {"eager", "same", COMPILED}
+    assert all(time_us > 0 for time_us in found.cases["small"].values())
+    assert found.hardware == processor()
+    assert found.environment.driver is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
+def test_what_compiles_to_something_else_is_noted(write_problem: WriteProblem) -> None:
+    differs = (
+        "\n\nimport torch\n\n"
+        "def eager(x, total, factor):\n"
+        "    if torch.compiler.is_compiling():\n"
+        "        return x\n"
+        "    return reference(x, total, factor)\n"
+    )
+    found = measure(write_problem(reference=REFERENCE + differs), "cpu")
+    assert set(found.cases["small"]) == {"eager"}
+    assert "torch.compile, case 'small'" in found.notes[0]

@@ -1,0 +1,637 @@
+"""Rehearsing beside the runner: work is dealt out, nobody waits too long, and nobody is left.
+
+What the processes do on a GPU is replaced; that there are processes is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from grader.arena import Slot, pack, tensor_like
+from grader.runner import precompile, triton_launcher, warmup
+from grader.runner.fake_tensors import Absence, Absent
+from grader.runner.precompile import MOST, Rehearsal
+from tests.waiting import PATIENCE_S, until
+
+
+@triton.jit
+def copy(x, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Nobody compiles it."""
+
+
+ROOT = Path(__file__).resolve().parents[2]
+ESCAPED = 99
+"""Exit status of a process that came back into the code which had forked it."""
+
+# Python 3.12 warns of any fork beside threads, and PyTorch has some. The processes run little of
+# Python before they end, and the runner itself forks before it has any.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+Job = Callable[[Path, int], None]
+Start = Callable[[Job], Rehearsal]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a rehearsal of three processes that do as told; ended with the test."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
+    monkeypatch.setattr(precompile, "_stay_away", lambda: None)
+    monkeypatch.setattr(warmup, "compile_primer", lambda: None)
+    monkeypatch.setattr(precompile, "_launch_nothing", lambda: None)
+    made: list[Rehearsal] = []
+    ours = os.getpid()
+
+    def begin(job: Job) -> Rehearsal:
+        monkeypatch.setattr(precompile, "_loaded", lambda folder: partial(job, folder))
+        try:
+            made.append(Rehearsal.start())
+        except BaseException:
+            if os.getpid() != ours:
+                os._exit(ESCAPED)
+            raise
+        return made[-1]
+
+    yield begin
+    for rehearsal in made:
+        rehearsal.end()
+
+
+def pids_of(rehearsal: Rehearsal) -> list[int]:
+    return list(rehearsal._pids)
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def request(cases: int) -> dict[str, Any]:
+    return {"entry": "f", "roles": ["in"], "cases": [{}] * cases}
+
+
+def note(folder: Path, number: int) -> None:
+    """Write down what there was to do."""
+    with (folder / "done").open("a") as file:
+        file.write(f"{number} by {os.getpid()}\n")
+
+
+def done(folder: Path) -> list[int]:
+    """The cases that were noted, in the order of that."""
+    file = folder / "done"
+    return [int(line.split()[0]) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def sleep(folder: Path, number: int) -> None:
+    (folder / f"asleep{number}").touch()
+    time.sleep(600)
+
+
+def lasts_until(name: str) -> Job:
+    """A job that lasts until there is a file of this name and the case's number."""
+
+    def job(folder: Path, number: int) -> None:
+        (folder / f"begun{number}").touch()
+        while not (folder / f"{name}{number}").exists():
+            time.sleep(0.01)
+
+    return job
+
+
+@pytest.mark.parametrize(("cpus", "processes"), [(1, 1), (3, 1), (8, 4), (16, 8), (192, MOST)])
+def test_there_are_as_many_as_the_machine_bears(
+    start: Start, monkeypatch: pytest.MonkeyPatch, cpus: int, processes: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cpus))
+    assert len(pids_of(start(note))) == processes
+
+
+def test_every_case_is_taken_once_by_whoever_is_free(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    pids = pids_of(rehearsal)
+    rehearsal.begin(b"def f(x): ...", tmp_path, request(cases=8))
+    rehearsal.wait(PATIENCE_S)
+    assert sorted(done(tmp_path)) == list(range(8))
+    assert not any(map(runs, pids))
+
+
+def test_they_are_begun_in_their_order(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(lasts_until("go"))
+    rehearsal.begin(b"", tmp_path, request(cases=5))
+    until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    assert {file.name for file in tmp_path.glob("begun*")} == {"begun0", "begun1", "begun2"}
+    (tmp_path / "go1").touch()
+    until((tmp_path / "begun3").exists)
+    assert not (tmp_path / "begun4").exists()
+
+
+def test_there_may_be_fewer_cases_than_processes(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    rehearsal.begin(b"", tmp_path, request(cases=1))
+    rehearsal.wait(PATIENCE_S)
+    assert done(tmp_path) == [0]
+
+
+def test_there_may_be_more_cases_than_the_queue_holds(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(lasts_until("go"))
+    start_s = time.monotonic()
+    rehearsal.begin(b"", tmp_path, request(cases=5000))
+    assert time.monotonic() - start_s < 5
+    until((tmp_path / "begun2").exists)
+
+
+def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(lasts_until("go"))
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    threading.Timer(0.3, (tmp_path / "go1").touch).start()
+    rehearsal.await_case(1)
+    assert (tmp_path / "go1").exists()
+
+
+def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    """Neither one that has not begun, nor one that is done, nor one that nobody knows."""
+    rehearsal = start(lasts_until("go"))
+    rehearsal.begin(b"", tmp_path, request(cases=5))
+    until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    (tmp_path / "go0").touch()
+    until((tmp_path / "begun3").exists)
+    start_s = time.monotonic()
+    for number in (0, 4, 99):
+        rehearsal.await_case(number)
+    assert time.monotonic() - start_s < 5
+
+
+def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Path) -> None:
+    """What they left unread in the queue makes the next thing that is put there fail."""
+
+    def die(folder: Path, number: int) -> None:
+        os._exit(1)
+
+    rehearsal = start(die)
+    before = pids_of(rehearsal)
+    send, sent = rehearsal._queue.send, []
+
+    def slowly(message: bytes, flags: int) -> int:
+        sent.append(send(message, flags))
+        if len(sent) == 20:
+            until(lambda: not any(map(runs, before)))
+        return sent[-1]
+
+    rehearsal._queue = SimpleNamespace(  # type: ignore[assignment]
+        send=slowly, shutdown=lambda _: None, close=rehearsal._queue.close
+    )
+    rehearsal.begin(b"", tmp_path, request(cases=25))
+    assert len(sent) == 20
+    rehearsal.await_case(0)
+
+
+def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(sleep)
+    rehearsal.begin(b"", tmp_path, request(cases=1))
+    until((tmp_path / "asleep0").exists)
+    for pid in pids_of(rehearsal):
+        os.kill(pid, 9)
+    start_s = time.monotonic()
+    rehearsal.await_case(0)
+    assert time.monotonic() - start_s < 5
+
+
+def test_who_takes_too_long_is_waited_for_once(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompile, "LONGEST_S", 8.0)
+    rehearsal = start(sleep)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    until(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
+    start_s = time.monotonic()
+    rehearsal.await_case(0)
+    assert time.monotonic() - start_s >= 8.0
+    start_s = time.monotonic()
+    for number in (0, 1, 2):
+        rehearsal.await_case(number)
+    assert time.monotonic() - start_s < 7.5
+
+
+def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(sleep)
+    pids = pids_of(rehearsal)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    until(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
+    assert all(map(runs, pids))
+    start_s = time.monotonic()
+    rehearsal.wait(5.0)
+    assert 5.0 <= time.monotonic() - start_s < 14.5  # of three that sleep, not thrice as long
+    assert not any(map(runs, pids))
+
+
+def test_waiting_ends_with_the_last_of_them(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    start_s = time.monotonic()
+    rehearsal.wait(60)
+    assert time.monotonic() - start_s < 50
+
+
+def test_those_that_never_had_a_job_end_too(start: Start) -> None:
+    rehearsal = start(sleep)
+    pids = pids_of(rehearsal)
+    assert all(map(runs, pids))
+    rehearsal.end()
+    assert not any(map(runs, pids))
+
+
+def test_ending_may_be_repeated_and_waiting_for_nobody_is_short(start: Start) -> None:
+    rehearsal = start(note)
+    rehearsal.end()
+    rehearsal.end()
+    start_s = time.monotonic()
+    rehearsal.wait(60)
+    assert time.monotonic() - start_s < 5
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, MemoryError])
+def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
+    start: Start, tmp_path: Path, error: type[BaseException]
+) -> None:
+    def fail(folder: Path, number: int) -> None:
+        raise error
+
+    rehearsal = start(fail)
+    pids = pids_of(rehearsal)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    until(lambda: not any(map(runs, pids)))
+    ends = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]
+    assert [end and end.si_status for end in ends] == [1, 1, 1]
+    rehearsal.wait(PATIENCE_S)
+
+
+def test_what_they_print_is_not_shown(
+    start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def speak(folder: Path, number: int) -> None:
+        os.write(1, b"accepted\n")
+        os.write(2, b"accepted\n")
+
+    rehearsal = start(speak)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    rehearsal.wait(PATIENCE_S)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_descriptor_is_left(start: Start, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    rehearsal = start(note)
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    rehearsal.wait(PATIENCE_S)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> None:
+    rehearsal = start(note)
+    first = pids_of(rehearsal)[0]
+    os.kill(first, 9)
+    until(lambda: not runs(first))
+    rehearsal.begin(b"", tmp_path, request(cases=3))
+    rehearsal.wait(PATIENCE_S)
+    assert sorted(done(tmp_path)) == [0, 1, 2]
+
+
+def test_they_end_with_the_runner() -> None:
+    """A runner that is killed cannot end them: they see that it is gone."""
+    program = """
+import os
+from grader.runner import precompile
+os.sched_getaffinity = lambda _: range(6)
+precompile._stay_away = lambda: None
+print(*precompile.Rehearsal.start()._pids, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    pids = [int(word) for word in ended.stdout.split()]
+    assert len(pids) == 3, ended.stderr
+    until(lambda: not any(map(runs, pids)))
+
+
+# --- what one of them does
+
+
+class FakeCuda:
+    """Takes tensors for the GPU's where there is none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits = 0
+        monkeypatch.setattr(torch.cuda, "synchronize", self._wait)
+        there = {"meta": "meta", "cuda": "cpu"}
+        monkeypatch.setattr(
+            precompile, "tensor_like", lambda slot, device: tensor_like(slot, there[device])
+        )
+
+    def _wait(self) -> None:
+        self.waits += 1
+
+
+STRIDED = Slot(4096, "fp16", (2, 3), (1, 2))
+VECTOR = Slot(0, "fp32", (4,), (1,))
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, list[Any]], str]:
+    """Rehearses cases with these values for the last argument but one of an entry `f(x, many, n,
+    out)`; what its source wrote to the file `seen` beside it."""
+    from types import ModuleType
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "submission", ModuleType("submission"))
+    # PyTorch's cannot be loaded twice in a process; this one has been by nobody.
+    monkeypatch.setattr(precompile, "COMPILER", "tabnanny")
+    monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
+
+    def seen(source: str, numbers: list[Any]) -> str:
+        values = [[pack(STRIDED), pack([VECTOR, VECTOR]), pack(n), pack(VECTOR)] for n in numbers]
+        job = {
+            "entry": "f",
+            "roles": ["in", "in", "in", "out"],
+            "cases": [{"values": each} for each in values],
+        }
+        (tmp_path / precompile.JOB).write_text(json.dumps(job))
+        (tmp_path / precompile.SOURCE).write_text(source)
+        one = precompile._loaded(tmp_path)
+        for number in range(len(numbers)):
+            one(number)
+        return "".join(file.read_text() for file in tmp_path.glob("rehearsal*/seen"))
+
+    return seen
+
+
+def test_entries_are_called_on_tensors_that_are_on_the_gpu_and_have_no_memory(
+    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    source = """
+from pathlib import Path
+import torch
+
+def f(x, many, n, out):
+    assert x.is_cuda and x.device == out.device == many[1].device
+    assert x.data_ptr() % 16 == out.data_ptr() % 16 == 0
+    more = torch.empty_like(x, dtype=torch.float32)
+    assert type(more) is type(x) and more.is_cuda
+    line = [tuple(x.shape), x.stride(), x.dtype, more.dtype, x.nbytes, len(many), n]
+    with Path(__file__).with_name("seen").open("a") as file:
+        print(*line, file=file)
+"""
+    line = "(2, 3) (1, 2) torch.float16 torch.float32 12 2"
+    assert called(source, [7, 8]).splitlines() == [f"{line} 7", f"{line} 8"]
+    assert cuda.waits == 0
+
+
+def test_one_that_fails_so_is_called_on_zeros_and_if_that_fails_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    source = """
+from pathlib import Path
+
+def f(x, many, n, out):
+    if n == 1:
+        raise ValueError("not this one")
+    line = [tuple(x.shape), x.stride(), str(x.dtype), float(x.abs().sum()), len(many), n]
+    with Path(__file__).with_name("seen").open("a") as file:
+        print(*line, file=file)
+"""
+    assert called(source, [0, 1, 2]).splitlines() == [
+        "(2, 3) (1, 2) torch.float16 0.0 2 0",
+        "(2, 3) (1, 2) torch.float16 0.0 2 2",
+    ]
+    assert cuda.waits == 2
+
+
+def test_what_an_entry_keeps_of_absent_tensors_is_gone_when_it_is_called_on_zeros(
+    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+) -> None:
+    """The second case fails on tensors without memory; from then on all are called on zeros."""
+    cuda = FakeCuda(monkeypatch)
+    source = """
+from pathlib import Path
+import torch
+
+KEPT = {}
+
+def f(x, many, n, out):
+    kept = KEPT.setdefault(0, torch.empty_like(out))
+    if n == 1:
+        float(x.sum())
+    out.copy_(kept)
+    with Path(__file__).with_name("seen").open("a") as file:
+        print(type(kept).__name__, n, file=file)
+"""
+    assert sorted(called(source, [0, 1, 2]).splitlines()) == ["Absent 0", "Tensor 1", "Tensor 2"]
+    assert cuda.waits == 2
+
+
+def test_pytorchs_compiler_is_not_loaded_for_tensors_without_memory(
+    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    source = """
+from pathlib import Path
+
+def f(x, many, n, out):
+    try:
+        import tabnanny
+    except ImportError:
+        n = "not"
+    with Path(__file__).with_name("seen").open("a") as file:
+        print(type(x).__name__, n, "loaded", file=file)
+    assert n != "not"
+"""
+    assert sorted(called(source, [0]).splitlines()) == ["Absent not loaded", "Tensor 0 loaded"]
+    assert cuda.waits == 1
+
+
+def test_who_uses_pytorchs_compiler_is_called_on_zeros(
+    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+) -> None:
+    FakeCuda(monkeypatch)
+    source = """
+from pathlib import Path
+import tabnanny
+
+def f(x, many, n, out):
+    with Path(__file__).with_name("seen").open("a") as file:
+        print(type(x).__name__, file=file)
+"""
+    assert called(source, [0]) == "Tensor\n"
+
+
+@pytest.fixture
+def triton_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is replaced of Triton is put back when the test is over."""
+    replaced = (
+        (Autotuner, "do_bench"),
+        (Autotuner, "check_disk_cache"),
+        (triton.compiler, "compile"),
+    )
+    for owner, name in replaced:
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+@pytest.mark.usefixtures("triton_as_it_was")
+def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    asked: list[str] = []
+
+    def run(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> str:
+        ran.append((arguments, grid, warmup, options))
+        return "kernel"
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    monkeypatch.setattr(
+        triton_launcher, "build_beside_compiling", lambda: asked.append("launchers")
+    )
+    precompile._launch_nothing()
+    for _ in range(2):
+        copy[(5,)](1, 2, BLOCK=64)
+    assert ran == [((1, 2), (5,), True, {"BLOCK": 64})] * 2
+    assert asked == ["launchers"]
+
+
+@pytest.mark.usefixtures("triton_as_it_was")
+def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was made without times would be the runner's."""
+    blocks = []
+
+    def run(function: Any, *arguments: Any, BLOCK: int, **options: Any) -> None:
+        blocks.append(BLOCK)
+
+    def keep(*_: Any) -> Any:
+        raise AssertionError("what is in the cache was asked for")
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    monkeypatch.setattr(Autotuner, "check_disk_cache", keep)
+    precompile._launch_nothing()
+    configurations = [triton.Config({"BLOCK": size}) for size in (16, 32, 64)]
+    tuned = triton.autotune(configurations, key=["n"], cache_results=True)(copy)
+    tuned[(1,)](1, 2)
+    assert sorted(set(blocks)) == [16, 32, 64]
+    assert len(blocks) == 4, "and what was chosen once more"
+
+
+class Driver:
+    """What Triton asks of a GPU where there is none."""
+
+    get_current_device = get_current_stream = get_device_capability = lambda self, *_: 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+CALLS: dict[str, Callable[[torch.Tensor], tuple[Any, ...]]] = {
+    "whole": lambda x: (x, x.numel()),
+    "aligned part": lambda x: (x[1:], 1),
+    "other part": lambda x: (x.view(-1)[3:], 7),
+    "another type": lambda x: (x.to(torch.bfloat16), x.stride(0)),
+    "one more": lambda x: (torch.empty_like(x), 1 << 40),
+}
+
+
+@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS)
+def test_what_is_compiled_without_memory_is_what_the_runner_will_ask_for(
+    monkeypatch: pytest.MonkeyPatch, arguments: Callable[[torch.Tensor], tuple[Any, ...]]
+) -> None:
+    """Triton tells kernels apart by types, alignment and values: by this key."""
+    keys: list[Any] = []
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 wants it to be said
+    monkeypatch.setattr(driver, "_active", Driver())
+    monkeypatch.setattr(JITFunction, "_do_compile", lambda _, key, *__: keys.append(key))
+    for x in (Absent(torch.empty(6, 8, device="meta")), torch.zeros(6, 8)):
+        copy.device_caches.clear()
+        with Absence() if isinstance(x, Absent) else nullcontext():
+            copy.run(*arguments(x), BLOCK=64, grid=(1,), warmup=True)
+    absent, real = keys
+    assert absent == real
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("reads", [False, True], ids=["without a context", "on zeros"])
+def test_what_is_rehearsed_is_found_in_tritons_cache(tmp_path: Path, reads: bool) -> None:
+    """In a process of its own, since forking must come before this one's context."""
+    source = (
+        f"""
+READS = {reads}
+"""
+        + """
+from pathlib import Path
+import torch, triton, triton.language as tl
+from cuda.bindings import driver
+
+@triton.jit
+def copy(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+def f(x, out):
+    more = torch.zeros(128, device="cuda")[16:]
+    if READS:
+        float(x.sum())
+    copy[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
+    copy[(1,)](more, out.view(-1), 100, BLOCK=128)
+    torch.tensor([[x.data_ptr()]]).to(x.device)
+    _, _, has_context = driver.cuDevicePrimaryCtxGetState(0)
+    Path(__file__).with_name("context").write_text(str(has_context))
+"""
+    )
+    program = f"""
+import json
+from pathlib import Path
+from grader.arena import Slot, pack, tensor_like
+from grader.runner.precompile import Rehearsal
+rehearsal = Rehearsal.start()
+vector = pack(Slot(0, "fp32", (1000,), (1,)))
+cases = [{{"values": [vector, vector]}}]
+job = {{"entry": "f", "roles": ["in", "out"], "cases": cases}}
+rehearsal.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
+rehearsal.wait(120)
+"""
+    cache = tmp_path / "cache"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"TRITON_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert list(cache.glob("*/copy.cubin"))
+    # Where values are needed, the first attempt gets no further than that.
+    (context,) = tmp_path.glob("rehearsal*/context")
+    assert context.read_text() == str(int(reads))

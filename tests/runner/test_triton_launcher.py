@@ -1,0 +1,280 @@
+"""How Triton's helpers in C are built."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import triton
+from triton import knobs
+from triton.backends.nvidia import driver
+from triton.runtime import driver as triton_driver
+
+from grader.runner import triton_launcher
+from tests.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.gcc
+
+MODULE = """
+#include "cuda.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+static PyObject* answer(PyObject* self, PyObject* args) { return PyLong_FromLong(CUDA_VERSION); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tiny", NULL, -1, methods};
+PyMODINIT_FUNC PyInit_tiny(void) { return PyModule_Create(&definition); }
+"""
+
+
+@pytest.fixture
+def jit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "jit"
+    folder.mkdir()
+    monkeypatch.setenv("GRADE_JIT", str(folder))
+    return folder
+
+
+def built(
+    folder: Path,
+    text: str = MODULE,
+    library_dirs: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+    name: str = "tiny",
+    waits: bool = True,
+) -> str:
+    """Build it into a new folder, as Triton asks for."""
+    folder.mkdir()
+    source = folder / "tiny.c"
+    source.write_text(text)
+    headers = folder / "include"
+    headers.mkdir()
+    (headers / "cuda.h").write_text("#define CUDA_VERSION 42\n")
+    places = [*library_dirs], [str(headers)], [*libraries]
+    return triton_launcher.build(name, str(source), str(folder), *places, waits=waits)
+
+
+def answer_of(path: str) -> int:
+    spec = importlib.util.spec_from_file_location("tiny", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    answer: int = module.answer()
+    return answer
+
+
+def test_what_is_built_can_be_loaded(jit: Path, tmp_path: Path) -> None:
+    assert answer_of(built(tmp_path / "one")) == 42
+
+
+def test_the_headers_are_compiled_once_and_then_taken(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(tmp_path / "one")
+    compiled = jit / "launcher.h.gch"
+    until(compiled.exists)
+    before = compiled.stat().st_mtime_ns
+    wrapper = tmp_path / "cc"
+    log = tmp_path / "log"
+    wrapper.write_text(f'#!/bin/sh\nexec gcc -H "$@" 2>> {log}\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrapper))
+    monkeypatch.setattr(subprocess, "DEVNULL", None)
+    assert answer_of(built(tmp_path / "two", MODULE + "\n")) == 42
+    # gcc -H lists the headers that it reads, and a compiled one with an exclamation mark.
+    assert f"! {compiled}" in log.read_text()
+    assert "pyport.h" not in log.read_text()  # which Python.h includes
+    assert compiled.stat().st_mtime_ns == before
+    assert not list(jit.glob("*.half"))
+
+
+def test_of_those_who_want_the_same_one_builds_it(jit: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(built, [tmp_path / "one", tmp_path / "two", tmp_path / "three"]))
+    assert len(set(found)) == 1
+    assert answer_of(found[0]) == 42
+    made = Path(found[0])
+    before = made.stat().st_mtime_ns
+    assert built(tmp_path / "four") == found[0]
+    assert made.stat().st_mtime_ns == before
+    assert built(tmp_path / "five", MODULE + "\n") != found[0]
+
+
+def test_a_launcher_that_another_process_builds_may_be_left_to_it(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    monkeypatch.setenv("CC", str(compiler_that_awaits(go, tmp_path)))
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(built, tmp_path / "one", name=triton_launcher.LAUNCHER)
+        until(go.with_suffix(".asked").exists)
+        with pytest.raises(triton_launcher.BegunElsewhere):
+            built(tmp_path / "two", name=triton_launcher.LAUNCHER, waits=False)
+        other = pool.submit(built, tmp_path / "three", name=triton_launcher.LAUNCHER)
+        go.touch()
+        assert other.result() == found.result()
+    assert built(tmp_path / "four", name=triton_launcher.LAUNCHER, waits=False) == found.result()
+
+
+def test_what_is_no_launcher_is_always_waited_for(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it nothing goes on."""
+    go = tmp_path / "go"
+    monkeypatch.setenv("CC", str(compiler_that_awaits(go, tmp_path)))
+    with ThreadPoolExecutor() as pool:
+        found = [pool.submit(built, tmp_path / n, waits=False) for n in ("one", "two")]
+        until(go.with_suffix(".asked").exists)
+        go.touch()
+        assert found[0].result() == found[1].result()
+
+
+def test_who_fails_leaves_it_to_the_next(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setenv("CC", "false")
+        with pytest.raises(subprocess.CalledProcessError):
+            built(tmp_path / "one", name=triton_launcher.LAUNCHER)
+    assert answer_of(built(tmp_path / "two", name=triton_launcher.LAUNCHER, waits=False)) == 42
+
+
+def compiler_that_awaits(go: Path, folder: Path) -> Path:
+    """gcc, which says that it was asked, and begins when there is such a file."""
+    wrapper = folder / "cc"
+    wrapper.write_text(
+        f"#!/bin/sh\ntouch {go.with_suffix('.asked')}\n"
+        f'while [ ! -e {go} ]; do sleep 0.01; done\nexec gcc "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return wrapper
+
+
+class Compiling:
+    """Triton's compiler, which is done when it may be, and what it asks for a launcher."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_end = threading.Event()
+        self.is_done = False
+        self.asked: list[tuple[object, Any, bool]] = []
+        """For which source and with what metadata, and whether its kernel was there."""
+        monkeypatch.setattr(triton.compiler, "compile", self._compile)
+        monkeypatch.setattr(triton_driver, "_active", self)
+        monkeypatch.setattr(knobs.build, "impl", triton_launcher.build)
+
+    def _compile(self, source: object, target: str, *, options: str) -> SimpleNamespace:
+        assert (target, options) == ("target", "options")
+        assert self.may_end.wait(PATIENCE_S)
+        self.is_done = True
+        return SimpleNamespace(metadata="metadata")
+
+    def launcher_cls(self, source: object, metadata: object) -> None:
+        assert knobs.build.impl.keywords == {"waits": False}
+        self.asked.append((source, metadata, self.is_done))
+        self.may_end.set()
+        raise triton_launcher.BegunElsewhere
+
+
+def test_a_kernels_launcher_is_built_while_that_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiling = Compiling(monkeypatch)
+    monkeypatch.setattr(driver, "make_launcher", None, raising=False)
+    triton_launcher.build_beside_compiling()
+    source = SimpleNamespace(signature={"x": "*fp16", "n": "i32"})
+    kernel = triton.compiler.compile(source, "target", options="options")
+    assert kernel.metadata == "metadata"
+    ((asked, metadata, was_done),) = compiling.asked
+    assert asked is source
+    assert (was_done, metadata.num_ctas) == (False, None)
+    assert knobs.build.impl is triton_launcher.build
+
+
+def test_one_that_takes_descriptors_is_built_when_its_kernel_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiling = Compiling(monkeypatch)
+    compiling.may_end.set()
+    monkeypatch.setattr(driver, "make_launcher", None, raising=False)
+    triton_launcher.build_beside_compiling()
+    source = SimpleNamespace(signature={"x": "tensordesc<fp16[64, 64]>"})
+    triton.compiler.compile(source, "target", options="options")
+    assert compiling.asked == [(source, "metadata", True)]
+
+
+def test_where_triton_has_one_launcher_for_all_it_compiles_as_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiling = Compiling(monkeypatch)
+    compiling.may_end.set()
+    monkeypatch.delattr(driver, "make_launcher", raising=False)
+    triton_launcher.build_beside_compiling()
+    triton.compiler.compile(SimpleNamespace(), "target", options="options")
+    assert not compiling.asked
+
+
+def test_a_source_that_our_headers_do_not_suit_is_built_without(
+    jit: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused = "#ifdef Py_PYTHON_H\n#error headers are there already\n#endif\n"
+    assert answer_of(built(tmp_path / "one", refused + MODULE)) == 42
+    assert not capfd.readouterr().err
+
+
+def test_what_does_not_compile_is_told(
+    jit: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        built(tmp_path / "one", "this is no C\n")
+    assert "error" in capfd.readouterr().err
+
+
+def test_a_missing_compiler_is_told(
+    jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(RuntimeError, match="install gcc"):
+        built(tmp_path / "one")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_build_needs_no_headers_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    if is_there:
+        monkeypatch.setenv("GRADE_JIT", str(tmp_path / "gone"))
+    else:
+        monkeypatch.delenv("GRADE_JIT", raising=False)
+    assert answer_of(built(tmp_path / "one")) == 42
+
+
+def test_libraries_are_found_by_name_and_by_file(jit: Path, tmp_path: Path) -> None:
+    library = tmp_path / "lib"
+    library.mkdir()
+    for number, name in enumerate(("libone.so", "libtwo.so.1")):
+        source = library / "source.c"
+        source.write_text(f"int part{number}(void) {{ return 2{number}; }}\n")
+        soname = f"-Wl,-soname,{library / name}"
+        subprocess.check_call(["gcc", "-shared", "-fPIC", source, soname, "-o", library / name])
+    text = "int part0(void), part1(void);\n" + MODULE.replace("CUDA_VERSION", "part0() + part1()")
+    assert answer_of(built(tmp_path / "one", text, [str(library)], ["one", "libtwo.so.1"])) == 41
+
+
+@pytest.mark.parametrize("builds", [True, False])
+def test_triton_builds_so_where_each_signature_has_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, builds: bool
+) -> None:
+    monkeypatch.setattr(knobs.build, "impl", None)
+    monkeypatch.delattr(driver, "make_launcher", raising=False)
+    if builds:
+        monkeypatch.setattr(driver, "make_launcher", None, raising=False)
+    triton_launcher.install()
+    assert knobs.build.impl is (triton_launcher.build if builds else None)

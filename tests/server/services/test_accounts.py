@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
+
+import pytest
+from sqlalchemy import select
+
+from grader.board import BoardError
+from grader.db.server_tables import tokens
+from grader.fleet import Ledger
+from grader.server.services.accounts import NAME_CHARS, Accounts, User, checked_name
+from grader.server.services.admin_service import Office
+from grader.server.services.audit import acts
+from grader.server.services.errors import Conflict, Invalid, NotThere
+from tests.fleet.conftest import Clock
+
+
+@pytest.fixture
+def accounts(ledger: Ledger, clock: Clock) -> Accounts:
+    return Accounts(ledger._engine, clock)
+
+
+@pytest.fixture
+def office(ledger: Ledger, clock: Clock) -> Office:
+    return Office(ledger._engine, clock)
+
+
+def stored(ledger: Ledger) -> str:
+    """Everything in the table of tokens."""
+    with ledger._engine.connect() as connection:
+        return repr(connection.execute(select(tokens)).all())
+
+
+def test_a_token_is_shown_once_and_stored_as_its_hash(accounts: Accounts, ledger: Ledger) -> None:
+    token = accounts.add_user("ada")
+    assert token.startswith("grade_")
+    assert len(token) == len("grade_") + 43
+    assert token not in stored(ledger)
+    assert hashlib.sha256(token.encode()).hexdigest() in stored(ledger)
+    me = accounts.whoami(token)
+    assert me is not None
+    assert (me.name, me.role) == ("ada", "competitor")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda token: token[:-1],
+        lambda token: token + "a",
+        lambda token: token.upper(),
+        lambda token: "",
+        lambda token: hashlib.sha256(token.encode()).hexdigest(),
+        lambda token: "' OR 1=1 --",
+        lambda token: "\ud800\x00",
+    ],
+)
+def test_another_token_is_nobodys(accounts: Accounts, spoil: Callable[[str], str]) -> None:
+    token = accounts.add_user("ada")
+    assert accounts.whoami(spoil(token)) is None
+    assert accounts.open_session(spoil(token)) is None
+    assert accounts.banned(spoil(token)) is None
+
+
+def test_names_are_unique_whatever_their_case(accounts: Accounts) -> None:
+    accounts.add_user("Ada")
+    for name in ("Ada", "ada", "ADA", " ada ", "Ａda"):
+        with pytest.raises(Conflict, match="is taken; choose another"):
+            accounts.add_user(name)
+    found = accounts.user("aDA")
+    assert found is not None
+    assert found.name == "Ada"
+    for name in ("bob", "\x00", "\ud800", "' OR 1=1 --", "a" * 10_000):
+        assert accounts.user(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "a" * 41,
+        "a/b",
+        "a\\b",
+        "a\nb",
+        "a\x00b",
+        "..",
+        ".",
+        "\u202eevil",
+        "ﷺ" * 20,
+        "\ud800",
+    ],
+)
+def test_odd_names_are_refused(accounts: Accounts, name: str) -> None:
+    with pytest.raises(Invalid, match=r"1 to 40 printable characters, and no slash"):
+        accounts.add_user(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x" * NAME_CHARS, "'; DROP TABLE users; --", "<img src=x onerror=alert(1)>", "Ж é 名 🦊"],
+)
+def test_names_that_are_only_unusual_are_kept_as_they_are(accounts: Accounts, name: str) -> None:
+    me = accounts.whoami(accounts.add_user(name))
+    assert me is not None
+    assert me.name == name
+    assert [user.name for user in accounts.users()] == [name]
+
+
+def test_one_person_writes_a_name_in_two_ways() -> None:
+    assert checked_name("e\u0301") == checked_name("\u00e9")
+
+
+def test_the_first_admin_is_made_once(accounts: Accounts) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: accounts.first_admin(), range(4)))
+    (token,) = (one for one in made if one is not None)
+    assert accounts.whoami(token) == User(1, "admin", "admin")
+    assert accounts.first_admin() is None
+
+
+def test_the_way_back_in(accounts: Accounts, office: Office, ledger: Ledger) -> None:
+    first = accounts.first_admin()
+    assert first is not None
+    accounts.add_user("ada")
+    accounts.add_user("root", "admin")
+    again = accounts.new_admin_token()
+    assert accounts.whoami(again) == User(1, "admin", "admin")
+    assert accounts.whoami(first) is not None, "the old one may turn up; it can be revoked"
+    office.ban("admin", "", "root")
+    assert accounts.whoami(accounts.new_admin_token()) == User(3, "root", "admin")
+    office.ban("root", "", "admin")
+    back = accounts.new_admin_token()
+    assert accounts.whoami(back) == User(1, "admin", "admin"), "all were banned"
+    told = [(a.actor, a.action, a.subject) for a in reversed(acts(ledger._engine, 100))][3:]
+    assert told == [
+        ("server", "token new", "admin"),
+        ("root", "ban", "admin"),
+        ("server", "token new", "root"),
+        ("admin", "ban", "root"),
+        ("server", "unban", "admin"),
+        ("server", "token new", "admin"),
+    ]
+    assert back not in repr(acts(ledger._engine, 100))
+
+
+def test_the_way_in_where_nobody_was(accounts: Accounts) -> None:
+    assert accounts.whoami(accounts.new_admin_token()) == User(1, "admin", "admin")
+
+
+def test_one_who_can_only_read_is_still_known(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = accounts.add_user("ada")
+
+    def full(*_: object) -> NoReturn:
+        raise BoardError("database or disk is full")
+
+    monkeypatch.setattr("grader.server.services.accounts.writing", full)
+    assert accounts.whoami(token) is not None
+    assert "the use of a token was not noted: database or disk is full" in caplog.text
+
+
+def test_of_those_who_want_a_name_at_once_one_gets_it(accounts: Accounts) -> None:
+    def add(_: int) -> str | None:
+        try:
+            return accounts.add_user("ada")
+        except Conflict:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(token is not None for token in pool.map(add, range(4))) == 1
+
+
+def test_a_user_may_have_several_tokens(accounts: Accounts) -> None:
+    accounts.first_admin()
+    first = accounts.add_user("ada")
+    second = accounts.new_token("ADA", "laptop", by="root")
+    assert accounts.whoami(first) == accounts.whoami(second)
+    one, other = accounts.tokens("ada")
+    assert (one.label, other.label) == ("first", "laptop")
+    assert accounts.revoke(one.id) == 1
+    assert accounts.whoami(first) is None
+    assert accounts.whoami(second) is not None
+    assert accounts.revoke(one.id) == 0, "it has ended already"
+    assert accounts.revoke("ada") == 1
+    assert accounts.whoami(second) is None
+    third = accounts.new_token("ada")
+    assert accounts.whoami(third) is not None
+
+
+def test_whom_nobody_knows(accounts: Accounts) -> None:
+    with pytest.raises(NotThere, match="no user eve"):
+        accounts.new_token("eve")
+    with pytest.raises(NotThere, match="no user eve"):
+        accounts.revoke("eve")
+    with pytest.raises(NotThere, match=r"no user \\x00"):
+        accounts.revoke("\x00")
+    with pytest.raises(NotThere, match="no user eve"):
+        accounts.tokens("eve")
+    for number in (0, -1, 99, 2**80):
+        with pytest.raises(NotThere, match="no token"):
+            accounts.revoke(number)
+
+
+def test_the_last_admin_keeps_a_token(accounts: Accounts) -> None:
+    token = accounts.first_admin()
+    assert token is not None
+    with pytest.raises(Conflict, match="last token of an admin"):
+        accounts.revoke("admin")
+    with pytest.raises(Conflict, match="last token of an admin"):
+        accounts.revoke(1)
+    assert accounts.whoami(token) is not None
+    accounts.add_user("root", "admin")
+    assert accounts.revoke("admin") == 1
+    assert accounts.whoami(token) is None
+
+
+def test_a_session_lives_for_hours_and_opens_no_other(accounts: Accounts, clock: Clock) -> None:
+    accounts.first_admin()
+    token = accounts.add_user("ada")
+    session = accounts.open_session(token)
+    assert session is not None
+    assert session != token
+    assert accounts.whoami(session) == accounts.whoami(token)
+    assert accounts.open_session(session) is None
+    assert len(accounts.tokens("ada")) == 1, "a session is not among the tokens"
+    clock.move(12 * 3600 - 1)
+    assert accounts.whoami(session) is not None
+    clock.move(1)
+    assert accounts.whoami(session) is None
+    assert accounts.whoami(token) is not None
+
+
+def test_a_session_is_closed(accounts: Accounts) -> None:
+    token = accounts.add_user("ada")
+    session = accounts.open_session(token)
+    assert session is not None
+    accounts.close_session(token)
+    assert accounts.whoami(token) is not None, "a token is no session"
+    accounts.close_session(session)
+    assert accounts.whoami(session) is None
+    accounts.close_session(session)
+
+
+def test_sessions_end_with_the_token_that_opened_them(accounts: Accounts) -> None:
+    accounts.first_admin()
+    token = accounts.add_user("ada")
+    other = accounts.new_token("ada")
+    session, kept = accounts.open_session(token), accounts.open_session(other)
+    assert session is not None
+    assert kept is not None
+    assert accounts.revoke(accounts.tokens("ada")[0].id) == 2
+    assert accounts.whoami(session) is None
+    assert accounts.whoami(kept) is not None
+    accounts.revoke("ada")
+    assert accounts.whoami(kept) is None
+
+
+def test_old_sessions_are_cleared_away(accounts: Accounts, clock: Clock, ledger: Ledger) -> None:
+    token = accounts.add_user("ada")
+    for _ in range(3):
+        accounts.open_session(token)
+    clock.move(13 * 3600)
+    accounts.open_session(token)
+    assert stored(ledger).count("'session'") == 1
+
+
+def test_its_use_is_noted_once_a_minute(accounts: Accounts, clock: Clock) -> None:
+    token = accounts.add_user("ada")
+
+    def last_used() -> object:
+        found = accounts.user("ada")
+        assert found is not None
+        return found.last_used_at
+
+    assert last_used() is None
+    accounts.whoami(token)
+    first = clock()
+    assert last_used() == first
+    clock.move(59)
+    accounts.whoami(token)
+    assert last_used() == first
+    clock.move(1)
+    accounts.whoami(token)
+    assert last_used() == clock()
+
+
+def test_the_banned_are_nobody_until_they_are_let_in_again(
+    accounts: Accounts, office: Office
+) -> None:
+    token = accounts.add_user("ada")
+    session = accounts.open_session(token)
+    assert session is not None
+    office.ban("ada", "shared her token", "root")
+    assert accounts.whoami(token) is None
+    assert accounts.whoami(session) is None
+    assert accounts.open_session(token) is None
+    assert accounts.banned(token) == accounts.banned(session) == "shared her token"
+    office.unban("ada", "root")
+    assert accounts.whoami(token) is not None
+    assert accounts.banned(token) is None
+
+
+def test_every_change_is_in_the_audit_and_no_secret_is(accounts: Accounts, ledger: Ledger) -> None:
+    secrets = [
+        accounts.first_admin(),
+        accounts.add_user("ada", "worker", by="root"),
+        accounts.new_token("ada", "laptop", by="root"),
+    ]
+    accounts.revoke(2, by="root")
+    accounts.revoke("ada", by="root")
+    told = [(a.actor, a.action, a.subject) for a in reversed(acts(ledger._engine, 100))]
+    assert told == [
+        ("server", "user add", "admin"),
+        ("root", "user add", "ada"),
+        ("root", "token new", "ada"),
+        ("root", "token revoke", "2"),
+        ("root", "token revoke", "ada"),
+    ]
+    whole = repr(acts(ledger._engine, 100))
+    for secret in secrets:
+        assert secret is not None
+        assert secret not in whole
+        assert hashlib.sha256(secret.encode()).hexdigest() not in whole
+
+
+def test_what_is_refused_is_not_in_the_audit(accounts: Accounts, ledger: Ledger) -> None:
+    accounts.add_user("ada")
+    before = acts(ledger._engine, 100)
+    with pytest.raises(Conflict):
+        accounts.add_user("ada")
+    with pytest.raises(NotThere):
+        accounts.revoke("eve")
+    assert acts(ledger._engine, 100) == before
