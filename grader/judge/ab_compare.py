@@ -125,10 +125,10 @@ def _make_ready(
         grading.meet(greet(grading.session, submission, device))
         grading.load(submission, compilation.library())
         tests = problem.cases("test", device)
-        with contextlib.closing(grading.ground()) as ground:
+        with contextlib.closing(grading.reused_arena()) as reused:
             for index, case in enumerate(tests):
                 progress(Progress("test", f"{submission.name}: {case.name}", index, len(tests)))
-                grading.test(ground, case)
+                grading.test(reused, case)
         grading.end_rehearsal()
     if grading.record.faults:
         raise Unequal(f"{submission.name}: {grading.record.faults[0].reason}")
@@ -144,14 +144,14 @@ def _whose(name: str) -> Iterator[None]:
 
 
 def _ratio(first: Grading, second: Grading, names: tuple[str, str], case: Case) -> Ratio:
-    from grader.judge.benchmark import opened
-    from grader.judge.timing.measure import LEAST_US
+    from grader.judge.benchmark import open_benchmark
+    from grader.judge.timing.plan import POLICY
 
     with contextlib.ExitStack() as stack:
         with _whose(names[0]):
-            a = stack.enter_context(opened(first, case, sharing=2))
+            a = stack.enter_context(open_benchmark(first, case, sharing=2))
         with _whose(names[1]):
-            b = stack.enter_context(opened(second, case, sharing=2))
+            b = stack.enter_context(open_benchmark(second, case, sharing=2))
         times: tuple[list[float], list[float]] = ([], [])
         ratios: list[float] = []
         end_s = time.monotonic() + BUDGET_S
@@ -160,8 +160,8 @@ def _ratio(first: Grading, second: Grading, names: tuple[str, str], case: Case) 
             order = (0, 1) if len(ratios) % 2 == 0 else (1, 0)
             for which in order:
                 with _whose(names[which]):
-                    claim_us = (a, b)[which].round(len(ratios) + 1).claim_us
-                times[which].append(max(claim_us, LEAST_US))
+                    reported_us = (a, b)[which].round(len(ratios) + 1).reported_us
+                times[which].append(max(reported_us, POLICY.least_us))
             ratios.append(times[1][-1] / times[0][-1])
             enough = stats.is_narrow(ratios, SAME_SHARE / 2, LEAST_PAIRS)
             if enough or (len(ratios) >= LEAST_PAIRS and time.monotonic() > end_s):

@@ -170,9 +170,9 @@ def _examine(
         record.loaded_only = True
         return
     try:
-        with contextlib.closing(grading.ground()) as ground:
+        with contextlib.closing(grading.reused_arena()) as reused:
             tests = problem.cases("test", device)
-            _cases(partial(grading.test, ground), tests, "test", progress, record)
+            _cases(partial(grading.test, reused), tests, "test", progress, record)
         if benchmarks and not record.faults:
             if effort == "quick":  # for one's own code, whose first answer shall come first
                 with record.stage("baseline"):
@@ -180,10 +180,7 @@ def _examine(
             cases = problem.cases("benchmark", device)
             _cases(partial(benchmark, grading), cases, "benchmark", progress, record)
             if grading.ranks:
-                record.environment["overlaps_seen"] = grading.meetings
-                record.environment["glances"] = (
-                    f"{grading.bursts} bursts, {grading.lost_bursts} lost"
-                )
+                record.environment["overlaps_seen"] = grading.audit_log.overlaps
     except (RuntimeError, ProblemError) as error:
         # A driver or an allocator that has no memory left for us, or for the problem's own code.
         is_memory = isinstance(error, RuntimeError) or isinstance(error.__cause__, RuntimeError)
@@ -288,10 +285,10 @@ not, by 0.9 %, and stay there for all of a grading. Nothing seen from outside te
 
 def _heavy_share(problem: Problem) -> float:
     """The share of the benchmark cases that tensor cores limit."""
-    from grader.judge.timing.measure import is_heavy
+    from grader.judge.timing.plan import is_tensor_bound
 
     cases = problem.cases("benchmark", "cuda")
-    return sum(is_heavy(problem, case) for case in cases) / max(1, len(cases))
+    return sum(is_tensor_bound(problem, case) for case in cases) / max(1, len(cases))
 
 
 def _scored(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable
@@ -18,13 +17,14 @@ from grader.judge.compile import Library, nvcc_target
 from grader.judge.correctness.batch_check import load_kernels
 from grader.judge.correctness.check import Finding, check, tolerance_of, worst
 from grader.judge.gpu.environment import describe, measure_ceilings
-from grader.judge.memory.argument_sets import Loan, set_bytes, wanted
-from grader.judge.memory.shared_block import Ground, hold_memory
+from grader.judge.integrity.auditor import AuditLog
+from grader.judge.memory.argument_sets import ArgumentSets, arguments_of, layout_of
+from grader.judge.memory.shared_block import ReusedArena, reserve_check_memory
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
 from grader.judge.session import Session, ours_alone
+from grader.judge.timing.calibration import calibrate, publish_us_per_set
 from grader.judge.timing.eager_baseline import time_baselines
-from grader.judge.timing.measure import Overhead, gauge, publishing_us
 from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
@@ -51,8 +51,8 @@ class Prepared:
 
     at_s: float
     """On the clock of `time.monotonic`."""
-    publish_us: float
-    """How long publishing a round takes; infinite where that is not known."""
+    publish_us_per_set: float
+    """Publishing a round's inputs, microseconds per set; infinite where unknown."""
     baselines_us: dict[str, float]
 
 
@@ -97,17 +97,11 @@ class Grading:
         self.code = ProblemCode(problem, device)
         self.round_cost_us = 0.0
         """What a round of this runner costs the outside clock besides its calls."""
-        self.publish_us: dict[str, float] = {}
-        """By benchmark case, how long publishing a round takes."""
+        self.publish_us_per_set: dict[str, float] = {}
+        """Publishing a round's inputs, microseconds per set, by benchmark case."""
         self.baselines_us: dict[str, dict[str, float]] = {}
         """By benchmark case and baseline, microseconds per call."""
-        self.meetings = 0
-        """How often looks told of calls that overlap for a moment."""
-        self.bursts = self.lost_bursts = 0
-        """How many bursts of glances count, and how many took too long to tell anything."""
-        self.explained: list[bool] = []
-        """Of each set with inputs too late to tell of, whose outputs were wrong: whether those
-        explain it."""
+        self.audit_log = AuditLog()
         self._idle_device_bytes = 0
         self._lent: Any = None
         """The arena that the runner has."""
@@ -121,21 +115,13 @@ class Grading:
         """Whether times are to be trusted, and so held against the outside clock."""
         return self.device == "cuda" and self.effort == "full"
 
-    def overhead(self, case: Case) -> Overhead:
-        """What a round of a case costs the outside clock besides its calls."""
-        return Overhead(self.publish_us.get(case.name, math.inf), self.round_cost_us)
-
     def meet(self, greeting: int) -> None:
         """Take the runner's greeting. It is ours alone yet: what fails here is a `SandboxError`."""
         for case in self.problem.cases("test", self.device)[:1]:
             self.code.check_deterministic(case)
         if self.device == "cuda":
             measure_ceilings()
-            from grader.judge.gpu.sm_clock_kernel import sm_clock_mhz
-
             load_kernels(self.code)
-            if sm_clock_mhz() is None:  # the first count compiles it, before it is needed
-                self.record.notes.append("the clock of this GPU's multiprocessors is not counted")
         self.record.environment |= describe(self.device)
         with ours_alone(self.session):
             reply = self.session.take(greeting, 120, "starting up")
@@ -154,23 +140,23 @@ class Grading:
             # Before the baselines: until another process has worked on the GPU, their kernels may
             # begin later one after the other than they do in rounds (docs/experiments.md).
             with ours_alone(self.session):
-                self.round_cost_us = gauge(self.session)
+                self.round_cost_us = calibrate(self.session)
             self.record.environment["round_cost_us"] = round(self.round_cost_us, 1)
         for case in self.problem.cases("benchmark", self.device):
             known = self._prepared(case)
             self.baselines_us[case.name] = known.baselines_us
-            self.publish_us[case.name] = known.publish_us
+            self.publish_us_per_set[case.name] = known.publish_us_per_set
 
     def _prepared(self, case: Case) -> Prepared:
         key = (self.problem.digest, case.name, self.device, self.effort)
         known = _PREPARED.get(key)
         if known is None or time.monotonic() - known.at_s > PREPARED_S:
             times_us = time_baselines(self.code, case)
-            publish_us = math.inf
+            per_set_us = float("inf")
             if self.ranks:
                 template = self.code.inputs(case, seed_for(0, case.name))
-                publish_us = publishing_us(self.problem, case, template)
-            known = _PREPARED[key] = Prepared(time.monotonic(), publish_us, times_us)
+                per_set_us = publish_us_per_set(self.problem, case, template)
+            known = _PREPARED[key] = Prepared(time.monotonic(), per_set_us, times_us)
         return known
 
     def load(self, submission: Submission, library: Library | None = None) -> None:
@@ -197,7 +183,7 @@ class Grading:
             text = json.dumps(self._shapes.told).encode()
             request["rehearsal_bytes"] = len(text)
             own.append(sealed_memory("rehearsal", text))
-            hold_memory()
+            reserve_check_memory()
             self._rehearses = True
         fds = own
         if library is not None:
@@ -240,111 +226,111 @@ class Grading:
                     told.append(shape)
                 places[case.name] = told.index(shape)
                 if case in tests:
-                    test_bytes = max(test_bytes, set_bytes(self.problem, case, template))
+                    test_bytes = max(test_bytes, layout_of(self.problem, case, template).nbytes)
             _SHAPES[key] = Shapes(told, places, test_bytes)
         return _SHAPES[key]
 
     def _shape(self, case: Case, template: Values) -> dict[str, Any]:
-        values = [value for _, value in wanted(self.problem, case, template)]
+        values = [value for _, value in arguments_of(self.problem, case, template)]
         return {"values": list(map(pack, values)), **self._told(case)}
 
-    def ground(self) -> Ground:
+    def reused_arena(self) -> ReusedArena:
         """Where all tests are to lie, with room for the largest if kernels are compiled beside
         them: until they are, memory is dear."""
-        return Ground(self.device, self._shapes.test_bytes if self._shapes else 0)
+        return ReusedArena(self.device, self._shapes.test_bytes if self._shapes else 0)
 
-    def test(self, ground: Ground, case: Case) -> CaseResult:
+    def test(self, reused: ReusedArena, case: Case) -> CaseResult:
         """One test case: each of its calls with fresh inputs, every output through every gate."""
         initial = self._test_inputs(case, 0)
-        loan = Loan(self.problem, case, initial, 1, self.device, ground=ground)
+        sets = ArgumentSets(self.problem, case, initial, 1, self.device, reused=reused)
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it
         findings = []
         try:
-            self.lend(loan)
+            self.lend(sets)
             for call in range(case.calls):
                 inputs = self._test_inputs(case, call) | carried
-                loan.fill(0, inputs)
-                self._call(loan, inputs)
+                sets.fill(0, inputs)
+                self._call(sets, inputs)
                 truth = self.code.truth(case, inputs | self._state(truth))
                 eager = self.code.plain(case, inputs | self._state(eager))
-                look = partial(self._look, loan, truth, eager, initial)
+                look = partial(self._look, sets, truth, eager, initial)
                 findings.append(look())
-                self.judge(loan, findings[-1], look)
+                self.judge(sets, findings[-1], look)
                 if findings[-1].failure is not None:
                     break
-                carried = self._state(loan.outputs(0))
+                carried = self._state(sets.outputs(0))
             self.expect_device_memory()
         finally:
-            loan.close()
+            sets.close()
         return _tested(case, worst(findings))
 
     def _test_inputs(self, case: Case, call: int) -> Values:
         return self.code.inputs(case, seed_for(self.master, "test", case.name, call), call)
 
-    def _call(self, loan: Loan, inputs: Values) -> None:
-        """Have the entry called once on the loan's only set, and take the snapshot."""
-        loan.ready([0])
-        loan.publish([0])
+    def _call(self, sets: ArgumentSets, inputs: Values) -> None:
+        """Have the entry called once on the sets's only set, and take the snapshot."""
+        sets.prepare([0])
+        sets.publish([0])
         scalars = {
             str(i): inputs[a.name]
             for i, a in enumerate(self.problem.spec.args)
             if a.kind == "scalar"
         }
         limit_s = self.problem.spec.limits.call_s
-        what = f"the call on test '{loan.case.name}'"
+        what = f"the call on test '{sets.case.name}'"
         self.session.ask("call", {"set": 0, "scalars": scalars}, limit_s, what)
-        loan.probe()
-        loan.collect()
+        sets.probe()
+        sets.take_snapshot()
 
-    def _look(self, loan: Loan, truth: Values, eager: Values, initial: Values) -> Finding:
-        return self.compare(loan.case, loan.outputs(0), truth, eager, initial)
+    def _look(self, sets: ArgumentSets, truth: Values, eager: Values, initial: Values) -> Finding:
+        return self.compare(sets.case, sets.outputs(0), truth, eager, initial)
 
     def _state(self, values: Values) -> Values:
         """The `inout` arguments among `values`."""
         names = [a.name for a in self.problem.spec.args if a.role == "inout"]
         return {name: values[name] for name in names if name in values}
 
-    def lend(self, loan: Loan) -> None:
-        """Hand the loan's arena to the runner, unless it has it."""
-        place = self._shapes.places.get(loan.case.name) if self._shapes else None
-        told = self._told(loan.case) | {"shape": place}
-        lend(self.session, loan, told, again=loan.arena is self._lent)
-        self._lent = loan.arena
+    def lend(self, sets: ArgumentSets) -> None:
+        """Hand the sets's arena to the runner, unless it has it."""
+        place = self._shapes.places.get(sets.case.name) if self._shapes else None
+        told = self._told(sets.case) | {"shape": place}
+        lend(self.session, sets, told, again=sets.arena is self._lent)
+        self._lent = sets.arena
 
     def _told(self, case: Case) -> dict[str, Any]:
         """What a `.cu` entry is told of a case besides its arguments."""
         dims = [int(case.params[name]) for name in dimensions(self.problem.spec)]
         return {"dims": dims, "symbol": self._symbol(case)}
 
-    def judge(self, loan: Loan, finding: Finding, look: Callable[[], Finding]) -> None:
+    def judge(self, sets: ArgumentSets, finding: Finding, look: Callable[[], Finding]) -> None:
         """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on.
 
-        `look` checks the loan's snapshot anew, after it was taken again.
+        `look` checks the sets's snapshot anew, after it was taken again.
         """
         late = Fault(
             Verdict.REJECTED,
-            f"case '{loan.case.name}': outputs were written after the call was done",
+            f"case '{sets.case.name}': outputs were written after the call was done",
             Rule.WORK_OUTSIDE_CALL,
         )
         if finding.failure is not None:
-            if len(self.record.faults) < GRACE_CASES and self._becomes_right(loan, look):
+            if len(self.record.faults) < GRACE_CASES and self._becomes_right(sets, look):
                 raise SubmissionFault(late)
-            reason = f"case '{loan.case.name}': {finding.failure}"
+            reason = f"case '{sets.case.name}': {finding.failure}"
             self.record.faults.append(Fault(Verdict.WRONG_ANSWER, reason))
             return
-        if loan.was_late():
+        if sets.changed_since_probe():
             raise SubmissionFault(late)
-        tampered = loan.tampered()
+        tampered = sets.tampered()
         if tampered is not None:
-            reason = f"case '{loan.case.name}': {tampered}"
+            reason = f"case '{sets.case.name}': {tampered}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
 
-    def _becomes_right(self, loan: Loan, look: Callable[[], Finding]) -> bool:
+    def _becomes_right(self, sets: ArgumentSets, look: Callable[[], Finding]) -> bool:
         """Whether outputs that were wrong at "done" are right a moment later."""
         time.sleep(GRACE_S)
-        return loan.collect_again() and look().failure is None
+        return sets.snapshot_changed() and look().failure is None
 
     def compare(
         self, case: Case, outputs: Values, truth: Values, eager: Values | None, initial: Values

@@ -15,8 +15,8 @@ import torch
 
 from grader.arena import arrange
 from grader.judge.correctness.check import Finding, check, tolerance_of, worst
-from grader.judge.integrity.call_order import Lookout
-from grader.judge.memory.argument_sets import wanted
+from grader.judge.integrity.call_order import CallOrderWatch
+from grader.judge.memory.argument_sets import arguments_of
 from grader.judge.memory.shared_block import poison
 from grader.judge.problem_code import ProblemCode, Values, each, seed_for
 from grader.judge.record import Device, Progress, Watcher
@@ -143,9 +143,9 @@ def _variant_row(code: ProblemCode, case: Case, other: Case) -> VerifyRow:
 
 def watched_row(problem: Problem, case: Case, inputs: Values) -> VerifyRow:
     """Whether the judge can watch a round of a benchmark case: no time of any other ranks."""
-    layout = arrange([wanted(problem, case, inputs)])
+    layout = arrange([arguments_of(problem, case, inputs)])
     written_bytes = layout.nbytes - layout.writable_at
-    if Lookout.reaches(written_bytes):
+    if CallOrderWatch.reaches(written_bytes):
         return VerifyRow("watched rounds", case.name, "pass", "passed")
     detail = (
         f"a call writes {written_bytes:,} bytes, which are too many for the judge to watch, so no "

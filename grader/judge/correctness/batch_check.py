@@ -18,7 +18,7 @@ import torch
 from grader.arena import Slot, tensor_like
 from grader.judge.correctness.check import LEAST_SLICE, TYPICAL_SHARE
 from grader.judge.gpu.graphs import captured, replay_us
-from grader.judge.memory.argument_sets import Loan
+from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import poison_of
 from grader.judge.problem_code import ProblemCode, Values
 from grader.problem import ProblemError
@@ -32,14 +32,14 @@ _COMPARED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Answers:
-    """What PyTorch gives for each set of a loan, from the inputs that lie in its image."""
+    """What PyTorch gives for each set of a sets, from the inputs that lie in its image."""
 
-    def __init__(self, code: ProblemCode, case: Case, loan: Loan) -> None:
-        self._code, self._case, self._loan = code, case, loan
-        self._count = len(loan.layout.sets)
+    def __init__(self, code: ProblemCode, case: Case, sets: ArgumentSets) -> None:
+        self._code, self._case, self._loan = code, case, sets
+        self._count = len(sets.layout.sets)
         self.written = code.written
         self.values: list[Values] = []
-        self._graph = self._captured() if loan.device == "cuda" else None
+        self._graph = self._captured() if sets.device == "cuda" else None
 
     def compute(self) -> float | None:
         """Compute them all; microseconds per set where they come from a graph, else None."""
@@ -82,7 +82,7 @@ class _Group:
 
 
 class QuickLook:
-    """Compares the snapshot of a loan with captured answers, all sets at once."""
+    """Compares the snapshot of a sets with captured answers, all sets at once."""
 
     def __init__(self, groups: list[_Group], count: int) -> None:
         self._groups = groups
@@ -90,7 +90,7 @@ class QuickLook:
 
     @classmethod
     def over(
-        cls, answers: Answers, loan: Loan, bounds_of: Callable[[Argument], Tolerance]
+        cls, answers: Answers, sets: ArgumentSets, bounds_of: Callable[[Argument], Tolerance]
     ) -> QuickLook | None:
         """None where the kernel cannot compare: no graph, other types, or strided tensors.
 
@@ -102,10 +102,10 @@ class QuickLook:
         for argument in answers.written:
             pieces: list[tuple[Any, ...]] = []
             for i, values in enumerate(answers.values):
-                out = _as_list(loan.outputs(i)[argument.name])
+                out = _as_list(sets.outputs(i)[argument.name])
                 expected = _as_list(values[argument.name])
                 state = argument.role == "inout"
-                initial = _as_list(loan.inputs(i)[argument.name]) if state else [None] * len(out)
+                initial = _as_list(sets.inputs(i)[argument.name]) if state else [None] * len(out)
                 for o, e, first in zip(out, expected, initial, strict=True):
                     if not _comparable(o, e):
                         return None

@@ -1,7 +1,7 @@
-"""Device memory that the GPU's copy engine reads, word by word, and writes.
+"""The GPU's copy engine: it reads and writes device memory while kernels of other processes run.
 
-It does so while kernels of other processes run, without waiting for them to end or to be put aside;
-a kernel of our own would have to wait for its turn on the multiprocessors.
+A kernel of the judge's would wait for its time slice on the multiprocessors; a copy does not
+(`benchmarks/copies.py`).
 """
 
 from __future__ import annotations
@@ -11,28 +11,31 @@ from typing import Any
 import torch
 
 MOST_PITCH_BYTES = 1 << 31
-"""CUDA's limit of the distance between rows of a copy."""
+"""CUDA's limit on the distance between the rows of a copy, bytes."""
 
 
-class Peek:
-    """Reads words of 8 bytes into `words`, int64 [capacity], in host memory. What it is asked for
-    is done in that order."""
+class CopyEngine:
+    """A stream of copies between device memory and pinned host memory, done in order.
+
+    Words are read into `words`, int64 [capacity]. Every method raises RuntimeError when CUDA
+    refuses.
+    """
 
     def __init__(self, capacity: int) -> None:
-        self.words = _words(capacity)
+        self.words = _pinned_words(capacity)
         self.stream = torch.cuda.Stream()
 
     def read(self, address: int, pitch_bytes: int, count: int, at: int) -> None:
-        """Begin to read `count` words that lie `pitch_bytes` apart, the first of them at `address`
-        in device memory, into `words[at:]`. Raises RuntimeError when CUDA refuses."""
+        """Queue a read of `count` words of 8 bytes, `pitch_bytes` apart from the device `address`
+        on, into `words[at:]`."""
         self._copy(
             self.words.data_ptr() + 8 * at, 8, address, pitch_bytes, 8, count, "DeviceToHost"
         )
 
     def write(self, rows: torch.Tensor, address: int, pitch_bytes: int) -> None:
-        """Begin to write rows, contiguous uint8 [rows, width] in pinned host memory, so far apart,
-        the first of them at `address` in device memory. A single row, or rows with nothing between
-        them, may wait for other processes' kernels. Raises RuntimeError when CUDA refuses."""
+        """Queue a write of `rows`, contiguous uint8 [rows, width] in pinned memory, `pitch_bytes`
+        apart from the device `address` on. A write without gaps may wait for other processes'
+        kernels."""
         count, width = rows.shape
         self._copy(address, pitch_bytes, rows.data_ptr(), width, width, count, "HostToDevice")
 
@@ -44,7 +47,7 @@ class Peek:
         source_pitch_bytes: int,
         width_bytes: int,
         rows: int,
-        way: str,
+        direction: str,
     ) -> None:
         from cuda.bindings import runtime
 
@@ -55,82 +58,57 @@ class Peek:
             source_pitch_bytes,
             width_bytes,
             rows,
-            getattr(runtime.cudaMemcpyKind, f"cudaMemcpy{way}"),
+            getattr(runtime.cudaMemcpyKind, f"cudaMemcpy{direction}"),
             self.stream.cuda_stream,
         )
         _expect_success(code)
 
     def mark(self, event: torch.cuda.Event) -> None:
-        """Have an event tell when everything was read that was begun so far."""
+        """Record an event behind everything queued so far."""
         event.record(self.stream)
 
     def wait(self) -> None:
-        """Wait until everything is read and written that was begun."""
+        """Wait for everything queued so far."""
         self.stream.synchronize()
 
 
-class PairPeek:
-    """Reads pairs of words of 8 bytes into `words`, int64 [count, 2], in host memory, with one copy
-    for all of them; behind what a `Peek` was asked for before."""
+class PairReader:
+    """Reads pairs of words, one copy for all sets, `times` copies in a row, into `found`,
+    int64 [times, count, 2], in order with what its `CopyEngine` is asked for."""
 
-    def __init__(self, peek: Peek, count: int) -> None:
-        self.words = _words(count, 2)
-        self.found = self.words.numpy()
-        """The same, for whoever is in a hurry."""
-        self._peek = peek
-
-    def aim(self, address: int, step_bytes: int, pitch_bytes: int) -> Any:
-        """For `read`: of the pairs, `pitch_bytes` apart, the first begins at `address` in device
-        memory; the two words of each are `step_bytes` apart, of which the pitch is a multiple. Made
-        once for many reads, since making it takes longer than to ask for one."""
-        return _of_pairs(self.words, address, step_bytes, pitch_bytes)
-
-    def read(self, aimed: Any) -> None:
-        """Begin to read them. Raises RuntimeError when CUDA refuses."""
-        _copy_3d(aimed, self._peek.stream)
-
-
-class Glances:
-    """Reads pairs of words, as a `PairPeek` does, several times, one directly after the other, into
-    `found`, int64 [times, count, 2], in host memory. On a stream of its own: what a `Peek` reads is
-    not ordered behind it, though it takes some microseconds longer meanwhile."""
-
-    def __init__(self, times: int, count: int) -> None:
-        self._words = _words(times, count, 2)
+    def __init__(self, copies: CopyEngine, times: int, count: int) -> None:
+        self._words = _pinned_words(times, count, 2)
         self.found = self._words.numpy()
-        self._stream = torch.cuda.Stream()
-        self._aimed: list[Any] = []
+        self._copies = copies
+        self._prepared: list[Any] = []
 
-    def aim(self, places: list[tuple[int, int]], pitch_bytes: int) -> None:
-        """Of each time the address of the first pair, and how far apart its two words are."""
-        self._aimed = [
-            _of_pairs(words, address, step_bytes, pitch_bytes)
+    def prepare(self, places: list[tuple[int, int]], pitch_bytes: int) -> None:
+        """For each copy: the device address of the first pair, and the distance of its two words,
+        of which `pitch_bytes` (from pair to pair) is a multiple. Preparing takes longer than
+        reading, so it is done once for many reads."""
+        self._prepared = [
+            _pair_copy(words, address, step_bytes, pitch_bytes)
             for words, (address, step_bytes) in zip(self._words, places, strict=True)
         ]
 
     def read(self) -> None:
-        """Begin to. Raises RuntimeError when CUDA refuses."""
-        for aimed in self._aimed:
-            _copy_3d(aimed, self._stream)
+        """Queue the copies. Raises RuntimeError when CUDA refuses."""
+        from cuda.bindings import runtime
 
-    def are_there(self) -> bool:
-        """Whether all is read that was begun."""
-        return self._stream.query()
-
-    def wait(self) -> None:
-        """Wait until it is."""
-        self._stream.synchronize()
+        for prepared in self._prepared:
+            (code,) = runtime.cudaMemcpy3DAsync(prepared, self._copies.stream.cuda_stream)
+            _expect_success(code)
 
 
-def _words(*shape: int) -> torch.Tensor:
-    """Host memory that the copy engine reaches, int64, zero."""
+def _pinned_words(*shape: int) -> torch.Tensor:
+    """Pinned host memory, int64, zero."""
     words = torch.empty(shape, dtype=torch.int64, pin_memory=True)
-    words.numpy().fill(0)  # PyTorch would wake a thread on every processor for it, for 6 ms
+    words.numpy().fill(0)  # PyTorch would wake a thread on every processor, for 6 ms
     return words
 
 
-def _of_pairs(words: torch.Tensor, address: int, step_bytes: int, pitch_bytes: int) -> Any:
-    """A copy of pairs into `words`, int64 [count, 2]."""
+def _pair_copy(words: torch.Tensor, address: int, step_bytes: int, pitch_bytes: int) -> Any:
+    """Parameters of a copy of pairs into `words`, int64 [count, 2]."""
     from cuda.bindings import runtime
 
     made = runtime.cudaMemcpy3DParms()
@@ -139,13 +117,6 @@ def _of_pairs(words: torch.Tensor, address: int, step_bytes: int, pitch_bytes: i
     made.extent = runtime.make_cudaExtent(8, 2, len(words))
     made.kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
     return made
-
-
-def _copy_3d(parameters: Any, stream: torch.cuda.Stream) -> None:
-    from cuda.bindings import runtime
-
-    (code,) = runtime.cudaMemcpy3DAsync(parameters, stream.cuda_stream)
-    _expect_success(code)
 
 
 def _expect_success(code: Any) -> None:

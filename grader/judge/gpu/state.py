@@ -34,6 +34,19 @@ def complaint() -> str | None:
     return next((words for bit, words in SLOWED.items() if reasons & bit), None)
 
 
+def sm_clock_mhz() -> float | None:
+    """The SM clock that NVML gives, MHz, in steps of 15; None where NVML does not answer."""
+    handle = _handle()
+    if handle is None:
+        return None
+    import pynvml
+
+    try:
+        return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+    except pynvml.NVMLError:
+        return None
+
+
 def gpu_state() -> dict[str, Any]:
     """Driver, clocks in MHz, temperature, power and throttle reasons at this moment.
 

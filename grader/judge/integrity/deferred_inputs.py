@@ -1,20 +1,19 @@
-"""Do calls read their inputs when they begin, and no sooner? Some inputs come late.
+"""Do calls read their inputs when they begin, and no sooner? Some inputs are written just before.
 
-All inputs of a round are there when its gate opens, and their order is known. So whoever has made
-the process his own could compute calls side by side, or ahead, and only write their outputs in
-turn: that is all that the lookout sees. Therefore in every round some sets, which nobody knows, are
-published with a piece of an input that is stale: a few rows of bytes have the words of another set,
-drawn for this alone, so that nobody who reads all that is lent can tell which they are. While the
-round goes on, the copy engine writes the true ones, shortly before the call that they belong to.
-Was a call before that one still unfinished after the write, an honest call began with true inputs;
-outputs that are right for the stale ones were computed too soon, and no clock was asked. Where no
-look tells that, a call may have met some of each, and only that is held against it which no such
-piece explains (`grader.judge.correctness.check.unexplained`), as a rule.
+All inputs of a round are in memory when its gate opens, and the order of calls is known. A
+submission that controls its process could compute calls side by side, or ahead, and only write
+their outputs in turn. So in every round a few secret sets are published with a stale *piece*: some
+rows of bytes hold the words of another set of inputs. While the round runs, the copy engine writes
+the true ones shortly before their call.
 
-What is assumed: a kernel sees what the copy engine wrote before it began, since both go through the
-L2 cache, and the L1 caches are emptied when a kernel begins. Nobody but a call writes its set's
-outputs. What is not seen: reading ahead into the L2 cache, where the true words arrive too; and
-whoever reads most inputs again when the call begins, to compare.
+If an earlier call was still unfinished after the write, the inputs arrived in time; outputs that
+match the stale inputs then prove precomputation, and no clock is involved. Otherwise the call may
+have read a mixture, and the set is undecidable: it counts as wrong only where no mixture explains
+its errors.
+
+Assumed: a kernel sees what the copy engine wrote before it began (both go through L2; L1 is empty
+when a kernel begins), and only a call writes its set's outputs. Not detected: prefetching into L2,
+and a call that re-reads most of its inputs to compare.
 """
 
 from __future__ import annotations
@@ -31,77 +30,35 @@ import torch
 
 from grader.arena import Slot
 from grader.arena.layout import view
-from grader.judge.gpu.dma import Peek
-from grader.judge.memory.argument_sets import Loan
+from grader.judge.gpu.dma import CopyEngine
+from grader.judge.integrity.policy import DEFERRED as POLICY
+from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.problem_code import Values
-
-MIXED = ("fp64", "fp32", "fp16", "bf16", "int8", "uint8")
-"""Element types of which a mixture of two tensors' words is as good as either, unless a problem
-says that one is structured. Wider integers may be offsets, which belong together: a call that met
-some of each could go anywhere."""
-MOST_LATE, CALLS_A_LATE = 4, 10
-"""So many sets of a round come late at most, and one of so many; one at least. Few, since every
-round that is timed has them. They move no time that can be told (`benchmarks/late_inputs.py`)."""
-LEAST_BYTES, ALIGN_BYTES = 4096, 16
-"""Of a tensor that may come late, and of the pitch, width and place of a piece's rows."""
-ROWS, LEAST_WIDTH_BYTES, MOST_WIDTH_BYTES = (8, 32), 64, 2048
-"""Of pieces. With something between the rows: what is all of one piece and small, the driver does
-not give to the copy engine, and it would wait for its turn on the GPU, 2.3 ms
-(`benchmarks/copies.py`). Not alike: whoever reads a few words again shall not find them all."""
-TRIES = 16
-"""So many pieces are drawn for a set until one differs from what is to stand for it; where none
-does, it does not come late."""
-TRIP_US, SEEN_US = 35.0, 20.0
-"""From when a write is begun until the look behind it has been taken, where that is not known yet:
-on some hosts it takes 20, on others 60; and how much later than it begins a call is seen to."""
-TRIPS = 16
-"""So many are remembered. A quarter of them took less than what is reckoned with: who has the copy
-engine take longer now and then, does not have writes come sooner by it."""
-AHEAD = ((0.0, 0.5), (0.1, 2.5))
-"""By so many calls, drawn evenly from one of these, a write's look is to be over before its call is
-seen to begin: late enough to tell who reads a little too soon, and early enough for a kernel that
-writes its outputs at the end, which is seen to begin when it ends."""
-LOOK_US = 22.0
-"""What a look takes while there are glances: whatever is due sooner is waited for."""
-SLOW_US = 100.0
-"""A write, with the look behind it, that takes so long was held up."""
-RECENT = 4
-"""A round's pace is reckoned from so many calls that were seen to have begun."""
-LEAST_IN_TIME, MOST_HELD_UP = 1 / 32, 1 / 3
-"""Of all that came late this share must have been in time, one at least, and no more may have been
-held up: else somebody keeps the copy engine busy."""
-ENOUGH = 12
-"""Where fewer came late, the first of these rules asks too much: by chance none of six may be in
-time. Their calls are long, and whoever delays a write by as much holds it up."""
 
 
 @dataclass
-class Tally:
-    """What came of inputs that came late, in sets."""
+class DeferralCounts:
+    """What became of deferred sets."""
 
-    late: int = 0
+    deferred: int = 0
     in_time: int = 0
-    """Before their call may have begun."""
+    """Written before their call can have begun."""
     held_up: int = 0
     """Whose write took long."""
-    wrong: int = 0
-    """Not known to be in time, and wrong by a quick look: by that alone nobody is judged."""
-    unwatched: int = 0
-    """Not counted in any of these: their calls came after the last look, in rounds too long to be
-    watched to their end."""
 
     @property
-    def tells(self) -> bool:
-        """Whether enough came in time, and as a rule without delay; or nothing could come late."""
-        if self.late == 0:
+    def suffice(self) -> bool:
+        """Whether enough came in time, and few were held up; or none could be deferred."""
+        if self.deferred == 0:
             return True
-        is_enough = self.in_time >= max(1, LEAST_IN_TIME * self.late)
-        return (is_enough or self.late < ENOUGH) and self.held_up <= MOST_HELD_UP * self.late
+        enough = self.in_time >= max(1, POLICY.least_in_time * self.deferred)
+        few_held_up = self.held_up <= POLICY.most_held_up * self.deferred
+        return (enough or self.deferred < POLICY.enough_sets) and few_held_up
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Rows of bytes of a block, evenly apart."""
+class ByteRows:
+    """Evenly spaced rows of bytes."""
 
     offset: int
     pitch_bytes: int
@@ -109,90 +66,85 @@ class Piece:
     rows: int
 
     def of(self, buffer: torch.Tensor) -> torch.Tensor:
-        """It as it lies in a buffer that begins like the block: uint8 [rows, width]."""
+        """These rows of a buffer: uint8 [rows, width]."""
         return buffer.as_strided((self.rows, self.width_bytes), (self.pitch_bytes, 1), self.offset)
-
-    def at(self, offset: int) -> Piece:
-        """Rows alike that begin at another offset."""
-        return replace(self, offset=offset)
 
     @property
     def extent_bytes(self) -> int:
-        """From its first byte to behind its last."""
+        """From the first byte to behind the last."""
         return (self.rows - 1) * self.pitch_bytes + self.width_bytes
 
 
 @dataclass(frozen=True, eq=False)
-class Late:
-    """A piece of a set's inputs that is withheld in one round."""
+class Deferral:
+    """A piece of one set's inputs that is stale until it is written."""
 
     position: int
-    """Of its set in the round's order."""
+    """Of its call in the round."""
     index: int
     """Of its set."""
-    piece: Piece
+    piece: ByteRows
     lead_us: float
-    """So long before its call is expected to begin, the write is."""
+    """The write begins this long before the expected begin of the call."""
     true: torch.Tensor
-    """What the piece should hold, uint8 [rows, width], in memory that the copy engine reads."""
+    """The piece's true content, uint8 [rows, width], pinned."""
     stale: torch.Tensor
-    """What it holds until then, in memory alike."""
+    """Its stale content, alike."""
 
     @property
     def differs(self) -> bool:
-        """Whether these are different, once both are there."""
-        # Not by PyTorch, which would wake a thread on every processor for it.
+        """Whether stale and true content differ, once both are there."""
+        # With numpy: PyTorch would wake a thread on every processor.
         return not np.array_equal(self.true.numpy(), self.stale.numpy())
 
 
-class LateInputs:
-    """Withholds inputs of a loan's rounds, and has them written while a round goes on."""
+class DeferredInputs:
+    """Withholds inputs of a block's rounds, and writes them while a round runs."""
 
-    def __init__(self, loan: Loan) -> None:
-        self._loan = loan
-        self._places = places(loan)
-        shape = (MOST_LATE, ROWS[1] * MOST_WIDTH_BYTES)
+    def __init__(self, sets: ArgumentSets) -> None:
+        self._sets = sets
+        self._tensors = deferrable(sets)
+        shape = (POLICY.most_sets, POLICY.rows[1] * POLICY.row_bytes[1])
         self._true, self._stale = (
-            torch.empty(shape, dtype=torch.uint8, pin_memory=loan.device == "cuda")
+            torch.empty(shape, dtype=torch.uint8, pin_memory=sets.device == "cuda")
             for _ in range(2)
         )
-        self._left: deque[Late] = deque()
-        self._pace = Pace(0.0)
+        self._left: deque[Deferral] = deque()
+        self._pace = CallPace(0.0)
         self._start_ns = 0
-        self.written: dict[int, tuple[Late, int | None]] = {}
-        """By set: what came late in the last round, and the look behind it; None when the round was
-        over."""
-        self._trips_us: deque[float] = deque(maxlen=TRIPS)
-        self._begun_us: list[float] = []
-        """When the writes before the next look were begun."""
-        self.tally = Tally()
+        self._trips_us: deque[float] = deque(maxlen=POLICY.trips)
+        self._begun_us: list[float] = []  # begins of the writes before the next sample
+        self.written: dict[int, tuple[Deferral, int | None]] = {}
+        """By set: what was written in the last round, and the sample behind it; None when the round
+        was over."""
+        self.counts = DeferralCounts()
 
     @classmethod
-    def over(cls, loan: Loan) -> LateInputs | None:
-        """None where no input can come late."""
-        late = cls(loan) if loan.count > 1 else None
-        return late if late is not None and late._places[0] else None
+    def over(cls, sets: ArgumentSets) -> DeferredInputs | None:
+        """None where no input can be deferred."""
+        made = cls(sets) if sets.count > 1 else None
+        return made if made is not None and made._tensors[0] else None
 
-    def withhold(
+    def arm(
         self,
         order: list[int],
         call_us: float,
         rng: random.Random,
-        another: Callable[[int], Values],
+        other_inputs: Callable[[int], Values],
     ) -> None:
-        """Make pieces of the image stale, for the next round, which is in this order and whose
-        calls take so long. `another` gives inputs like those of a set, that nobody was lent."""
-        self._pace = Pace(call_us)
+        """Make pieces of the shadow stale for the next round, whose calls take `call_us`.
+        `other_inputs(i)` gives inputs like those of set i that no runner has seen."""
+        self._pace = CallPace(call_us)
         self.written = {}
         self._left.clear()
-        for row, at in enumerate(positions(len(order), rng)):
-            other = another(order[at])
-            for _ in range(TRIES):
-                late = self._draw(row, at, order[at], other, call_us, rng)
-                self._loan.settle()
-                if late.differs:
-                    self._left.append(late)
-                    late.piece.of(self._loan.image).copy_(late.stale, non_blocking=True)
+        for row, position in enumerate(draw_positions(len(order), rng)):
+            other = other_inputs(order[position])
+            for _ in range(POLICY.tries):
+                drawn = self._draw(row, position, order[position], other, call_us, rng)
+                self._sets.settle()
+                if drawn.differs:
+                    self._left.append(drawn)
+                    drawn.piece.of(self._sets.shadow).copy_(drawn.stale, non_blocking=True)
                     break
 
     def _draw(
@@ -203,111 +155,110 @@ class LateInputs:
         other: Values,
         call_us: float,
         rng: random.Random,
-    ) -> Late:
-        """A piece of a set, and what is to stand for it: what lies there of the other inputs. On
-        their way to rows of ours."""
-        place = choose(self._places[index], rng)
-        piece = piece_of(place.slot.nbytes, rng)
-        lead_us = self._trip_us() + SEEN_US + rng.uniform(*rng.choice(AHEAD)) * call_us
+    ) -> Deferral:
+        """A piece of a set, with true and stale content on their way to pinned memory."""
+        tensor = draw_tensor(self._tensors[index], rng)
+        piece = draw_piece(tensor.slot.nbytes, rng)
+        ahead = rng.uniform(*rng.choice(POLICY.lead_calls))
+        lead_us = self._trip_us() + POLICY.seen_us + ahead * call_us
         size = piece.rows * piece.width_bytes
         true, stale = (rows[row, :size].view(piece.rows, -1) for rows in (self._true, self._stale))
-        there = piece.at(place.slot.offset + piece.offset)
-        true.copy_(there.of(self._loan.image), non_blocking=True)
-        stale.copy_(piece.of(place.laid_out(self._loan.image, other)), non_blocking=True)
-        return Late(position, index, there, lead_us, true, stale)
+        placed = replace(piece, offset=tensor.slot.offset + piece.offset)
+        true.copy_(placed.of(self._sets.shadow), non_blocking=True)
+        stale.copy_(piece.of(tensor.laid_out(self._sets.shadow, other)), non_blocking=True)
+        return Deferral(position, index, placed, lead_us, true, stale)
 
     def begin(self) -> None:
-        """The round begins to be watched."""
+        """The round begins to be sampled."""
         self._start_ns = time.perf_counter_ns()
 
-    def write_due(self, peek: Peek, look: int) -> bool:
-        """Begin to write what is due; look number `look` comes behind it. Whether anything was."""
-        may_wait = True
+    def write_due(self, copies: CopyEngine, sample: int) -> bool:
+        """Queue the writes that are due; sample number `sample` follows. Whether there were any."""
+        wrote = False
         while self._left:
             due_us = self._pace.begins_us(self._left[0].position) - self._left[0].lead_us
-            if due_us - self._passed_us() > (LOOK_US if may_wait else 0.0):
+            # The first one may be waited for; what is queued needs its sample at once.
+            if due_us - self._passed_us() > (0.0 if wrote else POLICY.sample_us):
                 break
             while self._passed_us() < due_us:
                 pass
-            may_wait = False  # what was begun is to be looked behind at once
+            wrote = True
             self._begun_us.append(self._passed_us())
-            self._write(peek, self._left.popleft(), look)
-        return not may_wait
+            self._write(copies, self._left.popleft(), sample)
+        return wrote
 
-    def write_rest(self, peek: Peek, is_over: bool) -> None:
-        """Write what is left when the round is over, or no longer watched: whoever compares inputs
-        then must find them as they should be."""
+    def write_rest(self, copies: CopyEngine, is_over: bool) -> None:
+        """Write what is left, so that the inputs are true when they are compared. Deferrals of a
+        round that was not sampled to its end do not count."""
         if not is_over:
-            self.tally.unwatched += len(self._left)
-            self.tally.late -= len(self._left)
+            self.counts.deferred -= len(self._left)
         while self._left:
-            self._write(peek, self._left.popleft(), None)
-        peek.wait()
+            self._write(copies, self._left.popleft(), None)
+        copies.wait()
 
-    def _write(self, peek: Peek, late: Late, look: int | None) -> None:
-        address = self._loan.lent.data_ptr() + late.piece.offset
-        peek.write(late.true, address, late.piece.pitch_bytes)
-        self.written[late.index] = late, look
-        self.tally.late += 1
+    def _write(self, copies: CopyEngine, deferral: Deferral, sample: int | None) -> None:
+        address = self._sets.lent.data_ptr() + deferral.piece.offset
+        copies.write(deferral.true, address, deferral.piece.pitch_bytes)
+        self.written[deferral.index] = deferral, sample
+        self.counts.deferred += 1
 
     def saw(self, furthest: int, is_closing: bool) -> None:
-        """That in the last look the call at this position had begun, and none behind it; and
-        whether it came behind a probe, as looks do near the end of a round."""
+        """The last sample saw the call at position `furthest` begun and none behind it;
+        `is_closing` when it followed a probe, whose time is not a write's."""
         now_us = self._passed_us()
         self._pace.saw(furthest, now_us)
         if self._begun_us and not is_closing:
             trip_us = now_us - self._begun_us[-1]
-            if trip_us > SLOW_US:
-                self.tally.held_up += len(self._begun_us)
-            self._trips_us.append(min(trip_us, SLOW_US))
+            if trip_us > POLICY.held_up_us:
+                self.counts.held_up += len(self._begun_us)
+            self._trips_us.append(min(trip_us, POLICY.held_up_us))
         self._begun_us.clear()
 
-    def put_back(self) -> None:
-        """Make the image true again."""
-        for late, _ in self.written.values():
-            late.piece.of(self._loan.image).copy_(late.true, non_blocking=True)
+    def restore(self) -> None:
+        """Make the shadow true again."""
+        for deferral, _ in self.written.values():
+            deferral.piece.of(self._sets.shadow).copy_(deferral.true, non_blocking=True)
 
     @contextlib.contextmanager
     def stale(self, index: int) -> Iterator[None]:
-        """The image with what a set's inputs had until they were written."""
-        late, _ = self.written[index]
-        late.piece.of(self._loan.image).copy_(late.stale)
+        """The shadow with a set's stale inputs."""
+        deferral, _ = self.written[index]
+        deferral.piece.of(self._sets.shadow).copy_(deferral.stale)
         try:
             yield
         finally:
-            late.piece.of(self._loan.image).copy_(late.true)
+            deferral.piece.of(self._sets.shadow).copy_(deferral.true)
 
-    def were_in_time(self, first_unfinished: list[int]) -> set[int]:
-        """The sets whose call cannot have begun before the write was over; the argument gives for
-        each look of the round the position of the first call that was not finished then."""
+    def in_time(self, first_unfinished: list[int]) -> set[int]:
+        """The sets that were written before their call can have begun. `first_unfinished` gives for
+        each sample the position of the first call that was unfinished."""
         found = {
             index
-            for index, (late, look) in self.written.items()
-            if look is not None and first_unfinished[look] < late.position
+            for index, (deferral, sample) in self.written.items()
+            if sample is not None and first_unfinished[sample] < deferral.position
         }
-        self.tally.in_time += len(found)
+        self.counts.in_time += len(found)
         return found
 
     def _trip_us(self) -> float:
         known = sorted(self._trips_us)
-        return known[len(known) // 4] if known else TRIP_US
+        return known[len(known) // 4] if known else POLICY.trip_us
 
     def _passed_us(self) -> float:
         return (time.perf_counter_ns() - self._start_ns) / 1e3
 
 
-class Pace:
-    """When calls begin, by the judge's clock, as far as seeing their outputs appear tells."""
+class CallPace:
+    """When calls begin, by the judge's clock, estimated from samples."""
 
     def __init__(self, call_us: float) -> None:
         self._call_us = call_us
         self._furthest = -1
-        self._begins: deque[float] = deque([0.0], RECENT)
-        """When the first call began, by the calls that were seen to begin; until one was, when the
-        gate opened: sooner it cannot be."""
+        # Begins of the first call, as each recent call implies it; at first, when the gate opened.
+        self._begins: deque[float] = deque([0.0], POLICY.recent_calls)
 
     def saw(self, furthest: int, at_us: float) -> None:
-        """That the call at this position had begun, and none behind it."""
+        """At `at_us`, the call at position `furthest` had begun and none behind it."""
         if furthest <= self._furthest:
             return
         if self._furthest < 0:
@@ -316,49 +267,46 @@ class Pace:
         self._begins.append(at_us - furthest * self._call_us)
 
     def begins_us(self, position: int) -> float:
-        """When the call at this position begins. Seeing it may take long, and is never early: the
-        earliest of the recent begins counts, not of all, since calls may take longer than told."""
+        """When the call at this position begins: by the earliest of the recent calls, since a begin
+        may be seen late and never early."""
         return min(self._begins) + position * self._call_us
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor of a set lies in a block."""
+class InputTensor:
+    """Where an input tensor of a set lies in the block."""
 
     slot: Slot
-    name: str
-    """Of its argument."""
+    argument: str
     number: int | None = None
-    """Which of a list of tensors it is."""
+    """Its place in a list of tensors."""
 
-    def laid_out(self, image: torch.Tensor, values: Values) -> torch.Tensor:
-        """The tensor of other inputs as it would lie there, uint8 [its bytes]; what lies between
-        its elements is the image's."""
-        start = self.slot.offset
-        made = image[start : start + self.slot.nbytes].clone()
-        value = values[self.name]
+    def laid_out(self, shadow: torch.Tensor, values: Values) -> torch.Tensor:
+        """The tensor of other inputs as it would lie there, uint8 [nbytes]; between its elements
+        lie the shadow's bytes."""
+        made = shadow[self.slot.offset : self.slot.offset + self.slot.nbytes].clone()
+        value = values[self.argument]
         there = view(made, replace(self.slot, offset=0))
         there.copy_(value if self.number is None else value[self.number])
         return made
 
 
-def places(loan: Loan) -> list[list[list[Place]]]:
-    """Where the inputs of each set lie that may come late: per argument that has some, its tensors;
-    none of them too small."""
+def deferrable(sets: ArgumentSets) -> list[list[list[InputTensor]]]:
+    """The inputs of each set that may be deferred: for each argument that has any, its tensors."""
     found = []
-    for values in loan.layout.sets:
+    for values in sets.layout.sets:
         arguments = []
-        for argument, value in zip(loan.problem.spec.args, values, strict=True):
+        for argument, value in zip(sets.problem.spec.args, values, strict=True):
             if argument.role != "in" or argument.structured:
                 continue
             if isinstance(value, list):
-                tensors = [Place(slot, argument.name, i) for i, slot in enumerate(value)]
+                tensors = [InputTensor(slot, argument.name, i) for i, slot in enumerate(value)]
             else:
-                tensors = [Place(value, argument.name)] if isinstance(value, Slot) else []
+                tensors = [InputTensor(value, argument.name)] if isinstance(value, Slot) else []
             large = [
-                place
-                for place in tensors
-                if place.slot.dtype in MIXED and place.slot.nbytes >= LEAST_BYTES
+                tensor
+                for tensor in tensors
+                if tensor.slot.dtype in POLICY.dtypes and tensor.slot.nbytes >= POLICY.least_bytes
             ]
             if large:
                 arguments.append(large)
@@ -366,32 +314,28 @@ def places(loan: Loan) -> list[list[list[Place]]]:
     return found
 
 
-def positions(calls: int, rng: random.Random) -> list[int]:
-    """Positions of late sets, ascending; never the first, which there is no time before."""
-    count = min(max(1, calls // CALLS_A_LATE), MOST_LATE, calls - 1)
+def draw_positions(calls: int, rng: random.Random) -> list[int]:
+    """Positions of the deferred sets, ascending; never the first call."""
+    count = min(max(1, calls // POLICY.calls_per_set), POLICY.most_sets, calls - 1)
     return sorted(rng.sample(range(1, calls), count))
 
 
-def choose(arguments: list[list[Place]], rng: random.Random) -> Place:
-    """A tensor of an argument: half of the time of the smallest argument, which most outputs depend
-    on more, else of any."""
-    sizes = [sum(place.slot.nbytes for place in tensors) for tensors in arguments]
-    is_small = rng.random() < 0.5
-    tensors = arguments[sizes.index(min(sizes)) if is_small else rng.randrange(len(sizes))]
-    (place,) = rng.choices(tensors, [place.slot.nbytes for place in tensors])
-    return place
+def draw_tensor(arguments: list[list[InputTensor]], rng: random.Random) -> InputTensor:
+    """A tensor: half of the time of the smallest argument, on which most outputs depend more."""
+    sizes = [sum(tensor.slot.nbytes for tensor in tensors) for tensors in arguments]
+    smallest = rng.random() < 0.5
+    tensors = arguments[sizes.index(min(sizes)) if smallest else rng.randrange(len(sizes))]
+    (tensor,) = rng.choices(tensors, [tensor.slot.nbytes for tensor in tensors])
+    return tensor
 
 
-def piece_of(nbytes: int, rng: random.Random) -> Piece:
-    """A piece of so many bytes, `LEAST_BYTES` at least."""
-    rows = rng.randint(*ROWS)
-    widest = min(MOST_WIDTH_BYTES, nbytes // (2 * rows))
-    width = _aligned(LEAST_WIDTH_BYTES * (widest / LEAST_WIDTH_BYTES) ** rng.random())
-    least, most = 2 * width // ALIGN_BYTES, (nbytes - width) // (rows - 1) // ALIGN_BYTES
-    pitch = ALIGN_BYTES * rng.randint(least, most)
+def draw_piece(nbytes: int, rng: random.Random) -> ByteRows:
+    """A piece of a tensor of `nbytes`, at least `POLICY.least_bytes`."""
+    narrowest, align = POLICY.row_bytes[0], POLICY.align_bytes
+    rows = rng.randint(*POLICY.rows)
+    widest = min(POLICY.row_bytes[1], nbytes // (2 * rows))
+    width = int(narrowest * (widest / narrowest) ** rng.random()) // align * align
+    least, most = 2 * width // align, (nbytes - width) // (rows - 1) // align
+    pitch = align * rng.randint(least, most)
     room = nbytes - (rows - 1) * pitch - width
-    return Piece(ALIGN_BYTES * rng.randrange(room // ALIGN_BYTES + 1), pitch, width, rows)
-
-
-def _aligned(nbytes: float) -> int:
-    return int(nbytes) // ALIGN_BYTES * ALIGN_BYTES
+    return ByteRows(align * rng.randrange(room // align + 1), pitch, width, rows)

@@ -22,7 +22,7 @@ from grader.judge.gpu.environment import gpu_name, measure_ceilings
 from grader.judge.gpu.lock import exclusive
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
-from grader.judge.memory.argument_sets import Loan, set_bytes
+from grader.judge.memory.argument_sets import ArgumentSets, layout_of
 from grader.judge.problem_code import seed_for
 from grader.judge.profiling.occupancy import Multiprocessor, occupancy, this_gpu
 from grader.judge.profiling.report import (
@@ -40,7 +40,7 @@ from grader.judge.profiling.report import (
 from grader.judge.profiling.roofline import Rates, explain
 from grader.judge.record import Device, Record
 from grader.judge.session import Session
-from grader.judge.timing.measure import COLD_L2
+from grader.judge.timing.plan import POLICY
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Case
@@ -107,17 +107,17 @@ def _ask(grading: Grading, case: Case | None) -> tuple[Facts, Bulk]:
     if case is None:
         return _exchange(grading.session, run=False)
     template = grading.code.inputs(case, seed_for(grading.master, "profile", case.name))
-    count = _sets(set_bytes(grading.problem, case, template), grading.device)
-    loan = Loan(grading.problem, case, template, count, grading.device)
+    count = _sets(layout_of(grading.problem, case, template).nbytes, grading.device)
+    sets = ArgumentSets(grading.problem, case, template, count, grading.device)
     try:
         for index in range(count):
             seed = seed_for(grading.master, "profile", case.name, index)
-            loan.fill(index, grading.code.inputs(case, seed))
-        loan.publish(list(range(loan.count)))
-        grading.lend(loan)
+            sets.fill(index, grading.code.inputs(case, seed))
+        sets.publish(list(range(sets.count)))
+        grading.lend(sets)
         return _exchange(grading.session, run=True)
     finally:
-        loan.close()
+        sets.close()
 
 
 def _sets(each_bytes: int, device: Device) -> int:
@@ -125,7 +125,7 @@ def _sets(each_bytes: int, device: Device) -> int:
     if device == "cpu":
         return 1
     properties = torch.cuda.get_device_properties()
-    cold = ceil(COLD_L2 * properties.L2_cache_size / each_bytes) + 1
+    cold = ceil(POLICY.cold_l2 * properties.L2_cache_size / each_bytes) + 1
     room = int(properties.total_memory * MEMORY_SHARE) // each_bytes
     return max(1, min(max(cold, LEAST_SETS), MOST_SETS, room))
 

@@ -19,7 +19,7 @@ import torch
 from grader import stats
 from grader.judge.gpu.graphs import captured, replay_us
 from grader.judge.problem_code import ProblemCode, Values, seed_for
-from grader.judge.timing.measure import COLD_L2, calls_per_round
+from grader.judge.timing.plan import POLICY, calls_per_round
 from grader.problem.spec import Case
 
 ROUNDS = 3
@@ -69,7 +69,7 @@ def _prepared(
     count = len(sets)
     if device == "cuda" and (taken_bytes := torch.cuda.memory_allocated() - before_bytes):
         l2_bytes = torch.cuda.get_device_properties().L2_cache_size
-        count = min(count, math.ceil(COLD_L2 * l2_bytes / taken_bytes) + 1)
+        count = min(count, math.ceil(POLICY.cold_l2 * l2_bytes / taken_bytes) + 1)
     others = [prepare(**values) for values in sets[1:count]]
     return [first, *(call for call in others if call is not None)]
 

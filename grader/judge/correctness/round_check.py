@@ -1,0 +1,138 @@
+"""Are the outputs of a whole round right? Every output of every round is checked.
+
+Each set is compared with plain PyTorch's answer for it, all sets at once where that is possible;
+and of some rounds one secret set goes through every bound against the float64 reference."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+
+from grader.judge.correctness.batch_check import Answers, QuickLook
+from grader.judge.correctness.check import (
+    Finding,
+    check,
+    tolerance_of,
+    unexplained,
+    unwritten,
+    worst,
+)
+from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.problem_code import ProblemCode, each
+from grader.problem import Problem
+from grader.problem.spec import Argument, Case, Tolerance
+
+EAGER_ALLOWANCE = 2.0
+"""Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
+
+Compare = Callable[..., Finding]
+"""`Grading.compare`: every output of one call through every bound."""
+
+
+class RoundCheck:
+    """Checks the snapshot of one round after another."""
+
+    def __init__(
+        self, problem: Problem, code: ProblemCode, case: Case, sets: ArgumentSets, compare: Compare
+    ) -> None:
+        self._problem = problem
+        self._code = code
+        self._case = case
+        self._sets = sets
+        self._compare = compare
+        self._eager = Answers(code, case, sets)
+        self._batch = QuickLook.over(self._eager, sets, self._bounds)
+        self._order: list[int] = []
+        self._found: tuple[set[int], list[int]] | None = None
+        self.eager_us: list[float] = []
+        """What PyTorch took per call in each whole round of ordinary inputs, where it is known."""
+
+    def begin(self, order: list[int], is_ordinary: bool) -> None:
+        """The snapshot is of a round in this order. Computes PyTorch's answers to it."""
+        self._order = order
+        self._found = None
+        if len(order) == self._sets.count:
+            eager_us = self._eager.compute()
+            if eager_us is not None and is_ordinary:
+                self.eager_us.append(eager_us)
+
+    def refresh(self) -> None:
+        """The snapshot has been taken again."""
+        self._found = None
+
+    def doubtful(self) -> Collection[int]:
+        """Sets that the batch comparison finds wrong; all of them where it cannot compare."""
+        return self._compared()[0]
+
+    def _compared(self) -> tuple[set[int], list[int]]:
+        """The doubtful sets, and all sets, those furthest from PyTorch's answer first."""
+        if self._found is None:
+            if self._batch is None or len(self._order) == 1:
+                shuffled = secrets.SystemRandom().sample(self._order, len(self._order))
+                self._found = set(self._order), shuffled
+            else:
+                self._found = self._batch.doubtful()
+        return self._found
+
+    def worst(
+        self, unchecked: Collection[int], thorough: bool, named: Callable[[int, Finding], Finding]
+    ) -> Finding:
+        """The worst finding over all sets but the `unchecked`. With `thorough`, the set furthest
+        from PyTorch's answer goes through every bound. `named(i, finding)` adds what is particular
+        about set i."""
+        doubtful, furthest = self._compared()
+        checked = [i for i in self._order if i not in unchecked]
+        one = next((i for i in furthest if i in checked), None)
+        looked = [i for i in checked if i in doubtful or (thorough and i == one)]
+        return worst([named(i, self.check(i, thorough and i == one)) for i in looked])
+
+    def check(self, index: int, thorough: bool) -> Finding:
+        """Check the outputs of one set: through every bound, or against PyTorch's answer."""
+        inputs, outputs = self._sets.inputs(index), self._sets.outputs(index)
+        eager = self._code.plain(self._case, inputs)
+        if thorough:
+            truth = self._code.truth(self._case, inputs)
+            return self._compare(self._case, outputs, truth, eager, inputs)
+        findings = []
+        for argument in self._code.written:
+            initial = inputs[argument.name] if argument.role == "inout" else None
+            name, bounds = argument.name, self._bounds(argument)
+            findings.append(check(name, outputs[name], eager[name], None, bounds, initial))
+        return worst(findings)
+
+    def is_right(self, index: int) -> bool:
+        """Whether a set's outputs match PyTorch's answer for the inputs in the shadow."""
+        return self.check(index, False).failure is None
+
+    def unexplained(self, index: int, stale: AbstractContextManager[None]) -> tuple[str, int]:
+        """The output of a set with the most elements that were never written, or are wrong by more
+        than any mixture of true and stale inputs explains; and how many those are."""
+        inputs, outputs = self._sets.inputs(index), self._sets.outputs(index)
+        right = self._code.plain(self._case, inputs)
+        with stale:
+            # A copy, since an answer may be a view of the inputs.
+            old = each(self._code.plain(self._case, inputs), lambda answer: answer.clone())
+        wrong = {}
+        for argument in self._code.written:
+            name, bounds = argument.name, self._bounds(argument)
+            initial = inputs[name] if argument.role == "inout" else None
+            wrong[name] = unwritten(outputs[name]) or unexplained(
+                outputs[name], right[name], old[name], bounds, initial
+            )
+        return max(wrong.items(), key=lambda found: found[1])
+
+    def _bounds(self, argument: Argument) -> Tolerance:
+        """The bounds of an output that is compared with PyTorch's answer."""
+        bounds = tolerance_of(self._problem, argument, self._case)
+        return bounds.model_copy(
+            update={
+                "atol": bounds.atol * EAGER_ALLOWANCE,
+                "rtol": bounds.rtol * EAGER_ALLOWANCE,
+                "rel_l2": bounds.rel_l2 * EAGER_ALLOWANCE,
+            }
+        )
+
+    def release(self) -> None:
+        """Free the device memory; what was measured stays."""
+        del self._batch, self._eager
