@@ -41,7 +41,7 @@ ITEM_BYTES = {dtype: size for dtype, (_, size) in _ELEMENTS.items()}
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorSpec:
     """One tensor in the block: byte offset, dtype, shape and strides (in elements)."""
 
     offset: int
@@ -55,7 +55,7 @@ class Slot:
         return extent(self.dtype, self.shape, self.strides)
 
 
-Value = Slot | list[Slot] | int | float | bool
+Value = TensorSpec | list[TensorSpec] | int | float | bool
 """One argument of a set: a tensor, a list of tensors, or a scalar passed by value."""
 
 
@@ -104,7 +104,7 @@ def arrange(sets: list[list[tuple[bool, Value]]]) -> Layout:
             writable_at = cursor
         for into, values in zip(placed, sets, strict=True):
             for i, (writable, value) in enumerate(values):
-                if isinstance(value, Slot) and writable == writing:
+                if isinstance(value, TensorSpec) and writable == writing:
                     into[i], cursor = _place(value, cursor)
                 elif isinstance(value, list) and writable == writing:
                     slots = []
@@ -112,13 +112,13 @@ def arrange(sets: list[list[tuple[bool, Value]]]) -> Layout:
                         slot, cursor = _place(slot, cursor)
                         slots.append(slot)
                     into[i] = slots
-                elif not isinstance(value, Slot | list):
+                elif not isinstance(value, TensorSpec | list):
                     into[i] = value
     complete = [[value for value in values if value is not None] for values in placed]
     return Layout(cursor, writable_at, complete)
 
 
-def view(buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
+def view(buffer: torch.Tensor, slot: TensorSpec) -> torch.Tensor:
     """The tensor of `slot` in `buffer` (uint8, one dimension), sharing its memory."""
     import torch
 
@@ -127,7 +127,7 @@ def view(buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
     return flat.as_strided(slot.shape, slot.strides)
 
 
-def views(buffer: torch.Tensor, slots: list[Slot]) -> list[torch.Tensor]:
+def views(buffer: torch.Tensor, slots: list[TensorSpec]) -> list[torch.Tensor]:
     """A tensor over each slot; many vectors in a row are cut at once, which is 20 times faster."""
     import torch
 
@@ -144,7 +144,7 @@ def views(buffer: torch.Tensor, slots: list[Slot]) -> list[torch.Tensor]:
     return list(flat.split(cuts))[::2]
 
 
-def tensor_like(slot: Slot, device: str) -> torch.Tensor:
+def tensor_like(slot: TensorSpec, device: str) -> torch.Tensor:
     """A tensor of zeros with the dtype, shape and strides of a slot, in memory of its own."""
     import torch
 
@@ -158,24 +158,24 @@ def dtype_of(tensor: torch.Tensor) -> str | None:
     return names.get(str(tensor.dtype))
 
 
-def slot_of(tensor: torch.Tensor) -> Slot:
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """A slot (at offset 0) with the dtype, shape and strides of `tensor`; ValueError where a spec
     cannot name the dtype."""
     dtype = dtype_of(tensor)
     if dtype is None:
         raise ValueError(f"no argument can be of {tensor.dtype}")
-    return Slot(0, dtype, tuple(tensor.shape), tuple(tensor.stride()))
+    return TensorSpec(0, dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def _place(slot: Slot, cursor: int) -> tuple[Slot, int]:
+def _place(slot: TensorSpec, cursor: int) -> tuple[TensorSpec, int]:
     end = cursor + slot.nbytes + GUARD_BYTES
     end += -end % ALIGNMENT
-    return Slot(cursor, slot.dtype, slot.shape, slot.strides), end
+    return TensorSpec(cursor, slot.dtype, slot.shape, slot.strides), end
 
 
 def pack(value: Value) -> Any:
     """A value as JSON takes it."""
-    if isinstance(value, Slot):
+    if isinstance(value, TensorSpec):
         return {"t": [value.offset, value.dtype, value.shape, value.strides]}
     if isinstance(value, list):
         return {"l": [[s.offset, s.dtype, s.shape, s.strides] for s in value]}
@@ -185,12 +185,12 @@ def pack(value: Value) -> Any:
 def unpack(data: Any) -> Value:
     """What `pack` made of a value."""
     if "t" in data:
-        return _slot(data["t"])
+        return _spec(data["t"])
     if "l" in data:
-        return [_slot(item) for item in data["l"]]
+        return [_spec(item) for item in data["l"]]
     return data["s"]  # type: ignore[no-any-return]
 
 
-def _slot(item: list[Any]) -> Slot:
+def _spec(item: list[Any]) -> TensorSpec:
     offset, dtype, shape, strides = item
-    return Slot(offset, dtype, tuple(shape), tuple(strides))
+    return TensorSpec(offset, dtype, tuple(shape), tuple(strides))

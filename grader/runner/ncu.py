@@ -102,7 +102,7 @@ def _why(said: str) -> str:
 def _job(server: Server) -> dict[str, Any]:
     """What the other process needs: how to load, and the first set of the lent block."""
     from grader.arena import Layout
-    from grader.arena.layout import slot_of
+    from grader.arena.layout import spec_of
 
     base = server.arena.buffer.data_ptr()
 
@@ -111,7 +111,7 @@ def _job(server: Server) -> dict[str, Any]:
             return [placed(item) for item in value]
         if not hasattr(value, "data_ptr"):
             return value
-        return replace(slot_of(value), offset=value.data_ptr() - base)
+        return replace(spec_of(value), offset=value.data_ptr() - base)
 
     one = Layout(server.arena.nbytes, 0, [[placed(value) for value in server.sets[0]]])
     return {
@@ -153,7 +153,7 @@ def _load(folder: Path, request: dict[str, Any]) -> Any:
 
 def _arguments(job: dict[str, Any]) -> list[Any]:
     """The arguments, over a copy of the block: `ncu` repeats kernels and restores memory."""
-    from grader.arena import Layout, Slot, view
+    from grader.arena import Layout, TensorSpec, view
 
     layout = Layout.from_json(job["layout"].encode())
     if job["device"] == "cpu":
@@ -166,7 +166,7 @@ def _arguments(job: dict[str, Any]) -> list[Any]:
     def built(value: Any) -> Any:
         if isinstance(value, list):
             return [view(buffer, slot) for slot in value]
-        return view(buffer, value) if isinstance(value, Slot) else value
+        return view(buffer, value) if isinstance(value, TensorSpec) else value
 
     return [built(value) for value in layout.sets[0]]
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from grader.arena.layout import Slot, tensor_like, unpack
+from grader.arena.layout import TensorSpec, tensor_like, unpack
 from grader.runner.load import Entry, load_python
 
 MOST = 8
@@ -258,8 +258,8 @@ def _without_compiler() -> Iterator[None]:
         del sys.modules[COMPILER]
 
 
-def _made(value: Any, tensor: Callable[[Slot], Any]) -> Any:
-    if isinstance(value, Slot):
+def _made(value: Any, tensor: Callable[[TensorSpec], Any]) -> Any:
+    if isinstance(value, TensorSpec):
         return tensor(value)
     if isinstance(value, list):
         return [tensor(slot) for slot in value]

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from grader.arena import Layout, Slot, view, views
+from grader.arena import Layout, TensorSpec, view, views
 from grader.runner.compiler import take_library
 from grader.runner.load import Entry, LoadError, load_cuda, load_python, read_lent
 from grader.runner.precompile import Rehearsal
@@ -338,7 +338,7 @@ def _is_submission(file: str) -> bool:
 
 
 def _materialise(buffer: Any, value: Any) -> Any:
-    if isinstance(value, Slot):
+    if isinstance(value, TensorSpec):
         return view(buffer, value)
     if isinstance(value, list):
         return views(buffer, value)

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grader.arena import Layout, Slot, arrange, view
-from grader.arena.layout import ALIGNMENT, GUARD_BYTES, ITEM_BYTES, Value, slot_of
+from grader.arena import Layout, TensorSpec, arrange, view
+from grader.arena.layout import ALIGNMENT, GUARD_BYTES, ITEM_BYTES, Value, spec_of
 
 
-def contiguous(dtype: str, shape: tuple[int, ...]) -> Slot:
+def contiguous(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    return Slot(0, dtype, shape, strides)
+    return TensorSpec(0, dtype, shape, strides)
 
 
 shapes = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
@@ -23,12 +23,16 @@ values = slots | st.lists(slots, min_size=1, max_size=4) | st.integers(-5, 5) | 
 sets = st.lists(st.lists(st.tuples(st.booleans(), values), min_size=1, max_size=5), max_size=4)
 
 
-def flat(layout: Layout) -> list[Slot]:
-    found: list[Slot] = []
+def flat(layout: Layout) -> list[TensorSpec]:
+    found: list[TensorSpec] = []
     for arguments in layout.sets:
         for value in arguments:
             found += (
-                value if isinstance(value, list) else [value] if isinstance(value, Slot) else []
+                value
+                if isinstance(value, list)
+                else [value]
+                if isinstance(value, TensorSpec)
+                else []
             )
     return found
 
@@ -54,7 +58,7 @@ def test_everything_writable_lies_above_everything_else(
     for arguments, placed in zip(wanted, layout.sets, strict=True):
         for (writable, _), value in zip(arguments, placed, strict=True):
             for slot in value if isinstance(value, list) else [value]:
-                if isinstance(slot, Slot):
+                if isinstance(slot, TensorSpec):
                     assert (slot.offset >= layout.writable_at) == writable
 
 
@@ -67,10 +71,10 @@ def test_the_runner_reads_the_same_layout(wanted: list[list[tuple[bool, Value]]]
 
 def test_a_view_keeps_strides_and_shares_memory() -> None:
     tensor = torch.arange(24, dtype=torch.float32).reshape(4, 6).t()
-    layout = arrange([[(False, slot_of(tensor))]])
+    layout = arrange([[(False, spec_of(tensor))]])
     buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
     slot = layout.sets[0][0]
-    assert isinstance(slot, Slot)
+    assert isinstance(slot, TensorSpec)
     there = view(buffer, slot)
     there.copy_(tensor)
     assert there.stride() == tensor.stride()

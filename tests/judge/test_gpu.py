@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.judge.gpu.dma import Glances, PairPeek, Peek
 from grader.judge.memory.shared_block import KEPT, Block
 from grader.report import Report, Rule, Verdict
@@ -61,7 +61,7 @@ def test_a_side_stream_that_is_not_joined_is_work_after_done(judged: Judge) -> N
 
 
 def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() -> None:
-    words = Slot(0, "int64", (1 << 25,), (1,))
+    words = TensorSpec(0, "int64", (1 << 25,), (1,))
     block = Block(arrange([[(False, words), (True, words)]] * 4), 8, "cuda")
     try:
         every = list(range(4))
@@ -111,7 +111,7 @@ def test_glances_are_read_one_after_the_other() -> None:
 
 
 def test_a_probe_sees_what_is_written_after_it() -> None:
-    words = Slot(0, "int64", (1 << 20,), (1,))
+    words = TensorSpec(0, "int64", (1 << 20,), (1,))
     block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
     try:
         for late in range(8):
@@ -130,7 +130,7 @@ def test_a_probe_sees_what_is_written_after_it() -> None:
 
 @pytest.mark.parametrize("probes", [1, 3, 2 * KEPT])
 def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -> None:
-    words = Slot(0, "int64", (1 << 20,), (1,))
+    words = TensorSpec(0, "int64", (1 << 20,), (1,))
     block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda", KEPT)
     outputs = block.lent[block.head_bytes :]
     try:
@@ -154,7 +154,7 @@ def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -
 
 
 def test_a_stream_waits_at_the_gate_until_the_inputs_are_there() -> None:
-    words = Slot(0, "int64", (1 << 20,), (1,))
+    words = TensorSpec(0, "int64", (1 << 20,), (1,))
     block = Block(arrange([[(False, words), (True, words)]] * 2), 8, "cuda")
     stream, passed = torch.cuda.Stream(), torch.cuda.Event()
     try:

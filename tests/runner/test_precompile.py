@@ -27,7 +27,7 @@ from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from grader.arena import Slot, pack, tensor_like
+from grader.arena import TensorSpec, pack, tensor_like
 from grader.runner import precompile, triton_launcher, warmup
 from grader.runner.fake_tensors import Absence, Absent
 from grader.runner.precompile import MOST, Rehearsal
@@ -356,8 +356,8 @@ class FakeCuda:
         self.waits += 1
 
 
-STRIDED = Slot(4096, "fp16", (2, 3), (1, 2))
-VECTOR = Slot(0, "fp32", (4,), (1,))
+STRIDED = TensorSpec(4096, "fp16", (2, 3), (1, 2))
+VECTOR = TensorSpec(0, "fp32", (4,), (1,))
 
 
 @pytest.fixture
@@ -612,10 +612,10 @@ def f(x, out):
     program = f"""
 import json
 from pathlib import Path
-from grader.arena import Slot, pack, tensor_like
+from grader.arena import TensorSpec, pack, tensor_like
 from grader.runner.precompile import Rehearsal
 rehearsal = Rehearsal.start()
-vector = pack(Slot(0, "fp32", (1000,), (1,)))
+vector = pack(TensorSpec(0, "fp32", (1000,), (1,)))
 cases = [{{"values": [vector, vector]}}]
 job = {{"entry": "f", "roles": ["in", "out"], "cases": cases}}
 rehearsal.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)

@@ -13,7 +13,7 @@ import torch
 
 from grader.arena import Layout, arrange, view
 from grader.arena.host import HostArena
-from grader.arena.layout import slot_of
+from grader.arena.layout import spec_of
 from grader.runner import ncu
 from grader.runner.disassembly import Code, compiled, demangle, resource_usage, split_sass
 from grader.runner.profile import _code, _fill, _join, _launched, busy_us, kernels
@@ -206,7 +206,7 @@ def test_counters_are_read() -> None:
 def lent(tmp_path: Path) -> tuple[Any, HostArena]:
     """A runner's state with one set of a doubling, as `ncu` finds it."""
     x = torch.arange(8, dtype=torch.float32)
-    layout: Layout = arrange([[(False, slot_of(x)), (True, slot_of(x)), (False, 3)]])
+    layout: Layout = arrange([[(False, spec_of(x)), (True, spec_of(x)), (False, 3)]])
     arena = HostArena.create(layout.nbytes)
     first, out = (view(arena.buffer, slot) for slot in layout.sets[0][:2])  # type: ignore[arg-type]
     first.copy_(x)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from grader.arena import Slot, arrange, view
+from grader.arena import TensorSpec, arrange, view
 from grader.arena.host import HostArena
 from grader.runner.load import read_lent
 from grader.runner.serve import Server, _failure, serve
@@ -33,7 +33,7 @@ from grader.wire import (
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-VECTOR = Slot(0, "fp32", (5,), (1,))
+VECTOR = TensorSpec(0, "fp32", (5,), (1,))
 ROLES = ["in", "in", "out"]
 ADD = "def add(x, n, out):\n    out.copy_(x + n)\n"
 
@@ -89,7 +89,7 @@ class Judge:
         os.close(fd)
         assert reply.status is Status.OK, reply.text
         sets: list[list[Any]] = [
-            [view(arena.buffer, v) if isinstance(v, Slot) else v for v in values]
+            [view(arena.buffer, v) if isinstance(v, TensorSpec) else v for v in values]
             for values in layout.sets
         ]
         for i, values in enumerate(sets):

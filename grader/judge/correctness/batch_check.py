@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from grader.arena import Slot, tensor_like
+from grader.arena import TensorSpec, tensor_like
 from grader.judge.correctness.check import LEAST_SLICE, TYPICAL_SHARE
 from grader.judge.gpu.graphs import captured, replay_us
 from grader.judge.memory.argument_sets import ArgumentSets
@@ -142,9 +142,9 @@ def load_kernels(code: ProblemCode) -> None:
         for case in code.problem.cases("benchmark", "cuda")
     }
     for dtype, is_state in kinds:
-        one = tensor_like(Slot(0, dtype, (1,), (1,)), "cuda")
+        one = tensor_like(TensorSpec(0, dtype, (1,), (1,)), "cuda")
         if _comparable(one, one):
-            for some in (one, tensor_like(Slot(0, dtype, (CHUNK,), (1,)), "cuda")):
+            for some in (one, tensor_like(TensorSpec(0, dtype, (CHUNK,), (1,)), "cuda")):
                 piece = (0, some, some, some if is_state else None)
                 _compare_all(_group([piece], Tolerance(atol=0, rtol=0, rel_l2=1)))
 

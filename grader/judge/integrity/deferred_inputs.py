@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from grader.arena import Slot
+from grader.arena import TensorSpec
 from grader.arena.layout import view
 from grader.judge.gpu.dma import CopyEngine
 from grader.judge.integrity.policy import DEFERRED as POLICY
@@ -276,7 +276,7 @@ class CallPace:
 class InputTensor:
     """Where an input tensor of a set lies in the block."""
 
-    slot: Slot
+    slot: TensorSpec
     argument: str
     number: int | None = None
     """Its place in a list of tensors."""
@@ -302,7 +302,7 @@ def deferrable(sets: ArgumentSets) -> list[list[list[InputTensor]]]:
             if isinstance(value, list):
                 tensors = [InputTensor(slot, argument.name, i) for i, slot in enumerate(value)]
             else:
-                tensors = [InputTensor(value, argument.name)] if isinstance(value, Slot) else []
+                tensors = [InputTensor(value, argument.name)] if isinstance(value, TensorSpec) else []
             large = [
                 tensor
                 for tensor in tensors

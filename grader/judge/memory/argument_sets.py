@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from grader.arena import Layout, Slot, Value, arrange, views
-from grader.arena.layout import GUARD_BYTES, ITEM_BYTES, slot_of
+from grader.arena import Layout, TensorSpec, Value, arrange, views
+from grader.arena.layout import GUARD_BYTES, ITEM_BYTES, spec_of
 from grader.judge.memory.shared_block import (
     GUARD,
     ReusedArena,
@@ -41,7 +41,7 @@ class ArgumentSets(SharedBlock):
             (slot.offset - self.head_bytes, slot.nbytes)
             for argument, place in zip(problem.spec.args, layout.sets[0], strict=True)
             if argument.role != "in"
-            for slot in _slots_of(place)
+            for slot in _specs_of(place)
             if slot.nbytes
         ]
         self.written = written or self.written
@@ -117,7 +117,7 @@ class ArgumentSets(SharedBlock):
             for argument, place in zip(self.problem.spec.args, values, strict=True):
                 if argument.role != "in" or argument.kind == "scalar":
                     continue
-                for slot in _slots_of(place):
+                for slot in _specs_of(place):
                     part = slice(slot.offset, slot.offset + slot.nbytes)
                     if not torch.equal(now[part], self.shadow[part]):
                         return f"the input '{argument.name}' of set {index} was written"
@@ -129,7 +129,7 @@ class ArgumentSets(SharedBlock):
         for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True):
             if argument.kind == "scalar":
                 continue
-            slots = [Slot(s.offset - base, s.dtype, s.shape, s.strides) for s in _slots_of(place)]
+            slots = [TensorSpec(s.offset - base, s.dtype, s.shape, s.strides) for s in _specs_of(place)]
             first, last = slots[0], slots[-1]
             if first.offset >= 0 and last.offset + last.nbytes <= buffer.numel():
                 tensors = views(buffer, slots)
@@ -158,7 +158,7 @@ class ArgumentSets(SharedBlock):
             for values in self.layout.sets
             for argument, place in zip(self.problem.spec.args, values, strict=True)
             if argument.role != "in"
-            for slot in _slots_of(place)
+            for slot in _specs_of(place)
         ]
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
         offsets = torch.arange(GUARD_BYTES, device=self.device)
@@ -188,15 +188,15 @@ def _value(problem: Problem, case: Case, argument: Argument, values: Values) -> 
         return values[argument.name]
     if argument.role == "out":
         shape = problem.shape(argument, case)
-        return Slot(0, problem.dtype(argument, case), shape, _contiguous(shape))
+        return TensorSpec(0, problem.dtype(argument, case), shape, _contiguous(shape))
     value = values[argument.name]
-    return [slot_of(tensor) for tensor in value] if isinstance(value, list) else slot_of(value)
+    return [spec_of(tensor) for tensor in value] if isinstance(value, list) else spec_of(value)
 
 
-def _slots_of(place: Value) -> list[Slot]:
+def _specs_of(place: Value) -> list[TensorSpec]:
     if isinstance(place, list):
         return place
-    return [place] if isinstance(place, Slot) else []
+    return [place] if isinstance(place, TensorSpec) else []
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from grader import stats
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.arena.layout import ITEM_BYTES
 from grader.judge.integrity.auditor import watch_only
 from grader.judge.memory.argument_sets import arguments_of, item_bytes
@@ -56,7 +56,7 @@ def idle_rounds(session: Session, rounds: int) -> list[MeasuredRound]:
 
     Raises `SandboxError` where nothing can be captured: no submission can be the reason yet.
     """
-    words = Slot(0, "int64", (POLICY.idle_words,), (1,))
+    words = TensorSpec(0, "int64", (POLICY.idle_words,), (1,))
     layout = arrange([[(False, words), (True, words)]] * POLICY.idle_calls)
     block = SharedBlock(layout, ITEM_BYTES[words.dtype], "cuda", BLOCK_POLICY.kept_probes)
     try:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.judge.benchmark import Bench
 from grader.judge.integrity.call_order import (
     CLOSING,
@@ -45,7 +45,7 @@ ORDER = [3, 1, 4, 0, 5, 2]
 
 @pytest.fixture(params=[8, 0], ids=["outputs", "state"])
 def block(request: pytest.FixtureRequest) -> Iterator[Block]:
-    words = Slot(0, "int64", (4096,), (1,))
+    words = TensorSpec(0, "int64", (4096,), (1,))
     made = Block(arrange([[(False, words), (True, words)]] * COUNT), request.param, "cpu")
     made.keep_probing = made.probe  # type: ignore[method-assign]
     yield made
@@ -426,7 +426,7 @@ def test_a_look_at_a_seam_reads_ends_and_the_starts_behind_them(block: Block) ->
 @pytest.mark.parametrize("words", [1, 64, 1000, 4096, 1 << 16])
 @pytest.mark.parametrize("tensors", [1, 3])
 def test_the_places_of_a_seam_lie_in_outputs(words: int, tensors: int) -> None:
-    slots = [Slot(0, "int64", (words,), (1,)) for _ in range(tensors)]
+    slots = [TensorSpec(0, "int64", (words,), (1,)) for _ in range(tensors)]
     layout = arrange([[(False, slots[0]), (True, [*slots])]] * 3)
     block = Block(layout, 8, "cpu")
     first = layout.sets[0][1]

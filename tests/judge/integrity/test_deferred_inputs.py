@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.verdicts import ROOT
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.arena.layout import view
 from grader.judge.benchmark import UNEXPLAINED, Bench
 from grader.judge.correctness.check import unexplained
@@ -207,7 +207,7 @@ def inputs(block: Block, buffer: torch.Tensor) -> list[torch.Tensor]:
 
 
 def new_block(item_bytes: int) -> Any:
-    words = Slot(0, "fp64", (ELEMENTS,), (1,))
+    words = TensorSpec(0, "fp64", (ELEMENTS,), (1,))
     made: Any = Block(arrange([[(False, words), (True, words)]] * COUNT), item_bytes, "cpu")
     made.keep_probing = made.probe
     made.written = [(0, 8 * ELEMENTS)]
@@ -432,7 +432,7 @@ def test_stale_words_are_in_nothing_that_was_lent() -> None:
 
 
 def test_a_strided_tensor_of_a_list_is_laid_out_as_it_lies() -> None:
-    slot = Slot(64, "fp32", (100, 20), (24, 1))
+    slot = TensorSpec(64, "fp32", (100, 20), (24, 1))
     image = torch.randint(0, 255, (1 << 14,), dtype=torch.uint8)
     before = image.clone()
     values = {"a": [torch.zeros(1), torch.randn(100, 20)]}
@@ -514,7 +514,7 @@ def test_half_of_the_pieces_lie_in_the_smallest_argument() -> None:
     rng = random.Random(1)
     sizes = {"a": [100_000], "b": [8192], "c": [100, 50_000]}
     arguments = [
-        [Place(Slot(0, "uint8", (n,), (1,)), name, i) for i, n in enumerate(each)]
+        [Place(TensorSpec(0, "uint8", (n,), (1,)), name, i) for i, n in enumerate(each)]
         for name, each in sizes.items()
     ]
     drawn = [choose(arguments, rng) for _ in range(2000)]
@@ -530,12 +530,12 @@ def test_no_offsets_come_late_nor_what_is_structured() -> None:
         for i, role in enumerate(roles)
     ]
     slots: list[Any] = [
-        Slot(0, "fp16", (6000,), (1,)),
-        Slot(0, "fp16", (5000,), (1,)),
-        Slot(0, "int32", (5000,), (1,)),
-        [Slot(0, "uint8", (5000,), (1,)), Slot(0, "uint8", (10,), (1,))],
-        Slot(0, "fp32", (5000,), (1,)),
-        Slot(0, "fp32", (5000,), (1,)),
+        TensorSpec(0, "fp16", (6000,), (1,)),
+        TensorSpec(0, "fp16", (5000,), (1,)),
+        TensorSpec(0, "int32", (5000,), (1,)),
+        [TensorSpec(0, "uint8", (5000,), (1,)), TensorSpec(0, "uint8", (10,), (1,))],
+        TensorSpec(0, "fp32", (5000,), (1,)),
+        TensorSpec(0, "fp32", (5000,), (1,)),
         2.5,
     ]
     layout = arrange([[(a.role != "in", s) for a, s in zip(args, slots, strict=True)]])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.arena.layout import GATE_BYTES
 from grader.judge.memory.shared_block import Block
 from grader.judge.timing.round import PINGS, Starts, run_round
@@ -38,7 +38,7 @@ class Wire:
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_graph_is_told_to_go_before_its_inputs_are_there_and_others_after(graph: bool) -> None:
-    words = Slot(0, "int64", (64,), (1,))
+    words = TensorSpec(0, "int64", (64,), (1,))
     block = Block(arrange([[(False, words), (True, words)]] * 3), 8, "cpu")
     try:
         for number in (1, 2):
@@ -81,7 +81,7 @@ def test_the_chips_clock_is_counted_before_a_round_and_when_its_end_was_seen(
     monkeypatch.setattr("grader.judge.timing.round._clock_mhz", clock)
     for name in ("probe", "collect"):
         monkeypatch.setattr(Block, name, noted(name))
-    words = Slot(0, "int64", (64,), (1,))
+    words = TensorSpec(0, "int64", (64,), (1,))
     block = Block(arrange([[(False, words), (True, words)]]), 8, "cpu")
     try:
         wire: Any = Wire(block)
@@ -93,7 +93,7 @@ def test_the_chips_clock_is_counted_before_a_round_and_when_its_end_was_seen(
 
 
 def test_without_a_gpu_there_is_no_clock_to_count() -> None:
-    words = Slot(0, "int64", (64,), (1,))
+    words = TensorSpec(0, "int64", (64,), (1,))
     block = Block(arrange([[(False, words), (True, words)]]), 8, "cpu")
     try:
         wire: Any = Wire(block)
