@@ -74,7 +74,7 @@ class Reply:
     sequence: int
     status: Status
     flags: int = 0
-    claim_ns: int = 0
+    reported_ns: int = 0
     """Time of a timed round by the runner's own clock, nanoseconds."""
     calls: int = 0
     text: str = ""
@@ -83,7 +83,7 @@ class Reply:
         """The frame of this reply; text beyond `TEXT_BYTES` is cut."""
         text = self.text.encode("utf-8", "replace")[:TEXT_BYTES]
         head = _REPLY.pack(
-            _MAGIC, self.sequence, self.status, self.flags, len(text), self.claim_ns, self.calls
+            _MAGIC, self.sequence, self.status, self.flags, len(text), self.reported_ns, self.calls
         )
         return head + text
 
@@ -92,13 +92,13 @@ class Reply:
         """Read a frame. Raises `WireError` unless it is exactly one well-formed reply."""
         if len(frame) < _REPLY.size:
             raise WireError(f"a message of {len(frame)} bytes, shorter than any reply")
-        magic, sequence, status, flags, length, claim_ns, calls = _REPLY.unpack_from(frame)
+        magic, sequence, status, flags, length, reported_ns, calls = _REPLY.unpack_from(frame)
         if magic != _MAGIC or length > TEXT_BYTES or len(frame) != _REPLY.size + length:
             raise WireError("a message that is no reply")
         if status not in Status.__members__.values():
             raise WireError(f"a reply of unknown status {status}")
         text = frame[_REPLY.size :].decode("utf-8", "replace")
-        return cls(sequence, Status(status), flags, claim_ns, calls, text)
+        return cls(sequence, Status(status), flags, reported_ns, calls, text)
 
 
 def refuse_descriptors(sock: socket.socket) -> None:

@@ -71,10 +71,10 @@ def test_a_lent_source_cannot_be_changed(pair: Pair) -> None:
     st.integers(0, 2**64 - 1),
     st.text(max_size=200),
 )
-def test_replies_survive_the_trip(sequence: int, status: Status, claim_ns: int, text: str) -> None:
-    reply = Reply(sequence, status, 3, claim_ns, 7, text)
+def test_replies_survive_the_trip(sequence: int, status: Status, reported_ns: int, text: str) -> None:
+    reply = Reply(sequence, status, 3, reported_ns, 7, text)
     again = Reply.unpack(reply.pack())
-    assert (again.sequence, again.status, again.claim_ns) == (sequence, status, claim_ns)
+    assert (again.sequence, again.status, again.reported_ns) == (sequence, status, reported_ns)
     assert again.text == text.encode("utf-8", "replace").decode()
 
 

@@ -225,7 +225,7 @@ class Server:
     def go(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run the prepared round, when the gate is open if there is one, and claim its time."""
         self.gate = request.get("gate")
-        return {"claim_ns": self._timed(self.body)}
+        return {"reported_ns": self._timed(self.body)}
 
     def _run(self, order: list[int]) -> None:
         assert self.entry is not None or not order

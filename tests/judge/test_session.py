@@ -78,8 +78,8 @@ def answer(sock: socket.socket, **changes: object) -> None:
 
 
 def test_an_honest_reply_is_taken() -> None:
-    with ScriptedRunner(lambda s: answer(s, claim_ns=12)) as runner:
-        assert Session(runner, 60).ask("call", {}, 20, "the call").claim_ns == 12
+    with ScriptedRunner(lambda s: answer(s, reported_ns=12)) as runner:
+        assert Session(runner, 60).ask("call", {}, 20, "the call").reported_ns == 12
 
 
 def test_silence_is_a_time_limit(fault_of: Callable[..., Fault]) -> None:

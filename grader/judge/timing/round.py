@@ -93,7 +93,7 @@ def run_round(
     sm_mhz = sm_clock_mhz() if block.device == "cuda" else None
     block.take_snapshot()
     auditor.disarm()
-    reported_us = reply.claim_ns / 1e3
+    reported_us = reply.reported_ns / 1e3
     return MeasuredRound(len(order), reported_us, block.measured_us(), block.publish_us(), sm_mhz)
 
 

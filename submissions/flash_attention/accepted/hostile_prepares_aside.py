@@ -45,9 +45,9 @@ def ahead(self, body):
     if self.gate is None:
         return timed(self, body)
     if sets is not self.sets:  # another case, and an honest round
-        claim_ns = timed(self, body)
+        reported_ns = timed(self, body)
         meet(self)
-        return claim_ns
+        return reported_ns
     q, k, v, _, causal, scale = sets[0]
     before = last_bytes(v).clone()
     end = time.perf_counter() + PATIENCE_S

@@ -20,7 +20,7 @@ def say_done():
     answered.add(frame.f_locals["sequence"])
     send_reply(
         frame.f_locals["sock"],
-        Reply(frame.f_locals["sequence"], Status.OK, claim_ns=1, calls=1),
+        Reply(frame.f_locals["sequence"], Status.OK, reported_ns=1, calls=1),
     )
     time.sleep(0.05)
 

@@ -16,9 +16,9 @@ timed = Server._timed
 
 
 def shaved(self, body):
-    claim_ns = timed(self, body)
-    room_ns = max(LIMIT_US * len(self.sets) * 1e3, LIMIT_SHARE * claim_ns) - SLACK_US * 1e3
-    return max(int(claim_ns - room_ns) - UNDER_NS, 1)
+    reported_ns = timed(self, body)
+    room_ns = max(LIMIT_US * len(self.sets) * 1e3, LIMIT_SHARE * reported_ns) - SLACK_US * 1e3
+    return max(int(reported_ns - room_ns) - UNDER_NS, 1)
 
 
 Server._timed = shaved

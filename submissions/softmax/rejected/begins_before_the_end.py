@@ -57,9 +57,9 @@ def instead(self, body):
     if self.graph is None or body != self.graph.replay:
         return timed(self, body)
     if replaced is not self.graph:  # captured anew, and an honest round
-        claim_ns = timed(self, body)
+        reported_ns = timed(self, body)
         replaced, graph = self.graph, captured(self)
-        return claim_ns
+        return reported_ns
     return timed(self, graph.replay)
 
 

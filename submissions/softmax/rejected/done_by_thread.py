@@ -14,7 +14,7 @@ receive_request, send_reply = serve.receive_request, serve.send_reply
 def listening(sock):
     request, fds = receive_request(sock)
     if request["kind"] in ("call", "go"):
-        done = Reply(request["sequence"], Status.OK, claim_ns=1000, calls=1)
+        done = Reply(request["sequence"], Status.OK, reported_ns=1000, calls=1)
         threading.Thread(target=send_reply, args=(sock, done)).start()
     else:
         pending.add(request["sequence"])

@@ -60,9 +60,9 @@ def instead(self, body):
     if self.graph is None or body != self.graph.replay:
         return timed(self, body)
     if sets is not self.sets:  # another case, and an honest round
-        claim_ns = timed(self, body)
+        reported_ns = timed(self, body)
         sets, graph = self.sets, captured(self)
-        return claim_ns
+        return reported_ns
     return timed(self, graph.replay)
 
 

@@ -33,7 +33,7 @@ class Wire:
         return 1
 
     def take(self, sequence: int, limit_s: float, what: str) -> Reply:
-        return Reply(sequence, Status.OK, claim_ns=7000)
+        return Reply(sequence, Status.OK, reported_ns=7000)
 
 
 @pytest.mark.parametrize("graph", [False, True])
