@@ -149,7 +149,7 @@ def has_request(sock: socket.socket) -> bool:
     return bool(poller.poll(0))
 
 
-def stay_awake(sock: socket.socket) -> None:
+def spin_until_request(sock: socket.socket) -> None:
     """Runner's side: wait for a request without sleeping, since the judge's clock may run."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
@@ -171,8 +171,8 @@ def receive_request(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return json.loads(payload), list(fds)
 
 
-def receive_reply(sock: socket.socket, timeout_s: float, eager: bool = False) -> Reply:
-    """Judge's side: the next reply. `eager` waits without sleeping, for a clock that is running.
+def receive_reply(sock: socket.socket, timeout_s: float, busy_wait: bool = False) -> Reply:
+    """Judge's side: the next reply. `busy_wait` waits without sleeping, for a clock that is running.
 
     Raises `WireTimeout` after `timeout_s` seconds, `WireClosed` when the runner is gone, and
     `WireError` for anything that is not a reply.
@@ -183,7 +183,7 @@ def receive_reply(sock: socket.socket, timeout_s: float, eager: bool = False) ->
     while True:
         left_s = deadline - time.monotonic()
         # Asked again and again, a waiting thread is not put to sleep, whose waking would be timed.
-        if not poller.poll(0 if eager else max(0, int(left_s * 1000) + 1)):
+        if not poller.poll(0 if busy_wait else max(0, int(left_s * 1000) + 1)):
             if left_s > 0:
                 continue
             raise WireTimeout
@@ -204,7 +204,7 @@ def send_reply(sock: socket.socket, reply: Reply) -> None:
     sock.sendall(reply.pack())
 
 
-def sealed_memory(name: str, content: bytes) -> int:
+def sealed_memfd(name: str, content: bytes) -> int:
     """A read-only, sealed memory file holding `content`; the caller closes the descriptor."""
     import fcntl
 
@@ -216,7 +216,7 @@ def sealed_memory(name: str, content: bytes) -> int:
     return fd
 
 
-def fixed_memory(name: str, nbytes: int) -> int:
+def fixed_size_memfd(name: str, nbytes: int) -> int:
     """A memory file to be filled, whose size nobody can change; the caller closes it."""
     import fcntl
 

@@ -22,11 +22,11 @@ from grader.wire import (
     WireClosed,
     WireError,
     WireTimeout,
-    fixed_memory,
+    fixed_size_memfd,
     receive_reply,
     receive_request,
     refuse_descriptors,
-    sealed_memory,
+    sealed_memfd,
     send_reply,
     send_request,
 )
@@ -47,7 +47,7 @@ def pair() -> Iterator[Pair]:
 
 def test_a_request_arrives_with_its_descriptor(pair: Pair) -> None:
     judge, runner = pair
-    fd = sealed_memory("source", b"import torch")
+    fd = sealed_memfd("source", b"import torch")
     send_request(judge, {"kind": "load", "sequence": 1}, (fd,))
     os.close(fd)
     request, fds = receive_request(runner)
@@ -57,7 +57,7 @@ def test_a_request_arrives_with_its_descriptor(pair: Pair) -> None:
 
 
 def test_a_lent_source_cannot_be_changed(pair: Pair) -> None:
-    fd = sealed_memory("source", b"honest")
+    fd = sealed_memfd("source", b"honest")
     with pytest.raises(OSError):
         os.pwrite(fd, b"x", 0)
     with pytest.raises(OSError):
@@ -71,7 +71,9 @@ def test_a_lent_source_cannot_be_changed(pair: Pair) -> None:
     st.integers(0, 2**64 - 1),
     st.text(max_size=200),
 )
-def test_replies_survive_the_trip(sequence: int, status: Status, reported_ns: int, text: str) -> None:
+def test_replies_survive_the_trip(
+    sequence: int, status: Status, reported_ns: int, text: str
+) -> None:
     reply = Reply(sequence, status, 3, reported_ns, 7, text)
     again = Reply.unpack(reply.pack())
     assert (again.sequence, again.status, again.reported_ns) == (sequence, status, reported_ns)
@@ -193,7 +195,7 @@ def test_sent_replies_are_received_in_order(pair: Pair) -> None:
 
 
 def test_lent_memory_keeps_its_size_whatever_is_done_to_it() -> None:
-    fd = fixed_memory("lent", 16)
+    fd = fixed_size_memfd("lent", 16)
     with os.fdopen(fd, "r+b", buffering=0) as file:
         assert os.pwrite(fd, b"hello", 0) == 5
         for size in (0, 8, 32):

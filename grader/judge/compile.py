@@ -21,7 +21,7 @@ from grader.problem import Problem
 from grader.sandbox.base import Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.gpu_info import driver
 from grader.submission import Submission
-from grader.wire import fixed_memory, sealed_memory
+from grader.wire import fixed_size_memfd, sealed_memfd
 
 LIBRARY_BYTES = 64 << 20
 """The largest library, and its length; memory is taken only for what is written."""
@@ -97,7 +97,7 @@ class Compilation:
             )
         text = self._submission.source
         request = {"source_bytes": len(text), "nvcc_target": nvcc_target(self._device)}
-        source = sealed_memory("source", text)
+        source = sealed_memfd("source", text)
         what = "loading the submission"
         session.loading = True
         start = time.monotonic()
@@ -118,7 +118,7 @@ def compiling(
     if submission.language != "cuda":
         yield compilation
         return
-    fd = fixed_memory("library", LIBRARY_BYTES)
+    fd = fixed_size_memfd("library", LIBRARY_BYTES)
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="grade-compile") as thread:
             try:

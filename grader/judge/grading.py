@@ -32,7 +32,7 @@ from grader.problem.prototype import dimensions
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 from grader.submission import Submission
-from grader.wire import Flag, sealed_memory
+from grader.wire import Flag, sealed_memfd
 
 GRACE_S = 0.3
 """How long after a wrong "done" the outputs are looked at again, to tell late work from wrong."""
@@ -135,7 +135,7 @@ class Grading:
         compiler no more. What was found of a case holds for the next gradings of this process too.
         """
         # On a GPU the processor has nothing better to do than to wait.
-        self.session.eager = self.device == "cuda"
+        self.session.busy_wait = self.device == "cuda"
         if self.ranks:
             # Before the baselines: until another process has worked on the GPU, their kernels may
             # begin later one after the other than they do in rounds (docs/experiments.md).
@@ -177,12 +177,12 @@ class Grading:
                 ],
                 "nvcc_target": nvcc_target(self.device),
             }
-        own = [sealed_memory("source", submission.source)]
+        own = [sealed_memfd("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
             self._shapes = self._known_shapes()
             text = json.dumps(self._shapes.told).encode()
             request["rehearsal_bytes"] = len(text)
-            own.append(sealed_memory("rehearsal", text))
+            own.append(sealed_memfd("rehearsal", text))
             reserve_check_memory()
             self._rehearses = True
         fds = own

@@ -47,7 +47,7 @@ class Session:
         refuse_descriptors(runner.channel)
         self._deadline = time.monotonic() + (total_s if left_s is None else left_s)
         self._total_s = total_s
-        self.eager = False
+        self.busy_wait = False
         """Whether to wait for replies without sleeping, since a clock is running."""
         self.loading = False
         """While true, an exit is a `compile_error`: the file did not become an entry."""
@@ -134,7 +134,7 @@ class Session:
                 return receive_reply(
                     self.runner.channel,
                     max(0.0, min(_SLICE_S, deadline - time.monotonic())),
-                    self.eager,
+                    self.busy_wait,
                 )
             except WireTimeout:
                 if self.runner.poll() is not None:

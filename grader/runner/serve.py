@@ -34,7 +34,7 @@ from grader.wire import (
     has_request,
     receive_request,
     send_reply,
-    stay_awake,
+    spin_until_request,
 )
 
 
@@ -57,7 +57,7 @@ class Server:
         """What the lent block's first word must have reached when the prepared round starts."""
         self.events: Any = None
         self.rehearsal: Rehearsal | None = None
-        self.eager = False
+        self.busy_wait = False
         """Whether to wait for requests without sleeping, since a clock runs when they come."""
         self.is_set_up = self.is_primed = device == "cpu"
         """Whether the device is ready, and all is loaded that compiling a Triton kernel needs."""
@@ -160,7 +160,7 @@ class Server:
         for values in layout.sets:
             self.sets.append([_materialise(self.arena.buffer, value) for value in values])
         self.case = request
-        self.eager = self.device == "cuda"
+        self.busy_wait = self.device == "cuda"
         if self.entry is not None:
             self.prepared = [self.entry.prepare(values, request) for values in self.sets]
         if self.rehearsal is not None and request["shape"] is not None:
@@ -272,8 +272,8 @@ def serve(sock: socket.socket, server: Server) -> None:
         try:
             while not (server.is_primed or has_request(sock)):
                 server.use_the_time()
-            if server.eager:
-                stay_awake(sock)
+            if server.busy_wait:
+                spin_until_request(sock)
             request, fds = receive_request(sock)
         except WireClosed:
             return

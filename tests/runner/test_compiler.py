@@ -15,7 +15,7 @@ import pytest
 from grader.runner import compiler
 from grader.runner import nvcc as nvcc_module
 from grader.runner.load import LoadError
-from grader.wire import Reply, Status, fixed_memory, receive_reply, sealed_memory, send_request
+from grader.wire import Reply, Status, fixed_size_memfd, receive_reply, sealed_memfd, send_request
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nvcc:
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    fd = fixed_memory("library", ROOM)
+    fd = fixed_size_memfd("library", ROOM)
     yield fd
     os.close(fd)
 
@@ -68,7 +68,7 @@ def ask() -> Iterator[Callable[..., Reply]]:
 
 
 def compiled(ask: Callable[..., Reply], memory: int) -> Reply:
-    source = sealed_memory("source", SOURCE)
+    source = sealed_memfd("source", SOURCE)
     try:
         told = {"source_bytes": len(SOURCE), "nvcc_target": "90a"}
         return ask("compile", (source, memory), **told)

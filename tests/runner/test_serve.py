@@ -25,9 +25,9 @@ from grader.wire import (
     Flag,
     Reply,
     Status,
-    fixed_memory,
+    fixed_size_memfd,
     receive_reply,
-    sealed_memory,
+    sealed_memfd,
     send_request,
 )
 from tests.waiting import PATIENCE_S
@@ -57,7 +57,7 @@ class Judge:
 
     def load(self, source: str | bytes, **changes: Any) -> Reply:
         content = source.encode() if isinstance(source, str) else source
-        fd = sealed_memory("source", content)
+        fd = sealed_memfd("source", content)
         request: dict[str, Any] = {
             "language": "python",
             "source_bytes": len(content),
@@ -78,7 +78,7 @@ class Judge:
         layout = arrange([one] * count)
         arena = ground or HostArena.create(layout.nbytes)
         text = layout.to_json()
-        fd = sealed_memory("layout", text)
+        fd = sealed_memfd("layout", text)
         told: dict[str, Any] = {
             "layout_bytes": len(text),
             "arena_bytes": arena.nbytes,
@@ -232,7 +232,7 @@ def test_a_loan_may_lie_where_the_one_before_lay(judge: Judge) -> None:
 def test_what_a_compiler_hands_over_may_be_anything(
     judge: Judge, content: bytes, words: str
 ) -> None:
-    source, library = sealed_memory("source", b"x"), fixed_memory("library", 4096)
+    source, library = sealed_memfd("source", b"x"), fixed_size_memfd("library", 4096)
     os.pwrite(library, content, 0)
     request = {"language": "cuda", "source_bytes": 1, "prototypes": {}, "arguments": []}
     reply = judge.ask("load", (source, library), **request)
@@ -442,7 +442,7 @@ def test_descriptors_are_closed_whatever_becomes_of_a_request(judge: Judge) -> N
 
 
 def test_a_file_that_is_shorter_than_announced_is_no_hang() -> None:
-    fd = sealed_memory("source", b"short")
+    fd = sealed_memfd("source", b"short")
     with pytest.raises(OSError, match="shorter than announced"):
         read_lent(fd, 10)
     assert read_lent(fd, 5) == b"short"

@@ -24,7 +24,7 @@ import pytest
 
 from grader.sandbox import Ending, Runner, RunnerLimits, SandboxError, host
 from grader.sandbox.process import END_S, Isolation, ProcessRunner, ProcessSandbox
-from grader.wire import receive_reply, sealed_memory, send_request
+from grader.wire import receive_reply, sealed_memfd, send_request
 from tests.waiting import PATIENCE_S, until
 
 LIMITS = RunnerLimits(memory_bytes=512 << 20, scratch_bytes=32 << 20, output_bytes=4 << 20, pids=64)
@@ -135,7 +135,7 @@ def processes_with(mark: str) -> list[int]:
 
 def test_the_real_runner_answers_and_ends_when_told(isolation: Isolation) -> None:
     source = b"def entry(x, out):\n    pass\nprint('imported')\n"
-    fd = sealed_memory("source", source)
+    fd = sealed_memfd("source", source)
     request = {"kind": "load", "sequence": 5, "source_bytes": len(source), "language": "python"}
     try:
         with ProcessSandbox(isolation=isolation).start(LIMITS, "cpu") as runner:
@@ -174,7 +174,7 @@ def test_wire_carries_messages_and_descriptors(isolation: Isolation) -> None:
     text, fds, _, _ = socket.recv_fds(sock, 100, 4)
     sock.send(text + os.pread(fds[0], 100, 0))
     """
-    fd = sealed_memory("lent", b"of memory")
+    fd = sealed_memfd("lent", b"of memory")
     with start(code, isolation) as runner:
         socket.send_fds(runner.channel, [b"a block "], [fd])
         runner.channel.settimeout(PATIENCE_S)

@@ -47,7 +47,7 @@ from grader.problem.spec import Case
 from grader.report import LOG_BYTES, Report, escape, one_line
 from grader.sandbox.base import RunnerLimits, Sandbox
 from grader.submission import Submission
-from grader.wire import fixed_memory
+from grader.wire import fixed_size_memfd
 
 LIMIT_S = 400.0
 """For the profile itself: the profiler, the disassembler, and `ncu`, which starts a process."""
@@ -145,7 +145,7 @@ def _files(sizes: list[int]) -> Iterator[list[int]]:
     fds: list[int] = []
     try:
         for nbytes in sizes:
-            fds.append(fixed_memory("profile", nbytes))
+            fds.append(fixed_size_memfd("profile", nbytes))
         yield fds
     finally:
         for fd in fds:

@@ -17,7 +17,7 @@ from grader.judge.gpu.state import sm_clock_mhz
 from grader.judge.integrity.auditor import Auditor
 from grader.judge.memory.shared_block import SharedBlock
 from grader.judge.session import Session
-from grader.wire import Flag, sealed_memory
+from grader.wire import Flag, sealed_memfd
 
 PINGS, PINGS_PER_SAMPLE = 20, 4
 """Messages exchanged before a round that a message starts, which wake both processors: idle ones
@@ -60,7 +60,7 @@ def lend(
     """Hand a block and its layout to the runner. `case` is what the runner is told of the case;
     with `again` the block lies in the arena that the runner has."""
     text = block.layout.to_json()
-    layout_fd = sealed_memory("layout", text)
+    layout_fd = sealed_memfd("layout", text)
     try:
         request = {"layout_bytes": len(text), "arena_bytes": block.arena.nbytes, **case}
         fds = (layout_fd,) if again else (layout_fd, block.arena.fd)
