@@ -41,7 +41,7 @@ def prepared(sandbox: str, path: Path) -> Iterator[tuple[Grading, Callable[[], N
 
         def load() -> None:
             grading.load(submission, library)
-            grading.end_rehearsal()
+            grading.finish_precompiling()
 
         yield grading, load
 

@@ -129,7 +129,7 @@ def _make_ready(
             for index, case in enumerate(tests):
                 progress(Progress("test", f"{submission.name}: {case.name}", index, len(tests)))
                 grading.test(reused, case)
-        grading.end_rehearsal()
+        grading.finish_precompiling()
     if grading.record.faults:
         raise Unequal(f"{submission.name}: {grading.record.faults[0].reason}")
 

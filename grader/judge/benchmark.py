@@ -173,7 +173,7 @@ def open_benchmark(
     sets = ArgumentSets(grading.problem, case, template, calls, device, BLOCK_POLICY.kept_probes)
     try:
         bench = Benchmark(grading, case, sets, gate, captures)
-        grading.end_rehearsal()  # not sooner: meanwhile kernels are compiled
+        grading.finish_precompiling()  # not sooner: meanwhile kernels are compiled
         grading.lend(sets)
         bench.warm_up()
         yield bench

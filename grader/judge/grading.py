@@ -38,7 +38,7 @@ GRACE_S = 0.3
 """How long after a wrong "done" the outputs are looked at again, to tell late work from wrong."""
 GRACE_CASES = 3
 """So many wrong cases get that second look; a submission that is late once is late always."""
-REHEARSAL_BYTES = 16 << 30
+PRECOMPILE_BYTES = 16 << 30
 """The most device memory of what compiles beside the tests: eight processes, if each makes a
 context after all, of half a gigabyte, and has the arguments of a case."""
 PREPARED_S = 600.0
@@ -107,7 +107,7 @@ class Grading:
         """The arena that the runner has."""
         self._shapes: Shapes | None = None
         """What the runner was told of."""
-        self._rehearses = False
+        self._is_precompiling = False
         """While kernels are compiled beside the tests, device memory is not only the runner's."""
 
     @property
@@ -181,10 +181,10 @@ class Grading:
         if self.device == "cuda" and submission.uses_triton:
             self._shapes = self._known_shapes()
             text = json.dumps(self._shapes.told).encode()
-            request["rehearsal_bytes"] = len(text)
-            own.append(sealed_memfd("rehearsal", text))
+            request["cases_bytes"] = len(text)
+            own.append(sealed_memfd("cases", text))
             reserve_check_memory()
-            self._rehearses = True
+            self._is_precompiling = True
         fds = own
         if library is not None:
             self.record.environment["nvcc"] = library.nvcc
@@ -203,13 +203,13 @@ class Grading:
                 "the function returns its outputs; copying them counts into its time"
             )
 
-    def end_rehearsal(self) -> None:
+    def finish_precompiling(self) -> None:
         """Have the processes that compile beside the tests ended, if they have not been."""
-        if self._rehearses:
+        if self._is_precompiling:
             limit_s = self.problem.spec.limits.load_s
             what = "compiling its kernels"
-            self.session.ask("rehearsed", {"limit_s": limit_s / 2}, limit_s, what)
-            self._rehearses = False
+            self.session.ask("finish_precompiling", {"limit_s": limit_s / 2}, limit_s, what)
+            self._is_precompiling = False
 
     def _known_shapes(self) -> Shapes:
         key = (self.problem.digest, self.device)
@@ -368,7 +368,7 @@ class Grading:
 
     def expect_device_memory(self) -> None:
         """Raise `SubmissionFault` if more device memory is in use than the submission may have."""
-        if not self._rehearses and (fault := self.hoarding()) is not None:
+        if not self._is_precompiling and (fault := self.hoarding()) is not None:
             raise SubmissionFault(fault)
 
     def hoarding(self, spare_bytes: int = 0) -> Fault | None:
@@ -387,11 +387,11 @@ class Grading:
     def hoarding_at_last(self) -> Fault | None:
         """The same when memory has run out. What compiles beside the tests is ended first, but who
         is asked to end it could also let go of what he holds, so that is looked at before."""
-        if self._rehearses:
-            if (fault := self.hoarding(REHEARSAL_BYTES)) is not None:
+        if self._is_precompiling:
+            if (fault := self.hoarding(PRECOMPILE_BYTES)) is not None:
                 return fault
             try:
-                self.end_rehearsal()
+                self.finish_precompiling()
             except SubmissionFault as stop:
                 return stop.fault
         return self.hoarding()

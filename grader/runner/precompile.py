@@ -32,12 +32,12 @@ MOST = 8
 """Each of them takes some 100 MB, and where it needs a context on the device, 500 MB there."""
 LONGEST_S = 10.0
 """The longest that anyone waits for a case that is being compiled."""
-JOB, SOURCE = "rehearsal.json", "rehearsal.source"
+JOB, SOURCE = "precompile.json", "precompile.source"
 NONE_YET = -1
 COMPILER = "torch._dynamo"
 
 
-class Rehearsal:
+class Precompiler:
     """Processes that share one queue of cases."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Rehearsal:
         self._patient = True
 
     @classmethod
-    def start(cls) -> Rehearsal:
+    def start(cls) -> Precompiler:
         """Fork them. Call before making a context on the device, which is not to be shared."""
         made = cls()
         for _ in range(max(1, min(MOST, len(os.sched_getaffinity(0)) // 2))):
@@ -58,7 +58,7 @@ class Rehearsal:
                 os.setsid()
                 # Above all not the wire, whose end must tell the judge.
                 _close_all_but(made._theirs, theirs)
-                _wait_and_rehearse(made._theirs, theirs)
+                _serve_queue(made._theirs, theirs)
             theirs.close()
             made._pids.append(pid)
             made._doing[ours] = NONE_YET
@@ -131,7 +131,7 @@ def _close_all_but(*kept: socket.socket) -> None:
     os.closerange(start, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
+def _serve_queue(queue: socket.socket, reports: socket.socket) -> None:
     """The life of one such process: case after case, until there is none left."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
@@ -143,12 +143,12 @@ def _wait_and_rehearse(queue: socket.socket, reports: socket.socket) -> None:
             _stay_away()
             compile_primer()
             _launch_nothing()
-            rehearse: Callable[[int], None] | None = None
+            precompile: Callable[[int], None] | None = None
             while message := queue.recv(8192):
                 folder, number = json.loads(message)
                 reports.send(str(number).encode())
-                rehearse = rehearse or _loaded(Path(folder))
-                rehearse(number)
+                precompile = precompile or _loaded(Path(folder))
+                precompile(number)
     except BaseException:  # noqa: BLE001 - the call itself will tell what is wrong
         os._exit(1)
     os._exit(0)
@@ -212,7 +212,7 @@ def _loaded(folder: Path) -> Callable[[int], None]:
     source = (folder / SOURCE).read_bytes()
 
     def load(name: str) -> Entry:
-        own = folder / f"rehearsal{os.getpid()}.{name}"
+        own = folder / f"precompile{os.getpid()}.{name}"
         own.mkdir()
         return load_python(source, own, job)
 
@@ -221,7 +221,7 @@ def _loaded(folder: Path) -> Callable[[int], None]:
     # What it makes of an entry is for the device that tensors are on in earnest.
     is_absent = was_loaded or COMPILER not in sys.modules
 
-    def rehearse(number: int) -> None:
+    def precompile(number: int) -> None:
         nonlocal entry, is_absent
         case = job["cases"][number]
         values = list(map(unpack, case["values"]))
@@ -241,7 +241,7 @@ def _loaded(folder: Path) -> Callable[[int], None]:
                 entry.call(entry.prepare(zeros, case))
                 torch.cuda.synchronize()
 
-    return rehearse
+    return precompile
 
 
 @contextmanager

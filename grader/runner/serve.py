@@ -23,7 +23,7 @@ import torch
 from grader.arena import Layout, TensorSpec, view, views
 from grader.runner.compiler import take_library
 from grader.runner.load import Entry, LoadError, load_cuda, load_python, read_lent
-from grader.runner.precompile import Rehearsal
+from grader.runner.precompile import Precompiler
 from grader.runner.profile import profile
 from grader.wire import (
     TEXT_BYTES,
@@ -56,7 +56,7 @@ class Server:
         self.gate: int | None = None
         """What the lent block's first word must have reached when the prepared round starts."""
         self.events: Any = None
-        self.rehearsal: Rehearsal | None = None
+        self.precompiler: Precompiler | None = None
         self.busy_wait = False
         """Whether to wait for requests without sleeping, since a clock runs when they come."""
         self.is_set_up = self.is_primed = device == "cpu"
@@ -71,7 +71,7 @@ class Server:
             from grader.runner import triton_launcher
 
             triton_launcher.install()
-            self.rehearsal = Rehearsal.start()  # forks, so it comes before the context
+            self.precompiler = Precompiler.start()  # forks, so it comes before the context
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)  # every call finds it current
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
@@ -102,9 +102,9 @@ class Server:
             self.set_up(request["triton"])
         if not request["triton"]:
             self.is_primed = True  # it will compile no such kernel
-            if self.rehearsal is not None:
-                self.rehearsal.end()
-                self.rehearsal = None
+            if self.precompiler is not None:
+                self.precompiler.end()
+                self.precompiler = None
         else:
             import triton
 
@@ -129,9 +129,9 @@ class Server:
         source = read_lent(fds[0], request["source_bytes"])
         self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
-        if self.rehearsal is not None and len(fds) > 1:
-            cases = json.loads(read_lent(fds[1], request["rehearsal_bytes"]))
-            self.rehearsal.begin(source, folder, request | {"cases": cases})
+        if self.precompiler is not None and len(fds) > 1:
+            cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
+            self.precompiler.begin(source, folder, request | {"cases": cases})
         if request["language"] == "cuda":
             library = folder / "submission.so"  # for the profile too, as its source is
             library.write_bytes(take_library(fds[1]))
@@ -141,10 +141,10 @@ class Server:
             self.entry = load_python(source, folder, request)
         return {"flags": Flag.RETURNS if self.entry.returns else 0}
 
-    def rehearsed(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Wait for the rehearsal that goes on beside the tests, and end it."""
-        if self.rehearsal is not None:
-            self.rehearsal.wait(request["limit_s"])
+    def finish_precompiling(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Wait for the precompiler that goes on beside the tests, and end it."""
+        if self.precompiler is not None:
+            self.precompiler.wait(request["limit_s"])
         return {}
 
     def lend(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -163,8 +163,8 @@ class Server:
         self.busy_wait = self.device == "cuda"
         if self.entry is not None:
             self.prepared = [self.entry.prepare(values, request) for values in self.sets]
-        if self.rehearsal is not None and request["shape"] is not None:
-            self.rehearsal.await_case(request["shape"])
+        if self.precompiler is not None and request["shape"] is not None:
+            self.precompiler.await_case(request["shape"])
         return {}
 
     def _attach(self, fd: int, nbytes: int) -> None:
@@ -258,7 +258,7 @@ def serve(sock: socket.socket, server: Server) -> None:
     handlers: dict[str, Any] = {
         "hello": server.hello,
         "load": server.load,
-        "rehearsed": server.rehearsed,
+        "finish_precompiling": server.finish_precompiling,
         "lend": server.lend,
         "call": server.call,
         "capture": server.capture,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grader.arena import unpack
-from grader.judge.grading import REHEARSAL_BYTES, Grading, by_turns
+from grader.judge.grading import PRECOMPILE_BYTES, Grading, by_turns
 from grader.judge.memory.argument_sets import Loan
 from grader.judge.record import Record
 from grader.judge.verdict import Fault, SubmissionFault
@@ -99,17 +99,17 @@ def test_who_holds_the_memory_that_has_run_out(
     grading: Any = Grading(problem, session, "cpu", 1, Record())
     limit = problem.spec.limits.device_memory_bytes
     assert 20 * GIB > limit > 2 * GIB
-    assert 60 * GIB > limit + REHEARSAL_BYTES > 30 * GIB
+    assert 60 * GIB > limit + PRECOMPILE_BYTES > 30 * GIB
 
-    def end_rehearsal() -> None:
+    def finish_precompiling() -> None:
         nonlocal held_bytes
         held_bytes = left_gib * GIB
         if fault is not None:
             raise SubmissionFault(fault)
 
-    grading._rehearses = True
+    grading._is_precompiling = True
     grading._device_bytes = lambda: held_bytes
-    grading.end_rehearsal = end_rehearsal
+    grading.finish_precompiling = finish_precompiling
     found = grading.hoarding_at_last()
     assert (found.verdict if found else None) == expected
 
@@ -120,9 +120,9 @@ def test_what_compiles_beside_the_tests_is_ended_once() -> None:
     grading = Grading(
         Problem.load(ROOT / "problems" / "softmax"), session, "cuda", 1, Record(), "quick"
     )
-    grading.end_rehearsal()
+    grading.finish_precompiling()
     assert not asked, "nothing does"
-    grading._rehearses = True
+    grading._is_precompiling = True
     for _ in range(2):
-        grading.end_rehearsal()
-    assert asked == ["rehearsed"]
+        grading.finish_precompiling()
+    assert asked == ["finish_precompiling"]

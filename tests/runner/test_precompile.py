@@ -30,7 +30,7 @@ from triton.runtime.jit import JITFunction
 from grader.arena import TensorSpec, pack, tensor_like
 from grader.runner import precompile, triton_launcher, warmup
 from grader.runner.fake_tensors import Absence, Absent
-from grader.runner.precompile import MOST, Rehearsal
+from grader.runner.precompile import MOST, Precompiler
 from tests.waiting import PATIENCE_S, until
 
 
@@ -48,23 +48,23 @@ ESCAPED = 99
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 Job = Callable[[Path, int], None]
-Start = Callable[[Job], Rehearsal]
+Start = Callable[[Job], Precompiler]
 
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a rehearsal of three processes that do as told; ended with the test."""
+    """Starts a precompiler of three processes that do as told; ended with the test."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
     monkeypatch.setattr(precompile, "_stay_away", lambda: None)
     monkeypatch.setattr(warmup, "compile_primer", lambda: None)
     monkeypatch.setattr(precompile, "_launch_nothing", lambda: None)
-    made: list[Rehearsal] = []
+    made: list[Precompiler] = []
     ours = os.getpid()
 
-    def begin(job: Job) -> Rehearsal:
+    def begin(job: Job) -> Precompiler:
         monkeypatch.setattr(precompile, "_loaded", lambda folder: partial(job, folder))
         try:
-            made.append(Rehearsal.start())
+            made.append(Precompiler.start())
         except BaseException:
             if os.getpid() != ours:
                 os._exit(ESCAPED)
@@ -72,12 +72,12 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         return made[-1]
 
     yield begin
-    for rehearsal in made:
-        rehearsal.end()
+    for precompiler in made:
+        precompiler.end()
 
 
-def pids_of(rehearsal: Rehearsal) -> list[int]:
-    return list(rehearsal._pids)
+def pids_of(precompiler: Precompiler) -> list[int]:
+    return list(precompiler._pids)
 
 
 def runs(pid: int) -> bool:
@@ -130,17 +130,17 @@ def test_there_are_as_many_as_the_machine_bears(
 
 
 def test_every_case_is_taken_once_by_whoever_is_free(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(note)
-    pids = pids_of(rehearsal)
-    rehearsal.begin(b"def f(x): ...", tmp_path, request(cases=8))
-    rehearsal.wait(PATIENCE_S)
+    precompiler = start(note)
+    pids = pids_of(precompiler)
+    precompiler.begin(b"def f(x): ...", tmp_path, request(cases=8))
+    precompiler.wait(PATIENCE_S)
     assert sorted(done(tmp_path)) == list(range(8))
     assert not any(map(runs, pids))
 
 
 def test_they_are_begun_in_their_order(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(lasts_until("go"))
-    rehearsal.begin(b"", tmp_path, request(cases=5))
+    precompiler = start(lasts_until("go"))
+    precompiler.begin(b"", tmp_path, request(cases=5))
     until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     assert {file.name for file in tmp_path.glob("begun*")} == {"begun0", "begun1", "begun2"}
     (tmp_path / "go1").touch()
@@ -149,39 +149,39 @@ def test_they_are_begun_in_their_order(start: Start, tmp_path: Path) -> None:
 
 
 def test_there_may_be_fewer_cases_than_processes(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(note)
-    rehearsal.begin(b"", tmp_path, request(cases=1))
-    rehearsal.wait(PATIENCE_S)
+    precompiler = start(note)
+    precompiler.begin(b"", tmp_path, request(cases=1))
+    precompiler.wait(PATIENCE_S)
     assert done(tmp_path) == [0]
 
 
 def test_there_may_be_more_cases_than_the_queue_holds(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(lasts_until("go"))
+    precompiler = start(lasts_until("go"))
     start_s = time.monotonic()
-    rehearsal.begin(b"", tmp_path, request(cases=5000))
+    precompiler.begin(b"", tmp_path, request(cases=5000))
     assert time.monotonic() - start_s < 5
     until((tmp_path / "begun2").exists)
 
 
 def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(lasts_until("go"))
-    rehearsal.begin(b"", tmp_path, request(cases=3))
+    precompiler = start(lasts_until("go"))
+    precompiler.begin(b"", tmp_path, request(cases=3))
     until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     threading.Timer(0.3, (tmp_path / "go1").touch).start()
-    rehearsal.await_case(1)
+    precompiler.await_case(1)
     assert (tmp_path / "go1").exists()
 
 
 def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path) -> None:
     """Neither one that has not begun, nor one that is done, nor one that nobody knows."""
-    rehearsal = start(lasts_until("go"))
-    rehearsal.begin(b"", tmp_path, request(cases=5))
+    precompiler = start(lasts_until("go"))
+    precompiler.begin(b"", tmp_path, request(cases=5))
     until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     (tmp_path / "go0").touch()
     until((tmp_path / "begun3").exists)
     start_s = time.monotonic()
     for number in (0, 4, 99):
-        rehearsal.await_case(number)
+        precompiler.await_case(number)
     assert time.monotonic() - start_s < 5
 
 
@@ -191,9 +191,9 @@ def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Pa
     def die(folder: Path, number: int) -> None:
         os._exit(1)
 
-    rehearsal = start(die)
-    before = pids_of(rehearsal)
-    send, sent = rehearsal._queue.send, []
+    precompiler = start(die)
+    before = pids_of(precompiler)
+    send, sent = precompiler._queue.send, []
 
     def slowly(message: bytes, flags: int) -> int:
         sent.append(send(message, flags))
@@ -201,22 +201,22 @@ def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Pa
             until(lambda: not any(map(runs, before)))
         return sent[-1]
 
-    rehearsal._queue = SimpleNamespace(  # type: ignore[assignment]
-        send=slowly, shutdown=lambda _: None, close=rehearsal._queue.close
+    precompiler._queue = SimpleNamespace(  # type: ignore[assignment]
+        send=slowly, shutdown=lambda _: None, close=precompiler._queue.close
     )
-    rehearsal.begin(b"", tmp_path, request(cases=25))
+    precompiler.begin(b"", tmp_path, request(cases=25))
     assert len(sent) == 20
-    rehearsal.await_case(0)
+    precompiler.await_case(0)
 
 
 def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(sleep)
-    rehearsal.begin(b"", tmp_path, request(cases=1))
+    precompiler = start(sleep)
+    precompiler.begin(b"", tmp_path, request(cases=1))
     until((tmp_path / "asleep0").exists)
-    for pid in pids_of(rehearsal):
+    for pid in pids_of(precompiler):
         os.kill(pid, 9)
     start_s = time.monotonic()
-    rehearsal.await_case(0)
+    precompiler.await_case(0)
     assert time.monotonic() - start_s < 5
 
 
@@ -224,52 +224,52 @@ def test_who_takes_too_long_is_waited_for_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precompile, "LONGEST_S", 8.0)
-    rehearsal = start(sleep)
-    rehearsal.begin(b"", tmp_path, request(cases=3))
+    precompiler = start(sleep)
+    precompiler.begin(b"", tmp_path, request(cases=3))
     until(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     start_s = time.monotonic()
-    rehearsal.await_case(0)
+    precompiler.await_case(0)
     assert time.monotonic() - start_s >= 8.0
     start_s = time.monotonic()
     for number in (0, 1, 2):
-        rehearsal.await_case(number)
+        precompiler.await_case(number)
     assert time.monotonic() - start_s < 7.5
 
 
 def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(sleep)
-    pids = pids_of(rehearsal)
-    rehearsal.begin(b"", tmp_path, request(cases=3))
+    precompiler = start(sleep)
+    pids = pids_of(precompiler)
+    precompiler.begin(b"", tmp_path, request(cases=3))
     until(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
     assert all(map(runs, pids))
     start_s = time.monotonic()
-    rehearsal.wait(5.0)
+    precompiler.wait(5.0)
     assert 5.0 <= time.monotonic() - start_s < 14.5  # of three that sleep, not thrice as long
     assert not any(map(runs, pids))
 
 
 def test_waiting_ends_with_the_last_of_them(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(note)
-    rehearsal.begin(b"", tmp_path, request(cases=3))
+    precompiler = start(note)
+    precompiler.begin(b"", tmp_path, request(cases=3))
     start_s = time.monotonic()
-    rehearsal.wait(60)
+    precompiler.wait(60)
     assert time.monotonic() - start_s < 50
 
 
 def test_those_that_never_had_a_job_end_too(start: Start) -> None:
-    rehearsal = start(sleep)
-    pids = pids_of(rehearsal)
+    precompiler = start(sleep)
+    pids = pids_of(precompiler)
     assert all(map(runs, pids))
-    rehearsal.end()
+    precompiler.end()
     assert not any(map(runs, pids))
 
 
 def test_ending_may_be_repeated_and_waiting_for_nobody_is_short(start: Start) -> None:
-    rehearsal = start(note)
-    rehearsal.end()
-    rehearsal.end()
+    precompiler = start(note)
+    precompiler.end()
+    precompiler.end()
     start_s = time.monotonic()
-    rehearsal.wait(60)
+    precompiler.wait(60)
     assert time.monotonic() - start_s < 5
 
 
@@ -280,13 +280,13 @@ def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
     def fail(folder: Path, number: int) -> None:
         raise error
 
-    rehearsal = start(fail)
-    pids = pids_of(rehearsal)
-    rehearsal.begin(b"", tmp_path, request(cases=3))
+    precompiler = start(fail)
+    pids = pids_of(precompiler)
+    precompiler.begin(b"", tmp_path, request(cases=3))
     until(lambda: not any(map(runs, pids)))
     ends = [os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) for pid in pids]
     assert [end and end.si_status for end in ends] == [1, 1, 1]
-    rehearsal.wait(PATIENCE_S)
+    precompiler.wait(PATIENCE_S)
 
 
 def test_what_they_print_is_not_shown(
@@ -296,27 +296,27 @@ def test_what_they_print_is_not_shown(
         os.write(1, b"accepted\n")
         os.write(2, b"accepted\n")
 
-    rehearsal = start(speak)
-    rehearsal.begin(b"", tmp_path, request(cases=3))
-    rehearsal.wait(PATIENCE_S)
+    precompiler = start(speak)
+    precompiler.begin(b"", tmp_path, request(cases=3))
+    precompiler.wait(PATIENCE_S)
     assert capfd.readouterr() == ("", "")
 
 
 def test_no_descriptor_is_left(start: Start, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    rehearsal = start(note)
-    rehearsal.begin(b"", tmp_path, request(cases=3))
-    rehearsal.wait(PATIENCE_S)
+    precompiler = start(note)
+    precompiler.begin(b"", tmp_path, request(cases=3))
+    precompiler.wait(PATIENCE_S)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> None:
-    rehearsal = start(note)
-    first = pids_of(rehearsal)[0]
+    precompiler = start(note)
+    first = pids_of(precompiler)[0]
     os.kill(first, 9)
     until(lambda: not runs(first))
-    rehearsal.begin(b"", tmp_path, request(cases=3))
-    rehearsal.wait(PATIENCE_S)
+    precompiler.begin(b"", tmp_path, request(cases=3))
+    precompiler.wait(PATIENCE_S)
     assert sorted(done(tmp_path)) == [0, 1, 2]
 
 
@@ -327,7 +327,7 @@ import os
 from grader.runner import precompile
 os.sched_getaffinity = lambda _: range(6)
 precompile._stay_away = lambda: None
-print(*precompile.Rehearsal.start()._pids, flush=True)
+print(*precompile.Precompiler.start()._pids, flush=True)
 os.kill(os.getpid(), 9)
 """
     ended = subprocess.run(
@@ -384,7 +384,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, li
         one = precompile._loaded(tmp_path)
         for number in range(len(numbers)):
             one(number)
-        return "".join(file.read_text() for file in tmp_path.glob("rehearsal*/seen"))
+        return "".join(file.read_text() for file in tmp_path.glob("precompile*/seen"))
 
     return seen
 
@@ -613,13 +613,13 @@ def f(x, out):
 import json
 from pathlib import Path
 from grader.arena import TensorSpec, pack, tensor_like
-from grader.runner.precompile import Rehearsal
-rehearsal = Rehearsal.start()
+from grader.runner.precompile import Precompiler
+precompiler = Precompiler.start()
 vector = pack(TensorSpec(0, "fp32", (1000,), (1,)))
 cases = [{{"values": [vector, vector]}}]
 job = {{"entry": "f", "roles": ["in", "out"], "cases": cases}}
-rehearsal.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
-rehearsal.wait(120)
+precompiler.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
+precompiler.wait(120)
 """
     cache = tmp_path / "cache"
     ended = subprocess.run(
@@ -633,5 +633,5 @@ rehearsal.wait(120)
     assert ended.returncode == 0, ended.stderr
     assert list(cache.glob("*/copy.cubin"))
     # Where values are needed, the first attempt gets no further than that.
-    (context,) = tmp_path.glob("rehearsal*/context")
+    (context,) = tmp_path.glob("precompile*/context")
     assert context.read_text() == str(int(reads))

@@ -126,8 +126,8 @@ def test_nobody_rehearses_what_has_no_kernels_of_triton(triton: bool) -> None:
     """Their contexts would be in the device's memory, and in the way, until the load."""
     ended: list[bool] = []
     server = Server("cpu")
-    rehearsal: Any = SimpleNamespace(end=lambda: ended.append(True))
-    server.rehearsal = rehearsal
+    precompiler: Any = SimpleNamespace(end=lambda: ended.append(True))
+    server.precompiler = precompiler
     server.hello({"triton": triton}, [])
     assert ended == ([] if triton else [True])
 

@@ -93,7 +93,7 @@ def profile(
                 grading = Grading(problem, session, device, master, record)
                 grading.meet(greeting)
                 grading.load(submission, compilation.library())
-                grading.end_rehearsal()
+                grading.finish_precompiling()
                 facts, bulk = _ask(grading, case)
         except SubmissionFault as stop:
             log = compilation.log + runner.log()

@@ -1056,7 +1056,7 @@ def test_what_compiles_is_awaited_when_a_case_is_laid_out_and_before_it_is_lent(
     grading: Any = SimpleNamespace(
         code=SimpleNamespace(inputs=lambda *_: {}), master=1, problem=None, device="cuda",
         effort="full", expect_device_memory=lambda: did.append("memory"),
-        end_rehearsal=lambda: did.append("await"), lend=lambda _: did.append("lend"),
+        finish_precompiling=lambda: did.append("await"), lend=lambda _: did.append("lend"),
     )  # fmt: skip
     monkeypatch.setattr(bench, "calls_per_round", lambda *_: 4)
     monkeypatch.setattr(bench, "Loan", lambda *_: loan)
