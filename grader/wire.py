@@ -172,7 +172,7 @@ def receive_request(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def receive_reply(sock: socket.socket, timeout_s: float, busy_wait: bool = False) -> Reply:
-    """Judge's side: the next reply. `busy_wait` waits without sleeping, for a clock that is running.
+    """Judge's side: the next reply. `busy_wait`: poll without sleeping, as a clock is running.
 
     Raises `WireTimeout` after `timeout_s` seconds, `WireClosed` when the runner is gone, and
     `WireError` for anything that is not a reply.

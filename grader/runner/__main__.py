@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from grader.runner.socket_hardening import confine_sockets
+from grader.runner.socket_hardening import harden_sockets
 
 USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         case _:
             print(USAGE, file=sys.stderr)
             return 2
-    confine_sockets()
+    harden_sockets()
     child = os.fork()
     if child:
         sock.close()

@@ -60,11 +60,11 @@ def _compile(request: dict[str, Any], fds: list[int]) -> str:
     """Compile the lent source, and put the library into the other file lent."""
     source = read_lent(fds[0], request["source_bytes"])
     folder = Path(os.environ["GRADE_JIT"])
-    put_library(fds[1], nvcc.library(source, folder, request["nvcc_target"]))
+    write_library(fds[1], nvcc.library(source, folder, request["nvcc_target"]))
     return ""
 
 
-def put_library(fd: int, library: Path) -> None:
+def write_library(fd: int, library: Path) -> None:
     """Fill the lent memory. Raises `LoadError` where the library is too large for it."""
     length, room = library.stat().st_size, os.fstat(fd).st_size - _LENGTH_BYTES
     if length > room:
@@ -77,8 +77,8 @@ def put_library(fd: int, library: Path) -> None:
         written += os.pwrite(fd, content[written:], written)
 
 
-def take_library(fd: int) -> bytes:
-    """What `put_library` put there. Raises `LoadError` where nothing can have been put so."""
+def read_library(fd: int) -> bytes:
+    """What `write_library` put there. Raises `LoadError` where nothing can have been put so."""
     length = int.from_bytes(os.pread(fd, _LENGTH_BYTES, 0), "little")
     if not 0 < length <= os.fstat(fd).st_size - _LENGTH_BYTES:
         raise LoadError("the compiler handed over no library")

@@ -27,7 +27,7 @@ _TENSOR = re.compile(r"\s(?:[HIDQB]G?MMA|UTC[A-Z]*MMA)[.\s]")
 
 
 @dataclass(frozen=True)
-class Code:
+class CompiledKernel:
     """One kernel as it was compiled."""
 
     name: str
@@ -47,14 +47,14 @@ class Code:
     """Of this kernel alone; empty where the PTX of several lies in one file."""
 
 
-class ToolMissing(Exception):
+class ToolError(Exception):
     """A tool that is needed is not there, or fails; the text says which, in one line."""
 
 
-def compiled(folder: Path, names: set[str] | None) -> list[Code]:
+def compiled_kernels(folder: Path, names: set[str] | None) -> list[CompiledKernel]:
     """The kernels compiled below `folder`; of Triton's only those in `names` unless it is None.
 
-    Raises `ToolMissing`.
+    Raises `ToolError`.
     """
     files = [*folder.glob("submission.so"), *folder.glob("extensions/**/*.so")]
     cubins = [f for f in folder.rglob("*.cubin") if names is None or f.stem in names]
@@ -62,8 +62,8 @@ def compiled(folder: Path, names: set[str] | None) -> list[Code]:
     return [code for file in files[:MOST_FILES] for code in read_code(file)]
 
 
-def read_code(file: Path) -> Iterator[Code]:
-    """The kernels in a cubin or a shared object. Raises `ToolMissing`."""
+def read_code(file: Path) -> Iterator[CompiledKernel]:
+    """The kernels in a cubin or a shared object. Raises `ToolError`."""
     resources = list(resource_usage(_cuobjdump("--dump-resource-usage", file)))
     if not resources:
         return
@@ -84,10 +84,10 @@ def read_code(file: Path) -> Iterator[Code]:
         )
 
 
-def resource_usage(text: str) -> Iterator[Code]:
+def resource_usage(text: str) -> Iterator[CompiledKernel]:
     """Kernels, with their symbols as names, in what ``cuobjdump --dump-resource-usage`` prints."""
     for symbol, registers, stack, shared, local in _RESOURCES.findall(text):
-        yield Code(symbol, int(registers), int(shared), int(stack) + int(local))
+        yield CompiledKernel(symbol, int(registers), int(shared), int(stack) + int(local))
 
 
 def split_sass(text: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ def split_sass(text: str) -> dict[str, str]:
 
 
 def ptx_of_cuda(folder: Path, target: str) -> str:
-    """The PTX of `submission.cu`, which the shared object does not hold. Raises `ToolMissing`."""
+    """The PTX of `submission.cu`, which the shared object does not hold. Raises `ToolError`."""
     ptx, source = folder / "profile.ptx", folder / "submission.cu"
     flags = ["-O3", "-std=c++17", f"-arch=compute_{target}", "--ptx"]
     _run(["nvcc", *flags, "-o", str(ptx), str(source)])
@@ -124,7 +124,7 @@ def demangle(symbol: str) -> str:
 def _cuobjdump(option: str, file: Path) -> str:
     tool = shutil.which("cuobjdump") or _of_triton("cuobjdump")
     if tool is None:
-        raise ToolMissing("no cuobjdump here: it comes with the CUDA toolkit, and with Triton")
+        raise ToolError("no cuobjdump here: it comes with the CUDA toolkit, and with Triton")
     return _run([tool, option, str(file)])
 
 
@@ -143,8 +143,8 @@ def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, timeout=TOOL_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolMissing(f"{name} did not run: {error}") from error
+        raise ToolError(f"{name} did not run: {error}") from error
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ToolMissing(f"{name} ended with status {done.returncode}: {(said or [''])[-1]}")
+        raise ToolError(f"{name} ended with status {done.returncode}: {(said or [''])[-1]}")
     return done.stdout.decode("utf-8", "replace")

@@ -1,6 +1,6 @@
 """Tensors of a GPU's that have no memory: enough to compile kernels for, without a context on it.
 
-Each is one of PyTorch's on no device ("meta") that says it is on the GPU, and while `Absence`
+Each is one of PyTorch's on no device ("meta") that says it is on the GPU, and while `FakeCudaMode`
 lasts, what is made on the GPU is such a one. Shapes, strides, types and alignment are as they would
 be; what needs values raises an exception, and so does an operator of somebody's own, of which
 nothing would be done.
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 GPU = torch.device("cuda", 0)
-LIKE = (
+LIKE_FUNCTIONS = (
     torch.empty_like,
     torch.zeros_like,
     torch.ones_like,
@@ -30,17 +30,17 @@ LIKE = (
 a second in each process, or two where the disk is cold. A copy has the same shape and strides."""
 
 
-class Absent(torch.Tensor):
+class FakeCudaTensor(torch.Tensor):
     """A tensor that says it is on the GPU."""
 
-    stands_for: torch.Tensor
+    meta_tensor: torch.Tensor
     """The one on no device."""
 
     @staticmethod
-    def __new__(cls, stands_for: torch.Tensor) -> Absent:
+    def __new__(cls, meta_tensor: torch.Tensor) -> FakeCudaTensor:
         """One that stands for a tensor on no device."""
-        made: Absent = torch.Tensor._make_subclass(cls, stands_for)
-        made.stands_for = stands_for
+        made: FakeCudaTensor = torch.Tensor._make_subclass(cls, meta_tensor)
+        made.meta_tensor = meta_tensor
         return made
 
     device = property(lambda self: GPU)
@@ -54,7 +54,7 @@ class Absent(torch.Tensor):
     def data_ptr(self) -> int:
         """An address in memory that is nobody else's, and not the GPU's. It is aligned as it would
         be: what it stands for has none but its offset, and the memory's begins at 256 bytes."""
-        like = self.stands_for
+        like = self.meta_tensor
         its_own: int = like.untyped_storage()._cdata << 8
         return its_own + like.data_ptr()
 
@@ -79,12 +79,12 @@ class Absent(torch.Tensor):
             options.pop("pin_memory", None)
             if type(options.get("device")) is int:
                 options["device"] = "meta"
-            if function in LIKE and _is_for_no_device(*arguments, **options):
+            if function in LIKE_FUNCTIONS and _is_for_no_device(*arguments, **options):
                 function = _like
             return tree_map(_on_gpu, function(*arguments, **options), is_leaf=_is_size)
 
 
-class Absence(TorchFunctionMode):
+class FakeCudaMode(TorchFunctionMode):
     """While it lasts, what is made on the GPU is absent."""
 
     def __torch_function__(
@@ -95,12 +95,12 @@ class Absence(TorchFunctionMode):
         options: dict[str, Any] | None = None,
     ) -> Any:
         """As of one that is absent."""
-        return Absent.__torch_function__(function, types, arguments, options)
+        return FakeCudaTensor.__torch_function__(function, types, arguments, options)
 
 
 def _on_no_device(value: Any) -> Any:
-    if isinstance(value, Absent):
-        return value.stands_for
+    if isinstance(value, FakeCudaTensor):
+        return value.meta_tensor
     is_gpu = (isinstance(value, torch.device) and value.type == "cuda") or (
         isinstance(value, str) and value.partition(":")[0] == "cuda"
     )
@@ -128,4 +128,4 @@ def _is_size(value: Any) -> bool:
 
 
 def _on_gpu(value: Any) -> Any:
-    return Absent(value) if isinstance(value, torch.Tensor) and value.is_meta else value
+    return FakeCudaTensor(value) if isinstance(value, torch.Tensor) and value.is_meta else value

@@ -20,7 +20,7 @@ class LoadError(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryPoint:
     """What a loaded submission offers: `call(prepare(values, case))` is one call.
 
     `values` are the arguments of one set in spec order; `case` says what only a `.cu` file is told
@@ -33,7 +33,7 @@ class Entry:
     """Whether the function returns its outputs, which are then copied into `out` arguments."""
 
 
-def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> Entry:
+def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPoint:
     """Import the file and find the entry. Raises `LoadError`."""
     path = folder / "submission.py"
     path.write_bytes(source)
@@ -63,7 +63,7 @@ def _near(name: str, module: ModuleType) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def _python_entry(function: Any, name: str, roles: list[str]) -> Entry:
+def _python_entry(function: Any, name: str, roles: list[str]) -> EntryPoint:
     if inspect.isclass(function) or not callable(function):
         raise LoadError(f"'{name}' is not a function but a {_kind(function)}")
     if (
@@ -74,9 +74,9 @@ def _python_entry(function: Any, name: str, roles: list[str]) -> Entry:
         raise LoadError(f"'{name}' is an async or generator function; a plain one is needed")
     outputs = [i for i, role in enumerate(roles) if role == "out"]
     if _accepts(function, len(roles)):
-        return Entry(_writing(function, name, len(roles)))
+        return EntryPoint(_writing(function, name, len(roles)))
     if outputs and _accepts(function, len(roles) - len(outputs)):
-        return Entry(_returning(function, outputs), returns=True)
+        return EntryPoint(_returning(function, outputs), returns=True)
     takes = ", ".join(inspect.signature(function).parameters)
     raise LoadError(
         f"'{name}({takes})' does not take the {len(roles)} arguments of the problem"
@@ -151,7 +151,7 @@ def _kind(value: Any) -> str:
     return "class" if inspect.isclass(value) else type(value).__name__
 
 
-def load_cuda(library: Path, request: dict[str, Any]) -> Entry:
+def load_cuda(library: Path, request: dict[str, Any]) -> EntryPoint:
     """Bind the symbols of a compiled file. Raises `LoadError`."""
     try:
         shared = ctypes.CDLL(str(library))
@@ -167,7 +167,7 @@ def load_cuda(library: Path, request: dict[str, Any]) -> Entry:
     return _cuda_entry(functions, request["arguments"])
 
 
-def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> Entry:
+def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> EntryPoint:
     """An entry over bound symbols; `arguments` are the spec's, as `grader.problem.prototypes`."""
 
     def prepare(values: list[Any], case: dict[str, Any]) -> Any:
@@ -183,7 +183,7 @@ def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> E
         function, converted = prepared
         function(*converted, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
 
-    return Entry(call, prepare)
+    return EntryPoint(call, prepare)
 
 
 def _c_values(argument: dict[str, Any], value: Any) -> list[Any]:

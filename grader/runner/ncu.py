@@ -31,20 +31,22 @@ LIMIT_S = 180.0
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
-class NotCounted(Exception):
+class CountersUnavailable(Exception):
     """Why there are no counters, in one line."""
 
 
 def measure(server: Server) -> list[dict[str, Any]]:
     """One entry per kernel of one call: `name`, and a percentage for each of `METRICS`.
 
-    Raises `NotCounted`.
+    Raises `CountersUnavailable`.
     """
     if server.device == "cpu":
-        raise NotCounted("not run: no GPU here")
+        raise CountersUnavailable("not run: no GPU here")
     program = shutil.which("ncu")
     if program is None:
-        raise NotCounted("not run: Nsight Compute is not installed where the submission runs")
+        raise CountersUnavailable(
+            "not run: Nsight Compute is not installed where the submission runs"
+        )
     folder = Path(os.environ["GRADE_JIT"]) / "ncu"
     folder.mkdir(exist_ok=True)
     counters, job = folder / "counters.csv", folder / "job.json"
@@ -59,12 +61,12 @@ def measure(server: Server) -> list[dict[str, Any]]:
             command, capture_output=True, timeout=LIMIT_S, check=False, pass_fds=(server.arena.fd,)
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotCounted(f"did not end well: {error}") from error
+        raise CountersUnavailable(f"did not end well: {error}") from error
     said = counters.read_text("utf-8", "replace") if counters.exists() else ""
     found = parse(said)
     if not found:
         printed = (done.stdout + done.stderr).decode("utf-8", "replace")
-        raise NotCounted(_why(said + printed))
+        raise CountersUnavailable(_why(said + printed))
     return found
 
 

@@ -35,7 +35,7 @@ def library(source: bytes, folder: Path, target: str) -> Path:
     path.write_bytes(source)
     if len(os.sched_getaffinity(0)) == 1 or not _in_halves(path, made, target):
         command = ["nvcc", *FLAGS, *code(target, "sm"), "--shared", "-o", str(made), str(path)]
-        with Step(command, folder, "whole") as whole:
+        with CompilerProcess(command, folder, "whole") as whole:
             if whole.wait() != 0:
                 raise _told(whole, path)
     return made
@@ -46,7 +46,7 @@ def code(target: str, kind: str) -> list[str]:
     return ["-gencode", f"arch=compute_{target},code={kind}_{target}"]
 
 
-class Step:
+class CompilerProcess:
     """A command at work in a folder; what it prints goes to a log there. A context manager, at
     whose end it is ended, with all that it began. Raises OSError where it cannot be begun."""
 
@@ -70,7 +70,7 @@ class Step:
         with self._log.open("rb") as log:
             return log.read(OUTPUT_BYTES).decode("utf-8", "replace")
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> CompilerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +96,7 @@ def _in_halves(path: Path, made: Path, target: str) -> bool:
             for kept, options in halves.items():
                 kept.mkdir()
                 command = ["nvcc", *FLAGS, *options, "--keep", "--keep-dir", str(kept), str(path)]
-                steps.append(stack.enter_context(Step(command, folder, kept.name)))
+                steps.append(stack.enter_context(CompilerProcess(command, folder, kept.name)))
             while None in (status := [step.poll() for step in steps]):
                 if any(status) or len({_module(kept) for kept in halves} - {None}) > 1:
                     break
@@ -126,11 +126,11 @@ def _module(kept: Path) -> bytes | None:
 
 
 def _ends_well(command: list[str], folder: Path) -> bool:
-    with Step(command, folder, Path(command[0]).name) as step:
+    with CompilerProcess(command, folder, Path(command[0]).name) as step:
         return step.wait() == 0
 
 
-def _told(step: Step, path: Path) -> LoadError:
+def _told(step: CompilerProcess, path: Path) -> LoadError:
     """What the compiler said, in a line; all of it is printed, for whoever wrote the source."""
     said = step.said() or f"nvcc ended with status {step.wait()}"
     sys.stderr.write(said)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.arena.layout import TensorSpec, tensor_like, unpack
-from grader.runner.load import Entry, load_python
+from grader.runner.load import EntryPoint, load_python
 
 MOST = 8
 """Each of them takes some 100 MB, and where it needs a context on the device, 500 MB there."""
@@ -137,11 +137,11 @@ def _serve_queue(queue: socket.socket, reports: socket.socket) -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
-        from grader.runner.warmup import compile_primer
+        from grader.runner.warmup import compile_warmup_kernel
 
         with reports:  # what the process gives back when it ends takes time, and is no part of it
             _stay_away()
-            compile_primer()
+            compile_warmup_kernel()
             _launch_nothing()
             precompile: Callable[[int], None] | None = None
             while message := queue.recv(8192):
@@ -182,7 +182,7 @@ def _launch_nothing() -> None:
 
     from grader.runner import triton_launcher
 
-    triton_launcher.build_beside_compiling()
+    triton_launcher.build_launchers_while_compiling()
     run = JITFunction.run
 
     def compiled(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -206,12 +206,12 @@ def _loaded(folder: Path) -> Callable[[int], None]:
     tensors without memory, and on zeros from when that failed on."""
     import torch
 
-    from grader.runner.fake_tensors import Absence, Absent
+    from grader.runner.fake_tensors import FakeCudaMode, FakeCudaTensor
 
     job = json.loads((folder / JOB).read_text())
     source = (folder / SOURCE).read_bytes()
 
-    def load(name: str) -> Entry:
+    def load(name: str) -> EntryPoint:
         own = folder / f"precompile{os.getpid()}.{name}"
         own.mkdir()
         return load_python(source, own, job)
@@ -227,10 +227,11 @@ def _loaded(folder: Path) -> Callable[[int], None]:
         values = list(map(unpack, case["values"]))
         if is_absent:
             absent = [
-                _made(value, lambda slot: Absent(tensor_like(slot, "meta"))) for value in values
+                _made(value, lambda slot: FakeCudaTensor(tensor_like(slot, "meta")))
+                for value in values
             ]
             try:
-                with Absence(), _without_compiler():
+                with FakeCudaMode(), _without_compiler():
                     entry.call(entry.prepare(absent, case))
             except Exception:  # noqa: BLE001 - it needs values, or the device in earnest, or too much
                 # What it has kept of those tensors must not be met again.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader.runner import ncu
-from grader.runner.disassembly import Code, ToolMissing, compiled, ptx_of_cuda
+from grader.runner.disassembly import CompiledKernel, ToolError, compiled_kernels, ptx_of_cuda
 
 if TYPE_CHECKING:
     from grader.runner.serve import Server
@@ -154,19 +154,21 @@ def busy_us(events: list[dict[str, Any]]) -> float:
     return total
 
 
-def _code(server: Server, facts: dict[str, Any]) -> tuple[list[Code], str]:
+def _code(server: Server, facts: dict[str, Any]) -> tuple[list[CompiledKernel], str]:
     """Compiled kernels, those that ran where it is known, and their PTX."""
     folder = Path(os.environ["GRADE_JIT"])
     ran = {k["name"] for k in facts["kernels"]} or None
     try:
-        codes = [c for c in compiled(folder, ran) if ran is None or c.name[:NAME_CHARS] in ran]
+        codes = [
+            c for c in compiled_kernels(folder, ran) if ran is None or c.name[:NAME_CHARS] in ran
+        ]
         if not codes:
             facts["notes"].append(_why_no_code(server))
             return [], ""
         ptx = "\n".join(f"// {code.name}\n{code.ptx}" for code in codes if code.ptx)
         if server.loaded["language"] == "cuda":
             ptx = ptx_of_cuda(folder, server.loaded["nvcc_target"])
-    except ToolMissing as error:
+    except ToolError as error:
         facts["notes"].append(f"no PTX and SASS: {error}")
         return [], ""
     return _launched(codes, facts["kernels"]), ptx
@@ -180,14 +182,14 @@ def _why_no_code(server: Server) -> str:
     return "no kernel of its own was compiled here: no PTX and SASS"
 
 
-def _launched(codes: list[Code], seen: list[dict[str, Any]]) -> list[Code]:
+def _launched(codes: list[CompiledKernel], seen: list[dict[str, Any]]) -> list[CompiledKernel]:
     """Of several kernels of one name, as autotuning leaves them, those that ran."""
     exact = [c for c in codes if any(_is_of(c, kernel) for kernel in seen)]
     known = {c.name for c in exact}
     return exact + [c for c in codes if c.name not in known]
 
 
-def _is_of(code: Code, kernel: dict[str, Any]) -> bool:
+def _is_of(code: CompiledKernel, kernel: dict[str, Any]) -> bool:
     """Whether a kernel that ran may be this code: the profiler tells registers as compiled, or as
     they are allocated, in eights."""
     if code.name[:NAME_CHARS] != kernel["name"]:
@@ -195,7 +197,7 @@ def _is_of(code: Code, kernel: dict[str, Any]) -> bool:
     return kernel["registers"] in (code.registers, -(-code.registers // 8) * 8)
 
 
-def _join(facts: dict[str, Any], codes: list[Code]) -> None:
+def _join(facts: dict[str, Any], codes: list[CompiledKernel]) -> None:
     """Tell each kernel that ran what its code tells; where nothing ran, list the code."""
     if not facts["calls"]:
         facts["kernels"] = [
@@ -220,7 +222,7 @@ def _count(server: Server, facts: dict[str, Any]) -> None:
     """The hardware's own counters, where they may be read."""
     try:
         facts["ncu"] = ncu.measure(server)
-    except ncu.NotCounted as reason:
+    except ncu.CountersUnavailable as reason:
         facts["notes"].append(f"ncu: {reason}")
 
 

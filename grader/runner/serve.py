@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from grader.arena import Layout, TensorSpec, view, views
-from grader.runner.compiler import take_library
-from grader.runner.load import Entry, LoadError, load_cuda, load_python, read_lent
+from grader.runner.compiler import read_library
+from grader.runner.load import EntryPoint, LoadError, load_cuda, load_python, read_lent
 from grader.runner.precompile import Precompiler
 from grader.runner.profile import profile
 from grader.wire import (
@@ -43,7 +43,7 @@ class Server:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.entry: Entry | None = None
+        self.entry: EntryPoint | None = None
         self.loaded: dict[str, Any] = {}
         """The request that `entry` came of."""
         self.arena: Any = None
@@ -59,12 +59,12 @@ class Server:
         self.precompiler: Precompiler | None = None
         self.busy_wait = False
         """Whether to wait for requests without sleeping, since a clock runs when they come."""
-        self.is_set_up = self.is_primed = device == "cpu"
+        self.has_device = self.is_warm = device == "cpu"
         """Whether the device is ready, and all is loaded that compiling a Triton kernel needs."""
 
-    def set_up(self, triton: bool) -> None:
+    def init_device(self, triton: bool) -> None:
         """Make the device's context, and what only Triton's kernels need if any may come."""
-        self.is_set_up = True
+        self.has_device = True
         if triton:
             from triton.runtime import driver
 
@@ -81,27 +81,27 @@ class Server:
         torch.zeros(1, device="cuda")
         torch.cuda.synchronize()
 
-    def prime(self) -> None:
+    def warm_up_triton(self) -> None:
         """Load what compiling a Triton kernel needs."""
-        from grader.runner.warmup import compile_primer
+        from grader.runner.warmup import compile_warmup_kernel
 
-        self.is_primed = True
-        compile_primer()
+        self.is_warm = True
+        compile_warmup_kernel()
 
-    def use_the_time(self) -> None:
+    def warm_up(self) -> None:
         """While nobody asks for anything: make ready for whatever submission may come."""
-        if not self.is_set_up:
-            self.set_up(triton=True)
-        elif not self.is_primed:
-            self.prime()
+        if not self.has_device:
+            self.init_device(triton=True)
+        elif not self.is_warm:
+            self.warm_up_triton()
 
     def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Set up what this submission needs, if that is not done; tell our versions."""
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
-        if not self.is_set_up:
-            self.set_up(request["triton"])
+        if not self.has_device:
+            self.init_device(request["triton"])
         if not request["triton"]:
-            self.is_primed = True  # it will compile no such kernel
+            self.is_warm = True  # it will compile no such kernel
             if self.precompiler is not None:
                 self.precompiler.end()
                 self.precompiler = None
@@ -120,12 +120,12 @@ class Server:
             reads.sum()
             writes.zero_()
 
-        self.entry = Entry(call)
+        self.entry = EntryPoint(call)
         return {}
 
     def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Make the lent source a callable entry; of a `.cu` file, the library lent with it."""
-        self.is_primed = True  # from here on it does what it is told, and no more
+        self.is_warm = True  # from here on it does what it is told, and no more
         source = read_lent(fds[0], request["source_bytes"])
         self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
@@ -134,7 +134,7 @@ class Server:
             self.precompiler.begin(source, folder, request | {"cases": cases})
         if request["language"] == "cuda":
             library = folder / "submission.so"  # for the profile too, as its source is
-            library.write_bytes(take_library(fds[1]))
+            library.write_bytes(read_library(fds[1]))
             (folder / "submission.cu").write_bytes(source)
             self.entry = load_cuda(library, request)
         else:
@@ -270,8 +270,8 @@ def serve(sock: socket.socket, server: Server) -> None:
     }
     while True:
         try:
-            while not (server.is_primed or has_request(sock)):
-                server.use_the_time()
+            while not (server.is_warm or has_request(sock)):
+                server.warm_up()
             if server.busy_wait:
                 spin_until_request(sock)
             request, fds = receive_request(sock)

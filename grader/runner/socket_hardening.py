@@ -30,7 +30,7 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 22, 38, 2
 
 
-def confine_sockets() -> None:
+def harden_sockets() -> None:
     """Let neither this process nor any that it starts set ``SO_LINGER`` or ``SO_PASSRIGHTS``, or
     make sockets that are neither local nor of the Internet; OSError where the kernel takes no
     filter."""

@@ -36,7 +36,7 @@ HEADERS = """\
 """What launchers begin with."""
 
 
-class BegunElsewhere(Exception):
+class BuildInProgress(Exception):
     """Another process is building it."""
 
 
@@ -49,7 +49,7 @@ def install() -> None:
         knobs.build.impl = build
 
 
-def build_beside_compiling() -> None:
+def build_launchers_while_compiling() -> None:
     """From now on, have this process build the launcher of each kernel while it compiles that, and
     be done when both are there, or another process builds it."""
     import triton.compiler
@@ -83,7 +83,7 @@ def _build_for(source: Any, metadata: Any) -> None:
     from triton import knobs
     from triton.runtime import driver
 
-    with suppress(BegunElsewhere), knobs.build.scope():
+    with suppress(BuildInProgress), knobs.build.scope():
         knobs.build.impl = partial(build, waits=False)
         driver.active.launcher_cls(source, metadata)
 
@@ -104,7 +104,7 @@ def build(
     waits: bool = True,
 ) -> str:
     """Compile an extension module of Python's; the path of what was built, by this process or by
-    another that has begun it before. Raises `BegunElsewhere` for a launcher that is not to be
+    another that has begun it before. Raises `BuildInProgress` for a launcher that is not to be
     waited for, RuntimeError where there is no compiler, and `subprocess.CalledProcessError` when it
     fails."""
     shared = Path(os.environ.get("GRADE_JIT", folder))
@@ -117,7 +117,7 @@ def build(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if is_left else 0))
         except BlockingIOError:
-            raise BegunElsewhere from None
+            raise BuildInProgress from None
         if not made.exists():
             half = made.with_suffix(".half")
             _compile(source, half, [*include_dirs, folder], library_dirs, libraries)

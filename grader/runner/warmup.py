@@ -15,14 +15,14 @@ import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _primer(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _warmup_kernel(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, BLOCK)
     values = tl.load(x + at, mask=at < length, other=0.0).to(tl.float32)
     tl.store(out + at, tl.exp(values - tl.max(values, axis=0)), mask=at < length)
 
 
-def compile_primer() -> None:
+def compile_warmup_kernel() -> None:
     """Compile it; nothing is run, and the device is not used. What fails here will fail again
     where it is told."""
     with suppress(Exception):
-        _primer.warmup(torch.float32, torch.float32, 1, BLOCK=256, grid=(1,))
+        _warmup_kernel.warmup(torch.float32, torch.float32, 1, BLOCK=256, grid=(1,))

@@ -87,7 +87,7 @@ def test_the_library_goes_through_lent_memory(
 ) -> None:
     nvcc('echo "$@" >$out; cat $(dirname $out)/submission.cu >>$out')
     assert compiled(ask, memory) == Reply(7, Status.OK)
-    library = compiler.take_library(memory)
+    library = compiler.read_library(memory)
     assert b"--shared" in library
     assert b"sm_90a" in library
     assert library.endswith(SOURCE)
@@ -109,7 +109,7 @@ def test_what_does_not_compile(
     assert reply.status is Status.COMPILE_ERROR
     assert words in reply.text
     with pytest.raises(LoadError, match="no library"):
-        compiler.take_library(memory)
+        compiler.read_library(memory)
 
 
 def test_what_the_compiler_said_is_shown(
@@ -137,14 +137,14 @@ def test_whatever_else_goes_wrong_is_told(
 def test_a_length_that_cannot_be(memory: int, length: int) -> None:
     os.pwrite(memory, length.to_bytes(8, "little"), 0)
     with pytest.raises(LoadError, match="no library"):
-        compiler.take_library(memory)
+        compiler.read_library(memory)
 
 
 def test_a_library_may_fill_its_memory(memory: int, tmp_path: Path) -> None:
     file = tmp_path / "full.so"
     file.write_bytes(os.urandom(ROOM - 8))
-    compiler.put_library(memory, file)
-    assert compiler.take_library(memory) == file.read_bytes()
+    compiler.write_library(memory, file)
+    assert compiler.read_library(memory) == file.read_bytes()
 
 
 def test_it_imports_no_torch() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from grader.runner.fake_tensors import GPU, Absence, Absent
+from grader.runner.fake_tensors import GPU, FakeCudaMode, FakeCudaTensor
 
 
 @pytest.fixture
-def x() -> Absent:
-    return Absent(torch.empty(6, 8, dtype=torch.float16, device="meta"))
+def x() -> FakeCudaTensor:
+    return FakeCudaTensor(torch.empty(6, 8, dtype=torch.float16, device="meta"))
 
 
-def test_it_is_on_the_gpu(x: Absent) -> None:
+def test_it_is_on_the_gpu(x: FakeCudaTensor) -> None:
     assert isinstance(x, torch.Tensor)
     assert (x.device, x.is_cuda, x.is_meta, x.get_device()) == (GPU, True, False, 0)
     assert (x.shape, x.stride(), x.dtype, x.nbytes) == ((6, 8), (8, 1), torch.float16, 96)
@@ -65,11 +65,11 @@ MADE_OF: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("make", MADE_OF.values(), ids=MADE_OF)
 def test_what_is_made_of_it_is_there_too(
-    x: Absent, make: Callable[[torch.Tensor], torch.Tensor]
+    x: FakeCudaTensor, make: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    with Absence():  # where there is no GPU, what names it can only be made so
+    with FakeCudaMode():  # where there is no GPU, what names it can only be made so
         here, made = make(torch.zeros(6, 8, dtype=torch.float16)), make(x)
-    assert type(made) is Absent
+    assert type(made) is FakeCudaTensor
     assert made.device == GPU
     assert (made.shape, made.stride(), made.dtype) == (here.shape, here.stride(), here.dtype)
 
@@ -83,9 +83,9 @@ def test_what_is_made_of_it_is_there_too(
     ],
 )
 def test_what_is_made_elsewhere_stays_there(
-    x: Absent, make: Callable[[torch.Tensor], torch.Tensor]
+    x: FakeCudaTensor, make: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    with Absence():
+    with FakeCudaMode():
         made = make(x)
     assert type(made) is torch.Tensor
     assert made.tolist() == [0, 1, 2]
@@ -95,18 +95,18 @@ def test_what_is_made_like_it_loads_nothing_of_pytorchs_compiler() -> None:
     program = """
 import sys
 import torch
-from grader.runner.fake_tensors import Absence, Absent
-x = Absent(torch.empty(6, 8, device="meta"))
+from grader.runner.fake_tensors import FakeCudaMode, FakeCudaTensor
+x = FakeCudaTensor(torch.empty(6, 8, device="meta"))
 before = len(sys.modules)
-with Absence():
+with FakeCudaMode():
     torch.empty_like(x), torch.zeros_like(x, dtype=torch.float16), torch.rand_like(x)
 print(len(sys.modules) - before)
 """
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "0"
 
 
-def test_addresses_differ_and_are_aligned_as_they_would_be(x: Absent) -> None:
-    other = Absent(torch.empty(6, 8, dtype=torch.float16, device="meta"))
+def test_addresses_differ_and_are_aligned_as_they_would_be(x: FakeCudaTensor) -> None:
+    other = FakeCudaTensor(torch.empty(6, 8, dtype=torch.float16, device="meta"))
     assert other.data_ptr() != x.data_ptr()
     assert x.data_ptr() % 256 == other.data_ptr() % 256 == 0
     assert x[1:].data_ptr() - x.data_ptr() == 16
@@ -115,7 +115,7 @@ def test_addresses_differ_and_are_aligned_as_they_would_be(x: Absent) -> None:
     torch.tensor([x.data_ptr()], dtype=torch.int64)
 
 
-def test_an_operator_of_somebodys_own_is_not_passed_over(x: Absent) -> None:
+def test_an_operator_of_somebodys_own_is_not_passed_over(x: FakeCudaTensor) -> None:
     """PyTorch would do nothing for it, and say nothing."""
 
     @torch.library.custom_op("grade_tests::fill", mutates_args=("x",))
@@ -123,7 +123,7 @@ def test_an_operator_of_somebodys_own_is_not_passed_over(x: Absent) -> None:
         raise AssertionError("it is not to come so far")
 
     for operator in (fill, torch.ops.grade_tests.fill):
-        with Absence(), pytest.raises(NotImplementedError, match="no memory"):
+        with FakeCudaMode(), pytest.raises(NotImplementedError, match="no memory"):
             operator(x)
 
 
@@ -139,6 +139,6 @@ def test_an_operator_of_somebodys_own_is_not_passed_over(x: Absent) -> None:
         lambda x: torch.zeros(6, 8).copy_(x),
     ],
 )
-def test_nobody_reads_it(x: Absent, read: Callable[[Any], Any]) -> None:
-    with Absence(), pytest.raises(RuntimeError, match=r"[Mm]eta"):
+def test_nobody_reads_it(x: FakeCudaTensor, read: Callable[[Any], Any]) -> None:
+    with FakeCudaMode(), pytest.raises(RuntimeError, match=r"[Mm]eta"):
         read(x)

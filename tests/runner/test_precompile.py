@@ -29,7 +29,7 @@ from triton.runtime.jit import JITFunction
 
 from grader.arena import TensorSpec, pack, tensor_like
 from grader.runner import precompile, triton_launcher, warmup
-from grader.runner.fake_tensors import Absence, Absent
+from grader.runner.fake_tensors import FakeCudaMode, FakeCudaTensor
 from grader.runner.precompile import MOST, Precompiler
 from tests.waiting import PATIENCE_S, until
 
@@ -56,7 +56,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a precompiler of three processes that do as told; ended with the test."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
     monkeypatch.setattr(precompile, "_stay_away", lambda: None)
-    monkeypatch.setattr(warmup, "compile_primer", lambda: None)
+    monkeypatch.setattr(warmup, "compile_warmup_kernel", lambda: None)
     monkeypatch.setattr(precompile, "_launch_nothing", lambda: None)
     made: list[Precompiler] = []
     ours = os.getpid()
@@ -451,7 +451,11 @@ def f(x, many, n, out):
     with Path(__file__).with_name("seen").open("a") as file:
         print(type(kept).__name__, n, file=file)
 """
-    assert sorted(called(source, [0, 1, 2]).splitlines()) == ["Absent 0", "Tensor 1", "Tensor 2"]
+    assert sorted(called(source, [0, 1, 2]).splitlines()) == [
+        "FakeCudaTensor 0",
+        "Tensor 1",
+        "Tensor 2",
+    ]
     assert cuda.waits == 2
 
 
@@ -471,7 +475,10 @@ def f(x, many, n, out):
         print(type(x).__name__, n, "loaded", file=file)
     assert n != "not"
 """
-    assert sorted(called(source, [0]).splitlines()) == ["Absent not loaded", "Tensor 0 loaded"]
+    assert sorted(called(source, [0]).splitlines()) == [
+        "FakeCudaTensor not loaded",
+        "Tensor 0 loaded",
+    ]
     assert cuda.waits == 1
 
 
@@ -513,7 +520,7 @@ def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(JITFunction, "run", run)
     monkeypatch.setattr(
-        triton_launcher, "build_beside_compiling", lambda: asked.append("launchers")
+        triton_launcher, "build_launchers_while_compiling", lambda: asked.append("launchers")
     )
     precompile._launch_nothing()
     for _ in range(2):
@@ -572,9 +579,9 @@ def test_what_is_compiled_without_memory_is_what_the_runner_will_ask_for(
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 wants it to be said
     monkeypatch.setattr(driver, "_active", Driver())
     monkeypatch.setattr(JITFunction, "_do_compile", lambda _, key, *__: keys.append(key))
-    for x in (Absent(torch.empty(6, 8, device="meta")), torch.zeros(6, 8)):
+    for x in (FakeCudaTensor(torch.empty(6, 8, device="meta")), torch.zeros(6, 8)):
         copy.device_caches.clear()
-        with Absence() if isinstance(x, Absent) else nullcontext():
+        with FakeCudaMode() if isinstance(x, FakeCudaTensor) else nullcontext():
             copy.run(*arguments(x), BLOCK=64, grid=(1,), warmup=True)
     absent, real = keys
     assert absent == real

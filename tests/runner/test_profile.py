@@ -15,7 +15,13 @@ from grader.arena import Layout, arrange, view
 from grader.arena.host import HostArena
 from grader.arena.layout import spec_of
 from grader.runner import ncu
-from grader.runner.disassembly import Code, compiled, demangle, resource_usage, split_sass
+from grader.runner.disassembly import (
+    CompiledKernel,
+    compiled_kernels,
+    demangle,
+    resource_usage,
+    split_sass,
+)
 from grader.runner.profile import _code, _fill, _join, _launched, busy_us, kernels
 
 # As PyTorch's profiler writes them.
@@ -121,7 +127,11 @@ def test_names_are_those_of_the_profiler() -> None:
 
 
 def test_of_tuned_variants_only_those_that_ran_are_kept() -> None:
-    codes = [Code("k", 32, 0, 0), Code("k", 64, 0, 96, 7, 3), Code("other", 8, 0, 0)]
+    codes = [
+        CompiledKernel("k", 32, 0, 0),
+        CompiledKernel("k", 64, 0, 96, 7, 3),
+        CompiledKernel("other", 8, 0, 0),
+    ]
     seen = [{"name": "k", "registers": 64}]
     assert _launched(codes, seen) == codes[1:]
     facts: dict[str, Any] = {"calls": 1, "kernels": seen, "notes": []}
@@ -134,7 +144,7 @@ def test_of_tuned_variants_only_those_that_ran_are_kept() -> None:
 
 def test_where_nothing_ran_the_code_is_listed_and_the_list_is_capped() -> None:
     facts: dict[str, Any] = {"calls": 0, "kernels": [], "notes": []}
-    _join(facts, [Code(f"k{i}", 32, 0, i) for i in range(50)])
+    _join(facts, [CompiledKernel(f"k{i}", 32, 0, i) for i in range(50)])
     assert len(facts["kernels"]) == 40
     assert facts["kernels"][0]["local_bytes"] == 49
     assert facts["notes"] == ["10 more kernels, each shorter in all, are not listed"]
@@ -181,13 +191,13 @@ def test_kernels_of_triton_are_found_in_its_cache(tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "triton")}
     environment.pop("TRITON_INTERPRET", None)
     subprocess.run([sys.executable, str(script)], env=environment, check=True)
-    (code,) = compiled(tmp_path, {"dots"})
+    (code,) = compiled_kernels(tmp_path, {"dots"})
     assert code.name == "dots"
     assert 16 <= code.registers <= 255
     assert code.tensor_instructions > 0
     assert code.local_instructions == 0
     assert ".visible .entry dots(" in code.ptx
-    assert {c.name for c in compiled(tmp_path, None)} == {"dots", "unused"}
+    assert {c.name for c in compiled_kernels(tmp_path, None)} == {"dots", "unused"}
 
 
 def test_counters_are_read() -> None:
@@ -259,7 +269,9 @@ def test_ncu_watches_a_process_of_its_own(
         if status == 0:
             assert ncu.measure(server)[0]["dram_percent"] == 91.5
         else:
-            with pytest.raises(ncu.NotCounted, match="NVreg_RestrictProfilingToAdminUsers=0"):
+            with pytest.raises(
+                ncu.CountersUnavailable, match="NVreg_RestrictProfilingToAdminUsers=0"
+            ):
                 ncu.measure(server)
         # The call was made on a copy.
         assert not server.sets[0][1].any()
@@ -269,9 +281,9 @@ def test_ncu_watches_a_process_of_its_own(
 
 def test_without_ncu_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ncu.NotCounted, match="not installed where the submission runs"):
+    with pytest.raises(ncu.CountersUnavailable, match="not installed where the submission runs"):
         ncu.measure(SimpleNamespace(device="cuda"))  # type: ignore[arg-type]
-    with pytest.raises(ncu.NotCounted, match="no GPU here"):
+    with pytest.raises(ncu.CountersUnavailable, match="no GPU here"):
         ncu.measure(SimpleNamespace(device="cpu"))  # type: ignore[arg-type]
 
 

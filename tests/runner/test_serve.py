@@ -140,12 +140,12 @@ class Noting(Server):
         self.done: list[str] = []
         self.primed = threading.Event()
 
-    def set_up(self, triton: bool) -> None:
-        self.is_set_up = True
+    def init_device(self, triton: bool) -> None:
+        self.has_device = True
         self.done.append("all" if triton else "context")
 
-    def prime(self) -> None:
-        self.is_primed = True
+    def warm_up_triton(self) -> None:
+        self.is_warm = True
         self.done.append("primed")
         self.primed.set()
 

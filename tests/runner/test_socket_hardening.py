@@ -7,7 +7,7 @@ import sys
 
 TRIES = """
 import ctypes, errno, os, socket, struct
-from grader.runner.socket_hardening import confine_sockets
+from grader.runner.socket_hardening import harden_sockets
 
 def linger(sock):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 600))
@@ -57,7 +57,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == {is_refused}
 
 
 def test_sockets_are_confined_from_then_on_here_and_in_what_is_started() -> None:
-    for forbid, is_refused in ("", False), ("confine_sockets()", True):
+    for forbid, is_refused in ("", False), ("harden_sockets()", True):
         program = TRIES.format(forbid=forbid, is_refused=is_refused)
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr

@@ -115,7 +115,7 @@ def test_a_launcher_that_another_process_builds_may_be_left_to_it(
     with ThreadPoolExecutor() as pool:
         found = pool.submit(built, tmp_path / "one", name=triton_launcher.LAUNCHER)
         until(go.with_suffix(".asked").exists)
-        with pytest.raises(triton_launcher.BegunElsewhere):
+        with pytest.raises(triton_launcher.BuildInProgress):
             built(tmp_path / "two", name=triton_launcher.LAUNCHER, waits=False)
         other = pool.submit(built, tmp_path / "three", name=triton_launcher.LAUNCHER)
         go.touch()
@@ -179,7 +179,7 @@ class Compiling:
         assert knobs.build.impl.keywords == {"waits": False}
         self.asked.append((source, metadata, self.is_done))
         self.may_end.set()
-        raise triton_launcher.BegunElsewhere
+        raise triton_launcher.BuildInProgress
 
 
 def test_a_kernels_launcher_is_built_while_that_is_compiled(
@@ -187,7 +187,7 @@ def test_a_kernels_launcher_is_built_while_that_is_compiled(
 ) -> None:
     compiling = Compiling(monkeypatch)
     monkeypatch.setattr(driver, "make_launcher", None, raising=False)
-    triton_launcher.build_beside_compiling()
+    triton_launcher.build_launchers_while_compiling()
     source = SimpleNamespace(signature={"x": "*fp16", "n": "i32"})
     kernel = triton.compiler.compile(source, "target", options="options")
     assert kernel.metadata == "metadata"
@@ -203,7 +203,7 @@ def test_one_that_takes_descriptors_is_built_when_its_kernel_is_known(
     compiling = Compiling(monkeypatch)
     compiling.may_end.set()
     monkeypatch.setattr(driver, "make_launcher", None, raising=False)
-    triton_launcher.build_beside_compiling()
+    triton_launcher.build_launchers_while_compiling()
     source = SimpleNamespace(signature={"x": "tensordesc<fp16[64, 64]>"})
     triton.compiler.compile(source, "target", options="options")
     assert compiling.asked == [(source, "metadata", True)]
@@ -215,7 +215,7 @@ def test_where_triton_has_one_launcher_for_all_it_compiles_as_it_does(
     compiling = Compiling(monkeypatch)
     compiling.may_end.set()
     monkeypatch.delattr(driver, "make_launcher", raising=False)
-    triton_launcher.build_beside_compiling()
+    triton_launcher.build_launchers_while_compiling()
     triton.compiler.compile(SimpleNamespace(), "target", options="options")
     assert not compiling.asked
 
