@@ -29,7 +29,7 @@ from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
-from grader.sandbox.pool import Pool
+from grader.sandbox.pool import RunnerPool
 from grader.stats import median
 from grader.submission import Submission
 from scripts.workers import workers
@@ -276,16 +276,16 @@ def chosen(only: tuple[str, ...]) -> dict[str, str]:
 
 Tried = Callable[[str, int], list[Try]]
 """What so many gradings of a file come to."""
-_pools: dict[str, Pool] = {}
+_pools: dict[str, RunnerPool] = {}
 """Of this process, the one of the problem that it graded last."""
 
 
-def _pool(problem: Problem, sandbox: str) -> Pool:
+def _pool(problem: Problem, sandbox: str) -> RunnerPool:
     if problem.name not in _pools:
         while _pools:
             _pools.popitem()[1].close()
         limits = RunnerLimits.of(problem.spec.limits)
-        _pools[problem.name] = Pool(make_sandbox(sandbox), limits, "cuda", size=2)
+        _pools[problem.name] = RunnerPool(make_sandbox(sandbox), limits, "cuda", size=2)
     return _pools[problem.name]
 
 

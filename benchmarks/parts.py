@@ -38,7 +38,7 @@ from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
-from grader.sandbox.pool import Pool
+from grader.sandbox.pool import RunnerPool
 
 FIRST = 0
 """The number of a case's first whole round, by which late inputs are aimed."""
@@ -161,7 +161,7 @@ def main(sandbox: str, device: Device, settle: float, file: Path) -> None:
         parts.step(owner, name, waits=False)
     parts.name_parts()
     limits = RunnerLimits.of(problem_of(file).spec.limits)
-    with Pool(make_sandbox(sandbox), limits, device) as pool:
+    with RunnerPool(make_sandbox(sandbox), limits, device) as pool:
         for _ in range(2):
             time.sleep(settle)
             parts.spent_ms.clear()

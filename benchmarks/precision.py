@@ -28,7 +28,7 @@ from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, Sandbox
-from grader.sandbox.pool import Pool
+from grader.sandbox.pool import RunnerPool
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,7 +145,7 @@ def grade_often(runs: Runs, sandbox: Sandbox, count: int, out: Path | None) -> N
     if runs.name == TWIN:
         text = slower_twin(submission.source.decode())
         submission = dataclasses.replace(submission, name="twin.py", source=text.encode())
-    with Pool(sandbox, RunnerLimits.of(problem.spec.limits), "cuda", size=2) as pool:
+    with RunnerPool(sandbox, RunnerLimits.of(problem.spec.limits), "cuda", size=2) as pool:
         for _ in range(count):
             start = time.monotonic()
             report = grade(problem, submission, sandbox=pool, device="cuda")

@@ -30,7 +30,7 @@ from grader.problem import Problem
 from grader.report import Report
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, Sandbox
-from grader.sandbox.pool import Pool
+from grader.sandbox.pool import RunnerPool
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,7 +81,7 @@ def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: in
     """Print the rows of gradings in a pool's sandboxes; the first is left out, for what the judge
     learns in it."""
     limits = RunnerLimits.of(problem_of(file).spec.limits)
-    with Pool(sandbox, limits, device) as pool:
+    with RunnerPool(sandbox, limits, device) as pool:
         for number in range(runs + 1):
             time.sleep(settle_s)
             report, took_s = grade_file(file, pool, device)

@@ -35,7 +35,7 @@ from grader.sandbox.base import RunnerLimits, Sandbox, SandboxError
 from grader.submission import Language, Submission
 
 if TYPE_CHECKING:
-    from grader.sandbox.pool import Pool
+    from grader.sandbox.pool import RunnerPool
 
 ORDER_BYTES = MAX_SOURCE_BYTES * 4 // 3 + (1 << 16)
 """The longest line that a slot reads: a source in base64, and a few words."""
@@ -103,7 +103,7 @@ class Bench:
         self._device = device
         self._tell = tell
         self._limits: RunnerLimits | None = None
-        self._pool: Pool | None = None
+        self._pool: RunnerPool | None = None
 
     def serve(self, order: Order) -> None:
         """Grade one order and tell how it went."""
@@ -134,13 +134,13 @@ class Bench:
             progress=lambda step: self._tell(Word(task=order.task, progress=step)),
         )
 
-    def _warm(self, limits: RunnerLimits) -> Pool:
+    def _warm(self, limits: RunnerLimits) -> RunnerPool:
         """The pool for these limits; that of others is closed."""
-        from grader.sandbox.pool import Pool
+        from grader.sandbox.pool import RunnerPool
 
         if self._pool is None or limits != self._limits:
             self.close()
-            self._pool = Pool(self._sandbox, limits, self._device)
+            self._pool = RunnerPool(self._sandbox, limits, self._device)
             self._limits = limits
         return self._pool
 

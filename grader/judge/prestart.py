@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from grader.judge.gpu.lock import exclusive
 from grader.problem import Problem
 from grader.sandbox.base import Device, RunnerLimits, Sandbox, SandboxError
-from grader.sandbox.pool import Pool
+from grader.sandbox.pool import RunnerPool
 
 
 @contextmanager
@@ -26,5 +26,5 @@ def ahead(sandbox: Sandbox, problem: Problem, device: Device) -> Iterator[Sandbo
             ours = False
         if ours:
             limits = RunnerLimits.of(problem.spec.limits)
-            sandbox = stack.enter_context(Pool(sandbox, limits, device, refill=False))
+            sandbox = stack.enter_context(RunnerPool(sandbox, limits, device, refill=False))
         yield sandbox

@@ -13,7 +13,7 @@ from typing import Any
 
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict, one_line
-from grader.sandbox.base import Ending, Runner, SandboxError
+from grader.sandbox.base import RunnerExit, Runner, SandboxError
 from grader.wire import (
     Reply,
     Status,
@@ -169,7 +169,7 @@ class Session:
             return self._fault(Verdict.RUNTIME_ERROR, f"{what} closed the wire to the judge")
         return SubmissionFault(self._classify(ending, what))
 
-    def _classify(self, ending: Ending, what: str) -> Fault:
+    def _classify(self, ending: RunnerExit, what: str) -> Fault:
         if ending.output_exceeded:
             return Fault(Verdict.OUTPUT_LIMIT_EXCEEDED, f"{what} printed more than allowed")
         if ending.out_of_memory:

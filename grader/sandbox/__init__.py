@@ -8,9 +8,9 @@ Neither is imported before it is asked for, since each costs start-up time.
 
 from __future__ import annotations
 
-from grader.sandbox.base import Device, Ending, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import Device, RunnerExit, Runner, RunnerLimits, Sandbox, SandboxError
 
-__all__ = ["Device", "Ending", "Runner", "RunnerLimits", "Sandbox", "SandboxError", "make_sandbox"]
+__all__ = ["Device", "RunnerExit", "Runner", "RunnerLimits", "Sandbox", "SandboxError", "make_sandbox"]
 
 
 def make_sandbox(name: str) -> Sandbox:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 """What a submission runs on."""
-Equipment = Literal["cpu", "cuda", "none"]
+RunnerDevice = Literal["cpu", "cuda", "none"]
 """What a sandbox has of that: a device to run on, or none, and then it can only compile."""
 
 
@@ -59,7 +59,7 @@ class RunnerLimits:
 
 
 @dataclass(frozen=True)
-class Ending:
+class RunnerExit:
     """How a runner ended, as seen from outside it. At most one of the three causes is set."""
 
     exit_code: int | None = None
@@ -80,7 +80,7 @@ class Runner(ABC):
     """The judge's end of the wire: connected, `SOCK_SEQPACKET`, non-inheritable."""
 
     @abstractmethod
-    def poll(self) -> Ending | None:
+    def poll(self) -> RunnerExit | None:
         """How the runner ended, or None while it runs. Never blocks for long, never raises."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Runner(ABC):
         """What it has printed so far, stdout and stderr in order of arrival, capped by us."""
 
     @abstractmethod
-    def stop(self) -> Ending:
+    def stop(self) -> RunnerExit:
         """Kill the whole tree, wait for it, remove every trace. May be repeated; never raises."""
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class Sandbox(ABC):
         """The name, and in brackets what of it matters to a reader of the report."""
 
     @abstractmethod
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         """Start a runner and return once it is connected. More than one thread may do that.
 
         Raises `SandboxError` when it cannot be started.

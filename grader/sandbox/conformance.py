@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from grader.sandbox import docker, sweep
-from grader.sandbox.base import Ending, Equipment, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import RunnerExit, RunnerDevice, Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.engine import engine
 from grader.sandbox.host import device_nodes
 from grader.wire import Status, WireError, WireTimeout, receive_reply, send_request
@@ -55,7 +55,7 @@ class Finding:
 class Bench:
     """A sandbox under test, and a runner of it that serves probes."""
 
-    def __init__(self, kind: Kind, device: Equipment, image: str | None = None) -> None:
+    def __init__(self, kind: Kind, device: RunnerDevice, image: str | None = None) -> None:
         self.kind, self.device, self.image = kind, device, image
         self._runner: Runner | None = None
         self._number = 0
@@ -101,7 +101,7 @@ class Bench:
             return [f"the probe broke: {reply.text}"]
         return reply.text.splitlines()
 
-    def ending_of(self, probe: str, **arguments: Any) -> tuple[Ending | None, bytes]:
+    def ending_of(self, probe: str, **arguments: Any) -> tuple[RunnerExit | None, bytes]:
         """How a runner ends by itself that runs a probe which does not return; and its log."""
         with self.start() as runner:
             send_request(runner.channel, {"probe": probe, "sequence": 0, **arguments})
@@ -212,7 +212,7 @@ def _output_cap(bench: Bench) -> list[str]:
 
 def _exit_status(bench: Bench) -> list[str]:
     ending, _ = bench.ending_of("leave", status=7)
-    return [] if ending == Ending(exit_code=7) else [f"exit status 7 was seen as {ending}"]
+    return [] if ending == RunnerExit(exit_code=7) else [f"exit status 7 was seen as {ending}"]
 
 
 def _fork_bomb(bench: Bench) -> list[str]:
@@ -269,7 +269,7 @@ def _owner_killed(bench: Bench) -> list[str]:
         os.close(ours)
 
 
-def doomed(kind: Kind, device: Equipment, image: str, fd: str) -> None:
+def doomed(kind: Kind, device: RunnerDevice, image: str, fd: str) -> None:
     """Start a runner that lingers with `fd`, and die by SIGKILL. Run as a process of its own."""
     Bench(kind, device, image or None).ask("linger", (int(fd),))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -28,8 +28,8 @@ from docker.utils.socket import frames_iter
 
 from grader.sandbox import images
 from grader.sandbox.base import (
-    Ending,
-    Equipment,
+    RunnerExit,
+    RunnerDevice,
     Runner,
     RunnerLimits,
     Sandbox,
@@ -80,7 +80,7 @@ class DockerSandbox(Sandbox):
     def describe(self) -> str:
         return f"docker ({self._image or 'host image'})"
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         with engine() as api:
             sweep(api)
             if self._image:
@@ -102,13 +102,13 @@ class DockerRunner(Runner):
         image: images.Image,
         command: list[str],
         limits: RunnerLimits,
-        device: Equipment,
+        device: RunnerDevice,
     ) -> None:
         self._api = client()
         self._output = Output(limits.output_bytes)
         self._ended = threading.Event()
         self._state: dict[str, object] = {}
-        self._final: Ending | None = None
+        self._final: RunnerExit | None = None
         self._lock = threading.Lock()
         self._folder = own_folder()
         self._id = ""
@@ -125,7 +125,7 @@ class DockerRunner(Runner):
             raise
 
     def _create(
-        self, image: images.Image, command: list[str], limits: RunnerLimits, device: Equipment
+        self, image: images.Image, command: list[str], limits: RunnerLimits, device: RunnerDevice
     ) -> None:
         created = self._api.create_container(
             image.tag,
@@ -179,7 +179,7 @@ class DockerRunner(Runner):
             api.close()
             self._ended.set()
 
-    def poll(self) -> Ending | None:
+    def poll(self) -> RunnerExit | None:
         if self._final:
             return self._final
         return self._ending(stopped=False) if self._ended.is_set() else None
@@ -187,13 +187,13 @@ class DockerRunner(Runner):
     def log(self) -> bytes:
         return self._output.kept()
 
-    def stop(self) -> Ending:
+    def stop(self) -> RunnerExit:
         with self._lock:
             if self._final is None:
                 self._final = self._end()
             return self._final
 
-    def _end(self) -> Ending:
+    def _end(self) -> RunnerExit:
         hung_up = self._hung_up()
         if hung_up:
             self._ended.wait(_ENDS_BY_ITSELF_S)
@@ -225,7 +225,7 @@ class DockerRunner(Runner):
         poller.register(self.channel, select.POLLRDHUP)
         return bool(poller.poll(0))
 
-    def _ending(self, stopped: bool, hung_up: bool = True) -> Ending:
+    def _ending(self, stopped: bool, hung_up: bool = True) -> RunnerExit:
         """What the engine's record says, in our words. Exit status 128 + n is signal n."""
         status = self._state.get("ExitCode")
         status = status if isinstance(status, int) else None
@@ -233,7 +233,7 @@ class DockerRunner(Runner):
         exceeded = self._output.exceeded
         # A child that ran out of memory and that the runner outlived has not ended the runner.
         starved = bool(self._state.get("OOMKilled")) and (not stopped or hung_up) and not exceeded
-        return Ending(
+        return RunnerExit(
             exit_code=None if died else status,
             signal=status - 128 if status is not None and died else None,
             out_of_memory=starved,
@@ -249,7 +249,7 @@ def _host_config(
     api: docker.APIClient,
     image: images.Image,
     limits: RunnerLimits,
-    device: Equipment,
+    device: RunnerDevice,
     folder: Path,
 ) -> dict[str, object]:
     who = f"uid={images.USER_ID},gid={images.USER_ID},mode=0700"

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from grader.sandbox.base import Equipment
+from grader.sandbox.base import RunnerDevice
 
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/local/nvidia"),
@@ -54,7 +54,7 @@ def host_paths() -> list[Path]:
     return sorted(p for p in set(wanted) if not any(p != q and p.is_relative_to(q) for q in wanted))
 
 
-def runner_environment(scratch: Path, jit: Path, device: Equipment) -> dict[str, str]:
+def runner_environment(scratch: Path, jit: Path, device: RunnerDevice) -> dict[str, str]:
     """The whole environment of a runner; nothing of ours is inherited.
 
     `scratch` is where it may write, `jit` where just-in-time compilers may also execute from.
@@ -103,7 +103,7 @@ def runner_environment(scratch: Path, jit: Path, device: Equipment) -> dict[str,
     return environment
 
 
-def processors(device: Equipment) -> int:
+def processors(device: RunnerDevice) -> int:
     """How many processors a runner may use: on a GPU its share of them but for one, with which its
     judge watches it, since a runner that had all would hold up the judges of other GPUs. Two at
     least, for a thread beside the one that waits for the GPU. What only compiles has as many.
@@ -119,7 +119,7 @@ def gpu_nodes() -> list[Path]:
     return sorted(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def device_nodes(device: Equipment) -> list[Path]:
+def device_nodes(device: RunnerDevice) -> list[Path]:
     """The device nodes a runner needs: on a GPU the driver's and the chosen GPU's, else none.
 
     The chosen GPU is the first of ``CUDA_VISIBLE_DEVICES``, or the first of the machine in PCI

@@ -24,7 +24,7 @@ import docker
 from docker.types import Mount
 
 from grader.sandbox import host
-from grader.sandbox.base import Equipment, SandboxError
+from grader.sandbox.base import RunnerDevice, SandboxError
 
 USER_ID = 65532
 """Who a runner is inside its container: nobody that a host has given files to."""
@@ -53,7 +53,7 @@ class Image:
     environment: dict[str, str]
 
 
-def host_image(api: docker.APIClient, device: Equipment) -> Image:
+def host_image(api: docker.APIClient, device: RunnerDevice) -> Image:
     """The host image, made now if the engine does not have it (milliseconds)."""
     content = _skeleton()
     repository, version = "grade-host", hashlib.sha256(content).hexdigest()[:12]
@@ -64,7 +64,7 @@ def host_image(api: docker.APIClient, device: Equipment) -> Image:
     return Image(tag, sys.executable, mounts, _environment(device))
 
 
-def own_image(api: docker.APIClient, tag: str, device: Equipment) -> Image:
+def own_image(api: docker.APIClient, tag: str, device: RunnerDevice) -> Image:
     """A self-contained image by its tag. Raises `SandboxError` when it is not there or not ours.
 
     The grader's own package is mounted from the host all the same, so that runner and judge
@@ -177,7 +177,7 @@ def _run_build(
             raise SandboxError(f"building {tag} failed: {event['error'].strip()} (after: {tail})")
 
 
-def _environment(device: Equipment) -> dict[str, str]:
+def _environment(device: RunnerDevice) -> dict[str, str]:
     environment = host.runner_environment(SCRATCH, JIT, device)
     # A fresh tmpfs has no directories in it, and programs expect TMPDIR to be there.
     environment["TMPDIR"] = str(JIT)

@@ -17,8 +17,8 @@ from typing import Self
 
 from grader.sandbox.base import (
     Device,
-    Ending,
-    Equipment,
+    RunnerExit,
+    RunnerDevice,
     Runner,
     RunnerLimits,
     Sandbox,
@@ -27,7 +27,7 @@ from grader.sandbox.base import (
 )
 
 
-class Pool(Sandbox):
+class RunnerPool(Sandbox):
     """A sandbox that keeps `size` runners of one kind waiting, and as many that compile; without
     `refill` only such runners, until they are taken. A context manager.
 
@@ -51,8 +51,8 @@ class Pool(Sandbox):
         self._lock = threading.Lock()
         self._lent: set[_Lent] = set()
         self._closed = False
-        kinds: list[Equipment] = [device, "none"] if refill else [device]
-        self._waiting: dict[Equipment, deque[Future[Runner]]] = {kind: deque() for kind in kinds}
+        kinds: list[RunnerDevice] = [device, "none"] if refill else [device]
+        self._waiting: dict[RunnerDevice, deque[Future[Runner]]] = {kind: deque() for kind in kinds}
         self._starters = ThreadPoolExecutor(2 * size, thread_name_prefix="grade-pool")
         self._refills = refill
         exit_on_signals()
@@ -65,7 +65,7 @@ class Pool(Sandbox):
         """What the sandbox within says of itself."""
         return self._sandbox.describe()
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         """A warm one; it waits for one that is being started. Other limits or another device than
         the pool's own, or none left alive, and it is a cold one.
 
@@ -113,7 +113,7 @@ class Pool(Sandbox):
     ) -> None:
         self.close()
 
-    def _take(self, device: Equipment) -> Runner | None:
+    def _take(self, device: RunnerDevice) -> Runner | None:
         """The next waiting one that is alive, if any; dead and failed ones are replaced."""
         for _ in range(len(self._waiting[device])):
             with self._lock:
@@ -133,7 +133,7 @@ class Pool(Sandbox):
             future.result().stop()
         return None
 
-    def _start_next(self, device: Equipment) -> None:
+    def _start_next(self, device: RunnerDevice) -> None:
         with self._lock:
             if not self._closed:
                 start = self._sandbox.start
@@ -152,7 +152,7 @@ class Pool(Sandbox):
 class _Lent(Runner):
     """A runner that is handed out; the pool hears of its end."""
 
-    def __init__(self, runner: Runner, pool: Pool, is_followed: bool) -> None:
+    def __init__(self, runner: Runner, pool: RunnerPool, is_followed: bool) -> None:
         self.channel = runner.channel
         self.is_followed = is_followed
         """Whether its end is the time to start the next ones."""
@@ -160,13 +160,13 @@ class _Lent(Runner):
         self._pool = pool
         self._once = threading.Lock()
 
-    def poll(self) -> Ending | None:
+    def poll(self) -> RunnerExit | None:
         return self._runner.poll()
 
     def log(self) -> bytes:
         return self._runner.log()
 
-    def stop(self) -> Ending:
+    def stop(self) -> RunnerExit:
         ending = self._runner.stop()
         if self._once.acquire(blocking=False):  # never given back: the first stop counts
             self._pool._returned(self)

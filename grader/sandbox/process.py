@@ -35,7 +35,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from grader.sandbox.base import Ending, Equipment, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import RunnerExit, RunnerDevice, Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.cgroup import ControlGroup
 from grader.sandbox.host import device_nodes, host_paths, runner_environment
 from grader.sandbox.jail import WIRE_FD, Config
@@ -91,11 +91,11 @@ class ProcessSandbox(Sandbox):
         }
         return f"{self.name} ({words[self._candidates[0]]})"
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         """Start a runner. Raises `SandboxError` when none can be executed in any jail."""
         return self._start([*self._command, "--device", device], limits, device)
 
-    def _start(self, command: list[str], limits: RunnerLimits, device: Equipment) -> ProcessRunner:
+    def _start(self, command: list[str], limits: RunnerLimits, device: RunnerDevice) -> ProcessRunner:
         failures = []
         for isolation in list(self._candidates):
             try:
@@ -112,7 +112,7 @@ class ProcessRunner(Runner):
     """A launcher, the jail behind it, and a thread that reads its output and counts its memory."""
 
     def __init__(
-        self, command: list[str], limits: RunnerLimits, device: Equipment, isolation: Isolation
+        self, command: list[str], limits: RunnerLimits, device: RunnerDevice, isolation: Isolation
     ) -> None:
         self._limits = limits
         self._isolation = isolation
@@ -136,7 +136,7 @@ class ProcessRunner(Runner):
             self._clean_up()
             raise
 
-    def _launch(self, command: list[str], device: Equipment) -> None:
+    def _launch(self, command: list[str], device: RunnerDevice) -> None:
         self.channel, wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control, control = socket.socketpair()
         with wire, control:
@@ -162,7 +162,7 @@ class ProcessRunner(Runner):
             self.stop()
             raise SandboxError(word or self._output.last_line() or "the launcher died")
 
-    def _config(self, command: list[str], device: Equipment, wire: int, control: int) -> Config:
+    def _config(self, command: list[str], device: RunnerDevice, wire: int, control: int) -> Config:
         isolation, limits = self._isolation, self._limits
         if isolation == "namespaces":
             scratch, jit = Path("/scratch"), Path("/jit")
@@ -191,7 +191,7 @@ class ProcessRunner(Runner):
             "control": control,
         }
 
-    def _rlimits(self, device: Equipment) -> dict[str, int]:
+    def _rlimits(self, device: RunnerDevice) -> dict[str, int]:
         limits = self._limits
         files = limits.open_files
         if os.geteuid() != 0:
@@ -206,7 +206,7 @@ class ProcessRunner(Runner):
             rlimits["DATA"] = limits.memory_bytes + SPARE_BYTES
         return rlimits
 
-    def poll(self) -> Ending | None:
+    def poll(self) -> RunnerExit | None:
         """How it ended, or None while it runs."""
         code = self._process.poll()
         if code is None:
@@ -215,21 +215,21 @@ class ProcessRunner(Runner):
             self._cause = "memory"
         match self._cause:
             case "memory":
-                return Ending(signal=9, out_of_memory=True)
+                return RunnerExit(signal=9, out_of_memory=True)
             case "output":
-                return Ending(signal=9, output_exceeded=True)
+                return RunnerExit(signal=9, output_exceeded=True)
             case "stopped":
-                return Ending(signal=9, stopped=True)
+                return RunnerExit(signal=9, stopped=True)
         # The first process of a PID namespace can't die of its own signal, and says so this way.
         if code < 0 or 128 < code <= 128 + 64:
-            return Ending(signal=-code if code < 0 else code - 128)
-        return Ending(exit_code=code)
+            return RunnerExit(signal=-code if code < 0 else code - 128)
+        return RunnerExit(exit_code=code)
 
     def log(self) -> bytes:
         """The first and the last of what was printed; see `Output.kept`."""
         return self._output.kept()
 
-    def stop(self) -> Ending:
+    def stop(self) -> RunnerExit:
         """Kill the tree, wait for it, remove what it left."""
         self._kill("stopped")
         try:
@@ -242,7 +242,7 @@ class ProcessRunner(Runner):
         self._reader.join(2 * LOOK_S + 1)
         ending = self.poll()
         self._clean_up()
-        return ending or Ending(signal=9, stopped=True)
+        return ending or RunnerExit(signal=9, stopped=True)
 
     def _kill(self, cause: Literal["memory", "output", "stopped"]) -> None:
         """Have the launcher end the jail; the first cause is the one that counts."""

@@ -14,7 +14,7 @@ import pytest
 from grader.cli import main
 from grader.cli.dependencies import Desk
 from grader.report import Report
-from grader.sandbox.base import Equipment, Runner, RunnerLimits, Sandbox
+from grader.sandbox.base import RunnerDevice, Runner, RunnerLimits, Sandbox
 
 SPEC = """\
 format: 1
@@ -99,7 +99,7 @@ class FakeSandbox(Sandbox):
     def describe(self) -> str:
         return f"{self.name} (fake)"
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         raise AssertionError("the fake judge starts no runner")
 
 

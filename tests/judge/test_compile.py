@@ -16,7 +16,7 @@ from grader.judge.compile import compiling, nvcc_target
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
 from grader.report import Verdict
-from grader.sandbox.base import Ending, Equipment, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import RunnerExit, RunnerDevice, Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.gpu_info import Driver, Gpu
 from grader.submission import Submission
 from grader.wire import Reply, Status, receive_request, send_reply
@@ -32,7 +32,7 @@ class Scripted(Sandbox):
 
     name = "scripted"
 
-    def __init__(self, script: Script, ending: Ending | None = None) -> None:
+    def __init__(self, script: Script, ending: RunnerExit | None = None) -> None:
         self.script, self.ending = script, ending
         self.gate = threading.Event()
         self.gate.set()
@@ -42,7 +42,7 @@ class Scripted(Sandbox):
     def describe(self) -> str:
         return self.name
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         assert device == "none"
         assert self.gate.wait(PATIENCE_S)
         if self.error:
@@ -59,10 +59,10 @@ class Stoppable(ScriptedRunner):
     def log(self) -> bytes:
         return b"it said\n"
 
-    def poll(self) -> Ending | None:
-        return Ending(stopped=True) if self.is_stopped else super().poll()
+    def poll(self) -> RunnerExit | None:
+        return RunnerExit(stopped=True) if self.is_stopped else super().poll()
 
-    def stop(self) -> Ending:
+    def stop(self) -> RunnerExit:
         self.is_stopped = True
         with contextlib.suppress(OSError):  # it was stopped before
             self.far.shutdown(socket.SHUT_RDWR)  # as a script would see it
@@ -182,13 +182,13 @@ def test_what_is_not_cuda_needs_no_sandbox(problem: Problem) -> None:
         ),
         (
             dies,
-            Ending(signal=9, out_of_memory=True),
+            RunnerExit(signal=9, out_of_memory=True),
             Verdict.MEMORY_LIMIT_EXCEEDED,
             "loading the submission used more memory than allowed",
         ),
         (
             dies,
-            Ending(signal=9, output_exceeded=True),
+            RunnerExit(signal=9, output_exceeded=True),
             Verdict.OUTPUT_LIMIT_EXCEEDED,
             "loading the submission printed more than allowed",
         ),
@@ -198,13 +198,13 @@ def test_what_is_not_cuda_needs_no_sandbox(problem: Problem) -> None:
             Verdict.TIME_LIMIT_EXCEEDED,
             "loading the submission took longer than 0.4 s",
         ),
-        (dies, Ending(exit_code=3), Verdict.COMPILE_ERROR, "exited with status 3"),
+        (dies, RunnerExit(exit_code=3), Verdict.COMPILE_ERROR, "exited with status 3"),
         (lambda s: s.send(b"nonsense"), None, Verdict.RUNTIME_ERROR, "abused the wire"),
         (says(sequence=5), None, Verdict.RUNTIME_ERROR, "abused the wire"),
     ],
 )
 def test_faults_are_those_of_a_load(
-    problem: Problem, then: Script, ending: Ending | None, verdict: Verdict, words: str
+    problem: Problem, then: Script, ending: RunnerExit | None, verdict: Verdict, words: str
 ) -> None:
     sandbox = Scripted(greeted(then), ending)
     with compiling(problem, CUDA, sandbox, "cpu") as compilation:
@@ -217,7 +217,7 @@ def test_faults_are_those_of_a_load(
 
 
 def test_one_that_was_killed_may_be_graded_again(problem: Problem) -> None:
-    sandbox = Scripted(greeted(dies), Ending(signal=9))
+    sandbox = Scripted(greeted(dies), RunnerExit(signal=9))
     with (
         compiling(problem, CUDA, sandbox, "cpu") as compilation,
         pytest.raises(SubmissionFault) as caught,
@@ -237,7 +237,7 @@ def test_one_that_was_killed_may_be_graded_again(problem: Problem) -> None:
 def test_what_fails_before_it_has_the_source_is_ours(
     problem: Problem, script: Script, words: str
 ) -> None:
-    ending = Ending(exit_code=1) if words == "failed at start" else None
+    ending = RunnerExit(exit_code=1) if words == "failed at start" else None
     with (
         compiling(problem, CUDA, Scripted(script, ending), "cpu") as compilation,
         pytest.raises(SandboxError, match=words),

@@ -20,7 +20,7 @@ from grader.judge.memory.shared_block import new_arena
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
-from grader.sandbox.base import Equipment, Runner, RunnerLimits, SandboxError
+from grader.sandbox.base import RunnerDevice, Runner, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 from tests.judge.conftest import HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
@@ -258,7 +258,7 @@ class KilledFromOutside(ProcessSandbox):
         self.times = times
         self.started: list[Runner] = []
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         """A runner that may be killed."""
         runner = super().start(limits, device)
         self.started.append(runner)

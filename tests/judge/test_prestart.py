@@ -16,7 +16,7 @@ from grader.judge.prestart import ahead
 from grader.problem import Problem
 from grader.sandbox.base import (
     Device,
-    Equipment,
+    RunnerDevice,
     Runner,
     RunnerLimits,
     Sandbox,
@@ -41,7 +41,7 @@ class Stills(Sandbox):
     def describe(self) -> str:
         return self.name
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         self.asked.set()
         self.runners.append(Seen())
         return self.runners[-1]

@@ -14,7 +14,7 @@ import pytest
 from grader.judge.session import Session
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict
-from grader.sandbox.base import Ending, Runner, SandboxError
+from grader.sandbox.base import RunnerExit, Runner, SandboxError
 from grader.wire import Reply, Status, WireError, receive_request, send_reply
 from tests.waiting import PATIENCE_S, until
 
@@ -24,7 +24,7 @@ Script = Callable[[socket.socket], None]
 class ScriptedRunner(Runner):
     """A runner whose every move is a function of the test's."""
 
-    def __init__(self, script: Script, ending: Ending | None = None) -> None:
+    def __init__(self, script: Script, ending: RunnerExit | None = None) -> None:
         self.channel, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ending = ending
         self.thread = threading.Thread(target=self._play, args=(script,), daemon=True)
@@ -34,17 +34,17 @@ class ScriptedRunner(Runner):
         with contextlib.suppress(OSError, WireError):  # the judge may hang up in the middle
             script(self.far)
 
-    def poll(self) -> Ending | None:
+    def poll(self) -> RunnerExit | None:
         return self.ending
 
     def log(self) -> bytes:
         return b""
 
-    def stop(self) -> Ending:
+    def stop(self) -> RunnerExit:
         self.thread.join(5)
         self.channel.close()
         self.far.close()
-        return Ending(stopped=True)
+        return RunnerExit(stopped=True)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def fault_of() -> Iterator[Callable[..., Fault]]:
     runners: list[ScriptedRunner] = []
 
     def run(
-        script: Script, ending: Ending | None = None, loading: bool = False, limit_s: float = 20
+        script: Script, ending: RunnerExit | None = None, loading: bool = False, limit_s: float = 20
     ) -> Fault:
         runners.append(ScriptedRunner(script, ending))
         session = Session(runners[-1], total_s=60)
@@ -107,7 +107,7 @@ def test_what_is_no_reply_is_abuse(fault_of: Callable[..., Fault], frame: bytes)
         time.sleep(1)
 
     # An empty message reads as a closed wire, whose runner is given time to end.
-    fault = fault_of(script, Ending(exit_code=0) if frame == b"" else None)
+    fault = fault_of(script, RunnerExit(exit_code=0) if frame == b"" else None)
     assert fault.verdict is Verdict.RUNTIME_ERROR
 
 
@@ -157,14 +157,14 @@ def test_a_confession_is_believed(
 @pytest.mark.parametrize(
     ("ending", "verdict", "words"),
     [
-        (Ending(exit_code=0), Verdict.RUNTIME_ERROR, "exited with status 0"),
-        (Ending(signal=11), Verdict.RUNTIME_ERROR, "SIGSEGV"),
-        (Ending(signal=9, out_of_memory=True), Verdict.MEMORY_LIMIT_EXCEEDED, "memory"),
-        (Ending(signal=9, output_exceeded=True), Verdict.OUTPUT_LIMIT_EXCEEDED, "printed"),
+        (RunnerExit(exit_code=0), Verdict.RUNTIME_ERROR, "exited with status 0"),
+        (RunnerExit(signal=11), Verdict.RUNTIME_ERROR, "SIGSEGV"),
+        (RunnerExit(signal=9, out_of_memory=True), Verdict.MEMORY_LIMIT_EXCEEDED, "memory"),
+        (RunnerExit(signal=9, output_exceeded=True), Verdict.OUTPUT_LIMIT_EXCEEDED, "printed"),
     ],
 )
 def test_an_end_is_told_from_outside(
-    fault_of: Callable[..., Fault], ending: Ending, verdict: Verdict, words: str
+    fault_of: Callable[..., Fault], ending: RunnerExit, verdict: Verdict, words: str
 ) -> None:
     fault = fault_of(lambda s: s.close(), ending)
     assert fault.verdict is verdict
@@ -174,36 +174,36 @@ def test_an_end_is_told_from_outside(
 @pytest.mark.parametrize(
     ("ending", "killed"),
     [
-        (Ending(signal=9), True),
-        (Ending(signal=9, stopped=True), False),
-        (Ending(signal=9, out_of_memory=True), False),
-        (Ending(signal=9, output_exceeded=True), False),
-        (Ending(signal=11), False),
-        (Ending(exit_code=1), False),
+        (RunnerExit(signal=9), True),
+        (RunnerExit(signal=9, stopped=True), False),
+        (RunnerExit(signal=9, out_of_memory=True), False),
+        (RunnerExit(signal=9, output_exceeded=True), False),
+        (RunnerExit(signal=11), False),
+        (RunnerExit(exit_code=1), False),
     ],
 )
 def test_only_what_nothing_explains_may_have_been_killed_by_another(
-    fault_of: Callable[..., Fault], ending: Ending, killed: bool
+    fault_of: Callable[..., Fault], ending: RunnerExit, killed: bool
 ) -> None:
     assert fault_of(lambda s: s.close(), ending).killed == killed
 
 
 def test_an_exit_while_loading_is_a_compile_error(fault_of: Callable[..., Fault]) -> None:
-    fault = fault_of(lambda s: s.close(), Ending(exit_code=3), loading=True)
+    fault = fault_of(lambda s: s.close(), RunnerExit(exit_code=3), loading=True)
     assert fault.verdict is Verdict.COMPILE_ERROR
 
 
 def test_an_end_is_seen_although_a_child_keeps_the_wire_open(
     fault_of: Callable[..., Fault],
 ) -> None:
-    fault = fault_of(lambda s: None, Ending(signal=9), limit_s=30)
+    fault = fault_of(lambda s: None, RunnerExit(signal=9), limit_s=30)
     assert fault.verdict is Verdict.RUNTIME_ERROR
 
 
 def test_a_sandbox_limit_outweighs_what_the_runner_says(fault_of: Callable[..., Fault]) -> None:
     fault = fault_of(
         lambda s: answer(s, status=Status.RUNTIME_ERROR, text="Broken pipe"),
-        Ending(signal=9, output_exceeded=True),
+        RunnerExit(signal=9, output_exceeded=True),
     )
     assert fault.verdict is Verdict.OUTPUT_LIMIT_EXCEEDED
 
@@ -218,7 +218,7 @@ def test_no_descriptor_is_left_behind() -> None:
 def test_a_runner_that_was_lost_sight_of_is_not_to_blame() -> None:
     """As when the engine goes away: nobody knows how it ended, or whether it did."""
     with (
-        ScriptedRunner(lambda s: s.close(), Ending()) as runner,
+        ScriptedRunner(lambda s: s.close(), RunnerExit()) as runner,
         pytest.raises(SandboxError) as caught,
     ):
         Session(runner, 60).ask("call", {}, 20, "the call")

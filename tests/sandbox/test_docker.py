@@ -19,7 +19,7 @@ from docker.types import Mount
 
 from grader.cli.commands.sandbox import sandbox as command
 from grader.sandbox import conformance, docker, host, images, owner, sweep
-from grader.sandbox.base import Ending, RunnerLimits, SandboxError
+from grader.sandbox.base import RunnerExit, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, Bench
 from grader.sandbox.engine import engine
 from grader.sandbox.output import END_BYTES
@@ -143,7 +143,7 @@ def test_start_connects_and_stop_leaves_nothing() -> None:
     assert containers()
     assert runner.poll() is None
     ending = runner.stop()
-    assert ending == Ending(signal=9, stopped=True)
+    assert ending == RunnerExit(signal=9, stopped=True)
     assert runner.stop() is ending
     assert runner.poll() is ending
     assert not containers()
@@ -161,7 +161,7 @@ def test_a_natural_end_is_not_taken_for_a_stop() -> None:
     send_request(runner.channel, {"probe": "leave", "sequence": 1, "status": 3})
     with pytest.raises(WireClosed):
         receive_reply(runner.channel, PATIENCE_S)
-    assert runner.stop() == Ending(exit_code=3)
+    assert runner.stop() == RunnerExit(exit_code=3)
 
 
 def test_out_of_memory_is_known_however_soon_it_is_stopped() -> None:
@@ -177,7 +177,7 @@ def test_what_is_printed_is_kept_at_both_ends() -> None:
         send_request(runner.channel, {"probe": "flood", "sequence": 1})
         with pytest.raises(WireClosed):
             receive_reply(runner.channel, PATIENCE_S)
-        assert runner.stop() == Ending(signal=9, output_exceeded=True)
+        assert runner.stop() == RunnerExit(signal=9, output_exceeded=True)
     assert runner.log().startswith(b"flood flood ")
     assert b" bytes left out]" in runner.log()
     assert len(runner.log()) < 2 * END_BYTES + 100

@@ -17,14 +17,14 @@ import pytest
 
 from grader.sandbox.base import (
     Device,
-    Ending,
-    Equipment,
+    RunnerExit,
+    RunnerDevice,
     Runner,
     RunnerLimits,
     Sandbox,
     SandboxError,
 )
-from grader.sandbox.pool import Pool
+from grader.sandbox.pool import RunnerPool
 from grader.sandbox.process import ProcessSandbox
 from tests.waiting import PATIENCE_S, until
 
@@ -38,16 +38,16 @@ class Seen(Runner):
 
     def __init__(self) -> None:
         self.channel, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.ending: Ending | None = None
+        self.ending: RunnerExit | None = None
 
-    def poll(self) -> Ending | None:
+    def poll(self) -> RunnerExit | None:
         return self.ending
 
     def log(self) -> bytes:
         return b"hello"
 
-    def stop(self) -> Ending:
-        self.ending = self.ending or Ending(signal=9, stopped=True)
+    def stop(self) -> RunnerExit:
+        self.ending = self.ending or RunnerExit(signal=9, stopped=True)
         self.channel.close()
         self._other.close()
         return self.ending
@@ -60,7 +60,7 @@ class Watched(Sandbox):
     name = "watched"
 
     def __init__(self) -> None:
-        self.started: list[tuple[RunnerLimits, Equipment, Seen]] = []
+        self.started: list[tuple[RunnerLimits, RunnerDevice, Seen]] = []
         self.compilers: list[Seen] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -69,7 +69,7 @@ class Watched(Sandbox):
     def describe(self) -> str:
         return "watched (by a test)"
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         assert self.gate.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
@@ -92,19 +92,19 @@ def sandbox() -> Watched:
 
 
 @pytest.fixture
-def pool(sandbox: Watched) -> Iterator[Pool]:
-    with Pool(sandbox, LIMITS, "cpu") as pool:
+def pool(sandbox: Watched) -> Iterator[RunnerPool]:
+    with RunnerPool(sandbox, LIMITS, "cpu") as pool:
         yield pool
     assert not [t for t in threading.enumerate() if t.name.startswith("grade-pool")]
     assert all(runner.ending for _, _, runner in sandbox.started)
     assert all(runner.ending for runner in sandbox.compilers)
 
 
-def test_it_goes_by_the_inner_name(pool: Pool) -> None:
+def test_it_goes_by_the_inner_name(pool: RunnerPool) -> None:
     assert (pool.name, pool.describe()) == ("watched", "watched (by a test)")
 
 
-def test_a_runner_waits_before_it_is_asked_for(pool: Pool, sandbox: Watched) -> None:
+def test_a_runner_waits_before_it_is_asked_for(pool: RunnerPool, sandbox: Watched) -> None:
     first = sandbox.runner(0)
     with pool.start(LIMITS, "cpu") as runner:
         assert runner.channel is first.channel
@@ -112,13 +112,13 @@ def test_a_runner_waits_before_it_is_asked_for(pool: Pool, sandbox: Watched) -> 
         assert runner.log() == b"hello"
         time.sleep(0.05)
         assert len(sandbox.started) == 1, "nothing starts beside a grading"
-    assert first.ending == runner.poll() == Ending(signal=9, stopped=True)
+    assert first.ending == runner.poll() == RunnerExit(signal=9, stopped=True)
     second = sandbox.runner(1)
     with pool.start(LIMITS, "cpu") as runner:
         assert runner.channel is second.channel
 
 
-def test_stopping_twice_starts_one(pool: Pool, sandbox: Watched) -> None:
+def test_stopping_twice_starts_one(pool: RunnerPool, sandbox: Watched) -> None:
     runner = pool.start(LIMITS, "cpu")
     assert runner.stop() == runner.stop()
     sandbox.runner(1)
@@ -127,7 +127,7 @@ def test_stopping_twice_starts_one(pool: Pool, sandbox: Watched) -> None:
 
 
 def test_two_may_wait(sandbox: Watched) -> None:
-    with Pool(sandbox, LIMITS, "cpu", size=2) as pool:
+    with RunnerPool(sandbox, LIMITS, "cpu", size=2) as pool:
         until(lambda: len(sandbox.started) == 2)
         pool.start(LIMITS, "cpu").stop()
         until(lambda: len(sandbox.started) == 3)
@@ -135,7 +135,7 @@ def test_two_may_wait(sandbox: Watched) -> None:
 
 
 def test_what_compiles_waits_too_and_the_next_one_for_the_runners_end(
-    pool: Pool, sandbox: Watched
+    pool: RunnerPool, sandbox: Watched
 ) -> None:
     until(lambda: len(sandbox.compilers) == 1)
     runner = pool.start(LIMITS, "cpu")
@@ -150,7 +150,7 @@ def test_what_compiles_waits_too_and_the_next_one_for_the_runners_end(
         assert compiler.channel is sandbox.compilers[1].channel
 
 
-def test_who_compiles_nothing_leaves_it_waiting(pool: Pool, sandbox: Watched) -> None:
+def test_who_compiles_nothing_leaves_it_waiting(pool: RunnerPool, sandbox: Watched) -> None:
     for _ in range(3):
         pool.start(LIMITS, "cpu").stop()
     sandbox.runner(3)
@@ -158,7 +158,7 @@ def test_who_compiles_nothing_leaves_it_waiting(pool: Pool, sandbox: Watched) ->
     assert [compiler.ending for compiler in sandbox.compilers] == [None]
 
 
-def test_a_compiler_that_ends_last_is_replaced_all_the_same(pool: Pool, sandbox: Watched) -> None:
+def test_a_compiler_that_ends_last_is_replaced_all_the_same(pool: RunnerPool, sandbox: Watched) -> None:
     with pool.start(LIMITS, "none"):
         pool.start(LIMITS, "cpu").stop()
         until(lambda: len(sandbox.compilers) == 2)
@@ -166,7 +166,7 @@ def test_a_compiler_that_ends_last_is_replaced_all_the_same(pool: Pool, sandbox:
     assert [compiler.ending is None for compiler in sandbox.compilers] == [False, True]
 
 
-def test_what_compiles_starts_cold_for_other_limits(pool: Pool, sandbox: Watched) -> None:
+def test_what_compiles_starts_cold_for_other_limits(pool: RunnerPool, sandbox: Watched) -> None:
     until(lambda: len(sandbox.compilers) == 1)
     with pool.start(OTHER, "none") as compiler:
         assert compiler.channel is sandbox.compilers[1].channel
@@ -174,7 +174,7 @@ def test_what_compiles_starts_cold_for_other_limits(pool: Pool, sandbox: Watched
 
 
 def test_what_is_not_refilled_starts_each_later_one_when_it_is_asked_for(sandbox: Watched) -> None:
-    with Pool(sandbox, LIMITS, "cpu", refill=False) as pool:
+    with RunnerPool(sandbox, LIMITS, "cpu", refill=False) as pool:
         first = sandbox.runner(0)
         with pool.start(LIMITS, "cpu") as runner:
             assert runner.channel is first.channel
@@ -187,7 +187,7 @@ def test_what_is_not_refilled_starts_each_later_one_when_it_is_asked_for(sandbox
 
 @pytest.mark.parametrize(("limits", "device"), [(OTHER, "cpu"), (LIMITS, "cuda")])
 def test_another_kind_starts_cold(
-    pool: Pool, sandbox: Watched, limits: RunnerLimits, device: Device
+    pool: RunnerPool, sandbox: Watched, limits: RunnerLimits, device: Device
 ) -> None:
     sandbox.runner(0)
     with pool.start(limits, device) as runner:
@@ -198,9 +198,9 @@ def test_another_kind_starts_cold(
     assert sandbox.runner(0).ending is None
 
 
-def test_one_that_died_waiting_is_replaced(pool: Pool, sandbox: Watched) -> None:
+def test_one_that_died_waiting_is_replaced(pool: RunnerPool, sandbox: Watched) -> None:
     dead = sandbox.runner(0)
-    dead.ending = Ending(exit_code=3)
+    dead.ending = RunnerExit(exit_code=3)
     with pool.start(LIMITS, "cpu") as runner:
         assert runner.poll() is None
         assert runner.channel is not dead.channel
@@ -208,7 +208,7 @@ def test_one_that_died_waiting_is_replaced(pool: Pool, sandbox: Watched) -> None
     until(lambda: len(sandbox.started) == 3)
 
 
-def test_a_failed_start_is_told_by_the_next(pool: Pool, sandbox: Watched) -> None:
+def test_a_failed_start_is_told_by_the_next(pool: RunnerPool, sandbox: Watched) -> None:
     runner = pool.start(LIMITS, "cpu")
     sandbox.error = SandboxError("no space left")
     runner.stop()
@@ -223,23 +223,23 @@ def test_a_failed_start_is_told_by_the_next(pool: Pool, sandbox: Watched) -> Non
 
 def test_close_waits_for_a_start_under_way(sandbox: Watched) -> None:
     sandbox.gate.clear()
-    pool = Pool(sandbox, LIMITS, "cpu")
+    pool = RunnerPool(sandbox, LIMITS, "cpu")
     threading.Timer(0.1, sandbox.gate.set).start()
     pool.close()
     pool.close()
-    assert [runner.ending for _, _, runner in sandbox.started] == [Ending(signal=9, stopped=True)]
+    assert [runner.ending for _, _, runner in sandbox.started] == [RunnerExit(signal=9, stopped=True)]
     with pytest.raises(SandboxError, match="closed"):
         pool.start(LIMITS, "cpu")
 
 
 def test_close_ends_what_is_handed_out(sandbox: Watched) -> None:
-    with Pool(sandbox, LIMITS, "cpu") as pool:
+    with RunnerPool(sandbox, LIMITS, "cpu") as pool:
         runner = pool.start(LIMITS, "cpu")
     assert runner.poll() is not None
     assert len(sandbox.started) == 1
 
 
-def test_handed_out_ones_are_ended_and_replaced(pool: Pool, sandbox: Watched) -> None:
+def test_handed_out_ones_are_ended_and_replaced(pool: RunnerPool, sandbox: Watched) -> None:
     runner = pool.start(LIMITS, "cpu")
     pool.stop_lent()
     assert runner.poll() is not None
@@ -247,7 +247,7 @@ def test_handed_out_ones_are_ended_and_replaced(pool: Pool, sandbox: Watched) ->
 
 
 def test_a_real_runner_is_warm_and_used_once() -> None:
-    with Pool(ProcessSandbox("grader.sandbox.hostile_probe"), LIMITS, "cpu") as pool:
+    with RunnerPool(ProcessSandbox("grader.sandbox.hostile_probe"), LIMITS, "cpu") as pool:
         first = pool.start(LIMITS, "cpu")
         assert first.poll() is None
         first.stop()
@@ -260,7 +260,7 @@ def test_a_real_runner_is_warm_and_used_once() -> None:
 def test_a_docker_container_is_warm_and_leaves_nothing() -> None:
     from grader.sandbox.docker import DockerSandbox
 
-    with Pool(DockerSandbox(module="grader.sandbox.hostile_probe"), LIMITS, "cpu") as pool:
+    with RunnerPool(DockerSandbox(module="grader.sandbox.hostile_probe"), LIMITS, "cpu") as pool:
         pool.start(LIMITS, "cpu").stop()
         with pool.start(LIMITS, "cpu") as runner:
             assert runner.poll() is None
@@ -272,10 +272,10 @@ WAITER = """
 import signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run where it is ignored
 from grader.sandbox.base import RunnerLimits
-from grader.sandbox.pool import Pool
+from grader.sandbox.pool import RunnerPool
 from grader.sandbox.{module} import {sandbox}
 limits = RunnerLimits(1 << 30, 32 << 20, 4 << 20, pids=64)
-pool = Pool({sandbox}(module="grader.sandbox.hostile_probe"), limits, "cpu")
+pool = RunnerPool({sandbox}(module="grader.sandbox.hostile_probe"), limits, "cpu")
 runner = pool.start(limits, "cpu")
 print("taken", flush=True)
 {then}

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from grader.sandbox import Ending, Runner, RunnerLimits, SandboxError, host
+from grader.sandbox import RunnerExit, Runner, RunnerLimits, SandboxError, host
 from grader.sandbox.process import END_S, Isolation, ProcessRunner, ProcessSandbox
 from grader.wire import receive_reply, sealed_memfd, send_request
 from tests.waiting import PATIENCE_S, until
@@ -104,14 +104,14 @@ def start(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> Pro
     return ProcessRunner([sys.executable, "-s", "-c", program], limits, "cpu", isolation)
 
 
-def ended(runner: Runner) -> Ending:
+def ended(runner: Runner) -> RunnerExit:
     until(runner.poll)
     ending = runner.poll()
     assert ending is not None
     return ending
 
 
-def run(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> tuple[Ending, str]:
+def run(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> tuple[RunnerExit, str]:
     """Run to its end; how it ended and what it printed."""
     with start(code, isolation, limits) as runner:
         ending = ended(runner)
@@ -143,8 +143,8 @@ def test_the_real_runner_answers_and_ends_when_told(isolation: Isolation) -> Non
             send_request(runner.channel, request | extra, (fd,))
             until(lambda: b"imported" in runner.log())
             assert runner.poll() is None
-            assert runner.stop() == Ending(signal=9, stopped=True)
-            assert runner.stop() == runner.poll() == Ending(signal=9, stopped=True)
+            assert runner.stop() == RunnerExit(signal=9, stopped=True)
+            assert runner.stop() == runner.poll() == RunnerExit(signal=9, stopped=True)
     finally:
         os.close(fd)
 
@@ -162,10 +162,10 @@ def test_what_only_compiles_has_no_device(namespaces: Isolation) -> None:
 
 
 def test_exit_status_and_signal_come_through(isolation: Isolation) -> None:
-    assert run("os._exit(7)", isolation)[0] == Ending(exit_code=7)
-    assert run("sys.exit(0)", isolation)[0] == Ending(exit_code=0)
-    assert run("os.kill(os.getpid(), 11)", isolation)[0] == Ending(signal=11)
-    assert run("os.kill(os.getpid(), 9)", isolation)[0] == Ending(signal=9)
+    assert run("os._exit(7)", isolation)[0] == RunnerExit(exit_code=7)
+    assert run("sys.exit(0)", isolation)[0] == RunnerExit(exit_code=0)
+    assert run("os.kill(os.getpid(), 11)", isolation)[0] == RunnerExit(signal=11)
+    assert run("os.kill(os.getpid(), 9)", isolation)[0] == RunnerExit(signal=9)
 
 
 def test_wire_carries_messages_and_descriptors(isolation: Isolation) -> None:
@@ -289,7 +289,7 @@ def test_file_left_behind_is_gone(isolation: Isolation) -> None:
         print(path)
     """
     ending, log = run(code, isolation)
-    assert ending == Ending(exit_code=0)
+    assert ending == RunnerExit(exit_code=0)
     assert not any(Path(path).exists() for path in log.splitlines())
 
 
@@ -343,7 +343,7 @@ def test_output_without_end_is_cut(isolation: Isolation) -> None:
     while True: os.write(2, b"x" * 8000)
     """
     with start(code, isolation) as runner:
-        assert ended(runner) == Ending(signal=9, output_exceeded=True)
+        assert ended(runner) == RunnerExit(signal=9, output_exceeded=True)
         assert runner.stop().output_exceeded
         assert runner.log().startswith(b"the first line\n")
         assert len(runner.log()) < 14_000
@@ -371,7 +371,7 @@ SHARED_MEMORY = {
 @pytest.mark.parametrize("how", MEMORY)
 def test_memory_without_end_is_ended(isolation: Isolation, how: str) -> None:
     ending, _ = run(textwrap.dedent(MEMORY[how]), isolation)
-    assert ending == Ending(signal=9, out_of_memory=True)
+    assert ending == RunnerExit(signal=9, out_of_memory=True)
 
 
 @pytest.mark.parametrize("how", SHARED_MEMORY)
@@ -379,7 +379,7 @@ def test_shared_memory_without_end_is_ended(namespaces: Isolation, how: str) -> 
     if os.geteuid() != 0:
         pytest.skip("not run: only a control group counts shared memory, and making one needs root")
     ending, _ = run(SHARED_MEMORY[how], namespaces)
-    assert ending == Ending(signal=9, out_of_memory=True)
+    assert ending == RunnerExit(signal=9, out_of_memory=True)
 
 
 def test_lent_memory_is_not_counted(isolation: Isolation) -> None:
@@ -399,7 +399,7 @@ def test_lent_memory_is_not_counted(isolation: Isolation) -> None:
             arena.write(bytes(1 << 24))
         with start(code, isolation) as runner:
             socket.send_fds(runner.channel, [b"x"], [fd])
-            assert ended(runner) == Ending(exit_code=0)
+            assert ended(runner) == RunnerExit(exit_code=0)
             assert b"all touched" in runner.log()
     os.close(fd)
 
@@ -414,7 +414,7 @@ def test_full_scratch_is_an_error_of_the_submission(namespaces: Isolation) -> No
         tries(folder, fill, folder)
     """
     ending, log = run(code, namespaces)
-    assert ending == Ending(exit_code=0)
+    assert ending == RunnerExit(exit_code=0)
     assert log.count("ENOSPC") == 4
 
 
@@ -525,7 +525,7 @@ def test_kill_of_everyone_reaches_only_itself(namespaces: Isolation) -> None:
     print("still here", flush=True)
     """
     ending, log = run(code, namespaces)
-    assert ending == Ending(exit_code=0)
+    assert ending == RunnerExit(exit_code=0)
     assert log.splitlines() == ["judge refused ESRCH", "everyone refused ESRCH", "still here"]
 
 
@@ -569,13 +569,13 @@ def test_closing_everything_does_not_hang_us(isolation: Isolation) -> None:
 
 def test_stop_from_many_threads_at_once(isolation: Isolation) -> None:
     with start("time.sleep(100)", isolation) as runner:
-        endings: list[Ending] = []
+        endings: list[RunnerExit] = []
         threads = [threading.Thread(target=lambda: endings.append(runner.stop())) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert endings == [Ending(signal=9, stopped=True)] * 8
+    assert endings == [RunnerExit(signal=9, stopped=True)] * 8
 
 
 def test_launcher_killed_takes_the_runner_along(namespaces: Isolation) -> None:
@@ -584,7 +584,7 @@ def test_launcher_killed_takes_the_runner_along(namespaces: Isolation) -> None:
     with ProcessRunner(command, LIMITS, "cpu", namespaces) as runner:
         os.kill(runner._process.pid, signal.SIGKILL)
         until(lambda: not processes_with(mark))
-        assert ended(runner) == Ending(signal=9)
+        assert ended(runner) == RunnerExit(signal=9)
 
 
 def test_command_that_cannot_be_executed_is_our_fault(isolation: Isolation) -> None:
@@ -594,7 +594,7 @@ def test_command_that_cannot_be_executed_is_our_fault(isolation: Isolation) -> N
 
 def test_runner_that_dies_at_once_says_why(isolation: Isolation) -> None:
     with ProcessSandbox("grader.no_such_module", isolation).start(LIMITS, "cpu") as runner:
-        assert ended(runner) == Ending(exit_code=1)
+        assert ended(runner) == RunnerExit(exit_code=1)
         until(lambda: b"No module named grader.no_such_module" in runner.log())
 
 

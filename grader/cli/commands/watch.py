@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from grader.judge import Progress
     from grader.report import Mismatch, Report
-    from grader.sandbox.pool import Pool
+    from grader.sandbox.pool import RunnerPool
     from grader.submission import Submission
 
 LOOK_S = 0.05
@@ -68,7 +68,7 @@ def watch(desk: Desk, problem: str, file: Path, device: str, sandbox_name: str) 
     """
     from grader.cli.output.terminal import err, out
     from grader.sandbox.base import RunnerLimits
-    from grader.sandbox.pool import Pool
+    from grader.sandbox.pool import RunnerPool
 
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
     if job.note:
@@ -78,7 +78,7 @@ def watch(desk: Desk, problem: str, file: Path, device: str, sandbox_name: str) 
     with (
         suppress(KeyboardInterrupt, _Unread),
         _answering_interrupts(),
-        Pool(job.sandbox, limits, job.device, WARM) as pool,
+        RunnerPool(job.sandbox, limits, job.device, WARM) as pool,
     ):
         Watch(desk, job, file, pool, out()).run()
 
@@ -126,7 +126,7 @@ class _Unread(Exception):
 class Watch:
     """One file, graded again and again. Only the thread that runs it looks at it and prints."""
 
-    def __init__(self, desk: Desk, job: Job, file: Path, pool: Pool, console: Console) -> None:
+    def __init__(self, desk: Desk, job: Job, file: Path, pool: RunnerPool, console: Console) -> None:
         self._desk = desk
         self._job = job
         self._file = file

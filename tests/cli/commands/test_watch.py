@@ -22,8 +22,8 @@ from grader.cli.output.terminal import _Console, is_read
 from grader.judge import Progress
 from grader.report import CaseResult, Mismatch, Report
 from grader.sandbox.base import (
-    Ending,
-    Equipment,
+    RunnerExit,
+    RunnerDevice,
     Runner,
     RunnerLimits,
     Sandbox,
@@ -47,17 +47,17 @@ class Idle(Runner):
         self.channel, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.stopped = threading.Event()
 
-    def poll(self) -> Ending | None:
-        return Ending(signal=9, stopped=True) if self.stopped.is_set() else None
+    def poll(self) -> RunnerExit | None:
+        return RunnerExit(signal=9, stopped=True) if self.stopped.is_set() else None
 
     def log(self) -> bytes:
         return b""
 
-    def stop(self) -> Ending:
+    def stop(self) -> RunnerExit:
         self.channel.close()
         self._other.close()
         self.stopped.set()
-        return Ending(signal=9, stopped=True)
+        return RunnerExit(signal=9, stopped=True)
 
 
 class IdleSandbox(Sandbox):
@@ -69,7 +69,7 @@ class IdleSandbox(Sandbox):
     def describe(self) -> str:
         return "idle"
 
-    def start(self, limits: RunnerLimits, device: Equipment) -> Runner:
+    def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         self.runners.append(Idle())
         return self.runners[-1]
 
