@@ -44,7 +44,7 @@ from grader.db.engine import engine_of, reading
 from grader.db.ledger_tables import jobs, submissions
 from grader.fleet.job import State
 from grader.fleet.ledger import Ledger
-from grader.sandbox.sweep import MARK, OWNER
+from grader.sandbox.docker_engine import OWNER_LABEL, RUNNER_LABEL
 from grader.server.services.accounts import Accounts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,8 +157,8 @@ def containers(owners: set[int]) -> list[Any]:
     except docker.errors.DockerException:
         return []
     with closing(api), suppress(docker.errors.NotFound):
-        every = api.containers.list(all=True, filters={"label": MARK})
-        return [c for c in every if int(c.labels.get(OWNER, "//0").split("/")[2]) in owners]
+        every = api.containers.list(all=True, filters={"label": RUNNER_LABEL})
+        return [c for c in every if int(c.labels.get(OWNER_LABEL, "//0").split("/")[2]) in owners]
     return []
 
 

@@ -350,11 +350,10 @@ def _nothing() -> None:
 def _sweep() -> None:
     """Remove the containers of slots that are gone."""
     from grader.sandbox.base import SandboxError
-    from grader.sandbox.engine import FAULTS, engine
-    from grader.sandbox.sweep import sweep
+    from grader.sandbox.docker_engine import CLIENT_ERRORS, docker_client, remove_orphans
 
     try:
-        with engine() as api:
-            sweep(api)
-    except (SandboxError, *FAULTS) as error:
+        with docker_client() as api:
+            remove_orphans(api)
+    except (SandboxError, *CLIENT_ERRORS) as error:
         log.warning("containers of a slot that is gone may be left: %s", error)

@@ -18,7 +18,7 @@ from grader.fleet.local import START_S, LocalEngine
 from grader.fleet.worker_process import Ready, Word
 from grader.judge import Progress
 from grader.judge.record import Device
-from grader.sandbox.owner import own_folder
+from grader.sandbox.owner import make_owned_folder
 
 SandboxName = Literal["docker", "process"]
 
@@ -27,7 +27,7 @@ class NodeSlot:
     """One slot on a node: it grades one task at a time, and is warm for the next."""
 
     def __init__(self, device: Device, sandbox: SandboxName) -> None:
-        self._root = own_folder()
+        self._root = make_owned_folder()
         self._engine = LocalEngine(1, device, sandbox)
 
     def pulse(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict, one_line
-from grader.sandbox.base import RunnerExit, Runner, SandboxError
+from grader.sandbox.base import Runner, RunnerExit, SandboxError
 from grader.wire import (
     Reply,
     Status,

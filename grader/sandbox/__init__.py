@@ -1,16 +1,24 @@
-"""Start and end a runner: one small protocol (`base`), two ways to fulfil it.
+"""Start and stop runners: one protocol (`base`) with two implementations.
 
-- `grader.sandbox.docker.DockerSandbox`: a container; for other people's code.
-- `grader.sandbox.process.ProcessSandbox`: a process tree of this host; for one's own code.
+- `grader.sandbox.docker.DockerSandbox`: a container, for other people's code.
+- `grader.sandbox.process.ProcessSandbox`: a process tree of this host, for your own code.
 
-Neither is imported before it is asked for, since each costs start-up time.
+Each is imported only when it is used, to keep start-up fast.
 """
 
 from __future__ import annotations
 
-from grader.sandbox.base import Device, RunnerExit, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import Device, Runner, RunnerExit, RunnerLimits, Sandbox, SandboxError
 
-__all__ = ["Device", "RunnerExit", "Runner", "RunnerLimits", "Sandbox", "SandboxError", "make_sandbox"]
+__all__ = [
+    "Device",
+    "Runner",
+    "RunnerExit",
+    "RunnerLimits",
+    "Sandbox",
+    "SandboxError",
+    "make_sandbox",
+]
 
 
 def make_sandbox(name: str) -> Sandbox:

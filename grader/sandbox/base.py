@@ -1,8 +1,8 @@
-"""The seam between the judge and whatever runs a submission: one small protocol.
+"""The protocol between the judge and the sandbox that runs a submission.
 
 A `Sandbox` starts a `Runner`: a process tree that runs `python -m grader.runner` with one end of a
-Unix `SOCK_SEQPACKET` socket. The judge holds the other end (`Runner.channel`) and nothing else
-passes between them; what the runner prints is kept for a person to read.
+Unix `SOCK_SEQPACKET` socket. The judge holds the other end (`Runner.channel`). Nothing else passes
+between them; the runner's output is kept for a person to read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from grader.problem.spec import Limits
 
 Device = Literal["cpu", "cuda"]
-"""What a submission runs on."""
+"""The device that a submission runs on."""
 RunnerDevice = Literal["cpu", "cuda", "none"]
-"""What a sandbox has of that: a device to run on, or none, and then it can only compile."""
+"""The device that a runner gets; one with ``none`` can only compile."""
 
 
 def exit_on_signals() -> None:
-    """Unwind on SIGTERM and SIGHUP, where nobody else handles them, so that what must be ended at
-    the exit is ended."""
+    """Exit normally on SIGTERM and SIGHUP unless handled, so that `atexit` stops the runners."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
@@ -39,12 +38,12 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 class SandboxError(Exception):
-    """The sandbox could not be started or ended: ours, never the submission's. For a person."""
+    """The sandbox could not be started or stopped. Never the submission's fault."""
 
 
 @dataclass(frozen=True)
 class RunnerLimits:
-    """What one runner may use; see `grader.problem.spec.Limits` for where the numbers come from."""
+    """What one runner may use. The numbers come from `grader.problem.spec.Limits`."""
 
     memory_bytes: int
     scratch_bytes: int
@@ -54,42 +53,42 @@ class RunnerLimits:
 
     @classmethod
     def of(cls, limits: Limits) -> RunnerLimits:
-        """What a problem's limits grant a runner."""
+        """The part of a problem's limits that applies to a runner."""
         return cls(limits.memory_bytes, limits.scratch_bytes, limits.output_bytes, limits.pids)
 
 
 @dataclass(frozen=True)
 class RunnerExit:
-    """How a runner ended, as seen from outside it. At most one of the three causes is set."""
+    """How a runner ended, as seen from outside. At most one of the last three fields is true."""
 
     exit_code: int | None = None
-    """Exit status of the runner; null when a signal ended it, or nobody knows what did."""
+    """Exit status; None when a signal ended the runner, or the cause is unknown."""
     signal: int | None = None
     out_of_memory: bool = False
-    """Ended because it reached `memory_bytes`."""
+    """It was killed at `memory_bytes`."""
     output_exceeded: bool = False
-    """Ended because it printed more than `output_bytes`."""
+    """It was killed for printing more than `output_bytes`."""
     stopped: bool = False
-    """Ended because we stopped it."""
+    """The judge stopped it."""
 
 
 class Runner(ABC):
-    """One running sandbox, used by one submission and then destroyed. A context manager."""
+    """One running sandbox, used by one submission. A context manager that stops it."""
 
     channel: socket.socket
     """The judge's end of the wire: connected, `SOCK_SEQPACKET`, non-inheritable."""
 
     @abstractmethod
     def poll(self) -> RunnerExit | None:
-        """How the runner ended, or None while it runs. Never blocks for long, never raises."""
+        """How the runner ended, or None while it runs. Returns quickly, never raises."""
 
     @abstractmethod
     def log(self) -> bytes:
-        """What it has printed so far, stdout and stderr in order of arrival, capped by us."""
+        """Its stdout and stderr so far, in order of arrival, capped."""
 
     @abstractmethod
     def stop(self) -> RunnerExit:
-        """Kill the whole tree, wait for it, remove every trace. May be repeated; never raises."""
+        """Kill the process tree, wait for it and remove its files. Idempotent, never raises."""
 
     def __enter__(self) -> Self:
         return self
@@ -111,11 +110,11 @@ class Sandbox(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The name, and in brackets what of it matters to a reader of the report."""
+        """The name, and in brackets the kind of isolation, for the report."""
 
     @abstractmethod
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
-        """Start a runner and return once it is connected. More than one thread may do that.
+        """Start a runner and return it once it is connected. Thread-safe.
 
         Raises `SandboxError` when it cannot be started.
         """

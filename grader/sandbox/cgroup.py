@@ -1,7 +1,7 @@
-"""A control group for one runner's memory and process count, where this user may make one.
+"""A control group that limits one runner's memory and processes, where this user may make one.
 
-It counts what a look at processes can't: shared and written-only memory, files in memory, forks
-that live for a moment. Made beside or below the judge's own group; version 1 and 2.
+It counts what polling processes misses: shared memory, files in memory and short-lived forks. The
+group is made beside or below the judge's own. Versions 1 and 2 are supported.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 CACHE_BYTES = 1 << 30
-"""Room beyond the limit for what the kernel may take back, such as pages of libraries. Without it
-a runner near its limit would crawl, reading them again and again, instead of being ended."""
+"""Room above the limit for reclaimable pages, such as those of libraries. Without it a runner near
+its limit would thrash, reading them again and again, instead of being killed."""
 
 _PREFIX = "grade-"
 _ROOT = Path("/sys/fs/cgroup")
 
 
 class ControlGroup:
-    """A limited group. `procs` are the files that take a process into it."""
+    """A limited group. Writing a process id to each file of `procs` adds the process."""
 
     def __init__(self, memory: Path, pids: Path, memory_bytes: int, count: int) -> None:
         self._memory, self._pids = memory, pids
@@ -40,10 +40,10 @@ class ControlGroup:
 
     @classmethod
     def create(cls, name: str, memory_bytes: int, count: int) -> ControlGroup | None:
-        """A new group called after `name`, or None where none can be made."""
-        for memory, pids in _places():
-            _sweep(memory)
-            _sweep(pids)
+        """A new group with `name` in its name, or None where none can be made."""
+        for memory, pids in _parent_groups():
+            _remove_orphans(memory)
+            _remove_orphans(pids)
             made = [
                 folder / f"{_PREFIX}{os.getpid()}-{name}"
                 for folder in dict.fromkeys((memory, pids))
@@ -54,23 +54,23 @@ class ControlGroup:
                 return cls(made[0], made[-1], memory_bytes, count)
             except OSError:
                 for folder in made:
-                    _remove(folder, patience_s=0)
+                    _remove(folder, timeout_s=0)
         return None
 
     def out_of_memory(self) -> bool:
-        """Whether it uses more than its limit, or the kernel has killed one of it for that."""
+        """Whether it exceeds its limit, or the kernel has killed a process of it for memory."""
         killed = _numbers(self._events).get("oom_kill", 0)
         stat = _numbers(self._stat)
         return killed > 0 or sum(stat.get(key, 0) for key in self._own) > self._memory_bytes
 
     def remove(self) -> None:
-        """Remove the group, whose processes are dead. Never raises."""
+        """Remove the group once its processes have exited. Never raises."""
         for folder in dict.fromkeys((self._memory, self._pids)):
-            _remove(folder, patience_s=1.0)
+            _remove(folder, timeout_s=1.0)
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """A file of lines ``key number``; empty when the group is gone."""
+    """Read a file of lines ``key number``; empty when the group is gone."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -79,8 +79,8 @@ def _numbers(path: Path) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
-def _places() -> list[tuple[Path, Path]]:
-    """Where groups for memory and for pids may be made, the likeliest first."""
+def _parent_groups() -> list[tuple[Path, Path]]:
+    """Candidate parents for the memory and the pids group, the likeliest first."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -91,8 +91,8 @@ def _places() -> list[tuple[Path, Path]]:
         own.update(dict.fromkeys(controllers.split(","), path))
     if "memory" in own and "pids" in own:
         return [(_ROOT / f"memory{own['memory']}", _ROOT / f"pids{own['pids']}")]
-    # Version 2 lets only a group without processes of its own have limited children, so ours is
-    # rarely the place; its parents may be.
+    # In version 2 only a group without processes may have limited children. Ours has this process,
+    # so an ancestor is the likelier parent.
     unified = Path(own.get("", "/"))
     folders = [_ROOT / str(path).lstrip("/") for path in (unified, *unified.parents)]
     return [(folder, folder) for folder in folders if _delegates(folder)]
@@ -106,23 +106,23 @@ def _delegates(folder: Path) -> bool:
     return {"memory", "pids"} <= set(controllers) and os.access(folder, os.W_OK)
 
 
-def _sweep(parent: Path) -> None:
-    """Remove empty groups of judges that are gone."""
+def _remove_orphans(parent: Path) -> None:
+    """Remove empty groups of judges that have exited."""
     for folder in parent.glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).split("-")[0]
         if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
-            _remove(folder, patience_s=0)
+            _remove(folder, timeout_s=0)
 
 
-def _remove(folder: Path, patience_s: float) -> None:
-    deadline = time.monotonic() + patience_s
+def _remove(folder: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             folder.rmdir()
             return
         except FileNotFoundError:
             return
-        except OSError:  # busy for a moment after the last process died
+        except OSError:  # busy for a moment after the last process exited
             if time.monotonic() >= deadline:
                 return
             time.sleep(0.01)

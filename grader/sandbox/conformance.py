@@ -1,7 +1,7 @@
-"""What a sandbox promises, tried for real: `grade sandbox check` and the tests run this suite.
+"""Tests of what a sandbox promises; run by `grade sandbox check` and by the test suite.
 
-Each `Check` starts from a probe (`hostile_probe`) that runs in the runner's place and tries
-to get through; a check holds when nothing did. Checks that end their runner have one to themselves.
+Each check starts a probe (`hostile_probe`) in place of the runner, which tries to break out. The
+check passes when no attempt succeeds. A check that ends its runner starts a separate one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from grader.sandbox import docker, sweep
-from grader.sandbox.base import RunnerExit, RunnerDevice, Runner, RunnerLimits, Sandbox, SandboxError
-from grader.sandbox.engine import engine
+from grader.sandbox import docker, docker_engine
+from grader.sandbox.base import (
+    Runner,
+    RunnerDevice,
+    RunnerExit,
+    RunnerLimits,
+    Sandbox,
+    SandboxError,
+)
+from grader.sandbox.docker_engine import docker_client
 from grader.sandbox.host import device_nodes
 from grader.wire import Status, WireError, WireTimeout, receive_reply, send_request
 
@@ -39,21 +46,21 @@ _ENDING_S = 20.0
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What became of one check."""
+class CheckResult:
+    """The result of one check."""
 
     topic: str
     promise: str
     holes: list[str]
-    """What got through; empty when the promise was kept."""
+    """Attempts that succeeded; empty when the promise holds."""
 
     @property
     def held(self) -> bool:
         return not self.holes
 
 
-class Bench:
-    """A sandbox under test, and a runner of it that serves probes."""
+class SandboxUnderTest:
+    """A sandbox, and a shared runner in it that serves probes."""
 
     def __init__(self, kind: Kind, device: RunnerDevice, image: str | None = None) -> None:
         self.kind, self.device, self.image = kind, device, image
@@ -67,8 +74,8 @@ class Bench:
         if self._runner:
             self._runner.stop()
 
-    def sandbox(self) -> Sandbox:
-        """The sandbox under test, with the probe as its runner."""
+    def make_sandbox(self) -> Sandbox:
+        """The sandbox, with the probe as its runner."""
         if self.kind == "docker":
             return docker.DockerSandbox(self.image, module=_MODULE)
         from grader.sandbox.process import ProcessSandbox
@@ -76,11 +83,11 @@ class Bench:
         return ProcessSandbox(module=_MODULE)
 
     def start(self) -> Runner:
-        """A runner of one's own; the caller stops it."""
-        return self.sandbox().start(LIMITS, self.device)
+        """A separate runner; the caller stops it."""
+        return self.make_sandbox().start(LIMITS, self.device)
 
     def ask(self, probe: str, fds: tuple[int, ...] = (), **arguments: Any) -> list[str]:
-        """Run a probe in the shared runner, started when there is none; what got through."""
+        """Run a probe in the shared runner, started on first use; the attempts that succeeded."""
         if self._runner is None:
             self._runner = self.start()
         try:
@@ -93,7 +100,7 @@ class Bench:
     def ask_of(
         self, runner: Runner, probe: str, fds: tuple[int, ...] = (), **arguments: Any
     ) -> list[str]:
-        """Run a probe in `runner`. Raises `WireError` or `WireTimeout` when it does not answer."""
+        """Run a probe in `runner`. Raises `WireError` or `WireTimeout` when it does not reply."""
         self._number += 1
         send_request(runner.channel, {"probe": probe, "sequence": self._number, **arguments}, fds)
         reply = receive_reply(runner.channel, _REPLY_S)
@@ -101,8 +108,8 @@ class Bench:
             return [f"the probe broke: {reply.text}"]
         return reply.text.splitlines()
 
-    def ending_of(self, probe: str, **arguments: Any) -> tuple[RunnerExit | None, bytes]:
-        """How a runner ends by itself that runs a probe which does not return; and its log."""
+    def exit_of(self, probe: str, **arguments: Any) -> tuple[RunnerExit | None, bytes]:
+        """Run a probe that does not return; how its runner ended by itself, and its log."""
         with self.start() as runner:
             send_request(runner.channel, {"probe": probe, "sequence": 0, **arguments})
             deadline = time.monotonic() + _ENDING_S
@@ -111,30 +118,30 @@ class Bench:
             return ending, runner.log()
 
 
-def run(bench: Bench, topics: list[str] | None = None) -> Iterator[Finding]:
-    """Run the checks that apply, all or those of some topics. A check that fails to run is a hole.
+def run(sandbox: SandboxUnderTest, topics: list[str] | None = None) -> Iterator[CheckResult]:
+    """Run all checks, or those of some topics. A check that cannot run counts as a hole.
 
-    Raises `SandboxError` when no runner can be started at all.
+    Raises `SandboxError` when no runner can be started.
     """
-    bench.ask("descriptors")
+    sandbox.ask("descriptors")
     for topic, promise, check in CHECKS:
         if topics is not None and topic not in topics:
             continue
         try:
-            holes = check(bench)
+            holes = check(sandbox)
         except (SandboxError, WireError, WireTimeout, OSError) as error:
             holes = [f"the check could not be made: {type(error).__name__} {error}".strip()]
-        yield Finding(topic, promise, holes)
+        yield CheckResult(topic, promise, holes)
 
 
-def _network(bench: Bench) -> list[str]:
+def _network(sandbox: SandboxUnderTest) -> list[str]:
     abstract = f"grade-probe-{secrets.token_hex(8)}"
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("", 0), backlog=8))
         local = stack.enter_context(socket.socket(socket.AF_UNIX))
         local.bind("\0" + abstract)
         local.listen(8)
-        return bench.ask(
+        return sandbox.ask(
             "network",
             loopback_port=listener.getsockname()[1],
             addresses=_addresses(),
@@ -142,19 +149,19 @@ def _network(bench: Bench) -> list[str]:
         )
 
 
-def _writes(bench: Bench) -> list[str]:
-    # The process sandbox's /tmp is a private one that counts as scratch.
-    temporary = ["/tmp"] if bench.kind == "process" else []
-    return bench.ask("writes", allowed=["/dev/shm", "/dev/mqueue", *temporary])
+def _writes(sandbox: SandboxUnderTest) -> list[str]:
+    # The process sandbox has a private /tmp, which counts as scratch.
+    temporary = ["/tmp"] if sandbox.kind == "process" else []
+    return sandbox.ask("writes", allowed=["/dev/shm", "/dev/mqueue", *temporary])
 
 
-def _namespaces(bench: Bench) -> list[str]:
+def _namespaces(sandbox: SandboxUnderTest) -> list[str]:
     kinds = ("pid", "net", "ipc", "mnt", "uts", "cgroup")
     host = {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in kinds}
-    return bench.ask("namespaces", host=host)
+    return sandbox.ask("namespaces", host=host)
 
 
-def _secrets(bench: Bench) -> list[str]:
+def _secrets(sandbox: SandboxUnderTest) -> list[str]:
     repository = Path(__file__).resolve().parents[2]
     with ExitStack() as stack:
         canaries = [stack.enter_context(_canary(folder)) for folder in _private_folders()]
@@ -171,63 +178,63 @@ def _secrets(bench: Bench) -> list[str]:
             f"/proc/{os.getpid()}/environ",
             f"/proc/{os.getpid()}/root",
         ]
-        # Set before the runner starts, so that it could be inherited.
+        # Set before the runner starts, so that the runner could inherit it.
         variable = f"GRADE_PROBE_{secrets.token_hex(4).upper()}"
         os.environ[variable] = "secret"
         try:
-            with bench.start() as runner:
-                return bench.ask_of(runner, "secrets", paths=paths, variables=[variable])
+            with sandbox.start() as runner:
+                return sandbox.ask_of(runner, "secrets", paths=paths, variables=[variable])
         finally:
             del os.environ[variable]
 
 
-def _full_disk(bench: Bench) -> list[str]:
+def _full_disk(sandbox: SandboxUnderTest) -> list[str]:
     bound_bytes = LIMITS.scratch_bytes
-    holes = bench.ask("full_disk", places=["scratch", "jit"], bound_bytes=bound_bytes)
-    return holes + bench.ask("full_disk", places=["/dev/shm"], bound_bytes=docker.SHM_BYTES)
+    holes = sandbox.ask("full_disk", places=["scratch", "jit"], bound_bytes=bound_bytes)
+    return holes + sandbox.ask("full_disk", places=["/dev/shm"], bound_bytes=docker.SHM_BYTES)
 
 
-def _lent_memory(bench: Bench) -> list[str]:
+def _lent_memory(sandbox: SandboxUnderTest) -> list[str]:
     fd = os.memfd_create("lent")
     try:
         os.ftruncate(fd, 4096)
         with mmap.mmap(fd, 4096) as memory:
             memory[:5] = b"judge"
-            holes = bench.ask("lent_memory", (fd,))
+            holes = sandbox.ask("lent_memory", (fd,))
             return holes or ([] if memory[:6] == b"runner" else ["its writing is not seen here"])
     finally:
         os.close(fd)
 
 
-def _out_of_memory(bench: Bench) -> list[str]:
-    ending, _ = bench.ending_of("allocate")
+def _out_of_memory(sandbox: SandboxUnderTest) -> list[str]:
+    ending, _ = sandbox.exit_of("allocate")
     return [] if ending and ending.out_of_memory else [f"ended as {ending}"]
 
 
-def _output_cap(bench: Bench) -> list[str]:
-    ending, log = bench.ending_of("flood")
+def _output_cap(sandbox: SandboxUnderTest) -> list[str]:
+    ending, log = sandbox.exit_of("flood")
     holes = [] if ending and ending.output_exceeded else [f"ended as {ending}"]
     return holes + ([] if 0 < len(log) < 256 << 10 else [f"a log of {len(log)} bytes was kept"])
 
 
-def _exit_status(bench: Bench) -> list[str]:
-    ending, _ = bench.ending_of("leave", status=7)
+def _exit_status(sandbox: SandboxUnderTest) -> list[str]:
+    ending, _ = sandbox.exit_of("leave", status=7)
     return [] if ending == RunnerExit(exit_code=7) else [f"exit status 7 was seen as {ending}"]
 
 
-def _fork_bomb(bench: Bench) -> list[str]:
+def _fork_bomb(sandbox: SandboxUnderTest) -> list[str]:
     def bomb(runner: Runner, fd: int) -> list[str]:
-        return bench.ask_of(runner, "processes", (fd,), at_most=LIMITS.pids)
+        return sandbox.ask_of(runner, "processes", (fd,), at_most=LIMITS.pids)
 
-    return _nothing_survives(bench, bomb)
-
-
-def _daemons(bench: Bench) -> list[str]:
-    return _nothing_survives(bench, lambda runner, fd: bench.ask_of(runner, "linger", (fd,)))
+    return _nothing_survives(sandbox, bomb)
 
 
-def _deadline(bench: Bench) -> list[str]:
-    with bench.start() as runner:
+def _daemons(sandbox: SandboxUnderTest) -> list[str]:
+    return _nothing_survives(sandbox, lambda runner, fd: sandbox.ask_of(runner, "linger", (fd,)))
+
+
+def _deadline(sandbox: SandboxUnderTest) -> list[str]:
+    with sandbox.start() as runner:
         send_request(runner.channel, {"probe": "spin", "sequence": 0})
         time.sleep(0.2)
         started = time.monotonic()
@@ -237,49 +244,60 @@ def _deadline(bench: Bench) -> list[str]:
     return holes + ([f"took {took_s:.1f} s to kill"] if took_s > 5 else [])
 
 
-def _removal(bench: Bench) -> list[str]:
-    before = _remains(bench, os.getpid())
-    with bench.start():
-        during = _remains(bench, os.getpid()) - before
-    if bench.kind == "docker" and not during:
+def _removal(sandbox: SandboxUnderTest) -> list[str]:
+    before = _remains(sandbox, os.getpid())
+    with sandbox.start():
+        during = _remains(sandbox, os.getpid()) - before
+    if sandbox.kind == "docker" and not during:
         return ["no container was seen while it ran"]
     return [f"left {what}" for what in sorted(during) if _is_there(what)]
 
 
-def _owner_killed(bench: Bench) -> list[str]:
-    """A process of ours starts a runner and is killed; nothing of the runner may stay."""
+def _owner_killed(sandbox: SandboxUnderTest) -> list[str]:
+    """Kill a process that owns a runner; nothing of the runner may stay."""
     ours, theirs = os.pipe()
-    code = "import sys; from grader.sandbox import conformance; conformance.doomed(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, bench.kind, bench.device, bench.image or "", str(theirs)]
+    code = "import sys; from grader.sandbox.conformance import start_and_die as run; "
+    code += "run(*sys.argv[1:])"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        sandbox.kind,
+        sandbox.device,
+        sandbox.image or "",
+        str(theirs),
+    ]
     owner = subprocess.Popen(command, pass_fds=[theirs], stderr=subprocess.PIPE, text=True)
     _, printed = owner.communicate(timeout=60)
     os.close(theirs)
     try:
         if owner.returncode != -signal.SIGKILL:
             return [f"the owner ended with {owner.returncode}, not by the kill: {printed}"]
-        remains = _remains(bench, owner.pid)
-        if bench.kind == "docker":
+        remains = _remains(sandbox, owner.pid)
+        if sandbox.kind == "docker":
             if not remains:
                 return ["the owner's container was not seen"]
-            with engine() as api:
-                sweep.sweep(api)
+            with docker_client() as api:
+                docker_engine.remove_orphans(api)
         holes = [] if _is_closed(ours) else ["a process of the runner lives on"]
         return holes + [f"left {what}" for what in sorted(remains) if _is_there(what)]
     finally:
         os.close(ours)
 
 
-def doomed(kind: Kind, device: RunnerDevice, image: str, fd: str) -> None:
-    """Start a runner that lingers with `fd`, and die by SIGKILL. Run as a process of its own."""
-    Bench(kind, device, image or None).ask("linger", (int(fd),))
+def start_and_die(kind: Kind, device: RunnerDevice, image: str, fd: str) -> None:
+    """Start a runner that keeps `fd` open, then die by SIGKILL. Runs in a separate process."""
+    SandboxUnderTest(kind, device, image or None).ask("linger", (int(fd),))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _nothing_survives(bench: Bench, act: Callable[[Runner, int], list[str]]) -> list[str]:
-    """Stop a runner after `act`; whatever process of it lives on holds the pipe it was lent."""
+def _nothing_survives(
+    sandbox: SandboxUnderTest, act: Callable[[Runner, int], list[str]]
+) -> list[str]:
+    """Stop a runner after `act`. Any process that survives still holds the pipe it was given."""
     ours, theirs = os.pipe()
     try:
-        with bench.start() as runner:
+        with sandbox.start() as runner:
             try:
                 holes = act(runner, theirs)
             finally:
@@ -298,29 +316,29 @@ def _is_closed(pipe: int, timeout_s: float = 5) -> bool:
     return bool(poller.poll(timeout_s * 1000))
 
 
-def _remains(bench: Bench, owner_pid: int) -> set[str]:
-    """Containers of a process, and the directories of their sockets."""
-    if bench.kind != "docker":
+def _remains(sandbox: SandboxUnderTest, owner_pid: int) -> set[str]:
+    """The containers that a process owns, and the folders of their sockets."""
+    if sandbox.kind != "docker":
         return set()
     found = set()
-    with engine() as api:
-        containers = api.containers(all=True, filters={"label": sweep.MARK})
+    with docker_client() as api:
+        containers = api.containers(all=True, filters={"label": docker_engine.RUNNER_LABEL})
     for container in containers:
         labels = container["Labels"]
-        if labels[sweep.OWNER].split("/")[2] == str(owner_pid):
-            found |= {container["Id"], labels[sweep.FOLDER]}
+        if labels[docker_engine.OWNER_LABEL].split("/")[2] == str(owner_pid):
+            found |= {container["Id"], labels[docker_engine.FOLDER_LABEL]}
     return found
 
 
 def _is_there(what: str) -> bool:
     if what.startswith("/"):
         return Path(what).exists()
-    with engine() as api:
+    with docker_client() as api:
         return bool(api.containers(all=True, filters={"id": what}))
 
 
 def _addresses() -> list[str]:
-    """This host's own addresses, as far as its name tells."""
+    """This host's addresses, as its name resolves to them."""
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     except OSError:
@@ -335,7 +353,7 @@ def _private_folders() -> list[Path]:
 
 @contextmanager
 def _canary(folder: Path) -> Iterator[str]:
-    """A file that everyone on this host may read, where no runner should get."""
+    """A world-readable file that no runner should be able to reach."""
     fd, path = tempfile.mkstemp(prefix=".grade-canary-", dir=folder)
     try:
         os.write(fd, b"secret")
@@ -346,11 +364,11 @@ def _canary(folder: Path) -> Iterator[str]:
         os.unlink(path)
 
 
-def _asks(probe: str, **arguments: Any) -> Callable[[Bench], list[str]]:
-    return lambda bench: bench.ask(probe, **arguments)
+def _asks(probe: str, **arguments: Any) -> Callable[[SandboxUnderTest], list[str]]:
+    return lambda sandbox: sandbox.ask(probe, **arguments)
 
 
-CHECKS: list[tuple[str, str, Callable[[Bench], list[str]]]] = [
+CHECKS: list[tuple[str, str, Callable[[SandboxUnderTest], list[str]]]] = [
     ("network", "no way to the host, the world or a name server", _network),
     ("network", "no raw or packet sockets", _asks("raw_sockets")),
     ("files", "writes go to scratch, jit and shared memory only", _writes),
@@ -364,7 +382,7 @@ CHECKS: list[tuple[str, str, Callable[[Bench], list[str]]]] = [
     (
         "kernel",
         "mount, unshare, bpf, keyctl, ptrace of the judge … are denied",
-        lambda bench: bench.ask("system_calls", owner_pid=os.getpid()),
+        lambda sandbox: sandbox.ask("system_calls", owner_pid=os.getpid()),
     ),
     ("kernel", "PID, network, IPC, mount, UTS and cgroup namespaces of its own", _namespaces),
     (
@@ -384,4 +402,4 @@ CHECKS: list[tuple[str, str, Callable[[Bench], list[str]]]] = [
     ("end", "no container, directory or socket is left", _removal),
     ("end", "the same after the judge was killed", _owner_killed),
 ]
-"""Topic, promise, and the check: what got through, one line each."""
+"""Topic, promise, and the check, which returns one line per attempt that succeeded."""

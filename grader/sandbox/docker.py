@@ -1,10 +1,10 @@
-"""The Docker sandbox: one throw-away container per runner, held from outside.
+"""The Docker sandbox: one throw-away container per runner.
 
-What a container gets is written out in `_host_config`; everything else is the engine's default
-(its seccomp profile above all). The wire is a Unix socket in a directory mounted into the
-container: it needs no network, and once the runner has connected the listener is gone.
+`_host_config` lists what a container gets; everything else is the engine's default, above all its
+seccomp profile. The wire is a Unix socket in a directory mounted into the container, which needs no
+network; the listener is closed once the runner has connected.
 
-No docker client program, init or BuildKit is needed; the engine is found by ``DOCKER_HOST``.
+No docker command, init or BuildKit is needed. ``DOCKER_HOST`` names the engine.
 """
 
 from __future__ import annotations
@@ -28,28 +28,36 @@ from docker.utils.socket import frames_iter
 
 from grader.sandbox import images
 from grader.sandbox.base import (
-    RunnerExit,
-    RunnerDevice,
     Runner,
+    RunnerDevice,
+    RunnerExit,
     RunnerLimits,
     Sandbox,
     SandboxError,
     exit_on_signals,
 )
-from grader.sandbox.engine import FAULTS, client, engine, engine_errors
-from grader.sandbox.host import device_nodes, processors
-from grader.sandbox.output import Output
-from grader.sandbox.owner import own_folder, owner_of
-from grader.sandbox.sweep import FOLDER, MARK, OWNER, sweep
+from grader.sandbox.docker_engine import (
+    CLIENT_ERRORS,
+    FOLDER_LABEL,
+    OWNER_LABEL,
+    RUNNER_LABEL,
+    docker_client,
+    engine_errors,
+    new_client,
+    remove_orphans,
+)
+from grader.sandbox.host import device_nodes, runner_cpus
+from grader.sandbox.output import CapturedOutput
+from grader.sandbox.owner import make_owned_folder, process_identity
 
 START_DEADLINE_S = 60.0
-"""How long a runner may take to connect, on a busy machine with a cold disk."""
+"""Seconds a runner may take to connect, on a busy machine with a cold disk."""
 
 SHM_BYTES = 64 << 20
-_ENDS_BY_ITSELF_S = 1.0
-"""How long a runner that has dropped the wire may take to end before it is killed."""
-_KILLED_S = 10.0
-"""How long the engine may take to tell that a killed container has ended."""
+_EXIT_GRACE_S = 1.0
+"""Seconds a runner that has closed the wire may take to exit before it is killed."""
+_KILL_TIMEOUT_S = 10.0
+"""Seconds the engine may take to report that a killed container has exited."""
 
 _live: set[DockerRunner] = set()
 
@@ -57,8 +65,8 @@ _live: set[DockerRunner] = set()
 class DockerSandbox(Sandbox):
     """Runs submissions in containers of the engine that ``DOCKER_HOST`` names.
 
-    image: tag of a self-contained image; None takes ``GRADE_IMAGE``, or else the host image.
-    module: what runs in the container; the conformance suite puts its probe here.
+    image: tag of a self-contained image; None uses ``GRADE_IMAGE`` if set, else the host image.
+    module: the module that runs in the container; the conformance suite puts its probe here.
     """
 
     name = "docker"
@@ -69,9 +77,9 @@ class DockerSandbox(Sandbox):
 
     @staticmethod
     def available() -> str | None:
-        """None when the engine answers, else why not and what to do, for a person."""
+        """None when the engine answers, else the reason and what to do about it."""
         try:
-            with engine(timeout_s=5) as api:
+            with docker_client(timeout_s=5) as api:
                 api.ping()
         except SandboxError as error:
             return str(error)
@@ -81,10 +89,10 @@ class DockerSandbox(Sandbox):
         return f"docker ({self._image or 'host image'})"
 
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
-        with engine() as api:
-            sweep(api)
+        with docker_client() as api:
+            remove_orphans(api)
             if self._image:
-                image = images.own_image(api, self._image, device)
+                image = images.self_contained_image(api, self._image, device)
             else:
                 image = images.host_image(api, device)
         _stop_live_on_exit()
@@ -99,18 +107,18 @@ class DockerRunner(Runner):
 
     def __init__(
         self,
-        image: images.Image,
+        image: images.RunnerImage,
         command: list[str],
         limits: RunnerLimits,
         device: RunnerDevice,
     ) -> None:
-        self._api = client()
-        self._output = Output(limits.output_bytes)
-        self._ended = threading.Event()
+        self._api = new_client()
+        self._output = CapturedOutput(limits.output_bytes)
+        self._exited = threading.Event()
         self._state: dict[str, object] = {}
         self._final: RunnerExit | None = None
         self._lock = threading.Lock()
-        self._folder = own_folder()
+        self._folder = make_owned_folder()
         self._id = ""
         self._started = False
         _live.add(self)
@@ -125,7 +133,11 @@ class DockerRunner(Runner):
             raise
 
     def _create(
-        self, image: images.Image, command: list[str], limits: RunnerLimits, device: RunnerDevice
+        self,
+        image: images.RunnerImage,
+        command: list[str],
+        limits: RunnerLimits,
+        device: RunnerDevice,
     ) -> None:
         created = self._api.create_container(
             image.tag,
@@ -135,14 +147,18 @@ class DockerRunner(Runner):
             user=f"{images.USER_ID}:{images.USER_ID}",
             working_dir=str(images.SCRATCH),
             environment=image.environment,
-            labels={MARK: "1", OWNER: owner_of(os.getpid()), FOLDER: str(self._folder)},
+            labels={
+                RUNNER_LABEL: "1",
+                OWNER_LABEL: process_identity(os.getpid()),
+                FOLDER_LABEL: str(self._folder),
+            },
             host_config=_host_config(self._api, image, limits, device, self._folder),
         )
         self._id = created["Id"]
-        # Attached before the start, so that not one byte is missed.
-        wanted = {"stdout": 1, "stderr": 1, "stream": 1}
-        output = self._api.attach_socket(self._id, params=wanted)
-        watcher = client(version=self._api.api_version)
+        # Attach before the start, so that no byte is missed.
+        params = {"stdout": 1, "stderr": 1, "stream": 1}
+        output = self._api.attach_socket(self._id, params=params)
+        watcher = new_client(version=self._api.api_version)
         threading.Thread(target=self._watch, args=(watcher, output), daemon=True).start()
         self._api.start(self._id)
         self._started = True
@@ -154,7 +170,7 @@ class DockerRunner(Runner):
         while time.monotonic() < deadline:
             if poller.poll(50):
                 return listener.accept()[0]
-            if self._ended.is_set():
+            if self._exited.is_set():
                 why = self._output.last_line() or f"exit status {self._state.get('ExitCode')}"
                 raise SandboxError(f"the runner ended before it connected: {why}")
         raise SandboxError(
@@ -163,26 +179,26 @@ class DockerRunner(Runner):
         )
 
     def _watch(self, api: docker.APIClient, output: SocketIO) -> None:
-        """In a thread, on a connection of its own: read what is printed, then wait for the end."""
+        """In a thread with its own connection: read the output, then wait for the exit."""
         try:
             for _, chunk in frames_iter(output, tty=False):
                 if self._output.add(chunk):
-                    # Aside, since the engine ends a container only while its output is read.
+                    # In another thread: the engine ends a container only while its output is read.
                     threading.Thread(target=self._kill, daemon=True).start()
             api.wait(self._id, timeout=None)
             self._state = api.inspect_container(self._id)["State"]
-        except (*FAULTS, OSError) as error:
+        except (*CLIENT_ERRORS, OSError) as error:
             self._output.add(f"[the engine was lost: {error}]\n".encode())
         finally:
-            output._response.close()  # type: ignore[attr-defined]  # docker-py's hold on it
+            output._response.close()  # type: ignore[attr-defined]  # docker-py keeps it open
             output.close()
             api.close()
-            self._ended.set()
+            self._exited.set()
 
     def poll(self) -> RunnerExit | None:
         if self._final:
             return self._final
-        return self._ending(stopped=False) if self._ended.is_set() else None
+        return self._runner_exit(stopped=False) if self._exited.is_set() else None
 
     def log(self) -> bytes:
         return self._output.kept()
@@ -190,32 +206,32 @@ class DockerRunner(Runner):
     def stop(self) -> RunnerExit:
         with self._lock:
             if self._final is None:
-                self._final = self._end()
+                self._final = self._tear_down()
             return self._final
 
-    def _end(self) -> RunnerExit:
+    def _tear_down(self) -> RunnerExit:
         hung_up = self._hung_up()
         if hung_up:
-            self._ended.wait(_ENDS_BY_ITSELF_S)
-        stopped = not self._ended.is_set()
+            self._exited.wait(_EXIT_GRACE_S)
+        stopped = not self._exited.is_set()
         if stopped and self._started:
             self._kill()
-            self._ended.wait(_KILLED_S)
-        ending = self._ending(stopped, hung_up)
+            self._exited.wait(_KILL_TIMEOUT_S)
+        final = self._runner_exit(stopped, hung_up)
         if self._id:
-            with suppress(*FAULTS):
+            with suppress(*CLIENT_ERRORS):
                 self._api.remove_container(self._id, force=True, v=True)
         if hasattr(self, "channel"):
             self.channel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._api.close()
         _live.discard(self)
-        return ending
+        return final
 
     def _kill(self) -> None:
-        # It may have ended by itself already; what did end it is read from its state.
-        # A connection of its own: this may run beside any other call.
-        with suppress(SandboxError, *FAULTS), engine() as api:
+        # It may have exited already; the container's state tells the cause.
+        # A new connection, since this may run during any other call.
+        with suppress(SandboxError, *CLIENT_ERRORS), docker_client() as api:
             api.kill(self._id)
 
     def _hung_up(self) -> bool:
@@ -225,20 +241,20 @@ class DockerRunner(Runner):
         poller.register(self.channel, select.POLLRDHUP)
         return bool(poller.poll(0))
 
-    def _ending(self, stopped: bool, hung_up: bool = True) -> RunnerExit:
-        """What the engine's record says, in our words. Exit status 128 + n is signal n."""
+    def _runner_exit(self, stopped: bool, hung_up: bool = True) -> RunnerExit:
+        """The engine's record of the exit. Exit status 128 + n is signal n."""
         status = self._state.get("ExitCode")
         status = status if isinstance(status, int) else None
-        died = status is not None and 128 < status <= 128 + 64
+        signalled = status is not None and 128 < status <= 128 + 64
         exceeded = self._output.exceeded
-        # A child that ran out of memory and that the runner outlived has not ended the runner.
-        starved = bool(self._state.get("OOMKilled")) and (not stopped or hung_up) and not exceeded
+        # OOMKilled is also set when only a child ran out of memory and the runner went on.
+        oom = bool(self._state.get("OOMKilled")) and (not stopped or hung_up) and not exceeded
         return RunnerExit(
-            exit_code=None if died else status,
-            signal=status - 128 if status is not None and died else None,
-            out_of_memory=starved,
+            exit_code=None if signalled else status,
+            signal=status - 128 if status is not None and signalled else None,
+            out_of_memory=oom,
             output_exceeded=exceeded,
-            stopped=stopped and not exceeded and not starved,
+            stopped=stopped and not exceeded and not oom,
         )
 
 
@@ -247,12 +263,12 @@ _SOCKET = images.WIRE / "judge.sock"
 
 def _host_config(
     api: docker.APIClient,
-    image: images.Image,
+    image: images.RunnerImage,
     limits: RunnerLimits,
     device: RunnerDevice,
     folder: Path,
 ) -> dict[str, object]:
-    who = f"uid={images.USER_ID},gid={images.USER_ID},mode=0700"
+    owner = f"uid={images.USER_ID},gid={images.USER_ID},mode=0700"
     size = f"size={limits.scratch_bytes}"
     wire = Mount(str(images.WIRE), str(folder / "wire"), type="bind", read_only=True)
     config: dict[str, object] = api.create_host_config(
@@ -264,40 +280,39 @@ def _host_config(
         cgroupns="private",
         mounts=[*image.mounts, wire],
         tmpfs={
-            str(images.SCRATCH): f"rw,noexec,nosuid,nodev,{size},{who}",
-            str(images.JIT): f"rw,exec,nosuid,nodev,{size},{who}",
+            str(images.SCRATCH): f"rw,noexec,nosuid,nodev,{size},{owner}",
+            str(images.JIT): f"rw,exec,nosuid,nodev,{size},{owner}",
         },
         shm_size=SHM_BYTES,
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
-        oom_score_adj=1000,  # when the machine itself runs out, it goes first, never the judge
+        oom_score_adj=1000,  # when the host runs out, the runner is killed before the judge
         nano_cpus=None if device == "cpu" else _nano_cpus(api.info()),
         ulimits=[
             Ulimit(name="core", soft=0, hard=0),
             Ulimit(name="fsize", soft=limits.scratch_bytes, hard=limits.scratch_bytes),
             Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
         ],
-        # Read and write, and not mknod.
+        # Read and write, without mknod.
         devices=[f"{node}:{node}:rw" for node in device_nodes(device)],
-        # The output is read as it comes and kept by us; the engine must not fill a disk with it.
+        # The output is read from the socket; a log of the engine's would fill the disk.
         log_config=LogConfig(type="none"),
     )
     return config
 
 
-def _nano_cpus(engine: dict[str, Any]) -> int | None:
-    """What a runner on a GPU may have of the processors, and what compiles for it, in billionths of
-    one; None where the engine cannot limit that."""
-    if not engine.get("CpuCfsQuota"):
+def _nano_cpus(info: dict[str, Any]) -> int | None:
+    """CPU quota of a GPU runner or its compiler, in 1e-9 CPUs; None where no quota is supported."""
+    if not info.get("CpuCfsQuota"):
         return None
-    return min(processors("cuda"), int(engine["NCPU"])) * 10**9
+    return min(runner_cpus("cuda"), int(info["NCPU"])) * 10**9
 
 
 def _listen(folder: Path) -> socket.socket:
     """A listening socket in ``folder/wire``.
 
-    Others on this host cannot reach it, since `folder` is ours alone (0700); the runner's user
+    Other users of this host cannot reach it, since `folder` is private (0700). The runner's user
     can, since only the inner directory (0711) is mounted into its container.
     """
     wire = folder / "wire"
@@ -306,7 +321,7 @@ def _listen(folder: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     directory = os.open(wire, os.O_PATH | os.O_DIRECTORY)
     try:
-        # By descriptor, because a socket's path is limited to 107 bytes.
+        # Through the descriptor, because a socket's path is limited to 107 bytes.
         listener.bind(f"/proc/self/fd/{directory}/{_SOCKET.name}")
     finally:
         os.close(directory)
@@ -316,7 +331,7 @@ def _listen(folder: Path) -> socket.socket:
 
 
 def _stop_live_on_exit() -> None:
-    """Containers end with us on a normal exit and on SIGTERM; `sweep` has the rest."""
+    """Stop containers at a normal exit and on SIGTERM; `remove_orphans` removes any others."""
     atexit.unregister(_stop_live)
     atexit.register(_stop_live)
     exit_on_signals()

@@ -1,4 +1,4 @@
-"""The system calls that break out of sandboxes, tried one by one. Part of the probe."""
+"""System calls that could break out of a sandbox, tried one by one by the hostile probe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import struct
 
 _DENIED = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ESRCH}
 
-# Number of each system call on x86-64 and on 64-bit ARM.
 _CALLS = {
     "mount": (165, 40),
     "pivot_root": (155, 41),
@@ -29,10 +28,11 @@ _CALLS = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
 }
+"""Call → its number on x86_64 and on aarch64."""
 
 
 def system_calls(owner_pid: int) -> list[str]:
-    """Make the calls that break out of sandboxes. Arguments are such that success does no harm."""
+    """Try each call; one line per call that is not denied. A success would do no harm."""
     none, buffer = None, ctypes.create_string_buffer(128)
     # perf_event_attr: a software event, its own size, and at byte 40 "user space only".
     attributes = ctypes.create_string_buffer(struct.pack("<II32xQ", 1, 112, 0x60), 112)
@@ -40,7 +40,7 @@ def system_calls(owner_pid: int) -> list[str]:
     handle = ctypes.create_string_buffer(struct.pack("<II", 8, 1), 16)
     space = os.open("/proc/self/ns/net", os.O_RDONLY)
     vector = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 8)
-    tries: list[tuple[str, tuple[object, ...]]] = [
+    attempts: list[tuple[str, tuple[object, ...]]] = [
         ("mount", (b"none", b"/", b"tmpfs", 0, none)),
         ("pivot_root", (b"/", b"/")),
         ("chroot", (b"/",)),
@@ -60,17 +60,17 @@ def system_calls(owner_pid: int) -> list[str]:
         ("process_vm_readv", (owner_pid, vector, 1, vector, 1, 0)),
     ]
     column = {"x86_64": 0, "aarch64": 1}[platform.machine()]
-    got = []
-    for name, arguments in tries:
+    succeeded = []
+    for name, arguments in attempts:
         failure = _system_call(_CALLS[name][column], arguments)
         if failure not in _DENIED:
-            got.append(f"{name} gave {errno.errorcode.get(failure, 'success')}")
+            succeeded.append(f"{name} gave {errno.errorcode.get(failure, 'success')}")
     os.close(space)
-    return got
+    return succeeded
 
 
 def _system_call(number: int, arguments: tuple[object, ...]) -> int:
-    """Make a system call; 0 or its errno."""
+    """Make a system call; returns 0 or its errno."""
     wrapped = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     ctypes.set_errno(0)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What this machine has, asked of the NVIDIA driver and not of torch, which takes seconds."""
+"""The GPUs of this machine, read from the NVIDIA driver: importing torch would take seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CAPABILITY_MINOR = 76
 
 @dataclass(frozen=True)
 class Gpu:
-    """One NVIDIA GPU as the driver names it."""
+    """One NVIDIA GPU, as the driver describes it."""
 
     name: str
     memory_bytes: int
@@ -23,18 +23,18 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """What the NVIDIA driver says: its GPUs, or why there are none."""
+    """The NVIDIA driver's GPUs, or why none can be used."""
 
     missing: str | None
-    """Why no GPU can be used, in words; None when one can."""
+    """Why no GPU can be used, as a sentence; None when one can."""
     cuda: tuple[int, int] | None = None
-    """The newest CUDA version that the driver runs."""
+    """The newest CUDA version that the driver supports."""
     gpus: tuple[Gpu, ...] = ()
 
 
 @cache
 def driver() -> Driver:
-    """Ask the driver once. Honours CUDA_VISIBLE_DEVICES, as the driver does."""
+    """Query the driver once. It honours CUDA_VISIBLE_DEVICES."""
     if not Path("/dev/nvidia0").exists() and not Path("/dev/nvidiactl").exists():
         return Driver("no NVIDIA GPU: there is no /dev/nvidia0")
     try:
@@ -54,7 +54,7 @@ def driver() -> Driver:
 
 
 def cuda_missing() -> str | None:
-    """Why no NVIDIA GPU can be used here, in words; None when one can."""
+    """Why no NVIDIA GPU can be used here, as a sentence; None when one can."""
     return driver().missing
 
 

@@ -1,8 +1,7 @@
-"""What of this host a runner needs: read-only directories, a clean environment, device nodes.
+"""What a runner needs of this host: read-only directories, an environment, device nodes.
 
-Both sandboxes ask here, so that a submission sees the same machine in either. Nothing that holds
-problems, results or other submissions is ever on the list: of our own code only the installed
-`grader` package is.
+Both sandboxes use this module, so a submission sees the same machine in either. The directories
+never hold problems, results or other submissions; of the grader only its package is included.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from pathlib import Path
 
 from grader.sandbox.base import RunnerDevice
 
-SYSTEM = (
+SYSTEM_PATHS = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/local/nvidia"),
-    "/opt/nvidia/nsight-compute",  # what the toolkit's `ncu` starts
+    "/opt/nvidia/nsight-compute",  # the toolkit's `ncu` is a wrapper around it
 )
-"""Programs and shared libraries. On most systems nearly all are links into the first."""
+"""Programs and shared libraries. On most systems nearly all are links into ``/usr``."""
 
-LINKER = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
-"""What of ``/etc`` the dynamic linker and compilers need. Users and hosts are the sandbox's own."""
+ETC_NAMES = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
+"""The part of ``/etc`` that the linker and compilers need. The sandbox brings users and hosts."""
 
 PACKAGES = ("torch", "triton", "numpy", "cuda")
 """Packages a submission may import, wherever this interpreter finds them."""
@@ -34,20 +33,19 @@ _PROC_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def host_paths() -> list[Path]:
-    """Directories and files of the host that a runner needs read-only, at the same paths.
+    """Directories and files of the host to mount read-only at the same paths.
 
-    Absolute, existing, sorted; a path below another one is left out. A path may be a symbolic link
-    (``/lib``, or a link to an interpreter's directory): what it points to is meant, at the path of
-    the link.
+    Absolute, existing, sorted; a path below another one is left out. A path may be a symbolic link,
+    such as ``/lib``: its target is mounted at the path of the link.
     """
-    wanted = [Path(p) for p in SYSTEM]
-    wanted += [Path("/etc") / name for name in LINKER]
+    wanted = [Path(p) for p in SYSTEM_PATHS]
+    wanted += [Path("/etc") / name for name in ETC_NAMES]
     wanted += [Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     wanted += [_package_folder(), *_site_folders()]
-    wanted += [path for path in (cuda_home(), *_driver_folders()) if path]
+    wanted += [path for path in (cuda_home(), *driver_folders()) if path]
     wanted = [Path(os.path.abspath(p)) for p in wanted if p.exists()]
     for hop in _links(Path(sys.executable)):
-        # A virtual environment's `python` is a chain of links; each link's directory must be there.
+        # A virtual environment's `python` is a chain of links, and each link must resolve.
         if not any(hop.is_relative_to(p) for p in wanted):
             wanted.append(hop.parent)
     wanted = [p for p in wanted if p != Path("/")]
@@ -55,9 +53,10 @@ def host_paths() -> list[Path]:
 
 
 def runner_environment(scratch: Path, jit: Path, device: RunnerDevice) -> dict[str, str]:
-    """The whole environment of a runner; nothing of ours is inherited.
+    """The whole environment of a runner; nothing is inherited.
 
-    `scratch` is where it may write, `jit` where just-in-time compilers may also execute from.
+    scratch: the folder it may write to.
+    jit: the folder for just-in-time compilers, which it may also execute from.
     """
     cuda = cuda_home()
     programs = [Path(sys.executable).parent, *([cuda / "bin"] if cuda else [])]
@@ -65,7 +64,7 @@ def runner_environment(scratch: Path, jit: Path, device: RunnerDevice) -> dict[s
     path += ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
     imports = [_package_folder().parent, *_site_folders()]
     imports = [folder for folder in imports if folder not in _own_site_folders()]
-    cores = str(processors(device))
+    cores = str(runner_cpus(device))
     environment = {
         "PATH": os.pathsep.join(dict.fromkeys(path)),
         "PYTHONPATH": os.pathsep.join(str(p) for p in imports),
@@ -89,24 +88,26 @@ def runner_environment(scratch: Path, jit: Path, device: RunnerDevice) -> dict[s
     }
     if cuda:
         environment["CUDA_HOME"] = str(cuda)
-    if drivers := _driver_folders():
+    if drivers := driver_folders():
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(str(p) for p in drivers)
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
-        # NaN and infinity are ordinary numbers, which a GPU says nothing about either.
+        # NumPy warns about NaN and infinity; a GPU does not.
         environment["PYTHONWARNINGS"] = "ignore::RuntimeWarning:triton.runtime.interpreter"
     if device != "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    elif chosen_node() is None and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
-        # All GPUs' nodes go in, so the runner must number them as we do.
+    elif selected_gpu_node() is None and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
+        # All GPUs' nodes are passed in, so the runner must number them as the judge does.
         environment["CUDA_VISIBLE_DEVICES"] = visible
     return environment
 
 
-def processors(device: RunnerDevice) -> int:
-    """How many processors a runner may use: on a GPU its share of them but for one, with which its
-    judge watches it, since a runner that had all would hold up the judges of other GPUs. Two at
-    least, for a thread beside the one that waits for the GPU. What only compiles has as many.
+def runner_cpus(device: RunnerDevice) -> int:
+    """The number of CPUs a runner may use.
+
+    On a CPU device, all. A GPU runner gets its GPU's share less one, which its judge needs; with
+    more it would slow the judges of other GPUs. At least two, for a thread beside the one that
+    waits for the GPU. A runner that only compiles gets the same.
     """
     ours = len(os.sched_getaffinity(0))
     if device == "cpu":
@@ -120,15 +121,15 @@ def gpu_nodes() -> list[Path]:
 
 
 def device_nodes(device: RunnerDevice) -> list[Path]:
-    """The device nodes a runner needs: on a GPU the driver's and the chosen GPU's, else none.
+    """The device nodes a runner needs: those of the driver and the selected GPU; none on a CPU.
 
-    The chosen GPU is the first of ``CUDA_VISIBLE_DEVICES``, or the first of the machine in PCI
-    order. Where the driver does not tell which node that is, every GPU's node is listed.
+    The selected GPU is the first of ``CUDA_VISIBLE_DEVICES``, or the first of the machine in PCI
+    order. If the driver does not report its node, the nodes of all GPUs are listed.
     """
     if device != "cuda":
         return []
-    chosen = chosen_node()
-    gpus = [chosen] if chosen else gpu_nodes()
+    selected = selected_gpu_node()
+    gpus = [selected] if selected else gpu_nodes()
     drivers = [Path("/dev") / n for n in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")]
     capabilities = sorted(Path("/dev/nvidia-caps").glob("*"))
     return [node for node in [*gpus, *drivers, *capabilities] if node.exists()]
@@ -142,7 +143,7 @@ def cuda_home() -> Path | None:
         candidates.append(str(Path(nvcc).resolve().parent.parent))
     candidates.append("/usr/local/cuda")
     for candidate in map(Path, filter(None, candidates)):
-        # The header tells a toolkit from a bin directory that holds a wrapper script.
+        # A directory without the headers holds only a wrapper script, not a toolkit.
         headers = (candidate / "include/cuda.h", candidate / "include/cuda_runtime.h")
         if (candidate / "bin/nvcc").is_file() and any(h.is_file() for h in headers):
             return candidate.resolve()
@@ -155,7 +156,7 @@ def _package_folder() -> Path:
 
 @cache
 def _site_folders() -> list[Path]:
-    """Where `PACKAGES` lie when the interpreter would not look there by itself under ``-s``."""
+    """Folders of `PACKAGES` that the interpreter does not search by default under ``-s``."""
     folders: list[Path] = []
     for package in PACKAGES:
         spec = find_spec(package)
@@ -168,13 +169,13 @@ def _site_folders() -> list[Path]:
 
 @cache
 def _own_site_folders() -> set[Path]:
-    """Where the interpreter looks by itself: named again, they would hide its own library."""
+    """Folders searched by default. Listed in PYTHONPATH they would hide the standard library."""
     return {Path(folder) for folder in site.getsitepackages()}
 
 
 @cache
-def _driver_folders() -> list[Path]:
-    """Directories with the driver's ``libcuda`` that the linker does not search by itself."""
+def driver_folders() -> list[Path]:
+    """Folders with the driver's ``libcuda`` that the linker does not search by default."""
     inherited = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     known = ["/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/nvidia/driver/usr/lib64"]
     folders = [Path(p) for p in (*inherited, *known) if p.startswith("/")]
@@ -182,8 +183,8 @@ def _driver_folders() -> list[Path]:
 
 
 @cache
-def chosen_node() -> Path | None:
-    """The node of the GPU that CUDA numbers 0 in this process, when the driver tells."""
+def selected_gpu_node() -> Path | None:
+    """The node of CUDA device 0 of this process, or None if the driver does not report it."""
     gpus: list[tuple[str, Path]] = []
     for information in sorted(_PROC_GPUS.glob("*/information")):
         text = information.read_text()
@@ -199,7 +200,7 @@ def chosen_node() -> Path | None:
 
 
 def _links(path: Path) -> list[Path]:
-    """`path` and every symbolic link's target on the way to the real file."""
+    """`path` and the target of each symbolic link on the way to the real file."""
     hops = [path]
     while hops[-1].is_symlink() and len(hops) < 40:
         hops.append(Path(os.path.normpath(hops[-1].parent / os.readlink(hops[-1]))))

@@ -1,9 +1,8 @@
 """A stand-in for the runner that tries what a hostile submission would try.
 
-`python -m grader.sandbox.hostile_probe (--fd N | --connect PATH)` serves
-requests ``{"probe": NAME, ...}``.
-A probe returns what got through, one item per hole, and so an empty list when the sandbox held.
-Nothing is imported here but the standard library and the wire.
+`python -m grader.sandbox.hostile_probe (--fd N | --connect PATH)` serves requests
+``{"probe": NAME, ...}``. A probe returns one line per attempt that succeeded, so an empty list when
+the sandbox holds. It imports only the standard library and the wire.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from grader.sandbox.escape_attempts import system_calls
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 
 _STANDARD_DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
-_OWN = {"scratch": os.environ["GRADE_SCRATCH"], "jit": os.environ["GRADE_JIT"]}
+_WRITABLE = {"scratch": os.environ["GRADE_SCRATCH"], "jit": os.environ["GRADE_JIT"]}
 _INITIAL_FDS = set(os.listdir("/proc/self/fd"))
 
 
 def network(loopback_port: int, addresses: list[str], abstract: str) -> list[str]:
-    """Reach the host or the world. The host listens on the port and the abstract socket given."""
+    """Connect to the host, which listens on the given port and abstract socket, or the Internet."""
     got = []
     for address in ["127.0.0.1", *addresses]:
         got += _through(f"connected to the host at {address}", _connect, address, loopback_port)
@@ -47,8 +46,8 @@ def raw_sockets() -> list[str]:
 
 
 def writes(allowed: list[str]) -> list[str]:
-    """Find a place to write besides its own and those allowed: mounts, and three levels deep."""
-    allowed = [*allowed, *_OWN.values()]
+    """Find other writable paths than those allowed: among mounts, and three levels below /."""
+    allowed = [*allowed, *_WRITABLE.values()]
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     places = {Path(mount) for mount in mounts}
     for folder, below, _ in os.walk("/"):
@@ -56,31 +55,31 @@ def writes(allowed: list[str]) -> list[str]:
         if folder in ("/proc", "/sys") or folder in allowed or folder.count("/") >= 3:
             below.clear()
     places = {p for p in places if not any(p.is_relative_to(a) for a in (*allowed, "/proc"))}
-    # A device such as /dev/null may be a mount of its own; `devices` looks at those.
+    # A device such as /dev/null may be a mount; the probe `devices` covers those.
     places = {p for p in places if p.is_dir() or p.is_file()}
     return [f"can write {place}" for place in sorted(places) if os.access(place, os.W_OK)]
 
 
 def kernel_files() -> list[str]:
-    """Write the kernel's knobs, or read what it tells only to root."""
-    knobs = [
+    """Write kernel settings, or read kernel files that are for root only."""
+    settings = [
         *map(Path, ("/proc/sysrq-trigger", "/proc/sys/vm/drop_caches", "/proc/irq")),
-        # ns_last_pid opens for everyone; it is the namespace's own and takes no write.
+        # Anyone can open ns_last_pid; it belongs to the namespace and rejects writes.
         *(p for p in Path("/proc/sys/kernel").glob("*") if p.name != "ns_last_pid"),
         *Path("/sys/kernel/mm").rglob("enabled"),
         *Path("/sys/fs/cgroup").rglob("cgroup.procs"),
     ]
-    got = [f"can write {knob}" for knob in knobs if knob.is_file() and _opens(knob, os.O_WRONLY)]
+    got = [f"can write {p}" for p in settings if p.is_file() and _opens(p, os.O_WRONLY)]
     secret = [Path("/proc/kcore"), Path("/proc/keys"), Path("/dev/mem"), Path("/proc/timer_list")]
     return got + [f"can read {p}" for p in secret if p.exists() and _reads(p)]
 
 
 def execution() -> list[str]:
-    """Execute from scratch, by exec and by mmap (must fail); the same from jit (must work)."""
+    """Execute from scratch, by exec and by mmap, which must fail; from jit it must work."""
     got = []
     program = Path("/bin/true").read_bytes()
     for name, allowed in (("scratch", False), ("jit", True)):
-        copy = Path(_OWN[name]) / "probe-program"
+        copy = Path(_WRITABLE[name]) / "probe-program"
         copy.write_bytes(program)
         copy.chmod(0o755)
         if _runs(copy) is not allowed:
@@ -92,7 +91,7 @@ def execution() -> list[str]:
 
 
 def identity(owner_uid: int) -> list[str]:
-    """Be root or the judge's user, belong to groups, hold or gain a capability."""
+    """Be root or the judge's user, belong to root's group, hold or gain a capability."""
     got = [f"is uid {n}" for n in os.getresuid() if n in (0, owner_uid)]
     got += [f"is gid {n}" for n in (*os.getresgid(), *os.getgroups()) if n == 0]
     status = _status()
@@ -104,13 +103,13 @@ def identity(owner_uid: int) -> list[str]:
 
 
 def flag(name: str, value: str) -> list[str]:
-    """One line of /proc/self/status is what it should be."""
+    """Check one line of /proc/self/status."""
     found = _status().get(name, "missing")
     return [] if found == value else [f"{name} is {found}"]
 
 
 def namespaces(host: dict[str, str]) -> list[str]:
-    """Share a namespace with the host, or see processes of another one."""
+    """Share a namespace with the host, or see another namespace's processes."""
     got = []
     for kind, name in host.items():
         if os.readlink(f"/proc/self/ns/{kind}") == name:
@@ -127,7 +126,7 @@ def secrets(paths: list[str], variables: list[str]) -> list[str]:
 
 
 def devices(asked: list[str]) -> list[str]:
-    """Find devices nobody asked for, or make one."""
+    """Find devices that were not requested, or make one."""
     got = []
     for folder, _, names in os.walk("/dev"):
         for path in (Path(folder) / name for name in names):
@@ -137,19 +136,19 @@ def devices(asked: list[str]) -> list[str]:
             if special and not standard and str(path) not in asked:
                 got.append(f"has {path}")
     got += [f"lacks {path}" for path in asked if not os.path.exists(path)]
-    made = Path(_OWN["jit"]) / "device"
+    made = Path(_WRITABLE["jit"]) / "device"
     return got + _through("made a device node", os.mknod, made, stat.S_IFCHR | 0o600, 259)
 
 
 def descriptors() -> list[str]:
-    """Hold more than stdio and the wire at the start."""
-    # One more is the directory that was listed, and one the wire where it is inherited.
+    """Start with more descriptors than stdio and the wire."""
+    # One extra is the listed directory, and one the wire where it is inherited.
     extra = len(_INITIAL_FDS - {"0", "1", "2"}) - 1
     return [] if extra <= 1 else [f"{extra} descriptors besides stdio: {sorted(_INITIAL_FDS)}"]
 
 
 def limits(open_files: int) -> list[str]:
-    """Dump core, open files without end."""
+    """Have no limit on core dumps or open files."""
     import resource
 
     got = []
@@ -161,10 +160,10 @@ def limits(open_files: int) -> list[str]:
 
 
 def full_disk(places: list[str], bound_bytes: int) -> list[str]:
-    """Fill each place: it must end in an error at the limit, not go on and not kill."""
+    """Fill each folder: it must fail with an error at the limit, without a signal."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     got = []
-    for folder in (_OWN.get(place, place) for place in places):
+    for folder in (_WRITABLE.get(place, place) for place in places):
         written = 0
         filling: list[Path] = []
         try:
@@ -183,7 +182,7 @@ def full_disk(places: list[str], bound_bytes: int) -> list[str]:
 
 
 def lent_memory(fds: list[int]) -> list[str]:
-    """Memory passed by descriptor is one memory on both sides."""
+    """Check that memory passed by descriptor is shared with the judge."""
     with mmap.mmap(fds[0], 4096) as memory:
         if memory[:5] != b"judge":
             return ["does not see what the judge wrote"]
@@ -192,7 +191,7 @@ def lent_memory(fds: list[int]) -> list[str]:
 
 
 def processes(fds: list[int], at_most: int) -> list[str]:
-    """Fork, in sessions of their own, until it fails. The children hold the descriptor lent."""
+    """Fork children in new sessions until it fails. They hold the lent descriptor."""
     count = 0
     try:
         while count <= at_most:
@@ -207,7 +206,7 @@ def processes(fds: list[int], at_most: int) -> list[str]:
 
 
 def linger(fds: list[int]) -> list[str]:
-    """Keep the descriptor lent open, here and in a daemon that has left the process tree."""
+    """Keep the lent descriptor open, also in a daemon that has left the process tree."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.fork() == 0:
         os.setsid()
@@ -218,7 +217,7 @@ def linger(fds: list[int]) -> list[str]:
 
 
 def allocate() -> list[str]:
-    """Take memory without end in a child, and end as it does: the runner has this shape too."""
+    """Allocate until killed, in a child, and exit as it does: the runner forks too."""
     child = os.fork()
     taken = []
     while child == 0:
@@ -228,13 +227,13 @@ def allocate() -> list[str]:
 
 
 def flood() -> list[str]:
-    """Print without end; does not return."""
+    """Print forever."""
     while True:
         os.write(1, b"flood " * 10_000)
 
 
 def spin() -> list[str]:
-    """Run for ever and ignore what can be ignored."""
+    """Run forever and ignore every signal that can be ignored."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while True:
@@ -242,12 +241,12 @@ def spin() -> list[str]:
 
 
 def leave(status: int) -> list[str]:
-    """End at once."""
+    """Exit at once."""
     os._exit(status)
 
 
 def _through(what: str, function: Callable[..., object], *arguments: object) -> list[str]:
-    """`what`, when the call does not fail."""
+    """A line `what` when the call succeeds."""
     try:
         function(*arguments)
     except OSError:
@@ -281,7 +280,7 @@ def _opens(path: Path, flags: int) -> bool:
 
 
 def _reads(path: Path) -> bool:
-    """Whether anything at all can be learnt from it: a listing, a byte, or a connection."""
+    """Whether it can be listed, read or connected to."""
     try:
         if path.is_dir():
             return bool(os.listdir(path))
@@ -344,7 +343,7 @@ def main(arguments: list[str]) -> None:
             request["fds"] = fds
         try:
             reply = Reply(number, Status.OK, text="\n".join(_PROBES[name](**request)))
-        except Exception as error:  # noqa: BLE001 - a probe that breaks is told of, never held
+        except Exception as error:  # noqa: BLE001 - reported, and never counted as held
             reply = Reply(number, Status.RUNTIME_ERROR, text=f"{type(error).__name__}: {error}")
         send_reply(sock, reply)
 

@@ -1,9 +1,9 @@
-"""The images that containers are made from: the *host* image and self-contained ones.
+"""Container images: the *host* image and self-contained ones.
 
-The host image holds no programs at all, only empty mount points and a list of users: a few
-kilobytes. The host's own Python, PyTorch and CUDA are mounted into it read-only when a container
-starts, so that a GPU machine needs no download. A self-contained image is built from
-``sandbox/Dockerfile`` on a base image and a directory of wheels, with no network.
+The host image holds no programs, only empty mount points and a list of users: a few kilobytes. When
+a container starts, the host's Python, PyTorch and CUDA are mounted into it read-only, so a GPU
+machine needs no download. A self-contained image is built from ``sandbox/Dockerfile``, a base image
+and a directory of wheels, without network.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from grader.sandbox import host
 from grader.sandbox.base import RunnerDevice, SandboxError
 
 USER_ID = 65532
-"""Who a runner is inside its container: nobody that a host has given files to."""
+"""User id of a runner inside its container; a user that owns no files on a host."""
 
 SCRATCH = Path("/scratch")
 JIT = Path("/jit")
 WIRE = Path("/run/grade")
-"""Where the directory with the judge's listening socket is mounted."""
+"""Mount point of the directory with the judge's listening socket."""
 
 DEFAULT_TAG = "grade-runner:latest"
 PYTHON_LABEL = "grade.python"
@@ -44,8 +44,8 @@ _DRIVER_LIBRARY = re.compile(r"^(libcuda|libnvidia-(ml|ptxjitcompiler|nvvm\w*|gp
 
 
 @dataclass(frozen=True)
-class Image:
-    """An image, and how a runner is started from it."""
+class RunnerImage:
+    """An image, and how to start a runner from it."""
 
     tag: str
     python: str
@@ -53,23 +53,22 @@ class Image:
     environment: dict[str, str]
 
 
-def host_image(api: docker.APIClient, device: RunnerDevice) -> Image:
-    """The host image, made now if the engine does not have it (milliseconds)."""
+def host_image(api: docker.APIClient, device: RunnerDevice) -> RunnerImage:
+    """The host image, created if the engine does not have it, which takes milliseconds."""
     content = _skeleton()
     repository, version = "grade-host", hashlib.sha256(content).hexdigest()[:12]
     tag = f"{repository}:{version}"
     if not _exists(api, tag):
         api.import_image_from_data(content, repository=repository, tag=version)
     mounts = [_read_only(path, path) for path in host.host_paths()]
-    return Image(tag, sys.executable, mounts, _environment(device))
+    return RunnerImage(tag, sys.executable, mounts, _environment(device))
 
 
-def own_image(api: docker.APIClient, tag: str, device: RunnerDevice) -> Image:
-    """A self-contained image by its tag. Raises `SandboxError` when it is not there or not ours.
+def self_contained_image(api: docker.APIClient, tag: str, device: RunnerDevice) -> RunnerImage:
+    """A self-contained image by its tag. Raises `SandboxError` if missing or not built by us.
 
-    The grader's own package is mounted from the host all the same, so that runner and judge
-    always speak one version of the wire; the GPU driver's libraries are the host's too, since
-    they must fit its kernel module.
+    The `grader` package is still mounted from the host, so that runner and judge use one version of
+    the wire. So are the GPU driver's libraries, which must match the host's kernel module.
     """
     try:
         labels = api.inspect_image(tag)["Config"]["Labels"] or {}
@@ -96,7 +95,7 @@ def own_image(api: docker.APIClient, tag: str, device: RunnerDevice) -> Image:
     if device == "cuda":
         mounts += [_read_only(path, _DRIVER / path.name) for path in _driver_libraries()]
         environment["LD_LIBRARY_PATH"] = environment["TRITON_LIBCUDA_PATH"] = str(_DRIVER)
-    return Image(tag, python, mounts, environment)
+    return RunnerImage(tag, python, mounts, environment)
 
 
 def build(
@@ -109,7 +108,7 @@ def build(
     """Build a self-contained image from ``sandbox/Dockerfile`` and return its tag.
 
     base: an image that the engine has, with Python 3.11 or newer, its ``venv`` and a C compiler.
-    wheels: a directory; every ``*.whl`` in it is installed. Nothing is fetched from anywhere.
+    wheels: a directory; every ``*.whl`` in it is installed. Nothing is downloaded.
     Raises `SandboxError` with the step that failed.
     """
     files = sorted(path for path in wheels.glob("*.whl") if path.is_file())
@@ -122,7 +121,7 @@ def build(
             f"the engine has no base image {base!r}, and none is pulled:"
             " make one as sandbox/README.md says, or load one with `docker load`"
         )
-    # A file and not memory: the wheels of a CUDA PyTorch are several gigabytes.
+    # Not in memory: the wheels of a CUDA PyTorch take several gigabytes.
     with tempfile.TemporaryFile(prefix="grade-build-") as context:
         with tarfile.open(fileobj=context, mode="w") as tar:
             tar.add(dockerfile(), "Dockerfile")
@@ -132,15 +131,15 @@ def build(
         try:
             _run_build(api, context, base, tag, progress)
         finally:
-            # The stage that wheels were installed from is as large as the image itself.
+            # The build stage that holds the wheels is as large as the image itself.
             api.prune_images({"dangling": True, "label": "grade.stage=install"})
     return tag
 
 
 def dockerfile() -> Path:
-    """The Dockerfile of the repository this package is installed from.
+    """The repository's Dockerfile.
 
-    Raises `SandboxError` where there is none, as with an install that is no checkout.
+    Raises `SandboxError` when the package is not installed from a checkout.
     """
     path = Path(__file__).resolve().parents[2] / "sandbox" / "Dockerfile"
     if not path.is_file():
@@ -179,13 +178,13 @@ def _run_build(
 
 def _environment(device: RunnerDevice) -> dict[str, str]:
     environment = host.runner_environment(SCRATCH, JIT, device)
-    # A fresh tmpfs has no directories in it, and programs expect TMPDIR to be there.
+    # A fresh tmpfs has no directories, and programs expect TMPDIR to exist.
     environment["TMPDIR"] = str(JIT)
     return environment
 
 
 def _skeleton() -> bytes:
-    """The host image as a tar: the same bytes every time, so that its digest names it."""
+    """The host image as a tar: always the same bytes, so that the digest can serve as its tag."""
     folders = {
         "": 0o755,
         "dev": 0o755,
@@ -229,12 +228,12 @@ def _read_only(source: Path, target: Path | PurePosixPath) -> Mount:
 
 
 def _driver_libraries() -> list[Path]:
-    """The user-space half of the NVIDIA driver, one path per library the linker knows by name."""
+    """The user-space libraries of the NVIDIA driver, one path per library name."""
     listing = subprocess.run(
         ["ldconfig", "-p"], capture_output=True, text=True, check=False, timeout=10
     ).stdout
     known = [Path(line.rpartition("=> ")[2]) for line in listing.splitlines() if "x86-64" in line]
-    for folder in host._driver_folders():
+    for folder in host.driver_folders():
         known += sorted(folder.iterdir())
     found = {path.name: path for path in known if _DRIVER_LIBRARY.match(path.name)}
     if "libcuda.so.1" not in found:

@@ -1,6 +1,6 @@
-"""The jail of a process sandbox, built from inside: `enter` turns a fork into the runner.
+"""The jail of a process sandbox, built from inside: `enter_jail` turns a fork into the runner.
 
-Standard library only, since the launcher has nothing else, and small, since it starts every time.
+Standard library only, and small: the launcher imports it for every runner.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from contextlib import suppress
 from typing import Any, Literal, NoReturn, TypedDict
 
 WIRE_FD = 3
-"""The runner's end of the wire in the runner."""
+"""The runner's descriptor of the wire."""
 
 FAILED = 125
-"""Our exit status when the jail could not be built."""
+"""Exit status of the launcher when the jail could not be built."""
 
-SPACES = {"scratch": 0o700, "jit": 0o700, "tmp": 0o1777, "shm": 0o1777}
-"""What is writable in the jail; all of it counts against `scratch_bytes`. Only jit may execute."""
+WRITABLE_FOLDERS = {"scratch": 0o700, "jit": 0o700, "tmp": 0o1777, "shm": 0o1777}
+"""Writable folders → mode. All count against `scratch_bytes`; files may execute in jit only."""
 
-SPACE_FILES = 100_000
-"""Files in the writable space: each costs the kernel memory that no size limit counts."""
+WRITABLE_FILES = 100_000
+"""Most files in the writable folders: each takes kernel memory that no size limit counts."""
 
 
-class Config(TypedDict):
-    """What the launcher is told."""
+class JailConfig(TypedDict):
+    """The launcher's configuration."""
 
     isolation: Literal["namespaces", "user", "none"]
     uid: int
-    """User the runner becomes; inside the namespace, when we are not root."""
+    """User id of the runner; inside the namespace when the launcher is not root."""
     folder: str
-    """A directory of ours. Without namespaces the runner's scratch and jit lie below it."""
+    """A private folder. Without namespaces the runner's scratch and jit lie below it."""
     binds: list[str]
-    """Host paths to show read-only at the same place."""
+    """Host paths to bind read-only at the same place."""
     devices: list[str]
     environment: dict[str, str]
     command: list[str]
     scratch_bytes: int
     rlimits: dict[str, int]
-    """By name without the ``RLIMIT_``."""
+    """By name without ``RLIMIT_``."""
     cgroups: list[str]
     """``cgroup.procs`` files to enter."""
     filter: str
-    """System call filter as a hexadecimal BPF program; empty for none."""
+    """Seccomp filter as a hexadecimal BPF program; empty for none."""
     wire: int
     control: int
 
@@ -70,10 +70,10 @@ _SYS_BY_MACHINE = {
 }
 
 
-def _checked(what: str, result: int) -> int:
+def _check(call: str, result: int) -> int:
     if result == -1:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), what)
+        raise OSError(code, os.strerror(code), call)
     return result
 
 
@@ -82,7 +82,7 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "
     result = _libc.mount(
         source.encode(), target.encode(), encoded, ctypes.c_ulong(flags), data.encode()
     )
-    _checked(f"mount {target}", result)
+    _check(f"mount {target}", result)
 
 
 def _restrict(target: str, attributes: int, recursive: bool = True) -> None:
@@ -92,15 +92,15 @@ def _restrict(target: str, attributes: int, recursive: bool = True) -> None:
     if result == -1 and ctypes.get_errno() == errno.ENOSYS:  # before Linux 5.12: the mount itself
         kept = os.statvfs(target).f_flag & 0xC0F
         return _mount("none", target, None, _MS_REMOUNT | _MS_BIND_REC | kept | attributes)
-    _checked(f"mount_setattr {target}", result)
+    _check(f"mount_setattr {target}", result)
 
 
 def _prctl(option: int, value: int, more: Any = 0) -> None:
-    _checked(f"prctl {option}", _libc.prctl(option, ctypes.c_ulong(value), more, 0, 0))
+    _check(f"prctl {option}", _libc.prctl(option, ctypes.c_ulong(value), more, 0, 0))
 
 
 def become_subreaper() -> None:
-    """Have orphaned descendants handed to this process."""
+    """Make this process the parent of its orphaned descendants."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -108,18 +108,18 @@ def _syscall(name: str, *arguments: Any) -> None:
     numbers = _SYS_BY_MACHINE.get(platform.machine())
     if numbers is None:
         raise OSError(f"no system call numbers for {platform.machine()}")
-    _checked(name, _libc.syscall(numbers[name], *arguments))
+    _check(name, _libc.syscall(numbers[name], *arguments))
 
 
 def unshare_processes(uid: int) -> None:
-    """Put children into a PID namespace and, unless we are root, all of us into a user namespace.
+    """Put children into a PID namespace and, unless root, this process into a user namespace.
 
-    There `uid` is who we are outside, and we have the powers that building a root takes.
+    In the user namespace `uid` maps to the current user, who has the capabilities to build a root.
     """
     own_uid, own_gid = os.geteuid(), os.getegid()
     user = _NEW_USER if own_uid != 0 else 0
-    # Our children get the PID namespace; we keep our own, and our view of the file system.
-    _checked("unshare", _libc.unshare(_NEW_PID | user))
+    # Only children enter the PID namespace; this process keeps its own, and its mounts.
+    _check("unshare", _libc.unshare(_NEW_PID | user))
     if user:
         for name, text in (
             ("setgroups", "deny"),
@@ -130,41 +130,41 @@ def unshare_processes(uid: int) -> None:
                 file.write(text)
 
 
-# --- from here on in the fork --------------------------------------------------------------------
+# --- The rest runs in the fork -------------------------------------------------------------------
 
 
-def enter(config: Config, status: int) -> NoReturn:
-    """In the fork: build the jail, give up every power, execute. Tells `status` why it can't."""
+def enter_jail(config: JailConfig, status: int) -> NoReturn:
+    """In the fork: build the jail, drop privileges, execute. Writes any error to `status`."""
     try:
         os.setsid()
         os.umask(0o022)
         if config["isolation"] == "namespaces":
             _build_root(config)
         else:
-            _make_space(config["folder"], config)
-        _drop(config)
+            _make_writable_folders(config["folder"], config)
+        _drop_privileges(config)
         for path in config["binds"]:
             if not os.access(path, os.R_OK):
                 raise PermissionError(f"user {config['uid']} can't read {path}")
         os.chdir(config["environment"]["GRADE_SCRATCH"])
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # our interpreter ignores it
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
         os.dup2(config["wire"], WIRE_FD, inheritable=True)
         if config["wire"] == WIRE_FD:
             os.set_inheritable(WIRE_FD, True)
         os.execve(config["command"][0], config["command"], config["environment"])
-    except BaseException as error:  # noqa: BLE001 - a fork must not return; the judge is told
+    except BaseException as error:  # noqa: BLE001 - a fork must not return; the error goes to `status`
         os.write(status, f"{type(error).__name__}: {error}"[:2000].encode())
     os._exit(FAILED)
 
 
-def _build_root(config: Config) -> None:
-    """A root of our own: the host read-only, a small /dev and /etc, sized writable space."""
+def _build_root(config: JailConfig) -> None:
+    """Build a new root: the host read-only, a small /dev and /etc, and limited writable folders."""
     root = config["folder"]
-    _checked("unshare", _libc.unshare(_NEW_OTHERS))
+    _check("unshare", _libc.unshare(_NEW_OTHERS))
     _mount("none", "/", None, _MS_PRIVATE_REC)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=0755,size=1m,nr_inodes=2000")
-    # The space comes first: what the host has below /tmp may be on the list too.
-    _mount_space(root, config)
+    # First, because a host path below /tmp may be among the binds.
+    _mount_writable_folders(root, config)
     for path in config["binds"]:
         _bind(path, root + path, _RDONLY | _NOSUID | _NODEV)
     for path in config["devices"]:
@@ -180,7 +180,7 @@ def _build_root(config: Config) -> None:
     socket.sethostname("sandbox")
     os.chdir(root)
     _syscall("pivot_root", b".", b".")
-    _checked("umount2", _libc.umount2(b".", 2))
+    _check("umount2", _libc.umount2(b".", 2))
     os.chdir("/")
     _restrict("/", _RDONLY | _NOSUID | _NODEV, recursive=False)
 
@@ -196,23 +196,24 @@ def _bind(source: str, target: str, attributes: int) -> None:
     _restrict(target, attributes)
 
 
-def _mount_space(root: str, config: Config) -> None:
-    """One sized file system behind every writable directory, so that one number bounds them all."""
+def _mount_writable_folders(root: str, config: JailConfig) -> None:
+    """Back all writable folders with one sized tmpfs, so that one limit bounds their sum."""
     space = f"{root}/space"
     os.mkdir(space)
-    size = f"mode=0755,size={config['scratch_bytes']},nr_inodes={SPACE_FILES}"
+    size = f"mode=0755,size={config['scratch_bytes']},nr_inodes={WRITABLE_FILES}"
     _mount("tmpfs", space, "tmpfs", _NOSUID | _NODEV, size)
-    _make_space(space, config)
-    places = {"scratch": "/scratch", "jit": "/jit", "tmp": "/tmp", "shm": "/dev/shm"}
-    for name, place in places.items():
-        _bind(f"{space}/{name}", root + place, _NOSUID | _NODEV | (0 if name == "jit" else _NOEXEC))
-    _checked("umount2", _libc.umount2(space.encode(), 0))
+    _make_writable_folders(space, config)
+    targets = {"scratch": "/scratch", "jit": "/jit", "tmp": "/tmp", "shm": "/dev/shm"}
+    for name, target in targets.items():
+        noexec = 0 if name == "jit" else _NOEXEC
+        _bind(f"{space}/{name}", root + target, _NOSUID | _NODEV | noexec)
+    _check("umount2", _libc.umount2(space.encode(), 0))
     os.rmdir(space)
 
 
-def _make_space(folder: str, config: Config) -> None:
+def _make_writable_folders(folder: str, config: JailConfig) -> None:
     owner = config["uid"] if config["isolation"] != "none" else -1
-    for name, mode in SPACES.items():
+    for name, mode in WRITABLE_FOLDERS.items():
         os.mkdir(f"{folder}/{name}")
         os.chmod(f"{folder}/{name}", mode)
         os.chown(f"{folder}/{name}", owner, owner)
@@ -233,8 +234,8 @@ def _write_users(folder: str, uid: int) -> None:
             file.write(text)
 
 
-def _drop(config: Config) -> None:
-    """Limits, then identity, then capabilities, then what can't be taken back."""
+def _drop_privileges(config: JailConfig) -> None:
+    """Set resource limits, user, capabilities and the seccomp filter, in this order."""
     for name, value in config["rlimits"].items():
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
@@ -249,7 +250,7 @@ def _drop(config: Config) -> None:
             os.setresgid(config["uid"], config["uid"], config["uid"])
             os.setresuid(config["uid"], config["uid"], config["uid"])
     _syscall("capset", struct.pack("=Ii", 0x20080522, 0), bytes(24))
-    # A change of user clears it, so it comes after; the supervisor has one thread, as it needs.
+    # After the change of user, which clears it. It needs a launcher with one thread.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if config["filter"]:

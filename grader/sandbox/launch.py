@@ -1,9 +1,9 @@
-"""Start the runner of a process sandbox in its jail, and end with it.
+"""The launcher: a small process between judge and runner that starts the runner in its jail.
 
-A small process of its own between the judge and the runner, with nothing but the standard library,
-forked while it has one thread. It stays outside the jail. It ends the jail when the judge hangs up
-the control socket, so that no runner outlives its judge, and otherwise ends as the runner ended. On
-the control socket it says ``ok`` once the runner has been executed, or why it could not be.
+It uses the standard library only, and forks while it has one thread. It stays outside the jail. It
+kills the jail when the judge closes the control socket, so that no runner outlives its judge;
+otherwise it ends as the runner ended. On the control socket it sends ``ok`` once the runner has
+been executed, or the error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from grader.sandbox.jail import FAILED, Config, become_subreaper, enter, unshare_processes
+from grader.sandbox.jail import FAILED, JailConfig, become_subreaper, enter_jail, unshare_processes
 
 
-def launcher_command(config: Config) -> list[str]:
-    """The command that runs `main` with this configuration, seeing none of the user's settings."""
+def launcher_command(config: JailConfig) -> list[str]:
+    """The command that runs `main` with this configuration, ignoring the user's Python settings."""
     program = "import sys; sys.path.append(sys.argv[1]); import grader.sandbox.launch as launch; "
     program += "sys.exit(launch.main(sys.argv[2]))"
     imports = str(Path(__file__).resolve().parents[2])
@@ -32,11 +32,11 @@ def launcher_command(config: Config) -> list[str]:
 
 
 def main(text: str) -> int:
-    """Start the runner, wait for it or for the judge to hang up, leave nothing behind.
+    """Start the runner, wait until it exits or the judge hangs up, and clean up.
 
-    `text` is a `Config` as JSON. Returns the runner's exit status, or dies of its signal.
+    `text` is a `JailConfig` as JSON. Returns the runner's exit status, or dies of its signal.
     """
-    config: Config = json.loads(text)
+    config: JailConfig = json.loads(text)
     control = socket.socket(fileno=config["control"])
     os.set_inheritable(config["control"], False)
     os.set_inheritable(config["wire"], False)
@@ -44,34 +44,34 @@ def main(text: str) -> int:
         child = _start(config)
     except OSError as error:
         _remove_folder(config)
-        _tell(control, str(error))
+        _send(control, str(error))
         return FAILED
-    _tell(control, "ok")
+    _send(control, "ok")
     os.close(config["wire"])
     code = _supervise(child, control)
     if config["isolation"] != "namespaces":
-        _sweep(config)
+        _kill_remaining(config)
     _remove_folder(config)
     if code < 0:
-        _die_of(-code)
+        _raise_signal(-code)
     return code
 
 
-def _tell(control: socket.socket, word: str) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # the judge is gone: we shall see it
-        control.sendall(word.encode())
+def _send(control: socket.socket, message: str) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # `_supervise` notices the closed socket
+        control.sendall(message.encode())
 
 
-def _start(config: Config) -> int:
-    """Fork the runner into its jail; raises OSError with the child's own words when it fails."""
+def _start(config: JailConfig) -> int:
+    """Fork the runner into its jail. Raises OSError with the child's error text when it fails."""
     if config["isolation"] == "user" and (os.geteuid() != 0 or config["uid"] == 0):
-        # Its processes are ended by user: that must be one that nobody else is.
+        # Its processes are killed by user, so the user must have no others.
         raise PermissionError("only root can give a runner a user of its own")
     for procs in config["cgroups"]:
         with open(procs, "w") as file:
             file.write("0")
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # when the machine itself runs out, we go first, never the judge
+        file.write("1000")  # when the host runs out, the runner is killed before the judge
     if config["isolation"] == "namespaces":
         unshare_processes(config["uid"])
     else:
@@ -80,7 +80,7 @@ def _start(config: Config) -> int:
     child = os.fork()
     if child == 0:
         os.close(reader)
-        enter(config, writer)
+        enter_jail(config, writer)
     os.close(writer)
     with os.fdopen(reader, "rb") as status:
         failure = status.read().decode()
@@ -91,7 +91,7 @@ def _start(config: Config) -> int:
 
 
 def _supervise(child: int, control: socket.socket) -> int:
-    """Exit code of the runner, negative for a signal; 0 when the judge hung up first."""
+    """Wait; the runner's exit code, negative for a signal, or 0 when the judge hung up first."""
     pidfd = os.pidfd_open(child)
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
@@ -99,30 +99,30 @@ def _supervise(child: int, control: socket.socket) -> int:
     ready = [fd for fd, _ in poller.poll()]
     if pidfd not in ready:
         os.kill(child, signal.SIGKILL)
-    # For the first process of a PID namespace this waits until all others there are dead too.
+    # For the first process of a PID namespace this waits until all others there have exited.
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if pidfd in ready else 0
 
 
-def _sweep(config: Config) -> None:
-    """Kill what the runner left behind, until nothing is."""
+def _kill_remaining(config: JailConfig) -> None:
+    """Kill the processes that the runner left behind, until there are none."""
     while True:
         if config["isolation"] == "user":
             _kill_all_of(config["uid"])
         for pid in descendants(os.getpid()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        try:  # orphans are handed to us, their subreaper
+        try:  # this process is the subreaper of orphans
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            if config["isolation"] != "user" or not _user_runs(config["uid"]):
+            if config["isolation"] != "user" or not _has_processes(config["uid"]):
                 return
         time.sleep(0.005)
 
 
 def _kill_all_of(uid: int) -> None:
-    """Every process of that user at one stroke, forks in flight included."""
+    """Kill every process of a user in one system call, so that no fork escapes."""
     killer = os.fork()
     if killer == 0:
         os.setresuid(uid, uid, uid)
@@ -132,7 +132,7 @@ def _kill_all_of(uid: int) -> None:
     os.waitpid(killer, 0)
 
 
-def _user_runs(uid: int) -> bool:
+def _has_processes(uid: int) -> bool:
     for entry in os.listdir("/proc"):
         with suppress(OSError):
             if entry.isdecimal() and os.stat(f"/proc/{entry}").st_uid == uid:
@@ -143,7 +143,7 @@ def _user_runs(uid: int) -> bool:
 
 
 def descendants(root: int) -> list[int]:
-    """Processes below `root`, parents before their children."""
+    """The process ids below `root`, parents before their children."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         with suppress(OSError):
@@ -157,15 +157,15 @@ def descendants(root: int) -> list[int]:
     return found[1:]
 
 
-def _remove_folder(config: Config) -> None:
-    if config["isolation"] == "namespaces":  # everything in it went with the namespace
-        with suppress(OSError):  # the judge looks after it too
+def _remove_folder(config: JailConfig) -> None:
+    if config["isolation"] == "namespaces":  # its content vanished with the namespace
+        with suppress(OSError):  # the judge may have removed it
             os.rmdir(config["folder"])
     else:
         subprocess.run(["rm", "-rf", "--", config["folder"]], check=False)
 
 
-def _die_of(number: int) -> None:
+def _raise_signal(number: int) -> None:
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,18 +1,18 @@
-"""What a runner prints: counted whole, kept at both ends, for a person to read."""
+"""What a runner prints: counted in full, kept at both ends, for a person to read."""
 
 from __future__ import annotations
 
 import threading
 
 END_BYTES = 6 * 1024
-"""How much is kept of the beginning, and how much of the end, where a traceback is: both together
-are less than a report's log holds, which would else be cut at its end."""
+"""Bytes kept of the beginning, and of the end, where a traceback is. Both together fit into a
+report's log, which would cut off anything longer at its end."""
 
 
-class Output:
-    """Collects output that arrives in one thread and is looked at from others.
+class CapturedOutput:
+    """Collects output that one thread adds and others read.
 
-    limit_bytes: beyond this many bytes `exceeded` is set; counting goes on.
+    limit_bytes: beyond this many bytes `exceeded` is true; counting goes on.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -28,7 +28,7 @@ class Output:
         return self._total_bytes > self._limit_bytes
 
     def add(self, chunk: bytes) -> bool:
-        """Take what arrived. True the one time that the limit is passed by it."""
+        """Append a chunk. True for the one chunk that passes the limit."""
         with self._lock:
             before = self.exceeded
             self._total_bytes += len(chunk)
@@ -40,7 +40,7 @@ class Output:
             return self.exceeded and not before
 
     def kept(self) -> bytes:
-        """All of it, or both ends and between them how many bytes are left out."""
+        """All of it, or both ends with a note of how many bytes are left out between them."""
         with self._lock:
             head, tail = bytes(self._head), bytes(self._tail[-END_BYTES:])
             left_out = self._total_bytes - len(head) - len(tail)

@@ -1,9 +1,9 @@
-"""Runners started ahead of time, so that a grading need not wait for one.
+"""Runners started in advance, so that a grading need not wait for one.
 
-A runner imports torch and makes its device's context as soon as it starts; a warm one has that
-behind it. Beside each waits a sandbox that compiles, which is small. Each is handed out once and
-ended by whoever took it. When a runner is, and no sooner, the next ones are started, if there shall
-be any, in the background: a start beside a grading would disturb the times that are measured there.
+A runner imports torch and creates its device context at the start; a warm one has done so. For each
+the pool also keeps a small sandbox that only compiles. Each is handed out once and stopped by its
+user. Only then does the pool start the next ones, in the background: a start during a grading would
+disturb the times measured there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Self
 
 from grader.sandbox.base import (
     Device,
-    RunnerExit,
-    RunnerDevice,
     Runner,
+    RunnerDevice,
+    RunnerExit,
     RunnerLimits,
     Sandbox,
     SandboxError,
@@ -28,11 +28,13 @@ from grader.sandbox.base import (
 
 
 class RunnerPool(Sandbox):
-    """A sandbox that keeps `size` runners of one kind waiting, and as many that compile; without
-    `refill` only such runners, until they are taken. A context manager.
+    """A sandbox that keeps `size` runners waiting, and as many that only compile.
 
-    It goes by the name of the sandbox that it starts them in. Taking a runner and closing the pool
-    are for one thread, and taking what compiles is for one at a time; they may be stopped from any.
+    With `refill` false it has no compilers, and a runner taken is not replaced. The pool has the
+    name of the sandbox that it starts runners in. A context manager.
+
+    Only one thread may take runners and close the pool, and only one at a time take compilers. Any
+    thread may stop them.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class RunnerPool(Sandbox):
         self._device = device
         self._size = size
         self._lock = threading.Lock()
-        self._lent: set[_Lent] = set()
+        self._lent: set[_LentRunner] = set()
         self._closed = False
         kinds: list[RunnerDevice] = [device, "none"] if refill else [device]
         self._waiting: dict[RunnerDevice, deque[Future[Runner]]] = {kind: deque() for kind in kinds}
@@ -62,34 +64,34 @@ class RunnerPool(Sandbox):
                 self._start_next(kind)
 
     def describe(self) -> str:
-        """What the sandbox within says of itself."""
+        """The description of the inner sandbox."""
         return self._sandbox.describe()
 
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
-        """A warm one; it waits for one that is being started. Other limits or another device than
-        the pool's own, or none left alive, and it is a cold one.
+        """A warm runner, once its start has finished.
 
-        Raises `SandboxError` when the runner could not be started, be it in the background.
+        A cold one if none is waiting alive, or if the limits or the device differ from the pool's.
+        Raises `SandboxError` when the runner, or the background start it waited for, failed.
         """
         if self._closed:
             raise SandboxError("the pool of warm sandboxes is closed")
-        is_ours = limits == self._limits and device in self._waiting
-        runner = self._take(device) if is_ours else None
-        is_followed = runner is not None and device == self._device
-        lent = _Lent(runner or self._sandbox.start(limits, device), self, is_followed)
+        fits = limits == self._limits and device in self._waiting
+        runner = self._take(device) if fits else None
+        refills = runner is not None and device == self._device
+        lent = _LentRunner(runner or self._sandbox.start(limits, device), self, refills)
         with self._lock:
             self._lent.add(lent)
         return lent
 
     def stop_lent(self) -> None:
-        """End every runner that is handed out; whoever uses it sees it killed."""
+        """Stop every runner that is handed out; its user sees it as stopped."""
         with self._lock:
             lent = list(self._lent)
         for runner in lent:
             runner.stop()
 
     def close(self) -> None:
-        """End every runner, waiting or handed out, and wait for starts under way. Repeatable."""
+        """Stop every runner, waiting or handed out, and await pending starts. Idempotent."""
         with self._lock:
             self._closed = True
             waiting = [future for each in self._waiting.values() for future in each]
@@ -114,13 +116,13 @@ class RunnerPool(Sandbox):
         self.close()
 
     def _take(self, device: RunnerDevice) -> Runner | None:
-        """The next waiting one that is alive, if any; dead and failed ones are replaced."""
+        """The next waiting runner that is alive, if any; dead ones are replaced."""
         for _ in range(len(self._waiting[device])):
             with self._lock:
                 if not self._waiting[device]:
                     break
                 future = self._waiting[device].popleft()
-            error = future.exception()  # waits for a start under way
+            error = future.exception()  # waits for a pending start
             if self._closed and error is None:
                 future.result().stop()
                 raise SandboxError("the pool of warm sandboxes is closed")
@@ -139,23 +141,23 @@ class RunnerPool(Sandbox):
                 start = self._sandbox.start
                 self._waiting[device].append(self._starters.submit(start, self._limits, device))
 
-    def _returned(self, lent: _Lent) -> None:
-        """What was handed out has ended."""
+    def _on_stop(self, lent: _LentRunner) -> None:
+        """Start the next runners once a warm one has been stopped."""
         with self._lock:
             self._lent.discard(lent)
-        if lent.is_followed and self._refills:
+        if lent.refills and self._refills:
             self._start_next(self._device)
             if len(self._waiting["none"]) < self._size:
                 self._start_next("none")
 
 
-class _Lent(Runner):
-    """A runner that is handed out; the pool hears of its end."""
+class _LentRunner(Runner):
+    """A runner that is handed out and notifies the pool when it is stopped."""
 
-    def __init__(self, runner: Runner, pool: RunnerPool, is_followed: bool) -> None:
+    def __init__(self, runner: Runner, pool: RunnerPool, refills: bool) -> None:
         self.channel = runner.channel
-        self.is_followed = is_followed
-        """Whether its end is the time to start the next ones."""
+        self.refills = refills
+        """Whether stopping it starts the next ones."""
         self._runner = runner
         self._pool = pool
         self._once = threading.Lock()
@@ -167,7 +169,7 @@ class _Lent(Runner):
         return self._runner.log()
 
     def stop(self) -> RunnerExit:
-        ending = self._runner.stop()
-        if self._once.acquire(blocking=False):  # never given back: the first stop counts
-            self._pool._returned(self)
-        return ending
+        final = self._runner.stop()
+        if self._once.acquire(blocking=False):  # never released: only the first stop counts
+            self._pool._on_stop(self)
+        return final

@@ -1,22 +1,21 @@
-"""The sandbox for machines with no Docker: a process tree of this host, held as well as it can be.
+"""The sandbox for machines without Docker: a process tree of this host.
 
-`grader.sandbox.launch` runs it in a jail; this module starts that, watches it from outside and ends
-it.
-How much it isolates depends on what this user may do, the best that works is taken, and `describe`
-says which it was:
+This module starts `grader.sandbox.launch`, which runs the runner in a jail, then watches and stops
+it from outside. The isolation depends on what the current user may do. The strongest that works is
+used, and `describe` names it:
 
-- ``namespaces, own user`` (root): its own root directory, processes, network, users.
-- ``namespaces`` (anyone, where the kernel lets users make them): the same, but to the host it is
-  still the user who started it.
-- ``own user`` (root where namespaces are refused): sees the host's processes and the files that
-  everyone may read, and reaches its local sockets. Files it writes are bounded one by one, not
-  together, and those in shared directories such as ``/tmp`` stay.
-- ``same user``: as before, and it can read and change what you can, and end what you can end: your
-  files, your processes, the judge. It may even outlive us, by ending the launcher.
+- ``namespaces, own user`` (root): a separate root directory, processes, network and user.
+- ``namespaces`` (anyone, where the kernel permits user namespaces): the same, but to the host the
+  runner is still the user who started it.
+- ``own user`` (root where namespaces are denied): the runner sees the host's processes and
+  world-readable files, and can connect to local sockets. Each file it writes is limited, their sum
+  is not, and files in shared directories such as ``/tmp`` stay.
+- ``same user``: in addition, the runner can read and change your files, and kill your processes
+  and the judge. By killing the launcher it may even outlive the judge.
 
-Without a namespace there is no Internet socket either; the system call filter refuses it. Memory is
-counted by a control group where one can be made (root). Elsewhere private memory and the writable
-space are looked at 20 times a second, and shared memory escapes the count.
+Without namespaces the seccomp filter denies Internet sockets. Root counts memory with a control
+group, where one can be made. Otherwise private memory and the writable folders are polled 20 times
+a second, and shared memory is not counted.
 """
 
 from __future__ import annotations
@@ -35,67 +34,76 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from grader.sandbox.base import RunnerExit, RunnerDevice, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import (
+    Runner,
+    RunnerDevice,
+    RunnerExit,
+    RunnerLimits,
+    Sandbox,
+    SandboxError,
+)
 from grader.sandbox.cgroup import ControlGroup
 from grader.sandbox.host import device_nodes, host_paths, runner_environment
-from grader.sandbox.jail import WIRE_FD, Config
+from grader.sandbox.jail import WIRE_FD, JailConfig
 from grader.sandbox.launch import descendants, launcher_command
-from grader.sandbox.output import Output
-from grader.sandbox.owner import own_folder, remove
-from grader.sandbox.seccomp import system_call_filter
+from grader.sandbox.output import CapturedOutput
+from grader.sandbox.owner import make_owned_folder, remove_tree
+from grader.sandbox.seccomp import seccomp_program
 
 Isolation = Literal["namespaces", "user", "none"]
 
-START_S = 20.0
-END_S = 15.0
-"""How long a killed tree may take to die: a driver may have to tear down a busy GPU first."""
+START_TIMEOUT_S = 20.0
+KILL_TIMEOUT_S = 15.0
+"""Seconds a killed tree may take to exit: the driver may have to tear down a busy GPU first."""
 
-LOOK_S = 0.05
-"""How often the memory is looked at."""
+MEMORY_POLL_S = 0.05
+"""Seconds between two polls of the memory use."""
 
 SPARE_BYTES = 1 << 30
-"""Address space beyond the memory limit before an allocation fails: libraries and thread stacks."""
+"""Address space above the memory limit, for libraries and thread stacks."""
 
 _FIRST_UID, _UIDS = 60_706, 478
-"""Users that no distribution gives to anyone (systemd's "Users, Groups, UIDs and GIDs" lists them
-as unused); each runner has one of them to itself."""
+"""User ids that no distribution assigns (systemd's "Users, Groups, UIDs and GIDs" lists them as
+unused). Each runner gets one."""
 _NAMESPACE_UID = 65_532
 
 
 class ProcessSandbox(Sandbox):
     """Runs submissions as processes of this host.
 
-    `module` is run as the runner. `isolation` is one way and no other; by default the best that
-    works here.
+    module: the module run as the runner.
+    isolation: use only this kind; by default the strongest that works.
     """
 
     name = "process"
 
     def __init__(self, module: str = "grader.runner", isolation: Isolation | None = None) -> None:
         self._command = [sys.executable, "-s", "-m", module, "--fd", str(WIRE_FD)]
-        best: list[Isolation] = ["namespaces", "user", "none"]
+        strongest_first: list[Isolation] = ["namespaces", "user", "none"]
         if os.geteuid() != 0:
-            best.remove("user")
-        self._candidates = [isolation] if isolation else best
-        self._proven = False
+            strongest_first.remove("user")
+        self._candidates = [isolation] if isolation else strongest_first
+        self._works = False
 
     def describe(self) -> str:
-        """``process (…)`` with what it isolates here, as in the text of this module."""
-        if not self._proven:
-            probe = RunnerLimits(1 << 30, 1 << 20, 1 << 20, pids=64)
-            self._start(["/bin/true"], probe, "cpu").stop()
-        words = {
+        """``process (…)`` with the kind of isolation, as listed in this module's docstring."""
+        if not self._works:
+            limits = RunnerLimits(1 << 30, 1 << 20, 1 << 20, pids=64)
+            self._start(["/bin/true"], limits, "cpu").stop()
+        names = {
             "namespaces": "namespaces, own user" if os.geteuid() == 0 else "namespaces",
             "user": "own user",
             "none": "same user",
         }
-        return f"{self.name} ({words[self._candidates[0]]})"
+        return f"{self.name} ({names[self._candidates[0]]})"
 
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
-        """Start a runner. Raises `SandboxError` when none can be executed in any jail."""
+        """Start a runner. Raises `SandboxError` when no kind of isolation works."""
         return self._start([*self._command, "--device", device], limits, device)
 
-    def _start(self, command: list[str], limits: RunnerLimits, device: RunnerDevice) -> ProcessRunner:
+    def _start(
+        self, command: list[str], limits: RunnerLimits, device: RunnerDevice
+    ) -> ProcessRunner:
         failures = []
         for isolation in list(self._candidates):
             try:
@@ -103,26 +111,26 @@ class ProcessSandbox(Sandbox):
             except (SandboxError, OSError) as error:
                 failures.append(f"{isolation}: {error}")
                 continue
-            self._candidates, self._proven = [isolation], True
+            self._candidates, self._works = [isolation], True
             return runner
         raise SandboxError("no process sandbox works here; " + "; ".join(failures))
 
 
 class ProcessRunner(Runner):
-    """A launcher, the jail behind it, and a thread that reads its output and counts its memory."""
+    """A launcher and its jail, and a thread that reads the output and counts the memory."""
 
     def __init__(
         self, command: list[str], limits: RunnerLimits, device: RunnerDevice, isolation: Isolation
     ) -> None:
         self._limits = limits
         self._isolation = isolation
-        self._output = Output(limits.output_bytes)
+        self._output = CapturedOutput(limits.output_bytes)
         self._cause: Literal["memory", "output", "stopped"] | None = None
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._cleaned = False
-        self._user = _OwnUser() if os.geteuid() == 0 and isolation != "none" else None
-        self._folder = own_folder()
+        self._user = _ReservedUser() if os.geteuid() == 0 and isolation != "none" else None
+        self._folder = make_owned_folder()
         self._group = None
         if os.geteuid() == 0:
             self._group = ControlGroup.create(
@@ -132,7 +140,7 @@ class ProcessRunner(Runner):
         try:
             self._launch(command, device)
         except BaseException:
-            # Closing the control socket ends what was started of it.
+            # Closing the control socket makes a launcher that was started kill its jail.
             self._clean_up()
             raise
 
@@ -153,16 +161,18 @@ class ProcessRunner(Runner):
             )
         self._reader = threading.Thread(target=self._watch, name="grade-sandbox", daemon=True)
         self._reader.start()
-        self._control.settimeout(START_S)
+        self._control.settimeout(START_TIMEOUT_S)
         try:
-            word = self._control.recv(4096).decode("utf-8", "replace")
+            message = self._control.recv(4096).decode("utf-8", "replace")
         except TimeoutError:
-            word = f"nothing heard of it for {START_S:g} s"
-        if word != "ok":
+            message = f"the launcher did not answer within {START_TIMEOUT_S:g} s"
+        if message != "ok":
             self.stop()
-            raise SandboxError(word or self._output.last_line() or "the launcher died")
+            raise SandboxError(message or self._output.last_line() or "the launcher died")
 
-    def _config(self, command: list[str], device: RunnerDevice, wire: int, control: int) -> Config:
+    def _config(
+        self, command: list[str], device: RunnerDevice, wire: int, control: int
+    ) -> JailConfig:
         isolation, limits = self._isolation, self._limits
         if isolation == "namespaces":
             scratch, jit = Path("/scratch"), Path("/jit")
@@ -186,7 +196,7 @@ class ProcessRunner(Runner):
             "scratch_bytes": limits.scratch_bytes,
             "rlimits": self._rlimits(device),
             "cgroups": [str(path) for path in self._group.procs] if self._group else [],
-            "filter": system_call_filter(network=isolation == "namespaces").hex(),
+            "filter": seccomp_program(network=isolation == "namespaces").hex(),
             "wire": wire,
             "control": control,
         }
@@ -195,14 +205,14 @@ class ProcessRunner(Runner):
         limits = self._limits
         files = limits.open_files
         if os.geteuid() != 0:
-            # Descriptors that are sent and not received are counted per user, which is ours: as
-            # many as a runner may have must leave room for those that it is lent.
+            # The kernel counts descriptors in flight per user, and runner and judge share one. The
+            # runner's limit must leave room for descriptors that the judge sends.
             files = min(files, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         rlimits = {"CORE": 0, "NOFILE": files, "FSIZE": limits.scratch_bytes}
-        if self._isolation != "none":  # counted per user: a shared one has processes of its own
+        if self._isolation != "none":  # counted per user, who has other processes if shared
             rlimits["NPROC"] = limits.pids
         if self._group is None and device != "cuda":
-            # Between two looks; CUDA maps address space by the terabyte, so not there.
+            # Bounds growth between two polls. Not with CUDA, which maps terabytes of address space.
             rlimits["DATA"] = limits.memory_bytes + SPARE_BYTES
         return rlimits
 
@@ -220,32 +230,32 @@ class ProcessRunner(Runner):
                 return RunnerExit(signal=9, output_exceeded=True)
             case "stopped":
                 return RunnerExit(signal=9, stopped=True)
-        # The first process of a PID namespace can't die of its own signal, and says so this way.
+        # The first process of a PID namespace can't die of its own signal; it exits with 128 + n.
         if code < 0 or 128 < code <= 128 + 64:
             return RunnerExit(signal=-code if code < 0 else code - 128)
         return RunnerExit(exit_code=code)
 
     def log(self) -> bytes:
-        """The first and the last of what was printed; see `Output.kept`."""
+        """The start and the end of its output; see `CapturedOutput.kept`."""
         return self._output.kept()
 
     def stop(self) -> RunnerExit:
-        """Kill the tree, wait for it, remove what it left."""
+        """Kill the tree, wait for it and remove its files."""
         self._kill("stopped")
         try:
-            self._process.wait(END_S)
+            self._process.wait(KILL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # the jail's first process dies of its parent's death
+            self._process.kill()  # the jail's first process dies with its parent
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_S)
-        self._over.set()
-        self._reader.join(2 * LOOK_S + 1)
-        ending = self.poll()
+                self._process.wait(KILL_TIMEOUT_S)
+        self._stopping.set()
+        self._reader.join(2 * MEMORY_POLL_S + 1)
+        final = self.poll()
         self._clean_up()
-        return ending or RunnerExit(signal=9, stopped=True)
+        return final or RunnerExit(signal=9, stopped=True)
 
     def _kill(self, cause: Literal["memory", "output", "stopped"]) -> None:
-        """Have the launcher end the jail; the first cause is the one that counts."""
+        """Make the launcher kill the jail; only the first cause is recorded."""
         with self._lock:
             if self._cause is None and self._process.poll() is None:
                 self._cause = cause
@@ -253,23 +263,23 @@ class ProcessRunner(Runner):
             self._control.shutdown(socket.SHUT_RDWR)
 
     def _watch(self) -> None:
-        """Read the output until the last writer is gone, and look at the memory now and then."""
+        """Read the output until the last writer closes it, and poll the memory use."""
         assert self._process.stdout is not None
         with self._process.stdout as pipe:
             poller = select.poll()
             poller.register(pipe, select.POLLIN)
-            next_look = time.monotonic()
+            next_poll = time.monotonic()
             while True:
-                if poller.poll(int(LOOK_S * 1000)):
+                if poller.poll(int(MEMORY_POLL_S * 1000)):
                     chunk = os.read(pipe.fileno(), 65536)
                     if not chunk:
                         return
                     if self._output.add(chunk):
                         self._kill("output")
-                elif self._over.is_set():
-                    return  # someone who outlived us holds the pipe
-                if time.monotonic() >= next_look:
-                    next_look = time.monotonic() + LOOK_S
+                elif self._stopping.is_set():
+                    return  # a surviving process still holds the pipe
+                if time.monotonic() >= next_poll:
+                    next_poll = time.monotonic() + MEMORY_POLL_S
                     if self._out_of_memory():
                         self._kill("memory")
 
@@ -277,10 +287,11 @@ class ProcessRunner(Runner):
         if self._group:
             return self._group.out_of_memory()
         tree = descendants(self._process.pid)
-        return sum(map(_private_bytes, tree)) + self._space_bytes(tree) > self._limits.memory_bytes
+        used_bytes = sum(map(_private_bytes, tree)) + self._tmpfs_bytes(tree)
+        return used_bytes > self._limits.memory_bytes
 
-    def _space_bytes(self, tree: list[int]) -> int:
-        """What files in memory take; on a disk they take none."""
+    def _tmpfs_bytes(self, tree: list[int]) -> int:
+        """Memory of the writable folders; 0 where they lie on a disk."""
         if self._isolation == "namespaces" and tree:
             with suppress(OSError):
                 space = os.statvfs(f"/proc/{tree[0]}/root/scratch")
@@ -300,35 +311,35 @@ class ProcessRunner(Runner):
         if self._user:
             self._user.free()
         if self._folder.exists():  # the launcher itself was killed
-            remove(self._folder)
+            remove_tree(self._folder)
         _Dumpable.allow()
 
 
 _PLAIN_DEVICES = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
 
 
-class _OwnUser:
-    """A user id that no other runner of this host has, for as long as this object holds it."""
+class _ReservedUser:
+    """A user id that no other runner of this host has, until `free`."""
 
     def __init__(self) -> None:
-        # An abstract socket's name is taken at one stroke and freed by our death.
-        self._claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # Binding an abstract socket is atomic, and the kernel frees its name when we exit.
+        self._lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         for _ in range(100):
             self.uid = _FIRST_UID + secrets.randbelow(_UIDS)
             try:
-                self._claim.bind(f"\0grade-uid-{self.uid}")
+                self._lock.bind(f"\0grade-uid-{self.uid}")
                 return
             except OSError:
                 continue
-        self._claim.close()
+        self._lock.close()
         raise SandboxError("no user id is free for the runner; are hundreds of runners alive?")
 
     def free(self) -> None:
-        self._claim.close()
+        self._lock.close()
 
 
 class _Dumpable:
-    """While a runner lives nobody may read this process's memory, not even as the same user."""
+    """While a runner lives, no process of the same user may read this process's memory."""
 
     _runners = 0
     _lock = threading.Lock()
@@ -353,9 +364,9 @@ def _set_dumpable(value: bool) -> None:
 
 
 def _private_bytes(pid: int) -> int:
-    """Memory that is the process's own: not files, and not what the judge lends."""
+    """A process's private memory: neither files nor memory that the judge lends."""
     with suppress(OSError):
-        for_us = ("RssAnon:", "VmSwap:")
+        fields = ("RssAnon:", "VmSwap:")
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(for_us))
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(fields))
     return 0

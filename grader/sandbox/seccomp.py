@@ -1,7 +1,7 @@
-"""The system call filter of the process sandbox: a short BPF program, as the kernel reads it.
+"""The seccomp filter of the process sandbox: a BPF program in the kernel's binary format.
 
-It takes away what no kernel under test needs: new namespaces (their owner has every power inside),
-mounts, tracing, the kernel's own interfaces, and socket families that leave the sandbox.
+It denies what no submission needs: new namespaces (whose owner has every capability inside),
+mounts, tracing, kernel administration, and socket families that lead out of the sandbox.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DENIED = {
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "delete_module": (176, 106),
-    # io_uring makes sockets that would pass by this filter.
+    # io_uring can make sockets without the socket call.
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -59,32 +59,32 @@ _SOCKET = (41, 198)
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
 
-def system_call_filter(network: bool) -> bytes:
-    """The program for this machine's processor, eight bytes an instruction; empty where unknown.
+def seccomp_program(network: bool) -> bytes:
+    """The program for this machine's architecture, eight bytes per instruction; empty if unknown.
 
-    `network`: whether Internet sockets may be made, for where their namespace leads nowhere. VM
-    sockets know no namespaces, so they are refused either way.
+    network: allow Internet sockets, for a runner whose network namespace is empty. VM sockets
+        ignore namespaces, so they are always denied.
     """
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         return b""
     column = list(_ARCHITECTURES).index(machine)
-    deny = (_ANSWER, 0, 0, _FAIL | errno.EPERM)
+    deny = (_RETURN, 0, 0, _FAIL | errno.EPERM)
     program: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
         deny,
         (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 0, 1, 0x40000000),  # x86_64's second set of numbers, x32
+        (_AT_LEAST, 0, 1, 0x40000000),  # the x32 ABI of x86_64
         deny,
-        # Its flags lie in memory, where a filter can't look; libraries fall back to clone.
+        # clone3's flags lie in memory, which a filter can't read. Libraries fall back to clone.
         (_EQUAL, 0, 1, _CLONE3[column]),
-        (_ANSWER, 0, 0, _FAIL | errno.ENOSYS),
+        (_RETURN, 0, 0, _FAIL | errno.ENOSYS),
     ]
     for numbers in _DENIED.values():
         program += [(_EQUAL, 0, 1, numbers[column]), deny]
@@ -100,5 +100,5 @@ def system_call_filter(network: bool) -> bytes:
     count = len(families)
     program += [(_EQUAL, 0, count + 2, _SOCKET[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
     program += [(_EQUAL, count - i, 0, int(family)) for i, family in enumerate(families)]
-    program += [(_ANSWER, 0, 0, _FAIL | errno.EAFNOSUPPORT), (_ANSWER, 0, 0, _ALLOW)]
+    program += [(_RETURN, 0, 0, _FAIL | errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *line) for line in program)

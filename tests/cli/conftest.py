@@ -14,7 +14,7 @@ import pytest
 from grader.cli import main
 from grader.cli.dependencies import Desk
 from grader.report import Report
-from grader.sandbox.base import RunnerDevice, Runner, RunnerLimits, Sandbox
+from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, Sandbox
 
 SPEC = """\
 format: 1

@@ -17,7 +17,7 @@ from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem import Problem
 from grader.report import Report
-from grader.sandbox.owner import own_folder
+from grader.sandbox.owner import make_owned_folder
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,7 @@ class NoGpuSlot(NodeSlot):
     grades on the CPU."""
 
     def __init__(self, device: Device, sandbox: SandboxName) -> None:
-        self._root = own_folder()
+        self._root = make_owned_folder()
         command = (sys.executable, "-c", GRADES_ON_THE_CPU)
         self._engine = LocalEngine(1, device, sandbox, command=command)
 

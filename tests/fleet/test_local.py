@@ -409,13 +409,12 @@ def command_line(pid: int) -> bytes:
 
 def boxes_of(sandbox: str) -> set[str]:
     """Of Docker's: containers whose owner is one of the processes under this one, or is gone."""
-    from grader.sandbox import sweep
-    from grader.sandbox.engine import engine
+    from grader.sandbox.docker_engine import OWNER_LABEL, RUNNER_LABEL, docker_client
 
     if sandbox != "docker":
         return set()
-    with engine() as api:
-        listed = api.containers(all=True, filters={"label": sweep.MARK})
-    owners = {c["Id"]: int(c["Labels"][sweep.OWNER].split("/")[2]) for c in listed}
+    with docker_client() as api:
+        listed = api.containers(all=True, filters={"label": RUNNER_LABEL})
+    owners = {c["Id"]: int(c["Labels"][OWNER_LABEL].split("/")[2]) for c in listed}
     ours = below(os.getpid())
     return {box for box, pid in owners.items() if pid in ours or not Path(f"/proc/{pid}").exists()}

@@ -16,7 +16,7 @@ from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.fleet.worker_process import ORDER_BYTES, Bench, Order, Ready, Word
 from grader.problem import Problem
 from grader.report import Report, Verdict
-from grader.sandbox.base import RunnerDevice, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, Sandbox, SandboxError
 from tests.fleet.fake import PROBLEM, ROOT, patient
 from tests.waiting import PATIENCE_S, until
 

@@ -16,7 +16,14 @@ from grader.judge.compile import compiling, nvcc_target
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
 from grader.report import Verdict
-from grader.sandbox.base import RunnerExit, RunnerDevice, Runner, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.base import (
+    Runner,
+    RunnerDevice,
+    RunnerExit,
+    RunnerLimits,
+    Sandbox,
+    SandboxError,
+)
 from grader.sandbox.gpu_info import Driver, Gpu
 from grader.submission import Submission
 from grader.wire import Reply, Status, receive_request, send_reply

@@ -20,7 +20,7 @@ from grader.judge.memory.shared_block import new_arena
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
 from grader.report import Rule, Verdict
-from grader.sandbox.base import RunnerDevice, Runner, RunnerLimits, SandboxError
+from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 from tests.judge.conftest import HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem

@@ -16,8 +16,8 @@ from grader.judge.prestart import ahead
 from grader.problem import Problem
 from grader.sandbox.base import (
     Device,
-    RunnerDevice,
     Runner,
+    RunnerDevice,
     RunnerLimits,
     Sandbox,
     SandboxError,
@@ -57,7 +57,7 @@ def of_no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU that no other test, and nobody on this machine, measures on."""
     name = f"ahead-{os.getpid()}"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
-    monkeypatch.setattr(module, "chosen_node", lambda: None)
+    monkeypatch.setattr(module, "selected_gpu_node", lambda: None)
     yield
     (Path("/tmp") / f"grade-gpu-{name}.lock").unlink(missing_ok=True)
 

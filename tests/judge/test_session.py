@@ -14,7 +14,7 @@ import pytest
 from grader.judge.session import Session
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict
-from grader.sandbox.base import RunnerExit, Runner, SandboxError
+from grader.sandbox.base import Runner, RunnerExit, SandboxError
 from grader.wire import Reply, Status, WireError, receive_request, send_reply
 from tests.waiting import PATIENCE_S, until
 

@@ -13,6 +13,6 @@ def test_the_nearest_group_to_the_judges_own_comes_first(monkeypatch: pytest.Mon
     """What limits the judge's slice shall limit its runners, too."""
     monkeypatch.setattr(Path, "read_text", lambda _: "0::/system.slice/grade.service\n")
     monkeypatch.setattr(cgroup, "_delegates", lambda _: True)
-    folders = [memory for memory, _ in cgroup._places()]
+    folders = [memory for memory, _ in cgroup._parent_groups()]
     root = cgroup._ROOT
     assert folders == [root / "system.slice/grade.service", root / "system.slice", root]

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from docker.types import Mount
 
 from grader.cli.commands.sandbox import sandbox as command
-from grader.sandbox import conformance, docker, host, images, owner, sweep
+from grader.sandbox import conformance, docker, docker_engine, host, images, owner
 from grader.sandbox.base import RunnerExit, RunnerLimits, SandboxError
-from grader.sandbox.conformance import CHECKS, LIMITS, Bench
-from grader.sandbox.engine import engine
+from grader.sandbox.conformance import CHECKS, LIMITS, SandboxUnderTest
+from grader.sandbox.docker_engine import docker_client
 from grader.sandbox.output import END_BYTES
 from grader.wire import WireClosed, receive_reply, send_request
 from tests.waiting import PATIENCE_S
@@ -40,28 +40,32 @@ def probing(limits: RunnerLimits = LIMITS) -> docker.DockerRunner:
 
 def containers() -> set[str]:
     """Ids of containers that this very process has started."""
-    with engine() as api:
-        listed = api.containers(all=True, filters={"label": sweep.MARK})
-    mine = owner.owner_of(os.getpid())
-    return {found["Id"] for found in listed if found["Labels"][sweep.OWNER] == mine}
+    with docker_client() as api:
+        listed = api.containers(all=True, filters={"label": docker_engine.RUNNER_LABEL})
+    mine = owner.process_identity(os.getpid())
+    return {found["Id"] for found in listed if found["Labels"][docker_engine.OWNER_LABEL] == mine}
 
 
 @pytest.fixture(scope="class")
-def bench() -> Iterator[Bench]:
-    with Bench("docker", "cpu") as bench:
+def bench() -> Iterator[SandboxUnderTest]:
+    with SandboxUnderTest("docker", "cpu") as bench:
         yield bench
 
 
 class TestConformance:
     @pytest.mark.parametrize(("topic", "promise", "check"), CHECKS, ids=[c[1] for c in CHECKS])
     def test_holds(
-        self, bench: Bench, topic: str, promise: str, check: Callable[[Bench], list[str]]
+        self,
+        bench: SandboxUnderTest,
+        topic: str,
+        promise: str,
+        check: Callable[[SandboxUnderTest], list[str]],
     ) -> None:
         assert check(bench) == []
 
 
 def test_what_only_compiles_is_held_as_a_runner_is() -> None:
-    with Bench("docker", "none") as bench:
+    with SandboxUnderTest("docker", "none") as bench:
         findings = list(conformance.run(bench, ["network", "files", "users", "kernel", "wire"]))
     assert findings
     assert [found for found in findings if not found.held] == []
@@ -130,7 +134,7 @@ def test_a_weakened_container_is_found_out(
         return config
 
     monkeypatch.setattr(docker, "_host_config", weak)
-    with Bench("docker", "cpu") as bench:
+    with SandboxUnderTest("docker", "cpu") as bench:
         findings = {f.promise: f for f in conformance.run(bench, [topic])}
     found = next(f for name, f in findings.items() if name.startswith(promise))
     assert not found.held
@@ -225,13 +229,13 @@ def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
         assert container
         judge.send_signal(number)
         judge.wait(PATIENCE_S)
-    with engine() as api:
+    with docker_client() as api:
         assert not api.containers(all=True, filters={"id": container})
 
 
 def test_sweep_leaves_the_living_alone() -> None:
-    with probing() as runner, engine() as api:
-        assert not any(runner._id.startswith(name) for name in sweep.sweep(api))
+    with probing() as runner, docker_client() as api:
+        assert not any(runner._id.startswith(name) for name in docker_engine.remove_orphans(api))
         assert runner._id in containers()
 
 
@@ -245,16 +249,16 @@ def test_sweep_leaves_the_living_alone() -> None:
         (lambda own: "", True),
     ],
 )
-def test_whose_owner_is_gone(change: Callable[[str], str], gone: bool) -> None:
-    assert owner.is_gone(change(owner.owner_of(os.getpid()))) is gone
+def test_whose_owner_has_exited(change: Callable[[str], str], gone: bool) -> None:
+    assert owner.has_exited(change(owner.process_identity(os.getpid()))) is gone
 
 
 def test_the_folders_of_the_dead_are_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    mine = owner.own_folder()
-    _, namespace, pid, _ = owner.owner_of(os.getpid()).split("/")
+    mine = owner.make_owned_folder()
+    _, namespace, pid, _ = owner.process_identity(os.getpid()).split("/")
     dead, unseen = f"grade-{namespace}-{pid}-1-abc", f"grade-1-{pid}-1-abc"
     for name in (dead, unseen, "grade-of-somebody"):
         (tmp_path / name / "inner").mkdir(parents=True)
@@ -264,7 +268,7 @@ def test_the_folders_of_the_dead_are_removed(
         above, deep = deep, os.open("d", os.O_PATH, dir_fd=deep)
         os.close(above)
     os.close(deep)
-    other = owner.own_folder()
+    other = owner.make_owned_folder()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {mine.name, other.name, unseen, "grade-of-somebody"}
 
@@ -274,11 +278,11 @@ def test_a_folder_of_somebody_else_is_left_to_him(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    _, namespace, pid, _ = owner.owner_of(os.getpid()).split("/")
+    _, namespace, pid, _ = owner.process_identity(os.getpid()).split("/")
     foreign = tmp_path / f"grade-{namespace}-{pid}-1-abc"
     foreign.mkdir()
     os.chown(foreign, 12345, 12345)
-    owner.own_folder()
+    owner.make_owned_folder()
     assert foreign.exists()
 
 
@@ -299,14 +303,14 @@ def test_a_remote_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_image_that_is_missing_or_not_ours() -> None:
     with pytest.raises(SandboxError, match="grade sandbox build"):
         docker.DockerSandbox("no-such-image:1").start(LIMITS, "cpu")
-    with engine() as api:
+    with docker_client() as api:
         host = images.host_image(api, "cpu").tag
     with pytest.raises(SandboxError, match="lacks the label"):
         docker.DockerSandbox(host).start(LIMITS, "cpu")
 
 
 def test_the_host_image_is_small_and_always_the_same() -> None:
-    with engine() as api:
+    with docker_client() as api:
         tag = images.host_image(api, "cpu").tag
         assert images.host_image(api, "cpu").tag == tag
         assert api.inspect_image(tag)["Size"] < 10_000
@@ -343,10 +347,10 @@ def test_a_self_contained_image_is_built_with_no_network_and_holds(
     done = CliRunner().invoke(command, [*arguments, "--tag", "grade-test:latest"])
     assert done.exit_code == 0, done.output
     try:
-        with Bench("docker", "cpu", "grade-test:latest") as bench:
+        with SandboxUnderTest("docker", "cpu", "grade-test:latest") as bench:
             assert [f for f in conformance.run(bench) if not f.held] == []
-        with engine() as api:
-            made = images.own_image(api, "grade-test:latest", "cpu")
+        with docker_client() as api:
+            made = images.self_contained_image(api, "grade-test:latest", "cpu")
             prove = [made.python, "-c", "import grade_probe_wheel as w; print(w.WORD)"]
             container = api.create_container(made.tag, prove)["Id"]
             try:
@@ -356,7 +360,7 @@ def test_a_self_contained_image_is_built_with_no_network_and_holds(
             finally:
                 api.remove_container(container, force=True)
     finally:
-        with engine() as api:
+        with docker_client() as api:
             api.remove_image("grade-test:latest", force=True)
 
 
@@ -364,16 +368,16 @@ def test_a_self_contained_image_is_built_with_no_network_and_holds(
 @pytest.mark.timeout(900)
 def test_a_build_that_fails_names_the_step(base_image: str, tmp_path: Path) -> None:
     (tmp_path / "broken-1.0-py3-none-any.whl").write_bytes(b"no zip file")
-    with pytest.raises(SandboxError, match="pip install"), engine() as api:
+    with pytest.raises(SandboxError, match="pip install"), docker_client() as api:
         images.build(api, base_image, tmp_path, "grade-test-broken:latest")
-    with pytest.raises(SandboxError, match="no base image"), engine() as api:
+    with pytest.raises(SandboxError, match="no base image"), docker_client() as api:
         images.build(api, "no-such-base:1", tmp_path)
 
 
 @pytest.fixture(scope="module")
 def base_image() -> str:
     """A base from Debian's packages, made once per engine."""
-    with engine() as api:
+    with docker_client() as api:
         if api.images(BASE):
             return BASE
     made = subprocess.run(
@@ -408,15 +412,15 @@ def test_processors_are_shared_out_by_gpus(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(ours)))
     monkeypatch.setattr(host, "gpu_nodes", lambda: [Path("/dev/nvidia0")] * gpus)
-    assert host.processors("cpu") == ours
-    assert host.processors("cuda") == host.processors("none") == share
+    assert host.runner_cpus("cpu") == ours
+    assert host.runner_cpus("cuda") == host.runner_cpus("none") == share
     assert docker._nano_cpus({"CpuCfsQuota": True, "NCPU": ours}) == share * 10**9
     assert docker._nano_cpus({"CpuCfsQuota": False, "NCPU": ours}) is None
 
 
 def test_a_runner_on_a_gpu_has_its_share_of_the_processors(tmp_path: Path) -> None:
-    image = images.Image("any", "python", [], {})
-    with engine() as api:
+    image = images.RunnerImage("any", "python", [], {})
+    with docker_client() as api:
         ours = docker._host_config(api, image, LIMITS, "cuda", tmp_path)
         assert ours.get("NanoCpus") == docker._nano_cpus(api.info())
         assert not docker._host_config(api, image, LIMITS, "cpu", tmp_path).get("NanoCpus")

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from grader.report import LOG_BYTES, escape
-from grader.sandbox.output import END_BYTES, Output
+from grader.sandbox.output import END_BYTES, CapturedOutput
 
 
-def printed(*chunks: bytes) -> Output:
-    output = Output(limit_bytes=1 << 20)
+def printed(*chunks: bytes) -> CapturedOutput:
+    output = CapturedOutput(limit_bytes=1 << 20)
     for chunk in chunks:
         output.add(chunk)
     return output

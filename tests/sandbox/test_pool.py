@@ -17,9 +17,9 @@ import pytest
 
 from grader.sandbox.base import (
     Device,
-    RunnerExit,
-    RunnerDevice,
     Runner,
+    RunnerDevice,
+    RunnerExit,
     RunnerLimits,
     Sandbox,
     SandboxError,
@@ -158,7 +158,9 @@ def test_who_compiles_nothing_leaves_it_waiting(pool: RunnerPool, sandbox: Watch
     assert [compiler.ending for compiler in sandbox.compilers] == [None]
 
 
-def test_a_compiler_that_ends_last_is_replaced_all_the_same(pool: RunnerPool, sandbox: Watched) -> None:
+def test_a_compiler_that_ends_last_is_replaced_all_the_same(
+    pool: RunnerPool, sandbox: Watched
+) -> None:
     with pool.start(LIMITS, "none"):
         pool.start(LIMITS, "cpu").stop()
         until(lambda: len(sandbox.compilers) == 2)
@@ -227,7 +229,9 @@ def test_close_waits_for_a_start_under_way(sandbox: Watched) -> None:
     threading.Timer(0.1, sandbox.gate.set).start()
     pool.close()
     pool.close()
-    assert [runner.ending for _, _, runner in sandbox.started] == [RunnerExit(signal=9, stopped=True)]
+    assert [runner.ending for _, _, runner in sandbox.started] == [
+        RunnerExit(signal=9, stopped=True)
+    ]
     with pytest.raises(SandboxError, match="closed"):
         pool.start(LIMITS, "cpu")
 
@@ -319,9 +323,8 @@ def launchers(judge: int) -> set[str]:
 
 def containers(judge: int) -> set[str]:
     """Ids of the containers that this process has started."""
-    from grader.sandbox import sweep
-    from grader.sandbox.engine import engine
+    from grader.sandbox.docker_engine import OWNER_LABEL, RUNNER_LABEL, docker_client
 
-    with engine() as api:
-        listed = api.containers(all=True, filters={"label": sweep.MARK})
-    return {c["Id"] for c in listed if c["Labels"][sweep.OWNER].split("/")[2] == str(judge)}
+    with docker_client() as api:
+        listed = api.containers(all=True, filters={"label": RUNNER_LABEL})
+    return {c["Id"] for c in listed if c["Labels"][OWNER_LABEL].split("/")[2] == str(judge)}

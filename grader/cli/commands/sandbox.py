@@ -39,10 +39,10 @@ def build(from_host: bool, base: str | None, wheels: Path | None, tag: str | Non
     from grader.cli.output.terminal import err, out
     from grader.sandbox import images
     from grader.sandbox.base import SandboxError
-    from grader.sandbox.engine import engine
+    from grader.sandbox.docker_engine import docker_client
 
     try:
-        with engine() as api:
+        with docker_client() as api:
             if base and wheels:
                 log = err()
                 made = images.build(
@@ -80,15 +80,15 @@ def check(kind: Kind, image: str | None) -> int:
 
     from grader.cli.output.terminal import err, out, safe
     from grader.sandbox.base import SandboxError
-    from grader.sandbox.conformance import CHECKS, Bench, run
+    from grader.sandbox.conformance import CHECKS, SandboxUnderTest, run
     from grader.sandbox.host import device_nodes
 
     device: Device = "cuda" if device_nodes("cuda") else "cpu"
     table = Table("", "promise", "what got through", box=box.SIMPLE_HEAD)
     missed = 0
     try:
-        with Bench(kind, device, image) as bench, err().status("") as status:
-            described = bench.sandbox().describe()
+        with SandboxUnderTest(kind, device, image) as bench, err().status("") as status:
+            described = bench.make_sandbox().describe()
             for number, finding in enumerate(run(bench), 1):
                 status.update(f"{number} of {len(CHECKS)}: {finding.promise}")
                 mark = (

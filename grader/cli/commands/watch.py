@@ -126,7 +126,9 @@ class _Unread(Exception):
 class Watch:
     """One file, graded again and again. Only the thread that runs it looks at it and prints."""
 
-    def __init__(self, desk: Desk, job: Job, file: Path, pool: RunnerPool, console: Console) -> None:
+    def __init__(
+        self, desk: Desk, job: Job, file: Path, pool: RunnerPool, console: Console
+    ) -> None:
         self._desk = desk
         self._job = job
         self._file = file

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from grader.sandbox.base import SandboxError
-from grader.sandbox.host import chosen_node
+from grader.sandbox.host import selected_gpu_node
 
 FOLDER = Path("/tmp")
 """Of the locks: the same for everybody on a machine, whatever their TMPDIR."""
@@ -80,7 +80,7 @@ def _made_or_found(path: Path) -> int:
 def _name() -> str:
     """The GPU that CUDA would take: its node; where the driver does not tell, as it was named to
     us."""
-    if (node := chosen_node()) is not None:
+    if (node := selected_gpu_node()) is not None:
         return node.name
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     return "".join(c for c in first if c.isalnum() or c == "-") or "none"

@@ -22,9 +22,9 @@ from grader.cli.output.terminal import _Console, is_read
 from grader.judge import Progress
 from grader.report import CaseResult, Mismatch, Report
 from grader.sandbox.base import (
-    RunnerExit,
-    RunnerDevice,
     Runner,
+    RunnerDevice,
+    RunnerExit,
     RunnerLimits,
     Sandbox,
     SandboxError,

@@ -19,7 +19,7 @@ from grader.sandbox.base import SandboxError
 ANOTHER = """
 import signal
 from grader.judge.gpu import lock
-lock.chosen_node = lambda: None
+lock.selected_gpu_node = lambda: None
 signal.alarm(2)
 with lock.exclusive("cuda"):
     print("held")
@@ -38,7 +38,7 @@ def of_no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU that no other test, and nobody on this machine, measures on."""
     name = f"test-{os.getpid()}"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
-    monkeypatch.setattr(module, "chosen_node", lambda: None)
+    monkeypatch.setattr(module, "selected_gpu_node", lambda: None)
     yield
     (Path("/tmp") / f"grade-gpu-{name}.lock").unlink(missing_ok=True)
 
