@@ -22,7 +22,7 @@ from grader.sandbox.base import (
     Sandbox,
     SandboxError,
 )
-from tests.sandbox.test_pool import Seen
+from tests.sandbox.test_pool import FakeRunner
 from tests.waiting import PATIENCE_S
 
 PROBLEM = Problem.load(Path(__file__).resolve().parents[2] / "problems" / "softmax")
@@ -35,7 +35,7 @@ class Stills(Sandbox):
     name = "still"
 
     def __init__(self) -> None:
-        self.runners: list[Seen] = []
+        self.runners: list[FakeRunner] = []
         self.asked = threading.Event()
 
     def describe(self) -> str:
@@ -43,7 +43,7 @@ class Stills(Sandbox):
 
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         self.asked.set()
-        self.runners.append(Seen())
+        self.runners.append(FakeRunner())
         return self.runners[-1]
 
 
@@ -71,14 +71,14 @@ def test_it_starts_unasked_and_is_taken_once(sandbox: Stills, device: Device) ->
         assert len(sandbox.runners) == 1, "no other starts for nobody"
         with started.start(LIMITS, device):
             assert len(sandbox.runners) == 2, "but for a grading that is repeated"
-    assert all(runner.ending for runner in sandbox.runners)
+    assert all(runner.final for runner in sandbox.runners)
 
 
 def test_what_nobody_takes_is_ended(sandbox: Stills) -> None:
     with pytest.raises(ValueError, match="no board"), ahead(sandbox, PROBLEM, "cpu"):
         assert sandbox.asked.wait(PATIENCE_S)
         raise ValueError("no board")
-    assert all(runner.ending for runner in sandbox.runners)
+    assert all(runner.final for runner in sandbox.runners)
 
 
 def test_nothing_starts_beside_another_measurement(sandbox: Stills) -> None:

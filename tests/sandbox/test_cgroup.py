@@ -1,4 +1,4 @@
-"""Where a runner's control group is made. That its limits hold is seen in `test_process.py`."""
+"""Where a runner's control group is made. `test_process.py` tests its limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from grader.sandbox import cgroup
 
 
-def test_the_nearest_group_to_the_judges_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What limits the judge's slice shall limit its runners, too."""
+def test_the_group_nearest_to_the_judges_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of the judge's slice must also bound its runners."""
     monkeypatch.setattr(Path, "read_text", lambda _: "0::/system.slice/grade.service\n")
     monkeypatch.setattr(cgroup, "_delegates", lambda _: True)
     folders = [memory for memory, _ in cgroup._parent_groups()]

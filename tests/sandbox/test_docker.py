@@ -1,4 +1,4 @@
-"""The Docker sandbox through the real engine: what it holds, and how its runners end."""
+"""The Docker sandbox with a real engine: its isolation, and how its runners end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def probing(limits: RunnerLimits = LIMITS) -> docker.DockerRunner:
 
 
 def containers() -> set[str]:
-    """Ids of containers that this very process has started."""
+    """Ids of the containers that this process has started."""
     with docker_client() as api:
         listed = api.containers(all=True, filters={"label": docker_engine.RUNNER_LABEL})
     mine = owner.process_identity(os.getpid())
@@ -47,28 +47,28 @@ def containers() -> set[str]:
 
 
 @pytest.fixture(scope="class")
-def bench() -> Iterator[SandboxUnderTest]:
-    with SandboxUnderTest("docker", "cpu") as bench:
-        yield bench
+def tested() -> Iterator[SandboxUnderTest]:
+    with SandboxUnderTest("docker", "cpu") as tested:
+        yield tested
 
 
 class TestConformance:
     @pytest.mark.parametrize(("topic", "promise", "check"), CHECKS, ids=[c[1] for c in CHECKS])
     def test_holds(
         self,
-        bench: SandboxUnderTest,
+        tested: SandboxUnderTest,
         topic: str,
         promise: str,
         check: Callable[[SandboxUnderTest], list[str]],
     ) -> None:
-        assert check(bench) == []
+        assert check(tested) == []
 
 
-def test_what_only_compiles_is_held_as_a_runner_is() -> None:
-    with SandboxUnderTest("docker", "none") as bench:
-        findings = list(conformance.run(bench, ["network", "files", "users", "kernel", "wire"]))
-    assert findings
-    assert [found for found in findings if not found.held] == []
+def test_a_compiler_is_confined_like_a_runner() -> None:
+    with SandboxUnderTest("docker", "none") as tested:
+        results = list(conformance.run(tested, ["network", "files", "users", "kernel", "wire"]))
+    assert results
+    assert [found for found in results if not found.held] == []
 
 
 def unlimited(config: dict[str, Any]) -> None:
@@ -111,13 +111,13 @@ WEAKENED: list[tuple[str, str, dict[str, Any] | Callable[[dict[str, Any]], None]
     ("core dumps", "limits", unlimited),
     ("processes: a fork bomb", "limits", {"PidsLimit": 1000}),
 ]
-"""Which promise is broken, its topic, and what of the container's configuration is changed."""
+"""The promise that is broken, its topic, and the change to the container's configuration."""
 
 
 @pytest.mark.parametrize(
     ("promise", "topic", "change"), WEAKENED, ids=[f"{w[0]}-{i}" for i, w in enumerate(WEAKENED)]
 )
-def test_a_weakened_container_is_found_out(
+def test_a_weakened_container_fails_its_check(
     monkeypatch: pytest.MonkeyPatch,
     promise: str,
     topic: str,
@@ -134,33 +134,33 @@ def test_a_weakened_container_is_found_out(
         return config
 
     monkeypatch.setattr(docker, "_host_config", weak)
-    with SandboxUnderTest("docker", "cpu") as bench:
-        findings = {f.promise: f for f in conformance.run(bench, [topic])}
-    found = next(f for name, f in findings.items() if name.startswith(promise))
+    with SandboxUnderTest("docker", "cpu") as tested:
+        results = {f.promise: f for f in conformance.run(tested, [topic])}
+    found = next(f for name, f in results.items() if name.startswith(promise))
     assert not found.held
     assert "could not be made" not in str(found.holes)
     assert "broke" not in str(found.holes)
 
 
-def test_start_connects_and_stop_leaves_nothing() -> None:
+def test_start_connects_and_stop_removes_everything() -> None:
     runner = probing()
     assert containers()
     assert runner.poll() is None
-    ending = runner.stop()
-    assert ending == RunnerExit(signal=9, stopped=True)
-    assert runner.stop() is ending
-    assert runner.poll() is ending
+    final = runner.stop()
+    assert final == RunnerExit(signal=9, stopped=True)
+    assert runner.stop() is final
+    assert runner.poll() is final
     assert not containers()
     assert runner.channel.fileno() == -1
 
 
 def test_an_exception_in_the_judge_removes_the_container() -> None:
     with pytest.raises(RuntimeError, match="judge"), probing():
-        raise RuntimeError("the judge stumbled")
+        raise RuntimeError("the judge failed")
     assert not containers()
 
 
-def test_a_natural_end_is_not_taken_for_a_stop() -> None:
+def test_a_normal_exit_is_not_reported_as_stopped() -> None:
     runner = probing()
     send_request(runner.channel, {"probe": "leave", "sequence": 1, "status": 3})
     with pytest.raises(WireClosed):
@@ -168,7 +168,7 @@ def test_a_natural_end_is_not_taken_for_a_stop() -> None:
     assert runner.stop() == RunnerExit(exit_code=3)
 
 
-def test_out_of_memory_is_known_however_soon_it_is_stopped() -> None:
+def test_out_of_memory_is_reported_even_when_stopped_at_once() -> None:
     with probing() as runner:
         send_request(runner.channel, {"probe": "allocate", "sequence": 1})
         with pytest.raises(WireClosed):
@@ -176,7 +176,7 @@ def test_out_of_memory_is_known_however_soon_it_is_stopped() -> None:
         assert runner.stop().out_of_memory
 
 
-def test_what_is_printed_is_kept_at_both_ends() -> None:
+def test_output_is_kept_at_both_ends() -> None:
     with probing(dataclasses.replace(LIMITS, output_bytes=200_000)) as runner:
         send_request(runner.channel, {"probe": "flood", "sequence": 1})
         with pytest.raises(WireClosed):
@@ -204,15 +204,15 @@ def test_a_container_that_cannot_start_is_removed(monkeypatch: pytest.MonkeyPatc
     started = time.monotonic()
     with pytest.raises(SandboxError, match="the Docker engine refused"):
         docker.DockerSandbox().start(LIMITS, "cpu")
-    assert time.monotonic() - started < 9  # far from the 10 s that a kill is waited for
+    assert time.monotonic() - started < 9  # well below the 10 s that a kill may take
     assert not containers()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
+def test_a_signal_to_the_judge_removes_its_container(number: int) -> None:
     code = (
         "import signal, time\n"
-        # Tests started in a shell's background inherit signals that are ignored.
+        # Tests started in the background of a shell inherit ignored signals.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "from grader.sandbox import conformance, docker\n"
@@ -233,7 +233,7 @@ def test_a_container_ends_with_a_judge_that_is_told_to_end(number: int) -> None:
         assert not api.containers(all=True, filters={"id": container})
 
 
-def test_sweep_leaves_the_living_alone() -> None:
+def test_remove_orphans_keeps_containers_of_live_owners() -> None:
     with probing() as runner, docker_client() as api:
         assert not any(runner._id.startswith(name) for name in docker_engine.remove_orphans(api))
         assert runner._id in containers()
@@ -243,40 +243,38 @@ def test_sweep_leaves_the_living_alone() -> None:
     ("change", "gone"),
     [
         (lambda own: own, False),
-        (lambda own: own.rpartition("/")[0] + "/1", True),  # the process id was used again
+        (lambda own: own.rpartition("/")[0] + "/1", True),  # the pid was reused
         (lambda own: "another-boot" + own[own.index("/") :], True),
-        (lambda own: own.replace(own.split("/")[1], "1"), False),  # not for us to see
+        (lambda own: own.replace(own.split("/")[1], "1"), False),  # another namespace
         (lambda own: "", True),
     ],
 )
-def test_whose_owner_has_exited(change: Callable[[str], str], gone: bool) -> None:
+def test_has_exited(change: Callable[[str], str], gone: bool) -> None:
     assert owner.has_exited(change(owner.process_identity(os.getpid()))) is gone
 
 
-def test_the_folders_of_the_dead_are_removed(
+def test_folders_of_exited_owners_are_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mine = owner.make_owned_folder()
     _, namespace, pid, _ = owner.process_identity(os.getpid()).split("/")
     dead, unseen = f"grade-{namespace}-{pid}-1-abc", f"grade-1-{pid}-1-abc"
-    for name in (dead, unseen, "grade-of-somebody"):
+    for name in (dead, unseen, "grade-of-others"):
         (tmp_path / name / "inner").mkdir(parents=True)
     deep = os.open(tmp_path / dead, os.O_PATH)
-    for _ in range(3000):  # deeper than Python follows
+    for _ in range(3000):  # too deep for Python's recursion
         os.mkdir("d", dir_fd=deep)
         above, deep = deep, os.open("d", os.O_PATH, dir_fd=deep)
         os.close(above)
     os.close(deep)
     other = owner.make_owned_folder()
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {mine.name, other.name, unseen, "grade-of-somebody"}
+    assert left == {mine.name, other.name, unseen, "grade-of-others"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_somebody_else_is_left_to_him(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_folder_of_another_user_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     _, namespace, pid, _ = owner.process_identity(os.getpid()).split("/")
     foreign = tmp_path / f"grade-{namespace}-{pid}-1-abc"
@@ -286,9 +284,7 @@ def test_a_folder_of_somebody_else_is_left_to_him(
     assert foreign.exists()
 
 
-def test_no_engine_is_one_line_that_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_engine_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     assert "start-docker.sh" in str(docker.DockerSandbox.available())
     with pytest.raises(SandboxError, match="no Docker engine answers"):
@@ -309,14 +305,14 @@ def test_an_image_that_is_missing_or_not_ours() -> None:
         docker.DockerSandbox(host).start(LIMITS, "cpu")
 
 
-def test_the_host_image_is_small_and_always_the_same() -> None:
+def test_the_host_image_is_small_and_reproducible() -> None:
     with docker_client() as api:
         tag = images.host_image(api, "cpu").tag
         assert images.host_image(api, "cpu").tag == tag
         assert api.inspect_image(tag)["Size"] < 10_000
 
 
-def test_check_prints_what_held() -> None:
+def test_check_prints_how_many_promises_held() -> None:
     done = CliRunner().invoke(command, ["check"], standalone_mode=False)
     assert done.return_value == 0, done.output
     assert f"{len(CHECKS)} of {len(CHECKS)} promises held" in done.output
@@ -331,7 +327,7 @@ def test_check_prints_what_held() -> None:
         (["check", "--sandbox", "process", "--image", "x"], "--image needs --sandbox docker"),
     ],
 )
-def test_a_wrong_call_is_told(arguments: list[str], message: str) -> None:
+def test_wrong_options_are_rejected(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code != 0
     assert message in done.output
@@ -339,7 +335,7 @@ def test_a_wrong_call_is_told(arguments: list[str], message: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_self_contained_image_is_built_with_no_network_and_holds(
+def test_a_self_contained_image_is_built_without_network_and_holds(
     base_image: str, tmp_path: Path
 ) -> None:
     wheel(tmp_path)
@@ -347,8 +343,8 @@ def test_a_self_contained_image_is_built_with_no_network_and_holds(
     done = CliRunner().invoke(command, [*arguments, "--tag", "grade-test:latest"])
     assert done.exit_code == 0, done.output
     try:
-        with SandboxUnderTest("docker", "cpu", "grade-test:latest") as bench:
-            assert [f for f in conformance.run(bench) if not f.held] == []
+        with SandboxUnderTest("docker", "cpu", "grade-test:latest") as tested:
+            assert [f for f in conformance.run(tested) if not f.held] == []
         with docker_client() as api:
             made = images.self_contained_image(api, "grade-test:latest", "cpu")
             prove = [made.python, "-c", "import grade_probe_wheel as w; print(w.WORD)"]
@@ -376,7 +372,7 @@ def test_a_build_that_fails_names_the_step(base_image: str, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def base_image() -> str:
-    """A base from Debian's packages, made once per engine."""
+    """A base image of Debian packages, made once per engine."""
     with docker_client() as api:
         if api.images(BASE):
             return BASE
@@ -407,7 +403,7 @@ def wheel(folder: Path) -> None:
     ("ours", "gpus", "share"),
     [(16, 1, 15), (64, 4, 15), (8, 8, 2), (2, 1, 2), (1, 1, 1), (16, 0, 15)],
 )
-def test_processors_are_shared_out_by_gpus(
+def test_cpus_are_divided_by_gpus(
     monkeypatch: pytest.MonkeyPatch, ours: int, gpus: int, share: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(ours)))
@@ -418,7 +414,7 @@ def test_processors_are_shared_out_by_gpus(
     assert docker._nano_cpus({"CpuCfsQuota": False, "NCPU": ours}) is None
 
 
-def test_a_runner_on_a_gpu_has_its_share_of_the_processors(tmp_path: Path) -> None:
+def test_a_gpu_runner_gets_its_share_of_the_cpus(tmp_path: Path) -> None:
     image = images.RunnerImage("any", "python", [], {})
     with docker_client() as api:
         ours = docker._host_config(api, image, LIMITS, "cuda", tmp_path)

@@ -11,7 +11,7 @@ def printed(*chunks: bytes) -> CapturedOutput:
     return output
 
 
-def test_a_report_holds_the_first_and_the_last_that_was_printed() -> None:
+def test_a_report_shows_the_start_and_the_end_of_the_output() -> None:
     lines = [f"spam {i}\n".encode() for i in range(3000)]
     kept = printed(*lines, b"\x1b[31mValueError: the end\n").kept()
     log = escape(kept.decode(), LOG_BYTES)
@@ -21,6 +21,6 @@ def test_a_report_holds_the_first_and_the_last_that_was_printed() -> None:
     assert f"\n[{left_out} bytes left out]\n" in log
 
 
-def test_what_has_room_is_whole() -> None:
+def test_output_that_fits_is_kept_whole() -> None:
     text = b"x" * (2 * END_BYTES)
     assert printed(text[:100], text[100:]).kept() == text

@@ -1,4 +1,4 @@
-"""The warm pool: on a sandbox whose every move is seen, and on the real ones."""
+"""The runner pool, with a recording sandbox and with the real ones."""
 
 from __future__ import annotations
 
@@ -33,92 +33,91 @@ LIMITS = RunnerLimits(1 << 30, 32 << 20, 4 << 20, pids=64)
 OTHER = RunnerLimits(2 << 30, 32 << 20, 4 << 20, pids=64)
 
 
-class Seen(Runner):
-    """A runner that does nothing, and dies when told to."""
+class FakeRunner(Runner):
+    """A runner that does nothing until it is stopped."""
 
     def __init__(self) -> None:
         self.channel, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.ending: RunnerExit | None = None
+        self.final: RunnerExit | None = None
 
     def poll(self) -> RunnerExit | None:
-        return self.ending
+        return self.final
 
     def log(self) -> bytes:
         return b"hello"
 
     def stop(self) -> RunnerExit:
-        self.ending = self.ending or RunnerExit(signal=9, stopped=True)
+        self.final = self.final or RunnerExit(signal=9, stopped=True)
         self.channel.close()
         self._other.close()
-        return self.ending
+        return self.final
 
 
-class Watched(Sandbox):
-    """Remembers whom it started, apart what compiles; a start waits for `gate` and fails with
-    `error`."""
+class RecordingSandbox(Sandbox):
+    """Records its runners and compilers. A start waits for `gate`, and raises `error` if set."""
 
-    name = "watched"
+    name = "recording"
 
     def __init__(self) -> None:
-        self.started: list[tuple[RunnerLimits, RunnerDevice, Seen]] = []
-        self.compilers: list[Seen] = []
+        self.started: list[tuple[RunnerLimits, RunnerDevice, FakeRunner]] = []
+        self.compilers: list[FakeRunner] = []
         self.gate = threading.Event()
         self.gate.set()
         self.error: SandboxError | None = None
 
     def describe(self) -> str:
-        return "watched (by a test)"
+        return "recording (by a test)"
 
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
         assert self.gate.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
-        runner = Seen()
+        runner = FakeRunner()
         if device == "none":
             self.compilers.append(runner)
         else:
             self.started.append((limits, device, runner))
         return runner
 
-    def runner(self, index: int) -> Seen:
-        """The runner of that start; waits for it."""
+    def runner(self, index: int) -> FakeRunner:
+        """The runner of this start; waits for it."""
         until(lambda: len(self.started) > index)
         return self.started[index][2]
 
 
 @pytest.fixture
-def sandbox() -> Watched:
-    return Watched()
+def sandbox() -> RecordingSandbox:
+    return RecordingSandbox()
 
 
 @pytest.fixture
-def pool(sandbox: Watched) -> Iterator[RunnerPool]:
+def pool(sandbox: RecordingSandbox) -> Iterator[RunnerPool]:
     with RunnerPool(sandbox, LIMITS, "cpu") as pool:
         yield pool
     assert not [t for t in threading.enumerate() if t.name.startswith("grade-pool")]
-    assert all(runner.ending for _, _, runner in sandbox.started)
-    assert all(runner.ending for runner in sandbox.compilers)
+    assert all(runner.final for _, _, runner in sandbox.started)
+    assert all(runner.final for runner in sandbox.compilers)
 
 
-def test_it_goes_by_the_inner_name(pool: RunnerPool) -> None:
-    assert (pool.name, pool.describe()) == ("watched", "watched (by a test)")
+def test_a_pool_has_the_name_of_its_sandbox(pool: RunnerPool) -> None:
+    assert (pool.name, pool.describe()) == ("recording", "recording (by a test)")
 
 
-def test_a_runner_waits_before_it_is_asked_for(pool: RunnerPool, sandbox: Watched) -> None:
+def test_a_runner_is_started_in_advance(pool: RunnerPool, sandbox: RecordingSandbox) -> None:
     first = sandbox.runner(0)
     with pool.start(LIMITS, "cpu") as runner:
         assert runner.channel is first.channel
         assert runner.poll() is None
         assert runner.log() == b"hello"
         time.sleep(0.05)
-        assert len(sandbox.started) == 1, "nothing starts beside a grading"
-    assert first.ending == runner.poll() == RunnerExit(signal=9, stopped=True)
+        assert len(sandbox.started) == 1, "nothing starts during a grading"
+    assert first.final == runner.poll() == RunnerExit(signal=9, stopped=True)
     second = sandbox.runner(1)
     with pool.start(LIMITS, "cpu") as runner:
         assert runner.channel is second.channel
 
 
-def test_stopping_twice_starts_one(pool: RunnerPool, sandbox: Watched) -> None:
+def test_stopping_twice_starts_one(pool: RunnerPool, sandbox: RecordingSandbox) -> None:
     runner = pool.start(LIMITS, "cpu")
     assert runner.stop() == runner.stop()
     sandbox.runner(1)
@@ -126,16 +125,16 @@ def test_stopping_twice_starts_one(pool: RunnerPool, sandbox: Watched) -> None:
     assert len(sandbox.started) == 2
 
 
-def test_two_may_wait(sandbox: Watched) -> None:
+def test_a_pool_of_two(sandbox: RecordingSandbox) -> None:
     with RunnerPool(sandbox, LIMITS, "cpu", size=2) as pool:
         until(lambda: len(sandbox.started) == 2)
         pool.start(LIMITS, "cpu").stop()
         until(lambda: len(sandbox.started) == 3)
-    assert all(runner.ending for _, _, runner in sandbox.started)
+    assert all(runner.final for _, _, runner in sandbox.started)
 
 
-def test_what_compiles_waits_too_and_the_next_one_for_the_runners_end(
-    pool: RunnerPool, sandbox: Watched
+def test_a_compiler_is_started_in_advance_and_replaced_after_the_runner_stops(
+    pool: RunnerPool, sandbox: RecordingSandbox
 ) -> None:
     until(lambda: len(sandbox.compilers) == 1)
     runner = pool.start(LIMITS, "cpu")
@@ -143,39 +142,41 @@ def test_what_compiles_waits_too_and_the_next_one_for_the_runners_end(
     assert compiler.channel is sandbox.compilers[0].channel
     compiler.stop()
     time.sleep(0.05)
-    assert len(sandbox.compilers) == 1, "nothing starts beside a grading"
+    assert len(sandbox.compilers) == 1, "nothing starts during a grading"
     runner.stop()
     until(lambda: len(sandbox.compilers) == 2)
     with pool.start(LIMITS, "none") as compiler:
         assert compiler.channel is sandbox.compilers[1].channel
 
 
-def test_who_compiles_nothing_leaves_it_waiting(pool: RunnerPool, sandbox: Watched) -> None:
+def test_an_unused_compiler_is_kept(pool: RunnerPool, sandbox: RecordingSandbox) -> None:
     for _ in range(3):
         pool.start(LIMITS, "cpu").stop()
     sandbox.runner(3)
     time.sleep(0.05)
-    assert [compiler.ending for compiler in sandbox.compilers] == [None]
+    assert [compiler.final for compiler in sandbox.compilers] == [None]
 
 
-def test_a_compiler_that_ends_last_is_replaced_all_the_same(
-    pool: RunnerPool, sandbox: Watched
+def test_a_compiler_that_outlives_its_runner_is_replaced(
+    pool: RunnerPool, sandbox: RecordingSandbox
 ) -> None:
     with pool.start(LIMITS, "none"):
         pool.start(LIMITS, "cpu").stop()
         until(lambda: len(sandbox.compilers) == 2)
     time.sleep(0.05)
-    assert [compiler.ending is None for compiler in sandbox.compilers] == [False, True]
+    assert [compiler.final is None for compiler in sandbox.compilers] == [False, True]
 
 
-def test_what_compiles_starts_cold_for_other_limits(pool: RunnerPool, sandbox: Watched) -> None:
+def test_a_compiler_with_other_limits_starts_cold(
+    pool: RunnerPool, sandbox: RecordingSandbox
+) -> None:
     until(lambda: len(sandbox.compilers) == 1)
     with pool.start(OTHER, "none") as compiler:
         assert compiler.channel is sandbox.compilers[1].channel
-    assert sandbox.compilers[0].ending is None
+    assert sandbox.compilers[0].final is None
 
 
-def test_what_is_not_refilled_starts_each_later_one_when_it_is_asked_for(sandbox: Watched) -> None:
+def test_without_refill_later_runners_start_on_demand(sandbox: RecordingSandbox) -> None:
     with RunnerPool(sandbox, LIMITS, "cpu", refill=False) as pool:
         first = sandbox.runner(0)
         with pool.start(LIMITS, "cpu") as runner:
@@ -188,29 +189,33 @@ def test_what_is_not_refilled_starts_each_later_one_when_it_is_asked_for(sandbox
 
 
 @pytest.mark.parametrize(("limits", "device"), [(OTHER, "cpu"), (LIMITS, "cuda")])
-def test_another_kind_starts_cold(
-    pool: RunnerPool, sandbox: Watched, limits: RunnerLimits, device: Device
+def test_other_limits_or_another_device_start_cold(
+    pool: RunnerPool, sandbox: RecordingSandbox, limits: RunnerLimits, device: Device
 ) -> None:
     sandbox.runner(0)
     with pool.start(limits, device) as runner:
         assert sandbox.started[1][:2] == (limits, device)
         assert runner.channel is sandbox.started[1][2].channel
     time.sleep(0.05)
-    assert len(sandbox.started) == 2, "the waiting one still waits"
-    assert sandbox.runner(0).ending is None
+    assert len(sandbox.started) == 2, "the waiting runner is kept"
+    assert sandbox.runner(0).final is None
 
 
-def test_one_that_died_waiting_is_replaced(pool: RunnerPool, sandbox: Watched) -> None:
+def test_a_runner_that_died_while_waiting_is_replaced(
+    pool: RunnerPool, sandbox: RecordingSandbox
+) -> None:
     dead = sandbox.runner(0)
-    dead.ending = RunnerExit(exit_code=3)
+    dead.final = RunnerExit(exit_code=3)
     with pool.start(LIMITS, "cpu") as runner:
         assert runner.poll() is None
         assert runner.channel is not dead.channel
-    assert dead.channel.fileno() == -1, "what is left of the dead one is removed"
+    assert dead.channel.fileno() == -1, "the dead runner is cleaned up"
     until(lambda: len(sandbox.started) == 3)
 
 
-def test_a_failed_start_is_told_by_the_next(pool: RunnerPool, sandbox: Watched) -> None:
+def test_a_failed_background_start_is_raised_by_the_next_start(
+    pool: RunnerPool, sandbox: RecordingSandbox
+) -> None:
     runner = pool.start(LIMITS, "cpu")
     sandbox.error = SandboxError("no space left")
     runner.stop()
@@ -218,36 +223,38 @@ def test_a_failed_start_is_told_by_the_next(pool: RunnerPool, sandbox: Watched) 
         with pytest.raises(SandboxError, match="no space left"):
             pool.start(LIMITS, "cpu")
     sandbox.error = None
-    with contextlib.suppress(SandboxError):  # of a start tried before the space came back
+    with contextlib.suppress(SandboxError):  # from a start made while `error` was set
         pool.start(LIMITS, "cpu").stop()
     pool.start(LIMITS, "cpu").stop()
 
 
-def test_close_waits_for_a_start_under_way(sandbox: Watched) -> None:
+def test_close_waits_for_a_pending_start(sandbox: RecordingSandbox) -> None:
     sandbox.gate.clear()
     pool = RunnerPool(sandbox, LIMITS, "cpu")
     threading.Timer(0.1, sandbox.gate.set).start()
     pool.close()
     pool.close()
-    assert [runner.ending for _, _, runner in sandbox.started] == [
+    assert [runner.final for _, _, runner in sandbox.started] == [
         RunnerExit(signal=9, stopped=True)
     ]
     with pytest.raises(SandboxError, match="closed"):
         pool.start(LIMITS, "cpu")
 
 
-def test_close_ends_what_is_handed_out(sandbox: Watched) -> None:
+def test_close_stops_runners_in_use(sandbox: RecordingSandbox) -> None:
     with RunnerPool(sandbox, LIMITS, "cpu") as pool:
         runner = pool.start(LIMITS, "cpu")
     assert runner.poll() is not None
     assert len(sandbox.started) == 1
 
 
-def test_handed_out_ones_are_ended_and_replaced(pool: RunnerPool, sandbox: Watched) -> None:
+def test_stop_lent_stops_and_replaces_runners_in_use(
+    pool: RunnerPool, sandbox: RecordingSandbox
+) -> None:
     runner = pool.start(LIMITS, "cpu")
     pool.stop_lent()
     assert runner.poll() is not None
-    assert sandbox.runner(1).ending is None
+    assert sandbox.runner(1).final is None
 
 
 def test_a_real_runner_is_warm_and_used_once() -> None:
@@ -268,13 +275,13 @@ def test_a_docker_container_is_warm_and_leaves_nothing() -> None:
         pool.start(LIMITS, "cpu").stop()
         with pool.start(LIMITS, "cpu") as runner:
             assert runner.poll() is None
-            until(lambda: len(containers(os.getpid())) == 2)  # with what compiles
+            until(lambda: len(containers(os.getpid())) == 2)  # with the compiler
     assert containers(os.getpid()) == set()
 
 
 WAITER = """
 import signal, sys, time
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run where it is ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored where the tests run
 from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import RunnerPool
 from grader.sandbox.{module} import {sandbox}
@@ -294,7 +301,9 @@ print("taken", flush=True)
         pytest.param("docker", "DockerSandbox", marks=pytest.mark.docker),
     ],
 )
-def test_nothing_is_left_behind(module: str, sandbox: str, number: signal.Signals | None) -> None:
+def test_a_process_with_a_pool_leaves_nothing_behind(
+    module: str, sandbox: str, number: signal.Signals | None
+) -> None:
     then = "runner.stop()" if number is None else "time.sleep(500)"
     program = WAITER.format(module=module, sandbox=sandbox, then=then)
     process = subprocess.Popen(
@@ -309,14 +318,14 @@ def test_nothing_is_left_behind(module: str, sandbox: str, number: signal.Signal
             process.send_signal(number)
         assert process.wait(PATIENCE_S) == (128 + number if number else 0)
     if number is not None:
-        assert found, "the one that was taken; what compiles may have started too"
+        assert found, "the runner in use, and perhaps a compiler"
     if module == "process":
         until(lambda: not any(Path("/proc", pid).exists() for pid in found))
     assert find(process.pid) == set()
 
 
 def launchers(judge: int) -> set[str]:
-    """Process ids of the runners that this process has started in the process sandbox."""
+    """Process ids of the launchers that this process has started."""
     children = Path(f"/proc/{judge}/task").glob("*/children")
     return {pid for file in children for pid in file.read_text().split()}
 

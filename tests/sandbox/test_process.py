@@ -1,4 +1,4 @@
-"""The process sandbox against code that means harm: every test here runs the harm for real."""
+"""The process sandbox against hostile code, which every test really runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE_S, until
 LIMITS = RunnerLimits(memory_bytes=512 << 20, scratch_bytes=32 << 20, output_bytes=4 << 20, pids=64)
 ROOT = Path(__file__).resolve().parents[2]
 
-# Like the real runner: a parent that only reaps, and a child that is the submission's.
+# Like the real runner: a parent that only reaps, and a child that runs the submission.
 PRELUDE = """
 import contextlib, ctypes, errno, mmap, os, signal, socket, sys, time
 os.environ.get("GRADE_JIT") or sys.exit("no environment")
@@ -49,8 +49,8 @@ def tries(what, action, *arguments):
 """
 
 
-def _works(isolation: Isolation) -> str | None:
-    """Why this isolation can't be had here, in words; None when it can."""
+def _unavailable(isolation: Isolation) -> str | None:
+    """Why this isolation is unavailable here; None when it is available."""
     try:
         ProcessSandbox(isolation=isolation).describe()
     except SandboxError as error:
@@ -60,15 +60,15 @@ def _works(isolation: Isolation) -> str | None:
 
 @pytest.fixture(params=["namespaces", "none"])
 def isolation(request: pytest.FixtureRequest) -> Isolation:
-    """Each isolation that this interpreter can be run in here."""
-    if reason := _works(request.param):
+    """Each isolation available to this interpreter here."""
+    if reason := _unavailable(request.param):
         pytest.skip(f"not run: {reason}")
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def namespaces() -> Isolation:
-    if reason := _works("namespaces"):
+    if reason := _unavailable("namespaces"):
         pytest.skip(f"not run: {reason}")
     return "namespaces"
 
@@ -104,23 +104,23 @@ def start(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> Pro
     return ProcessRunner([sys.executable, "-s", "-c", program], limits, "cpu", isolation)
 
 
-def ended(runner: Runner) -> RunnerExit:
+def exit_of(runner: Runner) -> RunnerExit:
     until(runner.poll)
-    ending = runner.poll()
-    assert ending is not None
-    return ending
+    final = runner.poll()
+    assert final is not None
+    return final
 
 
 def run(code: str, isolation: Isolation, limits: RunnerLimits = LIMITS) -> tuple[RunnerExit, str]:
-    """Run to its end; how it ended and what it printed."""
+    """Run it to its end; the exit and the output."""
     with start(code, isolation, limits) as runner:
-        ending = ended(runner)
+        final = exit_of(runner)
         runner.stop()
-        return ending, runner.log().decode()
+        return final, runner.log().decode()
 
 
 def processes_with(mark: str) -> list[int]:
-    """Processes of this host that carry `mark` in their command line, zombies not counted."""
+    """Processes of this host with `mark` in their command line, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -130,10 +130,10 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-# --- the plain path ------------------------------------------------------------------------------
+# --- normal runs ---------------------------------------------------------------------------------
 
 
-def test_the_real_runner_answers_and_ends_when_told(isolation: Isolation) -> None:
+def test_the_real_runner_replies_and_stops(isolation: Isolation) -> None:
     source = b"def entry(x, out):\n    pass\nprint('imported')\n"
     fd = sealed_memfd("source", source)
     request = {"kind": "load", "sequence": 5, "source_bytes": len(source), "language": "python"}
@@ -149,7 +149,7 @@ def test_the_real_runner_answers_and_ends_when_told(isolation: Isolation) -> Non
         os.close(fd)
 
 
-def test_what_only_compiles_has_no_device(namespaces: Isolation) -> None:
+def test_a_compiler_has_no_device(namespaces: Isolation) -> None:
     runner = ProcessSandbox("grader.sandbox.hostile_probe", namespaces).start(LIMITS, "none")
     with runner:
         asked: list[dict[str, Any]] = [{"probe": "devices", "asked": []}, {"probe": "descriptors"}]
@@ -182,7 +182,7 @@ def test_wire_carries_messages_and_descriptors(isolation: Isolation) -> None:
     os.close(fd)
 
 
-def test_describe_says_what_holds(isolation: Isolation) -> None:
+def test_describe_names_the_isolation(isolation: Isolation) -> None:
     words = ProcessSandbox(isolation=isolation).describe()
     expected = {"namespaces": "process (namespaces", "none": "process (same user)"}
     assert words.startswith(expected[isolation])
@@ -212,7 +212,7 @@ def test_compilers_may_execute_from_jit_only(namespaces: Isolation) -> None:
     ]
 
 
-# --- outliving the run ---------------------------------------------------------------------------
+# --- surviving the run --------------------------------------------------------------------------
 
 SURVIVOR = """
 import os, signal, sys, time
@@ -231,14 +231,14 @@ if os.fork() == 0:
 
 
 @pytest.mark.parametrize("own_end", [False, True])
-def test_detached_child_does_not_survive(isolation: Isolation, own_end: bool) -> None:
+def test_a_detached_child_does_not_survive(isolation: Isolation, own_end: bool) -> None:
     mark = f"survivor-{os.urandom(6).hex()}"
     code = f"MARK = {mark!r}" + SURVIVOR
     code += "time.sleep(0.5)" if own_end else "print('ready', flush=True); time.sleep(100)"
     with start(code, isolation) as runner:
         until(lambda: processes_with(mark) or runner.poll())
         if own_end:
-            ended(runner)
+            exit_of(runner)
         runner.stop()
     until(lambda: not processes_with(mark))
 
@@ -274,7 +274,7 @@ def test_runner_dies_with_its_judge(isolation: Isolation) -> None:
     until(lambda: not processes_with(mark))
 
     def swept() -> bool:
-        start("pass", isolation).stop()  # the next judge removes what is left of this one
+        start("pass", isolation).stop()  # the next judge cleans up after this one
         return not _groups(process.pid)
 
     until(swept)
@@ -288,12 +288,12 @@ def test_file_left_behind_is_gone(isolation: Isolation) -> None:
         os.chmod(os.environ[name], 0)
         print(path)
     """
-    ending, log = run(code, isolation)
-    assert ending == RunnerExit(exit_code=0)
+    final, log = run(code, isolation)
+    assert final == RunnerExit(exit_code=0)
     assert not any(Path(path).exists() for path in log.splitlines())
 
 
-# --- using too much ------------------------------------------------------------------------------
+# --- resource limits -----------------------------------------------------------------------------
 
 
 def test_fork_bomb_is_contained(namespaces: Isolation) -> None:
@@ -318,7 +318,7 @@ def test_fork_bomb_is_contained(namespaces: Isolation) -> None:
         assert time.monotonic() - before < KILL_TIMEOUT_S
 
 
-def test_fork_bomb_of_the_same_user_is_swept() -> None:
+def test_a_fork_bomb_of_the_same_user_is_killed() -> None:
     mark = f"bomb-{os.urandom(6).hex()}"
     code = f"""
     mark = {mark!r}
@@ -337,13 +337,13 @@ def test_fork_bomb_of_the_same_user_is_swept() -> None:
     until(lambda: not processes_with(mark))
 
 
-def test_output_without_end_is_cut(isolation: Isolation) -> None:
+def test_endless_output_is_cut(isolation: Isolation) -> None:
     code = """
     print("the first line", flush=True)
     while True: os.write(2, b"x" * 8000)
     """
     with start(code, isolation) as runner:
-        assert ended(runner) == RunnerExit(signal=9, output_exceeded=True)
+        assert exit_of(runner) == RunnerExit(signal=9, output_exceeded=True)
         assert runner.stop().output_exceeded
         assert runner.log().startswith(b"the first line\n")
         assert len(runner.log()) < 14_000
@@ -369,17 +369,17 @@ SHARED_MEMORY = {
 
 
 @pytest.mark.parametrize("how", MEMORY)
-def test_memory_without_end_is_ended(isolation: Isolation, how: str) -> None:
-    ending, _ = run(textwrap.dedent(MEMORY[how]), isolation)
-    assert ending == RunnerExit(signal=9, out_of_memory=True)
+def test_endless_allocation_is_killed(isolation: Isolation, how: str) -> None:
+    final, _ = run(textwrap.dedent(MEMORY[how]), isolation)
+    assert final == RunnerExit(signal=9, out_of_memory=True)
 
 
 @pytest.mark.parametrize("how", SHARED_MEMORY)
-def test_shared_memory_without_end_is_ended(namespaces: Isolation, how: str) -> None:
+def test_endless_shared_memory_is_killed(namespaces: Isolation, how: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("not run: only a control group counts shared memory, and making one needs root")
-    ending, _ = run(SHARED_MEMORY[how], namespaces)
-    assert ending == RunnerExit(signal=9, out_of_memory=True)
+    final, _ = run(SHARED_MEMORY[how], namespaces)
+    assert final == RunnerExit(signal=9, out_of_memory=True)
 
 
 def test_lent_memory_is_not_counted(isolation: Isolation) -> None:
@@ -394,17 +394,17 @@ def test_lent_memory_is_not_counted(isolation: Isolation) -> None:
     os.ftruncate(fd, 1 << 30)
     import mmap
 
-    with mmap.mmap(fd, 1 << 30) as arena:  # as the judge does: it fills what it lends
+    with mmap.mmap(fd, 1 << 30) as arena:  # as the judge fills the memory it lends
         for _ in range(1 << 6):
             arena.write(bytes(1 << 24))
         with start(code, isolation) as runner:
             socket.send_fds(runner.channel, [b"x"], [fd])
-            assert ended(runner) == RunnerExit(exit_code=0)
+            assert exit_of(runner) == RunnerExit(exit_code=0)
             assert b"all touched" in runner.log()
     os.close(fd)
 
 
-def test_full_scratch_is_an_error_of_the_submission(namespaces: Isolation) -> None:
+def test_a_full_scratch_is_the_submissions_error(namespaces: Isolation) -> None:
     code = """
     def fill(folder):
         for number in range(100):
@@ -413,8 +413,8 @@ def test_full_scratch_is_an_error_of_the_submission(namespaces: Isolation) -> No
     for folder in (os.environ["GRADE_SCRATCH"], os.environ["GRADE_JIT"], "/tmp", "/dev/shm"):
         tries(folder, fill, folder)
     """
-    ending, log = run(code, namespaces)
-    assert ending == RunnerExit(exit_code=0)
+    final, log = run(code, namespaces)
+    assert final == RunnerExit(exit_code=0)
     assert log.count("ENOSPC") == 4
 
 
@@ -423,17 +423,17 @@ def test_files_count_as_memory(namespaces: Isolation) -> None:
     with open(os.environ["GRADE_SCRATCH"] + "/big", "wb") as file:
         while True: file.write(bytes(1 << 20))
     """
-    ending, _ = run(code, namespaces, replace(LIMITS, scratch_bytes=4 << 30))
-    assert ending.out_of_memory
+    final, _ = run(code, namespaces, replace(LIMITS, scratch_bytes=4 << 30))
+    assert final.out_of_memory
 
 
-def test_one_file_is_bounded_without_namespaces() -> None:
+def test_without_namespaces_each_file_is_limited() -> None:
     code = "tries('write', os.posix_fallocate, os.open('big', 66), 0, 64 << 20)"
     _, log = run(code, "none")
     assert "refused EFBIG" in log
 
 
-# --- reaching out --------------------------------------------------------------------------------
+# --- escaping ------------------------------------------------------------------------------------
 
 
 def test_host_files_and_processes_are_out_of_sight(namespaces: Isolation, tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_host_files_and_processes_are_out_of_sight(namespaces: Isolation, tmp_pa
     assert "Seccomp:\\t2" in log
 
 
-def test_nothing_is_writable_but_its_own_space(namespaces: Isolation) -> None:
+def test_only_the_writable_folders_are_writable(namespaces: Isolation) -> None:
     code = """
     for folder, names, _ in os.walk("/"):
         if folder in ("/proc", "/sys"): names.clear()
@@ -493,7 +493,7 @@ def test_host_network_is_out_of_reach(isolation: Isolation) -> None:
     assert log.count("refused") == 6, log
 
 
-def test_system_calls_that_break_out_are_refused(isolation: Isolation) -> None:
+def test_escaping_system_calls_are_denied(isolation: Isolation) -> None:
     code = """
     libc = ctypes.CDLL(None, use_errno=True)
     def call(name, *arguments):
@@ -518,14 +518,14 @@ def test_system_calls_that_break_out_are_refused(isolation: Isolation) -> None:
     assert log.count("refused") == 10, log
 
 
-def test_kill_of_everyone_reaches_only_itself(namespaces: Isolation) -> None:
+def test_kill_all_reaches_only_the_sandbox(namespaces: Isolation) -> None:
     code = f"""
     tries("judge", os.kill, {os.getpid()}, 0)
     tries("everyone", os.kill, -1, signal.SIGKILL)
     print("still here", flush=True)
     """
-    ending, log = run(code, namespaces)
-    assert ending == RunnerExit(exit_code=0)
+    final, log = run(code, namespaces)
+    assert final == RunnerExit(exit_code=0)
     assert log.splitlines() == ["judge refused ESRCH", "everyone refused ESRCH", "still here"]
 
 
@@ -540,7 +540,7 @@ def test_judge_is_not_dumpable_while_a_runner_lives(isolation: Isolation) -> Non
     assert libc.prctl(get_dumpable, 0, 0, 0, 0) == 1
 
 
-def test_two_runners_are_two_users(namespaces: Isolation) -> None:
+def test_two_runners_have_different_users(namespaces: Isolation) -> None:
     if os.geteuid() != 0:
         pytest.skip("not run: only root can give each runner a user of its own")
     code = "print(os.getuid(), flush=True); time.sleep(100)"
@@ -550,10 +550,10 @@ def test_two_runners_are_two_users(namespaces: Isolation) -> None:
         assert int(one.log()) >= 60_706
 
 
-# --- odd ends ------------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
-def test_closing_everything_does_not_hang_us(isolation: Isolation) -> None:
+def test_closing_all_descriptors_does_not_hang_the_judge(isolation: Isolation) -> None:
     code = """
     print("before", flush=True)
     os.closerange(0, 4096)
@@ -578,28 +578,28 @@ def test_stop_from_many_threads_at_once(isolation: Isolation) -> None:
     assert endings == [RunnerExit(signal=9, stopped=True)] * 8
 
 
-def test_launcher_killed_takes_the_runner_along(namespaces: Isolation) -> None:
+def test_killing_the_launcher_kills_the_runner(namespaces: Isolation) -> None:
     mark = f"headless-{os.urandom(6).hex()}"
     command = [sys.executable, "-c", "import time; time.sleep(500)", mark]
     with ProcessRunner(command, LIMITS, "cpu", namespaces) as runner:
         os.kill(runner._process.pid, signal.SIGKILL)
         until(lambda: not processes_with(mark))
-        assert ended(runner) == RunnerExit(signal=9)
+        assert exit_of(runner) == RunnerExit(signal=9)
 
 
-def test_command_that_cannot_be_executed_is_our_fault(isolation: Isolation) -> None:
+def test_a_command_that_cannot_be_executed_is_a_sandbox_error(isolation: Isolation) -> None:
     with pytest.raises(SandboxError, match=r"No such file.*no-such-program"):
         ProcessRunner(["/no-such-program"], LIMITS, "cpu", isolation)
 
 
-def test_runner_that_dies_at_once_says_why(isolation: Isolation) -> None:
+def test_a_runner_that_dies_at_once_says_why(isolation: Isolation) -> None:
     with ProcessSandbox("grader.no_such_module", isolation).start(LIMITS, "cpu") as runner:
-        assert ended(runner) == RunnerExit(exit_code=1)
+        assert exit_of(runner) == RunnerExit(exit_code=1)
         until(lambda: b"No module named grader.no_such_module" in runner.log())
 
 
-def test_only_root_may_give_a_user(tmp_path: Path) -> None:
-    """Else the sweep by user would end every process of the person who grades."""
+def test_only_root_may_assign_a_user(tmp_path: Path) -> None:
+    """Otherwise killing by user would kill every process of the person who grades."""
     python = shutil.which("python3", path="/usr/bin")
     if os.geteuid() != 0 or python is None:
         pytest.skip("not run: needs root, and a Python in /usr/bin that any user can run")
@@ -612,7 +612,7 @@ def test_only_root_may_give_a_user(tmp_path: Path) -> None:
     [(0, "user", "process (own user)"), (1000, "namespaces", "process (namespaces)")],
 )
 def test_the_other_isolations(uid: int, isolation: str, words: str) -> None:
-    """Under an interpreter that every user can reach, and from a user who is not root."""
+    """With an interpreter that every user can read, and as a user other than root."""
     python = shutil.which("python3", path="/usr/bin")
     if os.geteuid() != 0 or python is None:
         pytest.skip("not run: needs root, and a Python in /usr/bin that any user can run")
@@ -627,7 +627,7 @@ def test_the_other_isolations(uid: int, isolation: str, words: str) -> None:
 
 
 def _as_other(python: str, uid: int, isolation: str) -> dict[str, Any]:
-    """Be a judge of another user, or with another interpreter, and report as JSON."""
+    """Run a judge as another user or with another interpreter; its findings as JSON."""
     mark = f"other-{os.urandom(6).hex()}"
     survive = f"MARK = {mark!r}{SURVIVOR}tries('judge', os.kill, JUDGE, 0)\ntime.sleep(100)"
     judge = f"""
@@ -678,8 +678,8 @@ print(json.dumps(dict(words=words, out_of_memory=out_of_memory, stopped=stopped,
     return result
 
 
-def test_an_installation_below_tmp_is_shown(namespaces: Isolation, tmp_path: Path) -> None:
-    """The runner's own /tmp must not hide a checkout of ours that lies in the host's."""
+def test_an_installation_below_tmp_is_visible(namespaces: Isolation, tmp_path: Path) -> None:
+    """The runner's private /tmp must not hide a checkout below the host's /tmp."""
     copy = tmp_path / "checkout"
     shutil.copytree(ROOT / "grader", copy / "grader")
     judge = f"""
