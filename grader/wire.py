@@ -1,21 +1,22 @@
-"""The frames between judge and runner, and the passing of file descriptors.
+"""The protocol between judge and runner: message framing and descriptor passing.
 
-The wire is a Unix ``SOCK_SEQPACKET`` socket: a message arrives whole or not at all. The two
-directions differ, because trust does:
+The wire is a Unix ``SOCK_SEQPACKET`` socket, so a message arrives whole or not at all. The judge
+does not trust the runner, so the two directions differ:
 
-- judge → runner: a request, JSON of at most `REQUEST_BYTES`, and up to `MAX_FDS` descriptors.
-  Bulk (source, layout, tensors) goes by descriptor, never in the message.
-- runner → judge: a `Reply`, a fixed binary struct and at most `TEXT_BYTES` of text. It is a claim.
-  It is never parsed as anything but numbers and text. Descriptors sent with it are refused by the
-  kernel (`refuse_descriptors`), or else dropped, since the judge receives with no room for them.
+- judge → runner: a request, JSON of at most `REQUEST_BYTES` with up to `MAX_FDS` descriptors.
+  Source, layout and tensors go by descriptor, never in the message.
+- runner → judge: a `Reply`, a fixed binary struct and at most `TEXT_BYTES` of text, which the judge
+  never parses. The kernel refuses descriptors sent with it (`refuse_descriptors`), or drops them,
+  since the judge receives without room for them.
 
-Every reply names the request it answers; the judge takes exactly one reply per request.
+Every reply names its request; the judge takes exactly one reply per request.
 """
 
 from __future__ import annotations
 
 import array
 import errno
+import fcntl
 import json
 import os
 import select
@@ -33,24 +34,25 @@ MAX_FDS = 4
 _REPLY = struct.Struct("<4sIBBHQQ")
 _MAGIC = b"GRD1"
 SO_PASSRIGHTS = 83
-"""The socket option of Linux 6.16 and later that lets descriptors in; Python has no name for it."""
+"""Socket option of Linux 6.16 and later that accepts descriptors; Python has no name for it."""
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
+_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class WireError(Exception):
-    """The other side broke the protocol. The text says how, in words of ours."""
+    """The other side broke the protocol. The text says how, and quotes nothing of its message."""
 
 
 class WireClosed(WireError):
-    """The other side is gone."""
+    """The other side closed the wire."""
 
 
 class WireTimeout(Exception):
-    """No reply came in time."""
+    """No reply arrived in time."""
 
 
 class Status(IntEnum):
-    """What a runner says became of a request. Everything but OK is a confession, and believed."""
+    """The runner's result of a request. The judge believes every status but OK."""
 
     OK = 0
     COMPILE_ERROR = 1
@@ -59,28 +61,28 @@ class Status(IntEnum):
 
 
 class Flag(IntFlag):
-    """What a reply may tell besides its status."""
+    """Extra facts in a reply."""
 
     GRAPH = 1
     """A round was captured into a CUDA graph."""
     RETURNS = 2
-    """The entry returns its outputs; copying them is part of a call."""
+    """The entry returns its outputs; each call copies them."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the runner claims about one request."""
+    """The runner's answer to one request. None of it is trusted."""
 
     sequence: int
     status: Status
     flags: int = 0
     reported_ns: int = 0
-    """Time of a timed round by the runner's own clock, nanoseconds."""
+    """Time of the round by the runner's own clock, nanoseconds."""
     calls: int = 0
     text: str = ""
 
     def pack(self) -> bytes:
-        """The frame of this reply; text beyond `TEXT_BYTES` is cut."""
+        """Serialize; text beyond `TEXT_BYTES` is cut."""
         text = self.text.encode("utf-8", "replace")[:TEXT_BYTES]
         head = _REPLY.pack(
             _MAGIC, self.sequence, self.status, self.flags, len(text), self.reported_ns, self.calls
@@ -89,7 +91,7 @@ class Reply:
 
     @classmethod
     def unpack(cls, frame: bytes) -> Reply:
-        """Read a frame. Raises `WireError` unless it is exactly one well-formed reply."""
+        """Parse a frame. Raises `WireError` unless it is exactly one well-formed reply."""
         if len(frame) < _REPLY.size:
             raise WireError(f"a message of {len(frame)} bytes, shorter than any reply")
         magic, sequence, status, flags, length, reported_ns, calls = _REPLY.unpack_from(frame)
@@ -102,14 +104,16 @@ class Reply:
 
 
 def refuse_descriptors(sock: socket.socket) -> None:
-    """Have whoever sends descriptors here be refused, where the kernel knows of that: what is only
-    dropped is closed by the one who drops it, and closing may take long."""
+    """Make the kernel refuse descriptors sent to this socket, if it supports that.
+
+    Dropping them is not enough: the receiver then closes them, which may take long.
+    """
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def pack_request(request: dict[str, Any]) -> bytes:
-    """The frame of a request. Raises ValueError when it is too long."""
+    """Serialize a request. Raises ValueError when it is too long."""
     payload = json.dumps(request, separators=(",", ":")).encode()
     if len(payload) > REQUEST_BYTES:
         raise ValueError(f"request of {len(payload)} bytes; bulk goes by descriptor")
@@ -122,12 +126,11 @@ def send_request(sock: socket.socket, request: dict[str, Any], fds: tuple[int, .
 
 
 def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) -> None:
-    """Send one packed request with descriptors. Raises `WireClosed` when the runner is gone, and
-    OSError for what is no doing of his.
+    """Send one serialized request with descriptors, without blocking.
 
-    A runner that does not read cannot hold us up: the socket is written without waiting, and a
-    full queue, which an honest runner never causes, counts as abuse of the wire (`WireError`), as
-    does a runner that refuses descriptors.
+    Raises `WireClosed` when the runner has closed the wire, and `WireError` when its queue is full,
+    which an honest runner never causes, or when it refuses descriptors. Raises OSError for failures
+    that are not the runner's fault.
     """
     control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
@@ -143,14 +146,14 @@ def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) 
 
 
 def has_request(sock: socket.socket) -> bool:
-    """Runner's side: whether a request waits, or the judge is gone."""
+    """Runner's side: whether a request is waiting, or the judge has closed the wire."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     return bool(poller.poll(0))
 
 
 def spin_until_request(sock: socket.socket) -> None:
-    """Runner's side: wait for a request without sleeping, since the judge's clock may run."""
+    """Runner's side: busy-wait for a request, as waking up would cost measured time."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while not poller.poll(0):
@@ -158,7 +161,7 @@ def spin_until_request(sock: socket.socket) -> None:
 
 
 def receive_request(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Runner's side: the next request and its descriptors. Raises `WireClosed` at the end."""
+    """Runner's side: the next request and its descriptors. Raises `WireClosed` after the last."""
     payload, control, _, _ = sock.recvmsg(
         REQUEST_BYTES, socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
     )
@@ -172,23 +175,23 @@ def receive_request(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def receive_reply(sock: socket.socket, timeout_s: float, busy_wait: bool = False) -> Reply:
-    """Judge's side: the next reply. `busy_wait`: poll without sleeping, as a clock is running.
+    """Judge's side: the next reply. `busy_wait` polls without sleeping, while a clock is running.
 
-    Raises `WireTimeout` after `timeout_s` seconds, `WireClosed` when the runner is gone, and
-    `WireError` for anything that is not a reply.
+    Raises `WireTimeout` after `timeout_s` seconds, `WireClosed` when the runner has closed the
+    wire, and `WireError` for anything that is not a reply.
     """
     deadline = time.monotonic() + timeout_s
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while True:
         left_s = deadline - time.monotonic()
-        # Asked again and again, a waiting thread is not put to sleep, whose waking would be timed.
+        # With a timeout of 0 the thread never sleeps, so no wake-up is timed.
         if not poller.poll(0 if busy_wait else max(0, int(left_s * 1000) + 1)):
             if left_s > 0:
                 continue
             raise WireTimeout
         try:
-            # Plain recv: the kernel drops any descriptors the runner attached.
+            # Plain recv: the kernel drops any descriptors that the runner attached.
             frame = sock.recv(_REPLY.size + TEXT_BYTES + 1, socket.MSG_DONTWAIT)
         except BlockingIOError:
             continue
@@ -205,23 +208,24 @@ def send_reply(sock: socket.socket, reply: Reply) -> None:
 
 
 def sealed_memfd(name: str, content: bytes) -> int:
-    """A read-only, sealed memory file holding `content`; the caller closes the descriptor."""
-    import fcntl
-
+    """A read-only memfd with this content; the caller closes it."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(content)
-    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS | fcntl.F_SEAL_WRITE)
     return fd
 
 
 def fixed_size_memfd(name: str, nbytes: int) -> int:
-    """A memory file to be filled, whose size nobody can change; the caller closes it."""
-    import fcntl
+    """A writable memfd of zeros whose size is sealed; the caller closes it.
 
+    Raises OSError when memory is short.
+    """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, nbytes)
-    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    try:
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd

@@ -1,4 +1,4 @@
-"""The wire: what an honest runner sends arrives, and nothing else does harm."""
+"""The wire: honest messages arrive, and no other message does harm."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_request_arrives_with_its_descriptor(pair: Pair) -> None:
     os.close(fds[0])
 
 
-def test_a_lent_source_cannot_be_changed(pair: Pair) -> None:
+def test_a_sealed_memfd_cannot_be_changed(pair: Pair) -> None:
     fd = sealed_memfd("source", b"honest")
     with pytest.raises(OSError):
         os.pwrite(fd, b"x", 0)
@@ -71,9 +71,7 @@ def test_a_lent_source_cannot_be_changed(pair: Pair) -> None:
     st.integers(0, 2**64 - 1),
     st.text(max_size=200),
 )
-def test_replies_survive_the_trip(
-    sequence: int, status: Status, reported_ns: int, text: str
-) -> None:
+def test_reply_round_trip(sequence: int, status: Status, reported_ns: int, text: str) -> None:
     reply = Reply(sequence, status, 3, reported_ns, 7, text)
     again = Reply.unpack(reply.pack())
     assert (again.sequence, again.status, again.reported_ns) == (sequence, status, reported_ns)
@@ -86,7 +84,7 @@ def test_any_bytes_are_a_reply_or_a_wire_error(frame: bytes) -> None:
         Reply.unpack(frame)
 
 
-def test_long_text_is_cut_where_it_is_packed() -> None:
+def test_long_text_is_cut() -> None:
     frame = Reply(1, Status.RUNTIME_ERROR, text="x" * 100_000).pack()
     assert len(Reply.unpack(frame).text) == TEXT_BYTES
 
@@ -102,7 +100,7 @@ def test_long_text_is_cut_where_it_is_packed() -> None:
         bytes(TEXT_BYTES * 3),
     ],
 )
-def test_a_frame_that_is_no_reply_is_refused(pair: Pair, frame: bytes) -> None:
+def test_a_malformed_frame_is_rejected(pair: Pair, frame: bytes) -> None:
     judge, runner = pair
     runner.send(frame)
     with pytest.raises(WireError):
@@ -119,7 +117,7 @@ def test_descriptors_sent_with_a_reply_are_dropped(pair: Pair) -> None:
 
 
 @needs_refusal
-def test_descriptors_are_refused_and_can_still_be_lent(pair: Pair) -> None:
+def test_descriptors_are_refused_and_can_still_be_sent(pair: Pair) -> None:
     judge, runner = pair
     refuse_descriptors(judge)
     rights = array.array("i", [runner.fileno()])
@@ -133,7 +131,7 @@ def test_descriptors_are_refused_and_can_still_be_lent(pair: Pair) -> None:
 
 
 @needs_refusal
-def test_a_runner_that_takes_no_descriptors_is_to_blame(pair: Pair) -> None:
+def test_a_runner_that_refuses_descriptors_is_at_fault(pair: Pair) -> None:
     judge, runner = pair
     refuse_descriptors(runner)
     send_request(judge, {"kind": "call"})
@@ -141,7 +139,7 @@ def test_a_runner_that_takes_no_descriptors_is_to_blame(pair: Pair) -> None:
         send_request(judge, {"kind": "load"}, (judge.fileno(),))
 
 
-def test_what_keeps_a_request_from_being_sent_is_not_always_the_other_side(pair: Pair) -> None:
+def test_other_send_failures_are_not_the_runners_fault(pair: Pair) -> None:
     judge, _ = pair
     closed = os.dup(judge.fileno())
     os.close(closed)
@@ -149,7 +147,7 @@ def test_what_keeps_a_request_from_being_sent_is_not_always_the_other_side(pair:
         send_request(judge, {"kind": "load"}, (closed,))
 
 
-def test_silence_times_out_and_a_closed_wire_says_so(pair: Pair) -> None:
+def test_silence_times_out_and_a_closed_wire_is_reported(pair: Pair) -> None:
     judge, runner = pair
     with pytest.raises(WireTimeout):
         receive_reply(judge, 0.01)
@@ -167,20 +165,20 @@ def test_an_empty_message_counts_as_closed(pair: Pair) -> None:
         receive_reply(judge, 1)
 
 
-def test_a_runner_that_never_reads_does_not_hold_the_judge(pair: Pair) -> None:
+def test_a_runner_that_never_reads_does_not_block_the_judge(pair: Pair) -> None:
     judge, _ = pair
     with pytest.raises(WireError):
         for _ in range(10_000):
             send_request(judge, {"kind": "call", "order": [0] * 1000})
 
 
-def test_bulk_does_not_go_into_a_request(pair: Pair) -> None:
+def test_a_large_request_is_rejected(pair: Pair) -> None:
     judge, _ = pair
     with pytest.raises(ValueError):
         send_request(judge, {"text": "x" * REQUEST_BYTES})
 
 
-def test_the_runner_learns_that_the_judge_is_gone(pair: Pair) -> None:
+def test_the_runner_notices_that_the_judge_is_gone(pair: Pair) -> None:
     judge, runner = pair
     judge.close()
     with pytest.raises(WireClosed):
@@ -194,7 +192,7 @@ def test_sent_replies_are_received_in_order(pair: Pair) -> None:
     assert [receive_reply(judge, 1).sequence for _ in range(3)] == [0, 1, 2]
 
 
-def test_lent_memory_keeps_its_size_whatever_is_done_to_it() -> None:
+def test_a_fixed_size_memfd_cannot_be_resized() -> None:
     fd = fixed_size_memfd("lent", 16)
     with os.fdopen(fd, "r+b", buffering=0) as file:
         assert os.pwrite(fd, b"hello", 0) == 5

@@ -1,4 +1,4 @@
-"""Memory the judge lends: one block, laid out in tensors, passed as a file descriptor."""
+"""Memory that the judge lends: a block of tensors, shared with the runner by file descriptor."""
 
 from grader.arena.layout import (
     Layout,

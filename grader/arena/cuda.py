@@ -1,7 +1,7 @@
 """A lent block in device memory: `cuMemCreate` with a POSIX-fd handle, mapped on both sides.
 
-Unlike `cudaIpcGetMemHandle` it exposes exactly this memory and not its neighbours in the
-allocator's segment, and it needs no shared IPC namespace.
+Unlike `cudaIpcGetMemHandle` it exposes exactly this memory, not its neighbours in the allocator's
+segment, and it needs no shared IPC namespace.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from cuda.bindings import driver
 
 
 class CudaArenaError(RuntimeError):
-    """A driver call failed; the text names the call and the error."""
+    """A driver call failed; the text names the error."""
 
 
 class CudaArena:
-    """A block of device memory. `buffer` is a uint8 tensor over it; `fd` may be lent."""
+    """A block of `nbytes` bytes. `buffer` is a uint8 tensor over all of it; `fd` may be lent."""
 
     device = "cuda"
 
@@ -48,23 +48,23 @@ class CudaArena:
 
     @classmethod
     def attach(cls, fd: int, nbytes: int) -> CudaArena:
-        """Runner's side: import a lent descriptor, and own it."""
+        """Runner's side: import a lent descriptor and take ownership of it."""
         ordinal = _current_device()
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         handle = _ok(driver.cuMemImportFromShareableHandle(fd, kind))
         return cls(handle, fd, nbytes, _round_up(nbytes, _properties(ordinal)), ordinal)
 
     def await_gate(self, stream: Any, number: int) -> None:
-        """Have a torch stream wait until the block's first word has reached a number.
+        """Make a torch stream wait until the block's first word is at least `number`.
 
-        The GPU's front end waits, and no kernel: so nothing that another process runs is held up.
+        The GPU's front end waits, not a kernel, so other processes on the GPU are not blocked.
         """
         value = driver.cuuint32_t(number)
-        # A wait that has no flags is for "greater or equal".
+        # Flags 0 means "greater or equal".
         _ok(driver.cuStreamWaitValue32(stream.cuda_stream, self._address, value, 0))
 
     def close(self) -> None:
-        """Unmap and release. Nothing may still be running on it; tensors over it become invalid."""
+        """Wait for the device, unmap and release. Tensors over the block become invalid."""
         if self.fd < 0:
             return
         torch.cuda.synchronize()
@@ -77,11 +77,10 @@ class CudaArena:
 
 
 def end_call(stream: Any) -> None:
-    """Have what a capturing torch stream is given next wait for all that it was given so far.
+    """On a capturing torch stream, make all later work depend on all earlier work.
 
-    Between them goes an empty node. A kernel that may start while the one before it still runs
-    (programmatic dependent launch) may do so behind a kernel only; and an empty node takes the GPU
-    no time.
+    An empty graph node goes between them, which takes the GPU no time. With programmatic dependent
+    launch a kernel may start before the previous one ends, but only directly behind a kernel.
     """
     _, _, graph, last, *_ = _ok(_capture_info(stream.cuda_stream))
     node = _ok(driver.cuGraphAddEmptyNode(graph, last, len(last)))
@@ -89,8 +88,7 @@ def end_call(stream: Any) -> None:
     _ok(_set_dependencies(stream.cuda_stream, [node], None, 1, replace))
 
 
-# By these names CUDA 12 has the versions that know of programmatic dependents, which 13 has by
-# their plain ones.
+# The versions that support programmatic dependents: suffixed in CUDA 12, without suffix in 13.
 _capture_info = getattr(driver, "cuStreamGetCaptureInfo_v3", driver.cuStreamGetCaptureInfo)
 _set_dependencies = getattr(
     driver, "cuStreamUpdateCaptureDependencies_v2", driver.cuStreamUpdateCaptureDependencies
@@ -98,7 +96,7 @@ _set_dependencies = getattr(
 
 
 class _Block:
-    """What PyTorch needs to see memory it did not allocate."""
+    """Wraps a device address for PyTorch, by ``__cuda_array_interface__``."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -112,7 +110,7 @@ class _Block:
 
 def _current_device() -> int:
     torch.cuda.init()
-    # PyTorch makes its context on first use, and driver calls below need it current.
+    # PyTorch makes its context on first use, and the driver calls need it to be current.
     torch.zeros(1, device="cuda")
     return torch.cuda.current_device()
 

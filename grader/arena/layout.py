@@ -1,8 +1,8 @@
-"""Where each tensor of each argument set lies in a lent block.
+"""The place of each tensor of each argument set in a lent block.
 
-All inputs of all sets come first and everything a call may write (`out`, `inout`) after them, so
-that one copy takes all outputs and one comparison covers all inputs. Between any two tensors lies a
-gap that belongs to nobody: a write there is seen.
+The inputs of all sets come first, then everything a call may write (`out`, `inout`), so that one
+copy takes all outputs and one comparison checks all inputs. Between two tensors lies a guard gap,
+where the judge detects any write.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 512
-"""Every tensor starts on this many bytes, as the CUDA allocator of PyTorch does it."""
+"""Bytes to which every tensor is aligned, as in PyTorch's CUDA allocator."""
 GUARD_BYTES = 512
-"""At least this much lies between two tensors."""
+"""The smallest gap between two tensors."""
 GATE_BYTES = 4
-"""The first word of a block, an int32 in the guard that it begins with: the number of the last
-round whose inputs are all there. A stream of the runner's can wait for it."""
+"""Size of the gate: an int32 at the start of a block, in the gap before its first tensor. It holds
+the number of the last round whose inputs are complete; a runner's stream can wait for it."""
 
 _ELEMENTS: dict[str, tuple[str, int]] = {
     "fp64": ("float64", 8),
@@ -35,14 +35,14 @@ _ELEMENTS: dict[str, tuple[str, int]] = {
     "uint8": ("uint8", 1),
     "bool": ("bool", 1),
 }
-"""Our name of an element type → its name in torch, and its size in bytes."""
+"""Name of an element type in problems → its name in torch, and its size in bytes."""
 
 ITEM_BYTES = {dtype: size for dtype, (_, size) in _ELEMENTS.items()}
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor in the block: byte offset, dtype, shape and strides (in elements)."""
+    """One tensor in the block: offset in bytes, dtype, shape, and strides in elements."""
 
     offset: int
     dtype: str
@@ -51,7 +51,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes from the first to behind the last element."""
+        """Bytes from the start of the first to the end of the last element."""
         return extent(self.dtype, self.shape, self.strides)
 
 
@@ -69,7 +69,7 @@ class Layout:
     sets: list[list[Value]]
 
     def to_json(self) -> bytes:
-        """As the runner reads it."""
+        """Serialize, for the runner."""
         sets = [[pack(value) for value in values] for values in self.sets]
         return json.dumps(
             {"nbytes": self.nbytes, "writable_at": self.writable_at, "sets": sets},
@@ -78,15 +78,15 @@ class Layout:
 
     @classmethod
     def from_json(cls, text: bytes) -> Layout:
-        """Runner's side: the layout that `to_json` wrote."""
+        """Runner's side: parse what `to_json` wrote."""
         data = json.loads(text)
         sets = [[unpack(value) for value in values] for values in data["sets"]]
         return cls(data["nbytes"], data["writable_at"], sets)
 
 
 def extent(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Bytes a strided tensor spans; 0 when it has no element."""
-    if len(shape) == 1:  # thousands of vectors pass through here
+    """Bytes that a strided tensor spans; 0 when it has no elements."""
+    if len(shape) == 1:  # fast path: a set may have thousands of vectors
         return (((shape[0] - 1) * strides[0]) + 1) * ITEM_BYTES[dtype] if shape[0] else 0
     if 0 in shape:
         return 0
@@ -95,7 +95,7 @@ def extent(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def arrange(sets: list[list[tuple[bool, Value]]]) -> Layout:
-    """Give every tensor its place, from (writable, value) per argument; offsets are ignored."""
+    """Lay out sets of arguments, each as (writable, value). Offsets in the values are ignored."""
     placed: list[list[Value | None]] = [[None] * len(values) for values in sets]
     cursor = GUARD_BYTES
     writable_at = 0
@@ -107,74 +107,73 @@ def arrange(sets: list[list[tuple[bool, Value]]]) -> Layout:
                 if isinstance(value, TensorSpec) and writable == writing:
                     into[i], cursor = _place(value, cursor)
                 elif isinstance(value, list) and writable == writing:
-                    slots = []
-                    for slot in value:
-                        slot, cursor = _place(slot, cursor)
-                        slots.append(slot)
-                    into[i] = slots
+                    specs = []
+                    for spec in value:
+                        spec, cursor = _place(spec, cursor)
+                        specs.append(spec)
+                    into[i] = specs
                 elif not isinstance(value, TensorSpec | list):
                     into[i] = value
     complete = [[value for value in values if value is not None] for values in placed]
     return Layout(cursor, writable_at, complete)
 
 
-def view(buffer: torch.Tensor, slot: TensorSpec) -> torch.Tensor:
-    """The tensor of `slot` in `buffer` (uint8, one dimension), sharing its memory."""
+def view(buffer: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """The tensor of a spec as a view of `buffer`, which is one-dimensional uint8."""
     import torch
 
-    dtype = getattr(torch, _ELEMENTS[slot.dtype][0])
-    flat = buffer[slot.offset : slot.offset + slot.nbytes].view(dtype)
-    return flat.as_strided(slot.shape, slot.strides)
+    dtype = getattr(torch, _ELEMENTS[spec.dtype][0])
+    flat = buffer[spec.offset : spec.offset + spec.nbytes].view(dtype)
+    return flat.as_strided(spec.shape, spec.strides)
 
 
-def views(buffer: torch.Tensor, slots: list[TensorSpec]) -> list[torch.Tensor]:
-    """A tensor over each slot; many vectors in a row are cut at once, which is 20 times faster."""
+def views(buffer: torch.Tensor, specs: list[TensorSpec]) -> list[torch.Tensor]:
+    """A view per spec. Eight or more vectors of one dtype are split at once, 20 times faster."""
     import torch
 
-    if len(slots) < 8 or any(s.strides != (1,) or s.dtype != slots[0].dtype for s in slots):
-        return [view(buffer, slot) for slot in slots]
-    size = ITEM_BYTES[slots[0].dtype]
-    start, end = slots[0].offset, slots[-1].offset + slots[-1].shape[0] * size
-    flat = buffer[start:end].view(getattr(torch, _ELEMENTS[slots[0].dtype][0]))
-    cuts: list[int] = []
-    for slot, following in zip(slots, [*slots[1:], None], strict=True):
-        cuts.append(slot.shape[0])
+    if len(specs) < 8 or any(s.strides != (1,) or s.dtype != specs[0].dtype for s in specs):
+        return [view(buffer, spec) for spec in specs]
+    size = ITEM_BYTES[specs[0].dtype]
+    start, end = specs[0].offset, specs[-1].offset + specs[-1].shape[0] * size
+    flat = buffer[start:end].view(getattr(torch, _ELEMENTS[specs[0].dtype][0]))
+    sizes: list[int] = []
+    for spec, following in zip(specs, [*specs[1:], None], strict=True):
+        sizes.append(spec.shape[0])
         if following is not None:
-            cuts.append((following.offset - slot.offset) // size - slot.shape[0])
-    return list(flat.split(cuts))[::2]
+            sizes.append((following.offset - spec.offset) // size - spec.shape[0])
+    return list(flat.split(sizes))[::2]
 
 
-def tensor_like(slot: TensorSpec, device: str) -> torch.Tensor:
-    """A tensor of zeros with the dtype, shape and strides of a slot, in memory of its own."""
+def tensor_like(spec: TensorSpec, device: str) -> torch.Tensor:
+    """A new tensor of zeros with the dtype, shape and strides of a spec."""
     import torch
 
-    buffer = torch.zeros(slot.nbytes, dtype=torch.uint8, device=device)
-    return view(buffer, replace(slot, offset=0))
+    buffer = torch.zeros(spec.nbytes, dtype=torch.uint8, device=device)
+    return view(buffer, replace(spec, offset=0))
 
 
 def dtype_of(tensor: torch.Tensor) -> str | None:
-    """The name of its element type in a spec, such as ``fp32``; None where a spec has none."""
+    """A tensor's dtype as problems name it, such as ``fp32``; None if they cannot use it."""
     names = {f"torch.{name}": dtype for dtype, (name, _) in _ELEMENTS.items()}
     return names.get(str(tensor.dtype))
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """A slot (at offset 0) with the dtype, shape and strides of `tensor`; ValueError where a spec
-    cannot name the dtype."""
+    """The spec of a tensor, at offset 0. Raises ValueError for a dtype that problems cannot use."""
     dtype = dtype_of(tensor)
     if dtype is None:
         raise ValueError(f"no argument can be of {tensor.dtype}")
     return TensorSpec(0, dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def _place(slot: TensorSpec, cursor: int) -> tuple[TensorSpec, int]:
-    end = cursor + slot.nbytes + GUARD_BYTES
+def _place(spec: TensorSpec, cursor: int) -> tuple[TensorSpec, int]:
+    end = cursor + spec.nbytes + GUARD_BYTES
     end += -end % ALIGNMENT
-    return TensorSpec(cursor, slot.dtype, slot.shape, slot.strides), end
+    return TensorSpec(cursor, spec.dtype, spec.shape, spec.strides), end
 
 
 def pack(value: Value) -> Any:
-    """A value as JSON takes it."""
+    """A value in JSON types."""
     if isinstance(value, TensorSpec):
         return {"t": [value.offset, value.dtype, value.shape, value.strides]}
     if isinstance(value, list):
@@ -183,7 +182,7 @@ def pack(value: Value) -> Any:
 
 
 def unpack(data: Any) -> Value:
-    """What `pack` made of a value."""
+    """The value that `pack` serialized."""
     if "t" in data:
         return _spec(data["t"])
     if "l" in data:

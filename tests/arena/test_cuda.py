@@ -26,7 +26,7 @@ sock.send(b"done")
 """
 
 
-def test_a_block_lent_by_descriptor_is_the_same_memory() -> None:
+def test_a_block_lent_by_descriptor_is_shared_memory() -> None:
     from grader.arena.cuda import CudaArena
 
     arena = CudaArena.create(1 << 20)
@@ -44,7 +44,7 @@ def test_a_block_lent_by_descriptor_is_the_same_memory() -> None:
     arena.close()
 
 
-def test_closing_gives_the_memory_and_the_descriptor_back() -> None:
+def test_close_frees_memory_and_descriptor() -> None:
     from grader.arena.cuda import CudaArena
 
     CudaArena.create(1 << 20).close()
@@ -56,7 +56,7 @@ def test_closing_gives_the_memory_and_the_descriptor_back() -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_what_follows_the_end_of_a_call_depends_on_no_kernel() -> None:
+def test_after_end_call_work_depends_on_no_kernel() -> None:
     from cuda.bindings import driver
 
     from grader.arena.cuda import end_call
@@ -86,7 +86,7 @@ def _kind(node: Any) -> str:
 
 
 def _kinds_before(node: Any) -> list[str]:
-    """What kinds of nodes a graph's node depends on."""
+    """The kinds of the nodes that a graph's node depends on."""
     from cuda.bindings import driver
 
     count = driver.cuGraphNodeGetDependencies(node)[-1]

@@ -1,4 +1,4 @@
-"""The host arena: one block on both sides, and no way to pull it from under the judge."""
+"""The host arena: one block on both sides, which the runner cannot shrink."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_block_can_neither_shrink_nor_grow() -> None:
     arena.close()
 
 
-def test_no_further_seal_can_be_put_on_it() -> None:
+def test_no_seal_can_be_added() -> None:
     import fcntl
 
     arena = HostArena.create(4096)
@@ -38,7 +38,7 @@ def test_no_further_seal_can_be_put_on_it() -> None:
     arena.close()
 
 
-def test_closing_twice_is_fine_and_frees_the_descriptor() -> None:
+def test_close_is_idempotent_and_frees_the_descriptor() -> None:
     before = set(os.listdir("/proc/self/fd"))
     arena = HostArena.create(4096)
     arena.close()

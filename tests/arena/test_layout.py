@@ -1,4 +1,4 @@
-"""Layout: tensors keep apart, inputs before outputs, and views see their own memory."""
+"""Layout: gaps between tensors, inputs before outputs, and views of the right memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def flat(layout: Layout) -> list[TensorSpec]:
 
 @given(sets)
 @settings(max_examples=60)
-def test_tensors_are_aligned_and_apart(wanted: list[list[tuple[bool, Value]]]) -> None:
+def test_tensors_are_aligned_with_gaps_between(wanted: list[list[tuple[bool, Value]]]) -> None:
     layout = arrange(wanted)
     end = 0
     for slot in sorted(flat(layout), key=lambda s: s.offset):
@@ -51,7 +51,7 @@ def test_tensors_are_aligned_and_apart(wanted: list[list[tuple[bool, Value]]]) -
 
 @given(sets)
 @settings(max_examples=60)
-def test_everything_writable_lies_above_everything_else(
+def test_writable_tensors_lie_above_all_others(
     wanted: list[list[tuple[bool, Value]]],
 ) -> None:
     layout = arrange(wanted)
@@ -64,7 +64,7 @@ def test_everything_writable_lies_above_everything_else(
 
 @given(sets)
 @settings(max_examples=30)
-def test_the_runner_reads_the_same_layout(wanted: list[list[tuple[bool, Value]]]) -> None:
+def test_json_round_trip(wanted: list[list[tuple[bool, Value]]]) -> None:
     layout = arrange(wanted)
     assert Layout.from_json(layout.to_json()) == layout
 
