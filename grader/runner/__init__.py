@@ -1,1 +1,1 @@
-"""The only code that runs beside a submission. It holds no secret and its word is a claim."""
+"""The code in the submission's process. It holds no secrets, and the judge does not trust it."""

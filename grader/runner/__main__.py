@@ -1,8 +1,8 @@
 """`python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]`: serve one judge.
 
-The process forks at once. The parent only reaps: as PID 1 of a sandbox it keeps orphans from
-piling up and ends with the child's status, so that nothing outlives the child there. With no device
-the child only compiles.
+The process forks at once, and the child serves. The parent only reaps: as PID 1 of a sandbox it
+collects orphans and exits with the child's status, which ends every other process there. With
+device ``none`` the child only compiles.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _reap_until(child: int) -> int:
-    """Wait for every process handed to us; end as `child` ended."""
+    """Reap every child until `child` exits; return its status, or die of its signal."""
     while True:
         pid, status = os.wait()
         if pid != child:
@@ -63,7 +63,7 @@ def _reap_until(child: int) -> int:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.signal(-code, signal.SIG_DFL) if -code not in (9, 19) else None
             os.kill(os.getpid(), -code)
-            return 128 - code  # PID 1 is not killed by its own signal
+            return 128 - code  # only reached as PID 1, which its own signal does not kill
         return code
 
 

@@ -1,8 +1,8 @@
-"""Compile a `.cu` file with nvcc, in a sandbox that can do nothing else, and hand over the library.
+"""Compile a `.cu` file with nvcc, in a sandbox without a device, and hand over the library.
 
-Nothing in here imports torch: it starts in a tenth of a second, and needs no device. The library
-goes through memory that the judge lends to this sandbox, and then to the runner's: its length, and
-its bytes. What the compiler wrote there is as much the submission's as its source is.
+This module does not import torch, so it starts in a tenth of a second. It writes the library, its
+length first, into memory that the judge lends to this sandbox and then to the runner's. The library
+is as untrusted as the source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.runner import nvcc
-from grader.runner.load import LoadError, read_lent
+from grader.runner.load import LoadError, read_lent, write_lent
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 
 _LENGTH_BYTES = 8
@@ -35,7 +35,7 @@ def serve(sock: socket.socket) -> None:
             reply = Reply(sequence, Status.OK, text=handlers[request["kind"]](request, fds))
         except LoadError as error:
             reply = Reply(sequence, Status.COMPILE_ERROR, text=str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it was, the judge is told
+        except Exception as error:  # noqa: BLE001 - every error is reported to the judge
             status = (
                 Status.OUT_OF_MEMORY if isinstance(error, MemoryError) else Status.RUNTIME_ERROR
             )
@@ -48,7 +48,7 @@ def serve(sock: socket.socket) -> None:
 
 
 def _hello(request: dict[str, Any], fds: list[int]) -> str:
-    """The version of nvcc, or `none`."""
+    """The version of nvcc, or ``none``."""
     if shutil.which("nvcc") is None:
         return "none"
     done = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
@@ -57,7 +57,7 @@ def _hello(request: dict[str, Any], fds: list[int]) -> str:
 
 
 def _compile(request: dict[str, Any], fds: list[int]) -> str:
-    """Compile the lent source, and put the library into the other file lent."""
+    """Compile the source in the first lent file, and write the library to the second."""
     source = read_lent(fds[0], request["source_bytes"])
     folder = Path(os.environ["GRADE_JIT"])
     write_library(fds[1], nvcc.library(source, folder, request["nvcc_target"]))
@@ -65,20 +65,17 @@ def _compile(request: dict[str, Any], fds: list[int]) -> str:
 
 
 def write_library(fd: int, library: Path) -> None:
-    """Fill the lent memory. Raises `LoadError` where the library is too large for it."""
+    """Write a library into lent memory. Raises `LoadError` when it does not fit."""
     length, room = library.stat().st_size, os.fstat(fd).st_size - _LENGTH_BYTES
     if length > room:
         raise LoadError(
             f"the compiled library has {length:,} bytes; no more than {room:,} are taken"
         )
-    content = length.to_bytes(_LENGTH_BYTES, "little") + library.read_bytes()
-    written = 0
-    while written < len(content):
-        written += os.pwrite(fd, content[written:], written)
+    write_lent(fd, length.to_bytes(_LENGTH_BYTES, "little") + library.read_bytes())
 
 
 def read_library(fd: int) -> bytes:
-    """What `write_library` put there. Raises `LoadError` where nothing can have been put so."""
+    """Read what `write_library` wrote. Raises `LoadError` when the length is impossible."""
     length = int.from_bytes(os.pread(fd, _LENGTH_BYTES, 0), "little")
     if not 0 < length <= os.fstat(fd).st_size - _LENGTH_BYTES:
         raise LoadError("the compiler handed over no library")

@@ -1,7 +1,7 @@
-"""What the compilers left: each kernel's registers, memory, PTX and SASS, read with `cuobjdump`.
+"""Registers, memory, PTX and SASS of the compiled kernels, read with `cuobjdump`.
 
-Triton keeps a `.cubin` and a `.ptx` per kernel in its cache; a `.cu` file and `load_inline` leave
-shared objects. All of them lie below the directory that compilers may execute from.
+Triton caches a `.cubin` and a `.ptx` per kernel; nvcc and `load_inline` leave shared objects. All
+lie below the jit folder.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 MOST_FILES = 200
-"""So many compiled files are looked at, the newest first; autotuning leaves dozens."""
-TOOL_S = 60.0
+"""Compiled files that are read, the newest first; autotuning leaves dozens."""
+TOOL_TIMEOUT_S = 60.0
 
 _RESOURCES = re.compile(
     r"^ *Function (\S+):\n +REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", re.M
@@ -28,31 +28,31 @@ _TENSOR = re.compile(r"\s(?:[HIDQB]G?MMA|UTC[A-Z]*MMA)[.\s]")
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One kernel as it was compiled."""
+    """One compiled kernel."""
 
     name: str
-    """As the profiler shows it: demangled."""
+    """Demangled, as the profiler shows it."""
     registers: int
     """Per thread."""
     shared_bytes: int
-    """Per block, without what a launch adds."""
+    """Static shared memory per block, without the dynamic part of a launch."""
     local_bytes: int
-    """Per thread: registers spilled to memory, and arrays that did not fit into registers."""
+    """Local memory per thread: spilled registers, and arrays that do not fit into registers."""
     local_instructions: int = 0
     """Instructions that read or write local memory."""
     tensor_instructions: int = 0
     """Instructions of the tensor cores."""
     sass: str = ""
     ptx: str = ""
-    """Of this kernel alone; empty where the PTX of several lies in one file."""
+    """PTX of this kernel; empty where one file holds the PTX of several."""
 
 
 class ToolError(Exception):
-    """A tool that is needed is not there, or fails; the text says which, in one line."""
+    """A required tool is missing or failed; the text is one line."""
 
 
 def compiled_kernels(folder: Path, names: set[str] | None) -> list[CompiledKernel]:
-    """The kernels compiled below `folder`; of Triton's only those in `names` unless it is None.
+    """The kernels compiled below `folder`. `names` selects Triton's kernels; None means all.
 
     Raises `ToolError`.
     """
@@ -85,19 +85,19 @@ def read_code(file: Path) -> Iterator[CompiledKernel]:
 
 
 def resource_usage(text: str) -> Iterator[CompiledKernel]:
-    """Kernels, with their symbols as names, in what ``cuobjdump --dump-resource-usage`` prints."""
+    """Parse ``cuobjdump --dump-resource-usage``; a kernel's name is its symbol."""
     for symbol, registers, stack, shared, local in _RESOURCES.findall(text):
         yield CompiledKernel(symbol, int(registers), int(shared), int(stack) + int(local))
 
 
 def split_sass(text: str) -> dict[str, str]:
-    """Symbol → listing, from what ``cuobjdump --dump-sass`` prints."""
+    """Parse ``cuobjdump --dump-sass`` into symbol → listing."""
     _, *parts = re.split(r"^\s*Function : ", text, flags=re.M)
     return {part.split("\n", 1)[0].strip(): part.partition("\n")[2] for part in parts}
 
 
 def ptx_of_cuda(folder: Path, target: str) -> str:
-    """The PTX of `submission.cu`, which the shared object does not hold. Raises `ToolError`."""
+    """Compile `submission.cu` to PTX, which its shared object lacks. Raises `ToolError`."""
     ptx, source = folder / "profile.ptx", folder / "submission.cu"
     flags = ["-O3", "-std=c++17", f"-arch=compute_{target}", "--ptx"]
     _run(["nvcc", *flags, "-o", str(ptx), str(source)])
@@ -105,7 +105,7 @@ def ptx_of_cuda(folder: Path, target: str) -> str:
 
 
 def demangle(symbol: str) -> str:
-    """A C++ symbol as its author wrote it, in the very words of PyTorch's profiler."""
+    """Demangle a C++ symbol, exactly as PyTorch's profiler does."""
     if not symbol.startswith("_Z"):
         return symbol
     demangler = getattr(ctypes.CDLL("libstdc++.so.6"), "__cxa_demangle")
@@ -122,14 +122,14 @@ def demangle(symbol: str) -> str:
 
 
 def _cuobjdump(option: str, file: Path) -> str:
-    tool = shutil.which("cuobjdump") or _of_triton("cuobjdump")
+    tool = shutil.which("cuobjdump") or _bundled_with_triton("cuobjdump")
     if tool is None:
         raise ToolError("no cuobjdump here: it comes with the CUDA toolkit, and with Triton")
     return _run([tool, option, str(file)])
 
 
-def _of_triton(program: str) -> str | None:
-    """Triton brings some of the CUDA toolkit's programs along."""
+def _bundled_with_triton(program: str) -> str | None:
+    """The path of a CUDA toolkit program that Triton bundles, or None."""
     spec = find_spec("triton")
     for folder in spec.submodule_search_locations or () if spec else ():
         path = Path(folder) / "backends" / "nvidia" / "bin" / program
@@ -141,10 +141,10 @@ def _of_triton(program: str) -> str | None:
 def _run(command: list[str]) -> str:
     name = Path(command[0]).name
     try:
-        done = subprocess.run(command, capture_output=True, timeout=TOOL_S, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolError(f"{name} did not run: {error}") from error
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ToolError(f"{name} ended with status {done.returncode}: {(said or [''])[-1]}")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ToolError(f"{name} ended with status {done.returncode}: {(lines or [''])[-1]}")
     return done.stdout.decode("utf-8", "replace")

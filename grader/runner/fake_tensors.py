@@ -1,9 +1,9 @@
-"""Tensors of a GPU's that have no memory: enough to compile kernels for, without a context on it.
+"""CUDA tensors without memory, on which kernels can be compiled without a CUDA context.
 
-Each is one of PyTorch's on no device ("meta") that says it is on the GPU, and while `FakeCudaMode`
-lasts, what is made on the GPU is such a one. Shapes, strides, types and alignment are as they would
-be; what needs values raises an exception, and so does an operator of somebody's own, of which
-nothing would be done.
+Each wraps a tensor on PyTorch's meta device and reports that it is on the GPU. Under `FakeCudaMode`
+a tensor created on the GPU is such a fake. Shapes, strides, dtypes and alignment are those of the
+real tensor. An operation that needs values raises an exception. So does a custom operator, which
+would otherwise do nothing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ LIKE_FUNCTIONS = (
     torch.randn_like,
     torch.randint_like,
 )
-"""For these PyTorch loads half of its compiler when one is first asked for on no device: a third of
-a second in each process, or two where the disk is cold. A copy has the same shape and strides."""
+"""On the meta device the first call of one of these loads half of PyTorch's compiler: a third of a
+second in each process, or two with a cold disk. They are replaced by a clone, whose shape and
+strides are the same."""
 
 
 class FakeCudaTensor(torch.Tensor):
-    """A tensor that says it is on the GPU."""
+    """A meta tensor that reports to be on the GPU."""
 
     meta_tensor: torch.Tensor
-    """The one on no device."""
+    """The wrapped tensor, on the meta device."""
 
     @staticmethod
     def __new__(cls, meta_tensor: torch.Tensor) -> FakeCudaTensor:
-        """One that stands for a tensor on no device."""
+        """Wrap a meta tensor."""
         made: FakeCudaTensor = torch.Tensor._make_subclass(cls, meta_tensor)
         made.meta_tensor = meta_tensor
         return made
@@ -48,15 +49,18 @@ class FakeCudaTensor(torch.Tensor):
     is_meta = property(lambda self: False)
 
     def get_device(self) -> int:
-        """The GPU's index."""
+        """The index of the GPU."""
         return int(GPU.index)
 
     def data_ptr(self) -> int:
-        """An address in memory that is nobody else's, and not the GPU's. It is aligned as it would
-        be: what it stands for has none but its offset, and the memory's begins at 256 bytes."""
-        like = self.meta_tensor
-        its_own: int = like.untyped_storage()._cdata << 8
-        return its_own + like.data_ptr()
+        """A unique address that is not on the GPU, with the alignment of the real tensor.
+
+        A meta tensor's `data_ptr` is its offset. The storage's own address is unique, and shifted
+        by 8 bits it is a multiple of 256.
+        """
+        wrapped = self.meta_tensor
+        storage: int = wrapped.untyped_storage()._cdata << 8
+        return storage + wrapped.data_ptr()
 
     @classmethod
     def __torch_function__(
@@ -66,26 +70,26 @@ class FakeCudaTensor(torch.Tensor):
         arguments: tuple[Any, ...] = (),
         options: dict[str, Any] | None = None,
     ) -> Any:
-        """Do on no device what is asked of it. Memory is not pinned: that would need a context."""
+        """Run the operation on the meta device. Pinning is skipped, as it needs a context."""
         if isinstance(function, OpOverload | OpOverloadPacket):
             raise NotImplementedError(f"{function} of a tensor that has no memory")
         if function is torch.Tensor.pin_memory:
             return arguments[0]
         if function is torch.Tensor.cuda:
             function, arguments, options = torch.Tensor.to, (arguments[0], GPU), None
-        # A default device that was set is heeded, and makes what is really there.
+        # A default device that was set still applies, and makes a real tensor.
         with torch._C.DisableTorchFunctionSubclass():
-            arguments, options = tree_map(_on_no_device, (arguments, options or {}))
+            arguments, options = tree_map(_to_meta, (arguments, options or {}))
             options.pop("pin_memory", None)
             if type(options.get("device")) is int:
                 options["device"] = "meta"
-            if function in LIKE_FUNCTIONS and _is_for_no_device(*arguments, **options):
+            if function in LIKE_FUNCTIONS and _is_for_meta(*arguments, **options):
                 function = _like
-            return tree_map(_on_gpu, function(*arguments, **options), is_leaf=_is_size)
+            return tree_map(_to_fake, function(*arguments, **options), is_leaf=_is_size)
 
 
 class FakeCudaMode(TorchFunctionMode):
-    """While it lasts, what is made on the GPU is absent."""
+    """While active, tensors created on the GPU are `FakeCudaTensor`."""
 
     def __torch_function__(
         self,
@@ -94,11 +98,11 @@ class FakeCudaMode(TorchFunctionMode):
         arguments: tuple[Any, ...] = (),
         options: dict[str, Any] | None = None,
     ) -> Any:
-        """As of one that is absent."""
+        """See `FakeCudaTensor.__torch_function__`."""
         return FakeCudaTensor.__torch_function__(function, types, arguments, options)
 
 
-def _on_no_device(value: Any) -> Any:
+def _to_meta(value: Any) -> Any:
     if isinstance(value, FakeCudaTensor):
         return value.meta_tensor
     is_gpu = (isinstance(value, torch.device) and value.type == "cuda") or (
@@ -107,7 +111,7 @@ def _on_no_device(value: Any) -> Any:
     return "meta" if is_gpu else value
 
 
-def _is_for_no_device(input: torch.Tensor, *values: Any, device: Any = None, **_: Any) -> bool:
+def _is_for_meta(input: torch.Tensor, *values: Any, device: Any = None, **_: Any) -> bool:
     return str(device or input.device) == "meta"
 
 
@@ -118,14 +122,14 @@ def _like(
     memory_format: torch.memory_format = torch.preserve_format,
     **_: Any,
 ) -> torch.Tensor:
-    """A tensor like another, on no device, where it is of no matter what would be in it."""
+    """A meta tensor like another; it has no values."""
     made = input.to("meta").clone(memory_format=memory_format)
     return made.to(dtype or input.dtype)
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, torch.Size)  # a tuple, which would come back as just that
+    return isinstance(value, torch.Size)  # `tree_map` would turn it into a plain tuple
 
 
-def _on_gpu(value: Any) -> Any:
+def _to_fake(value: Any) -> Any:
     return FakeCudaTensor(value) if isinstance(value, torch.Tensor) and value.is_meta else value

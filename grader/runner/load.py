@@ -1,4 +1,4 @@
-"""Make a submission a callable entry: import a Python file, or bind a compiled CUDA one."""
+"""Load a submission: import a Python file, or bind the functions of a compiled CUDA one."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from typing import Any
 
 
 class LoadError(Exception):
-    """The file does not become a callable entry; the text says why, in one line."""
+    """The submission cannot be loaded; the text is one line."""
 
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """What a loaded submission offers: `call(prepare(values, case))` is one call.
+    """The loaded entry function: `call(prepare(values, case))` is one call.
 
-    `values` are the arguments of one set in spec order; `case` says what only a `.cu` file is told
-    besides: `dims` (list of int) and `symbol` (its function for this case's dtype).
+    values: the arguments of one set, in spec order.
+    case: used only for a `.cu` file: `dims`, a list of int, and `symbol`, its function for the
+        case's dtype.
     """
 
     call: Callable[[Any], None]
     prepare: Callable[[list[Any], dict[str, Any]], Any] = lambda values, case: values
     returns: bool = False
-    """Whether the function returns its outputs, which are then copied into `out` arguments."""
+    """Whether the function returns its outputs, which each call then copies into the `out`s."""
 
 
 def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPoint:
-    """Import the file and find the entry. Raises `LoadError`."""
+    """Import the file and find its entry function. Raises `LoadError`."""
     path = folder / "submission.py"
     path.write_bytes(source)
     sys.path.insert(0, str(folder))
@@ -48,16 +49,16 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
     except SyntaxError as error:
         where = f" (line {error.lineno})" if error.lineno else ""
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
-    except BaseException as error:  # an import that exits does not become an entry either
+    except BaseException as error:  # an import may also exit
         raise LoadError(f"importing it raised {type(error).__name__}: {error}") from error
     name, roles = request["entry"], request["roles"]
     function = getattr(module, name, None)
     if function is None:
-        raise LoadError(f"no function named '{name}' in the file{_near(name, module)}")
+        raise LoadError(f"no function named '{name}' in the file{_suggestion(name, module)}")
     return _python_entry(function, name, roles)
 
 
-def _near(name: str, module: ModuleType) -> str:
+def _suggestion(name: str, module: ModuleType) -> str:
     own = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     near = difflib.get_close_matches(name, own, 1)
     return f"; did you mean '{near[0]}'?" if near else ""
@@ -85,28 +86,28 @@ def _python_entry(function: Any, name: str, roles: list[str]) -> EntryPoint:
 
 
 def _writing(function: Any, name: str, count: int) -> Callable[[list[Any]], None]:
-    """What a destination-passing function returns means nothing; the first such thing is told, lest
-    its author wait for it to be copied."""
-    told = False
+    """Call a destination-passing function. Its return value is ignored, with one warning, since the
+    author may expect it to be copied."""
+    warned = False
 
     def call(arguments: list[Any]) -> None:
-        nonlocal told
+        nonlocal warned
         result = function(*arguments)
-        if result is not None and not told:
-            told = True
-            _tell_ignored(result, arguments, name, count)
+        if result is not None and not warned:
+            warned = True
+            _warn_ignored(result, arguments, name, count)
 
     return call
 
 
-def _tell_ignored(result: Any, arguments: list[Any], name: str, count: int) -> None:
+def _warn_ignored(result: Any, arguments: list[Any], name: str, count: int) -> None:
     import torch
 
     results = result if isinstance(result, tuple) else (result,)
     given = {id(t) for a in arguments for t in (a if isinstance(a, list) else [a])}
-    lost = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in given]
-    if lost:
-        shown = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in lost)
+    ignored = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in given]
+    if ignored:
+        shown = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in ignored)
         print(
             f"ignored, since '{name}' takes all {count} arguments and must write its outputs "
             f"into them: the returned {shown}",
@@ -140,7 +141,7 @@ def _returning(function: Any, outputs: list[int]) -> Callable[[list[Any]], None]
 def _accepts(function: Any, count: int) -> bool:
     try:
         inspect.signature(function).bind(*[None] * count)
-    except ValueError:  # no signature to be had, as for some builtins: the call will tell
+    except ValueError:  # no signature, as for some builtins: a wrong call raises later
         return True
     except TypeError:
         return False
@@ -152,7 +153,7 @@ def _kind(value: Any) -> str:
 
 
 def load_cuda(library: Path, request: dict[str, Any]) -> EntryPoint:
-    """Bind the symbols of a compiled file. Raises `LoadError`."""
+    """Bind the functions of a compiled file. Raises `LoadError`."""
     try:
         shared = ctypes.CDLL(str(library))
     except OSError as error:
@@ -168,7 +169,7 @@ def load_cuda(library: Path, request: dict[str, Any]) -> EntryPoint:
 
 
 def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> EntryPoint:
-    """An entry over bound symbols; `arguments` are the spec's, as `grader.problem.prototypes`."""
+    """An entry over bound functions; `arguments` come from `grader.problem.prototypes`."""
 
     def prepare(values: list[Any], case: dict[str, Any]) -> Any:
         converted: list[Any] = []
@@ -201,7 +202,7 @@ def _c_values(argument: dict[str, Any], value: Any) -> list[Any]:
 
 
 def read_lent(fd: int, nbytes: int, offset: int = 0) -> bytes:
-    """So many bytes of a file that the judge lends. Raises OSError where it has fewer."""
+    """Read `nbytes` bytes of a file that the judge lends. Raises OSError when it is shorter."""
     parts = []
     end = offset + nbytes
     while offset < end:
@@ -211,3 +212,10 @@ def read_lent(fd: int, nbytes: int, offset: int = 0) -> bytes:
         parts.append(part)
         offset += len(part)
     return b"".join(parts)
+
+
+def write_lent(fd: int, content: bytes) -> None:
+    """Write `content` at the start of a file that the judge lends."""
+    written = 0
+    while written < len(content):
+        written += os.pwrite(fd, content[written:], written)

@@ -1,6 +1,6 @@
-"""The GPU's own counters for one call of the entry, by NVIDIA's Nsight Compute (`ncu`).
+"""Hardware counters of one call of the entry, measured with NVIDIA Nsight Compute (`ncu`).
 
-`ncu` can only watch a process that it starts, so one call is made in a process of its own:
+`ncu` can only profile a process that it starts, so the call is made in a new process,
 `python -m grader.runner.ncu JOB.json`, on a copy of the first argument set.
 """
 
@@ -25,18 +25,18 @@ METRICS = {
     "l2_hit_percent": "lts__t_sector_hit_rate.pct",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-"""Our name → the counter's. What they mean: Nsight Compute's documentation, metrics reference."""
+"""Field → Nsight Compute metric, as documented in its metrics reference."""
 MOST_LAUNCHES = 20
-LIMIT_S = 180.0
-FORBIDDEN = "ERR_NVGPUCTRPERM"
+TIMEOUT_S = 180.0
+PERMISSION_ERROR = "ERR_NVGPUCTRPERM"
 
 
 class CountersUnavailable(Exception):
-    """Why there are no counters, in one line."""
+    """No counters could be read; the text is one line."""
 
 
 def measure(server: Server) -> list[dict[str, Any]]:
-    """One entry per kernel of one call: `name`, and a percentage for each of `METRICS`.
+    """One dict per kernel launch of one call: `name`, and a percentage per field of `METRICS`.
 
     Raises `CountersUnavailable`.
     """
@@ -52,32 +52,36 @@ def measure(server: Server) -> list[dict[str, Any]]:
     counters, job = folder / "counters.csv", folder / "job.json"
     job.write_text(json.dumps(_job(server)))
     command = [program, "--csv", "--page", "raw", "--metrics", ",".join(METRICS.values())]
-    # The profiler's range is the one call; clocks stay as they are, since they are not ours.
+    # Profile only the one call, and do not change the GPU's clocks.
     command += ["--profile-from-start", "off", "--clock-control", "none"]
     command += ["--launch-count", str(MOST_LAUNCHES), "--log-file", str(counters)]
     command += [sys.executable, "-s", "-m", "grader.runner.ncu", str(job)]
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=LIMIT_S, check=False, pass_fds=(server.arena.fd,)
+            command,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            pass_fds=(server.arena.fd,),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CountersUnavailable(f"did not end well: {error}") from error
-    said = counters.read_text("utf-8", "replace") if counters.exists() else ""
-    found = parse(said)
+    table = counters.read_text("utf-8", "replace") if counters.exists() else ""
+    found = parse(table)
     if not found:
         printed = (done.stdout + done.stderr).decode("utf-8", "replace")
-        raise CountersUnavailable(_why(said + printed))
+        raise CountersUnavailable(_reason(table + printed))
     return found
 
 
 def parse(text: str) -> list[dict[str, Any]]:
-    """The kernels in what ``ncu --csv --page raw`` writes; lines before its table are skipped."""
+    """Parse the output of ``ncu --csv --page raw``; lines before its table are skipped."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     kernels = []
     for row in csv.DictReader(lines[start:]):
-        if row["ID"]:  # the row below the heading has the units
-            values = {ours: _number(row.get(theirs)) for ours, theirs in METRICS.items()}
+        if row["ID"]:  # the row below the header holds the units
+            values = {field: _number(row.get(metric)) for field, metric in METRICS.items()}
             kernels.append({"name": row["Kernel Name"][:300], **values})
     return kernels[:MOST_LAUNCHES]
 
@@ -89,20 +93,20 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _why(said: str) -> str:
-    if FORBIDDEN in said:
+def _reason(output: str) -> str:
+    if PERMISSION_ERROR in output:
         return (
-            f"counters are for administrators on this machine ({FORBIDDEN}), and a sandbox is "
-            "none; whoever keeps the machine can load the driver with "
+            f"this machine permits counters to administrators only ({PERMISSION_ERROR}), and a "
+            "sandbox is not one; an administrator can load the driver with "
             "NVreg_RestrictProfilingToAdminUsers=0"
         )
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "==ERROR==" in line or "Error" in line]
-    return f"gave no counters: {(errors or lines or ['it said nothing'])[-1].strip()}"
+    return f"gave no counters: {(errors or lines or ['it printed nothing'])[-1].strip()}"
 
 
 def _job(server: Server) -> dict[str, Any]:
-    """What the other process needs: how to load, and the first set of the lent block."""
+    """The new process's input: how to load the entry, and the first set of the lent block."""
     from grader.arena import Layout
     from grader.arena.layout import spec_of
 
@@ -126,7 +130,7 @@ def _job(server: Server) -> dict[str, Any]:
 
 
 def main(job_path: str) -> None:
-    """Load the submission, call it once to warm up, and once between the profiler's marks."""
+    """Load the submission, call it once to warm up, and once with the profiler started."""
     import torch
 
     folder = Path(job_path).parent
@@ -144,7 +148,7 @@ def main(job_path: str) -> None:
 
 
 def _load(folder: Path, request: dict[str, Any]) -> Any:
-    """What the runner has loaded, once more."""
+    """Load the runner's submission again."""
     from grader.runner.load import load_cuda, load_python
 
     if request["language"] == "cuda":
@@ -154,7 +158,7 @@ def _load(folder: Path, request: dict[str, Any]) -> Any:
 
 
 def _arguments(job: dict[str, Any]) -> list[Any]:
-    """The arguments, over a copy of the block: `ncu` repeats kernels and restores memory."""
+    """The arguments, in a copy of the block: `ncu` replays kernels and restores memory."""
     from grader.arena import Layout, TensorSpec, view
 
     layout = Layout.from_json(job["layout"].encode())
@@ -167,7 +171,7 @@ def _arguments(job: dict[str, Any]) -> list[Any]:
 
     def built(value: Any) -> Any:
         if isinstance(value, list):
-            return [view(buffer, slot) for slot in value]
+            return [view(buffer, spec) for spec in value]
         return view(buffer, value) if isinstance(value, TensorSpec) else value
 
     return [built(value) for value in layout.sets[0]]

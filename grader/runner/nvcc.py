@@ -1,8 +1,8 @@
-"""What nvcc makes of a `.cu` file: a shared object, or the words that say why not.
+"""Compile a `.cu` file with nvcc to a shared object, or return nvcc's errors.
 
-One nvcc does everything in turn. Here two of them work at once: one on device code alone, the other
-on host code, with the same device code as PTX, hardly optimised and not assembled; in its place the
-first one's is put. One nvcc does it all where that does not work.
+One nvcc process compiles device and host code in turn. Here two run at once. One compiles device
+code only. The other compiles host code with the device code as barely optimised PTX, which is then
+replaced with the output of the first. If that fails, one nvcc compiles everything.
 """
 
 from __future__ import annotations
@@ -19,36 +19,41 @@ from pathlib import Path
 from grader.runner.load import LoadError
 
 OUTPUT_BYTES = 64 * 1024
-"""So much of what nvcc prints is shown."""
+"""The most of nvcc's output that is shown."""
 POLL_S = 0.005
 FLAGS = (
     "-std=c++17",
-    "-Xcompiler=-fPIC,-O1",  # of host code, which only launches; device code is always optimised
-    "--split-compile=0",  # on as many threads as there are processors
+    "-Xcompiler=-fPIC,-O1",  # host code only launches; device code is always optimised
+    "--split-compile=0",  # 0: one thread per CPU
 )
 
 
 def library(source: bytes, folder: Path, target: str) -> Path:
-    """The shared object of this source, for GPUs such as `90a`, made in this folder. Raises
-    `LoadError`, and OSError where there is no nvcc."""
+    """Compile a source to a shared object in `folder`, for an architecture such as ``90a``.
+
+    Raises `LoadError` with the compiler's error, and OSError when there is no nvcc.
+    """
     path, made = folder / "submission.cu", folder / "submission.so"
     path.write_bytes(source)
-    if len(os.sched_getaffinity(0)) == 1 or not _in_halves(path, made, target):
+    if len(os.sched_getaffinity(0)) == 1 or not _compile_in_parallel(path, made, target):
         command = ["nvcc", *FLAGS, *code(target, "sm"), "--shared", "-o", str(made), str(path)]
         with CompilerProcess(command, folder, "whole") as whole:
             if whole.wait() != 0:
-                raise _told(whole, path)
+                raise _load_error(whole, path)
     return made
 
 
 def code(target: str, kind: str) -> list[str]:
-    """The flags for machine code of that GPU (`sm`), or for PTX alone (`compute`)."""
+    """The flags for machine code of an architecture (`sm`), or for PTX only (`compute`)."""
     return ["-gencode", f"arch=compute_{target},code={kind}_{target}"]
 
 
 class CompilerProcess:
-    """A command at work in a folder; what it prints goes to a log there. A context manager, at
-    whose end it is ended, with all that it began. Raises OSError where it cannot be begun."""
+    """A compiler command that runs in a folder and logs its output there.
+
+    A context manager that kills it and its children at the end. Raises OSError when it cannot be
+    started.
+    """
 
     def __init__(self, command: list[str], folder: Path, name: str) -> None:
         self._log = folder / f"{name}.log"
@@ -58,15 +63,15 @@ class CompilerProcess:
             )
 
     def poll(self) -> int | None:
-        """Its status, or None while it works."""
+        """Its exit status, or None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Its status, once it has ended."""
+        """Wait for it; its exit status."""
         return self._process.wait()
 
-    def said(self) -> str:
-        """What it printed, capped."""
+    def output(self) -> str:
+        """Its output, capped."""
         with self._log.open("rb") as log:
             return log.read(OUTPUT_BYTES).decode("utf-8", "replace")
 
@@ -80,59 +85,71 @@ class CompilerProcess:
             self.wait()
 
 
-def _in_halves(path: Path, made: Path, target: str) -> bool:
-    """False where that does not work. Raises `LoadError` for device code that does not compile."""
+def _compile_in_parallel(path: Path, made: Path, target: str) -> bool:
+    """False when that fails. Raises `LoadError` when the device code does not compile."""
     folder = path.parent
     device, host = folder / "device", folder / "host"
-    fatbin, unit = device / "made.fatbin", host / "made.o"
-    as_ptx = [*code(target, "compute"), "--Ofast-compile=max"]  # which older ones do not know
+    fatbin, host_object = device / "made.fatbin", host / "made.o"
+    ptx_only = [*code(target, "compute"), "--Ofast-compile=max"]  # older versions of nvcc lack it
     halves = {
         device: ["--fatbin", *code(target, "sm"), "-o", str(fatbin)],
-        host: ["-c", *as_ptx, "-o", str(unit)],
+        host: ["-c", *ptx_only, "-o", str(host_object)],
     }
     try:
         with ExitStack() as stack:
-            steps = []
-            for kept, options in halves.items():
-                kept.mkdir()
-                command = ["nvcc", *FLAGS, *options, "--keep", "--keep-dir", str(kept), str(path)]
-                steps.append(stack.enter_context(CompilerProcess(command, folder, kept.name)))
-            while None in (status := [step.poll() for step in steps]):
-                if any(status) or len({_module(kept) for kept in halves} - {None}) > 1:
+            processes = []
+            for keep_dir, options in halves.items():
+                keep_dir.mkdir()
+                command = [
+                    "nvcc",
+                    *FLAGS,
+                    *options,
+                    "--keep",
+                    "--keep-dir",
+                    str(keep_dir),
+                    str(path),
+                ]
+                processes.append(
+                    stack.enter_context(CompilerProcess(command, folder, keep_dir.name))
+                )
+            while None in (status := [process.poll() for process in processes]):
+                if any(status) or len({_module_id(keep_dir) for keep_dir in halves} - {None}) > 1:
                     break
                 time.sleep(POLL_S)
-        if (status[0] or 0) > 0 and "died due to signal" not in steps[0].said():
-            raise _told(steps[0], path)
-        if status != [0, 0] or _module(device) is None or _module(device) != _module(host):
+        if (status[0] or 0) > 0 and "died due to signal" not in processes[0].output():
+            raise _load_error(processes[0], path)
+        if status != [0, 0] or _module_id(device) is None or _module_id(device) != _module_id(host):
             return False
-        put = ["objcopy", f"--update-section=.nv_fatbin={fatbin}", str(unit)]
-        link = ["nvcc", "--shared", "--no-device-link", "-o", str(made), str(unit)]
-        return _ends_well(put, folder) and _ends_well(link, folder)
+        embed = ["objcopy", f"--update-section=.nv_fatbin={fatbin}", str(host_object)]
+        link = ["nvcc", "--shared", "--no-device-link", "-o", str(made), str(host_object)]
+        return _succeeds(embed, folder) and _succeeds(link, folder)
     except OSError:  # no objcopy, or no more processes
         return False
     finally:
-        for kept in halves:
-            shutil.rmtree(kept, ignore_errors=True)  # whoever comes next may need the room
+        for keep_dir in halves:
+            shutil.rmtree(keep_dir, ignore_errors=True)  # free the limited scratch space
 
 
-def _module(kept: Path) -> bytes | None:
-    """The name that nvcc gave this file, which is part of the names in its anonymous namespaces.
-    It is made of the first thing that others may link to, which need not be the same for device
-    and host, and else of a number that is never the same."""
+def _module_id(keep_dir: Path) -> bytes | None:
+    """nvcc's module id of the file, which is part of the symbols in anonymous namespaces.
+
+    nvcc derives it from the first external symbol, which may differ between device and host, or
+    from a random number if there is none. The two halves fit only with equal ids.
+    """
     try:
-        return (kept / "submission.module_id").read_bytes() or None
+        return (keep_dir / "submission.module_id").read_bytes() or None
     except FileNotFoundError:
         return None
 
 
-def _ends_well(command: list[str], folder: Path) -> bool:
-    with CompilerProcess(command, folder, Path(command[0]).name) as step:
-        return step.wait() == 0
+def _succeeds(command: list[str], folder: Path) -> bool:
+    with CompilerProcess(command, folder, Path(command[0]).name) as process:
+        return process.wait() == 0
 
 
-def _told(step: CompilerProcess, path: Path) -> LoadError:
-    """What the compiler said, in a line; all of it is printed, for whoever wrote the source."""
-    said = step.said() or f"nvcc ended with status {step.wait()}"
-    sys.stderr.write(said)
-    first = next((line for line in said.splitlines() if "error" in line), said[:200])
+def _load_error(process: CompilerProcess, path: Path) -> LoadError:
+    """The first error as one line; the whole output is printed, for the source's author."""
+    output = process.output() or f"nvcc ended with status {process.wait()}"
+    sys.stderr.write(output)
+    first = next((line for line in output.splitlines() if "error" in line), output[:200])
     return LoadError(f"nvcc: {first.replace(str(path), 'submission.cu').strip()}")

@@ -1,13 +1,15 @@
-"""Compile a Triton submission's kernels for all cases at once, in processes beside the runner.
+"""Compile a Triton submission's kernels for all cases in parallel, while the tests begin.
 
-Triton compiles on a kernel's first call with new types and block sizes, a few tenths of a second
-each time, one after the other. Here some processes, forked before the device was touched, call the
-entry on tensors of each case's shape, while the tests begin; kernels are compiled and not launched,
-and land in Triton's cache on disk, where the runner finds them. Those tensors have no memory, so
-that nobody needs a context on the device: eight of them take it half a second to make and to clear
-away. Only an entry that fails so is called on zeros. Each process takes the next case from one
-queue and reports which it has begun, so that the runner can wait for what is half compiled instead
-of beginning anew. They prove nothing.
+Triton compiles a kernel on its first call with new types and block sizes: a few tenths of a second
+each, one after the other. Here several processes, forked before the runner uses the device, call
+the entry on tensors of each case's shape. Kernels are compiled but not launched; the runner then
+finds them in Triton's cache on disk.
+
+The tensors have no memory (`fake_tensors`), so the processes need no CUDA context: creating and
+destroying eight contexts takes half a second. An entry that fails on them is called on zeros on the
+device instead. Each process takes the next case from one queue and reports that it has begun, so
+that the runner can wait for a compilation in progress instead of starting it again. The results of
+these calls are not used.
 """
 
 from __future__ import annotations
@@ -28,102 +30,105 @@ from typing import Any
 from grader.arena.layout import TensorSpec, tensor_like, unpack
 from grader.runner.load import EntryPoint, load_python
 
-MOST = 8
-"""Each of them takes some 100 MB, and where it needs a context on the device, 500 MB there."""
-LONGEST_S = 10.0
-"""The longest that anyone waits for a case that is being compiled."""
+MOST_PROCESSES = 8
+"""Each takes about 100 MB, and 500 MB on the device if it needs a context."""
+CASE_TIMEOUT_S = 10.0
+"""The longest wait for a case that is being compiled."""
 JOB, SOURCE = "precompile.json", "precompile.source"
-NONE_YET = -1
-COMPILER = "torch._dynamo"
+NO_CASE = -1
+TORCH_COMPILER = "torch._dynamo"
 
 
 class Precompiler:
     """Processes that share one queue of cases."""
 
     def __init__(self) -> None:
-        self._queue, self._theirs = _pair()
+        self._queue, self._queue_end = _socket_pair()
         self._pids: list[int] = []
-        self._doing: dict[socket.socket, int] = {}
-        """By where a process reports, the case that it last began; of those that have not ended."""
-        self._patient = True
+        self._current: dict[socket.socket, int] = {}
+        """Report socket of each live process → the case that it began last."""
+        self._waits = True
+        """False once a wait for a case has timed out."""
 
     @classmethod
     def start(cls) -> Precompiler:
-        """Fork them. Call before making a context on the device, which is not to be shared."""
+        """Fork the processes. Call before creating a CUDA context, which cannot be shared."""
         made = cls()
-        for _ in range(max(1, min(MOST, len(os.sched_getaffinity(0)) // 2))):
-            ours, theirs = _pair()
+        for _ in range(max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))):
+            ours, theirs = _socket_pair()
             pid = os.fork()
             if pid == 0:
                 os.setsid()
-                # Above all not the wire, whose end must tell the judge.
-                _close_all_but(made._theirs, theirs)
-                _serve_queue(made._theirs, theirs)
+                # Close the wire above all: its closing tells the judge that the runner has exited.
+                _close_all_but(made._queue_end, theirs)
+                _serve_queue(made._queue_end, theirs)
             theirs.close()
             made._pids.append(pid)
-            made._doing[ours] = NONE_YET
-        made._theirs.close()
+            made._current[ours] = NO_CASE
+        made._queue_end.close()
         return made
 
     def begin(self, source: bytes, folder: Path, request: dict[str, Any]) -> None:
-        """Put the request's cases into the queue, in their order."""
+        """Put the request's cases into the queue, in order."""
         (folder / JOB).write_text(json.dumps(request))
         (folder / SOURCE).write_bytes(source)
         for number in range(len(request["cases"])):
-            with suppress(OSError):  # none of them lives, or there is no room: no loss
+            with suppress(OSError):  # no live process, or a full queue: the runner compiles itself
                 self._queue.send(json.dumps([str(folder), number]).encode(), socket.MSG_DONTWAIT)
         self._queue.shutdown(socket.SHUT_WR)
 
     def await_case(self, number: int) -> None:
-        """Wait while somebody is at a case, by its place in the queue: he will be done before one
-        who begins now."""
-        deadline = time.monotonic() + LONGEST_S
-        while self._hear(0.0):
+        """Wait while a process compiles the case with this place in the queue.
+
+        That process finishes sooner than a compilation started now. After one wait of
+        `CASE_TIMEOUT_S` seconds there is no further waiting.
+        """
+        deadline = time.monotonic() + CASE_TIMEOUT_S
+        while self._receive_reports(0.0):
             pass
-        while self._patient and number in self._doing.values():
-            self._patient = self._hear(deadline - time.monotonic())  # else never again
+        while self._waits and number in self._current.values():
+            self._waits = self._receive_reports(deadline - time.monotonic())
 
     def wait(self, limit_s: float) -> None:
-        """Wait until all are done, and no longer than the limit; then end the processes."""
+        """Wait until all cases are compiled or the limit has passed; then end the processes."""
         deadline = time.monotonic() + limit_s
-        while self._doing and self._hear(deadline - time.monotonic()):
+        while self._current and self._receive_reports(deadline - time.monotonic()):
             pass
         self.end()
 
-    def _hear(self, limit_s: float) -> bool:
-        """Take a report of each process that has one, or ends; whether any came within the
-        limit."""
-        ready, _, _ = select.select([*self._doing], [], [], max(0.0, limit_s))
+    def _receive_reports(self, limit_s: float) -> bool:
+        """Read waiting reports, and drop processes that have ended; False after `limit_s` without
+        any."""
+        ready, _, _ = select.select([*self._current], [], [], max(0.0, limit_s))
         for sock in ready:
             report = sock.recv(64)
             if report:
-                self._doing[sock] = int(report)
+                self._current[sock] = int(report)
             else:
-                del self._doing[sock]
+                del self._current[sock]
                 sock.close()
         return bool(ready)
 
     def end(self) -> None:
-        """End the processes, whatever they are doing: all at once, since any may have a context on
-        the device to give back."""
+        """Kill the processes. All at once, since each may have a CUDA context to destroy."""
         for pid in self._pids:
-            for kill in (os.killpg, os.kill):  # it may not lead its own group yet
+            for kill in (os.killpg, os.kill):  # it may not lead its process group yet
                 with suppress(ProcessLookupError):
                     kill(pid, signal.SIGKILL)
         for pid in self._pids:
             with suppress(ChildProcessError):  # a submission may have reaped it
                 os.waitpid(pid, 0)
-        for sock in [self._queue, *self._doing]:
+        for sock in [self._queue, *self._current]:
             sock.close()
-        self._pids, self._doing = [], {}
+        self._pids, self._current = [], {}
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _close_all_but(*kept: socket.socket) -> None:
-    """Close every descriptor but the standard ones and these."""
+    """Close every descriptor except stdio and these."""
     start = 3
     for fd in sorted(sock.fileno() for sock in kept):
         os.closerange(start, fd)
@@ -132,30 +137,30 @@ def _close_all_but(*kept: socket.socket) -> None:
 
 
 def _serve_queue(queue: socket.socket, reports: socket.socket) -> None:
-    """The life of one such process: case after case, until there is none left."""
+    """The main function of a process: compile cases until the queue is empty."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
         from grader.runner.warmup import compile_warmup_kernel
 
-        with reports:  # what the process gives back when it ends takes time, and is no part of it
-            _stay_away()
+        with reports:  # closed before the process exits, as its teardown takes time
+            _avoid_context()
             compile_warmup_kernel()
-            _launch_nothing()
+            _disable_launches()
             precompile: Callable[[int], None] | None = None
             while message := queue.recv(8192):
                 folder, number = json.loads(message)
                 reports.send(str(number).encode())
                 precompile = precompile or _loaded(Path(folder))
                 precompile(number)
-    except BaseException:  # noqa: BLE001 - the call itself will tell what is wrong
+    except BaseException:  # noqa: BLE001 - the real call reports the error
         os._exit(1)
     os._exit(0)
 
 
-def _stay_away() -> None:
-    """Tell Triton what it asks of the device: PyTorch, whom it would ask, makes a context there."""
+def _avoid_context() -> None:
+    """Answer Triton's device queries without PyTorch, which would create a CUDA context."""
     from cuda.bindings import driver as cuda
     from triton.runtime import driver
 
@@ -174,9 +179,11 @@ def _stay_away() -> None:
     active.get_device_capability = lambda device: (major, minor)
 
 
-def _launch_nothing() -> None:
-    """Have calls of kernels compile them and build their launchers, and no more. Of configurations
-    to choose from all are compiled, none is timed, and no choice is written to the cache."""
+def _disable_launches() -> None:
+    """Make a kernel call only compile the kernel and build its launcher.
+
+    An autotuner compiles all configurations, times none, and caches no choice.
+    """
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
@@ -185,25 +192,29 @@ def _launch_nothing() -> None:
     triton_launcher.build_launchers_while_compiling()
     run = JITFunction.run
 
-    def compiled(function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+    def compile_only(
+        function: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any
+    ) -> Any:
         return run(function, *arguments, grid=grid, warmup=True, **options)
 
-    def once(call: Callable[[], None], quantiles: tuple[float, ...]) -> list[float]:
+    def call_once(call: Callable[[], None], quantiles: tuple[float, ...]) -> list[float]:
         call()
         return [0.0] * len(quantiles)
 
-    def untold(tuner: Any, key: Any, configurations: Any, tune: Callable[[], None]) -> bool:
+    def tune_uncached(tuner: Any, key: Any, configurations: Any, tune: Callable[[], None]) -> bool:
         tune()
         return False
 
-    JITFunction.run = compiled
-    Autotuner.do_bench = property(lambda tuner: once)
-    Autotuner.check_disk_cache = untold
+    JITFunction.run = compile_only
+    Autotuner.do_bench = property(lambda tuner: call_once)
+    Autotuner.check_disk_cache = tune_uncached
 
 
 def _loaded(folder: Path) -> Callable[[int], None]:
-    """Load the submission, from files of its own; what calls it for the case of a number, on
-    tensors without memory, and on zeros from when that failed on."""
+    """Load a private copy of the submission; a function that calls it for a case of the queue.
+
+    It calls it on fake tensors, or on zeros from the first failure on.
+    """
     import torch
 
     from grader.runner.fake_tensors import FakeCudaMode, FakeCudaTensor
@@ -216,29 +227,29 @@ def _loaded(folder: Path) -> Callable[[int], None]:
         own.mkdir()
         return load_python(source, own, job)
 
-    was_loaded = COMPILER in sys.modules
-    entry = load("absent")
-    # What it makes of an entry is for the device that tensors are on in earnest.
-    is_absent = was_loaded or COMPILER not in sys.modules
+    was_loaded = TORCH_COMPILER in sys.modules
+    entry = load("fake")
+    # A submission that uses torch.compile needs tensors that are really on the device.
+    is_fake = was_loaded or TORCH_COMPILER not in sys.modules
 
     def precompile(number: int) -> None:
-        nonlocal entry, is_absent
+        nonlocal entry, is_fake
         case = job["cases"][number]
         values = list(map(unpack, case["values"]))
-        if is_absent:
-            absent = [
-                _made(value, lambda slot: FakeCudaTensor(tensor_like(slot, "meta")))
+        if is_fake:
+            fakes = [
+                _build(value, lambda spec: FakeCudaTensor(tensor_like(spec, "meta")))
                 for value in values
             ]
             try:
                 with FakeCudaMode(), _without_compiler():
-                    entry.call(entry.prepare(absent, case))
-            except Exception:  # noqa: BLE001 - it needs values, or the device in earnest, or too much
-                # What it has kept of those tensors must not be met again.
-                entry, is_absent = load("zeros"), False
-        if not is_absent:
-            with suppress(Exception):  # the call itself will tell; the next case may do better
-                zeros = [_made(value, lambda slot: tensor_like(slot, "cuda")) for value in values]
+                    entry.call(entry.prepare(fakes, case))
+            except Exception:  # noqa: BLE001 - it needs values, the device or torch.compile
+                # A fresh copy, since the first may have kept fake tensors.
+                entry, is_fake = load("zeros"), False
+        if not is_fake:
+            with suppress(Exception):  # the real call reports it; the next case may succeed
+                zeros = [_build(value, lambda spec: tensor_like(spec, "cuda")) for value in values]
                 entry.call(entry.prepare(zeros, case))
                 torch.cuda.synchronize()
 
@@ -247,21 +258,24 @@ def _loaded(folder: Path) -> Callable[[int], None]:
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """While it lasts, PyTorch's compiler cannot be imported, if it is not there yet: for arithmetic
-    on no device PyTorch would, which takes seconds in each process, and a context half a second."""
-    if COMPILER in sys.modules:
+    """Block the import of PyTorch's compiler unless it is loaded.
+
+    Arithmetic on meta tensors would import it, which takes seconds in each process; a context takes
+    half a second.
+    """
+    if TORCH_COMPILER in sys.modules:
         yield
         return
-    sys.modules[COMPILER] = None  # type: ignore[assignment]
+    sys.modules[TORCH_COMPILER] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        del sys.modules[COMPILER]
+        del sys.modules[TORCH_COMPILER]
 
 
-def _made(value: Any, tensor: Callable[[TensorSpec], Any]) -> Any:
+def _build(value: Any, tensor: Callable[[TensorSpec], Any]) -> Any:
     if isinstance(value, TensorSpec):
         return tensor(value)
     if isinstance(value, list):
-        return [tensor(slot) for slot in value]
+        return [tensor(spec) for spec in value]
     return value

@@ -1,7 +1,7 @@
-"""Look at a loaded entry: PyTorch's profiler around its calls, and the code that was compiled.
+"""Profile a loaded entry: PyTorch's profiler around its calls, and the compiled code.
 
-What is found goes into files that the judge lends. Like everything from here it is the submission's
-own word: it is for whoever wrote the kernel, and no verdict rests on it.
+The results go into files that the judge lends. They are untrusted, like everything from this
+process: they serve the kernel's author, and no verdict depends on them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grader.runner import ncu
 from grader.runner.disassembly import CompiledKernel, ToolError, compiled_kernels, ptx_of_cuda
+from grader.runner.load import write_lent
 
 if TYPE_CHECKING:
     from grader.runner.serve import Server
@@ -24,49 +25,49 @@ TABLE_ROWS = 40
 TABLE_CHARS = 100_000
 NOTE_CHARS = 300
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
-"""Categories of a trace's events that took time on the GPU."""
+"""Categories of trace events that run on the GPU."""
 
 
 def profile(server: Server, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Fill the lent files: facts (JSON), trace (Chrome's JSON), PTX and SASS, in this order.
+    """Write the lent files: facts (JSON), trace (Chrome's JSON), PTX and SASS, in this order.
 
-    With `run` false nothing is called, and only the compiled code is looked at.
+    With `run` false the entry is not called, and only the compiled code is read.
     """
     facts: dict[str, Any] = {"calls": 0, "kernels": [], "table": "", "notes": [], "ncu": []}
     trace = b""
     if request["run"]:
-        trace = _watch(server, facts)
-    codes, ptx = _code(server, facts)
-    _join(facts, codes)
+        trace = _profile_calls(server, facts)
+    compiled, ptx = _compiled_code(server, facts)
+    _add_compiled(facts, compiled)
     if request["run"]:
-        _count(server, facts)
-    sass = "\n".join(f"// {code.name}\n{code.sass}" for code in codes)
-    bulk = {"trace": trace, "ptx": ptx.encode(), "sass": sass.encode()}
-    for fd, (name, content) in zip(fds[1:], bulk.items(), strict=True):
-        facts[f"{name}_bytes"] = _fill(fd, content, name, facts["notes"])
+        _add_counters(server, facts)
+    sass = "\n".join(f"// {kernel.name}\n{kernel.sass}" for kernel in compiled)
+    files = {"trace": trace, "ptx": ptx.encode(), "sass": sass.encode()}
+    for fd, (name, content) in zip(fds[1:], files.items(), strict=True):
+        facts[f"{name}_bytes"] = _write_capped(fd, content, name, facts["notes"])
     facts["notes"] = [note[:NOTE_CHARS] for note in facts["notes"]]
     os.pwrite(fds[0], json.dumps(facts).encode(), 0)
     return {"calls": facts["calls"]}
 
 
-def _watch(server: Server, facts: dict[str, Any]) -> bytes:
-    """Call every set under the profiler, and time the calls without it; the trace."""
+def _profile_calls(server: Server, facts: dict[str, Any]) -> bytes:
+    """Call every set under the profiler, and time the calls without it; returns the trace."""
     order = list(range(len(server.prepared)))
     facts["calls"] = len(order)
     body = _body(server)
-    body()  # compiles what is left to compile
+    body()  # compiles kernels that are not compiled yet
     facts["eager_us"] = _round_us(server, order, graph=False)
-    found = _profiled(server, body, facts)
+    trace = _trace(server, body, facts)
     if server.device == "cuda":
-        # Capture comes last: a failed one may leave a stream that nothing can be timed on.
+        # Capture comes last: a failed one may leave a stream on which nothing can be timed.
         server.capture({"order": order}, [])
         if server.graph is not None:
             facts["graph_us"] = _round_us(server, order, graph=True)
-    return found
+    return trace
 
 
 def _body(server: Server) -> Callable[[], None]:
-    """One call of every set, waited for."""
+    """A function that calls every set once and waits for the device."""
 
     def body() -> None:
         assert server.entry is not None
@@ -85,13 +86,14 @@ def _body(server: Server) -> Callable[[], None]:
 
 
 def _round_us(server: Server, order: list[int], graph: bool) -> float:
-    """The better of three rounds, microseconds."""
+    """The fastest of three rounds, microseconds."""
     request = {"order": order, "graph": graph}
     server.ready(request, [])
     return float(min(server.go({}, [])["reported_ns"] for _ in range(3)) / 1e3)
 
 
-def _profiled(server: Server, body: Callable[[], None], facts: dict[str, Any]) -> bytes:
+def _trace(server: Server, body: Callable[[], None], facts: dict[str, Any]) -> bytes:
+    """Run `body` under PyTorch's profiler; add its table and kernels to the facts."""
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -118,35 +120,35 @@ def _profiled(server: Server, body: Callable[[], None], facts: dict[str, Any]) -
 
 
 def kernels(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Launches of a trace gathered by kernel and shape, the longest in all first."""
+    """Launches of a trace grouped by kernel and launch shape, the longest total time first."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         details = event.get("args", {})
-        one = {
+        key = {
             "name": event["name"][:NAME_CHARS],
             "grid": _sizes(details.get("grid")),
             "block": _sizes(details.get("block")),
-            "registers": _whole(details.get("registers per thread")),
-            "shared_bytes": _whole(details.get("shared memory")),
+            "registers": _integer(details.get("registers per thread")),
+            "shared_bytes": _integer(details.get("shared memory")),
         }
-        entry = found.setdefault(json.dumps(one), one | {"launches": 0, "total_us": 0.0})
+        entry = found.setdefault(json.dumps(key), key | {"launches": 0, "total_us": 0.0})
         entry["launches"] += 1
         entry["total_us"] += event.get("dur", 0.0)
     return sorted(found.values(), key=lambda k: -k["total_us"])
 
 
-def _whole(value: Any) -> int | None:
-    """A number of the trace; None for what another version of the profiler may write there."""
+def _integer(value: Any) -> int | None:
+    """A number of the trace; None for anything else that a version of the profiler may write."""
     return value if isinstance(value, int) and value >= 0 else None
 
 
 def _sizes(value: Any) -> list[int] | None:
-    known = isinstance(value, list) and len(value) == 3 and all(map(_whole, value))
-    return value if known else None
+    is_shape = isinstance(value, list) and len(value) == 3 and all(map(_integer, value))
+    return value if is_shape else None
 
 
 def busy_us(events: list[dict[str, Any]]) -> float:
-    """Microseconds in which at least one of the events was running."""
+    """Microseconds during which at least one of the events was running."""
     total, until = 0.0, float("-inf")
     for start, end in sorted((e["ts"], e["ts"] + e.get("dur", 0.0)) for e in events):
         total += max(0.0, end - max(start, until))
@@ -154,59 +156,61 @@ def busy_us(events: list[dict[str, Any]]) -> float:
     return total
 
 
-def _code(server: Server, facts: dict[str, Any]) -> tuple[list[CompiledKernel], str]:
-    """Compiled kernels, those that ran where it is known, and their PTX."""
+def _compiled_code(server: Server, facts: dict[str, Any]) -> tuple[list[CompiledKernel], str]:
+    """The compiled kernels and their PTX; if it is known which ran, only those."""
     folder = Path(os.environ["GRADE_JIT"])
     ran = {k["name"] for k in facts["kernels"]} or None
     try:
-        codes = [
+        compiled = [
             c for c in compiled_kernels(folder, ran) if ran is None or c.name[:NAME_CHARS] in ran
         ]
-        if not codes:
-            facts["notes"].append(_why_no_code(server))
+        if not compiled:
+            facts["notes"].append(_no_code_note(server))
             return [], ""
-        ptx = "\n".join(f"// {code.name}\n{code.ptx}" for code in codes if code.ptx)
+        ptx = "\n".join(f"// {code.name}\n{code.ptx}" for code in compiled if code.ptx)
         if server.loaded["language"] == "cuda":
             ptx = ptx_of_cuda(folder, server.loaded["nvcc_target"])
     except ToolError as error:
         facts["notes"].append(f"no PTX and SASS: {error}")
         return [], ""
-    return _launched(codes, facts["kernels"]), ptx
+    return _launched(compiled, facts["kernels"]), ptx
 
 
-def _why_no_code(server: Server) -> str:
+def _no_code_note(server: Server) -> str:
     if server.loaded["language"] == "cuda":
         return "the compiled file holds no kernel: no registers, PTX or SASS"
     if server.device == "cpu":
         return "on a CPU nothing is compiled for a GPU: no registers, PTX or SASS"
-    return "no kernel of its own was compiled here: no PTX and SASS"
+    return "the submission compiled no kernel here: no PTX and SASS"
 
 
-def _launched(codes: list[CompiledKernel], seen: list[dict[str, Any]]) -> list[CompiledKernel]:
-    """Of several kernels of one name, as autotuning leaves them, those that ran."""
-    exact = [c for c in codes if any(_is_of(c, kernel) for kernel in seen)]
+def _launched(compiled: list[CompiledKernel], seen: list[dict[str, Any]]) -> list[CompiledKernel]:
+    """Of kernels with the same name, as autotuning leaves them, only those that ran."""
+    exact = [c for c in compiled if any(_matches(c, kernel) for kernel in seen)]
     known = {c.name for c in exact}
-    return exact + [c for c in codes if c.name not in known]
+    return exact + [c for c in compiled if c.name not in known]
 
 
-def _is_of(code: CompiledKernel, kernel: dict[str, Any]) -> bool:
-    """Whether a kernel that ran may be this code: the profiler tells registers as compiled, or as
-    they are allocated, in eights."""
+def _matches(code: CompiledKernel, kernel: dict[str, Any]) -> bool:
+    """Whether a kernel that ran may be this compiled one, by name and registers.
+
+    The profiler reports registers as compiled, or as allocated, rounded up to a multiple of 8.
+    """
     if code.name[:NAME_CHARS] != kernel["name"]:
         return False
     return kernel["registers"] in (code.registers, -(-code.registers // 8) * 8)
 
 
-def _join(facts: dict[str, Any], codes: list[CompiledKernel]) -> None:
-    """Tell each kernel that ran what its code tells; where nothing ran, list the code."""
+def _add_compiled(facts: dict[str, Any], compiled: list[CompiledKernel]) -> None:
+    """Add the facts of the compiled code to each kernel that ran; if none ran, list the code."""
     if not facts["calls"]:
         facts["kernels"] = [
             {"name": c.name[:NAME_CHARS], "registers": c.registers, "shared_bytes": c.shared_bytes}
-            for c in sorted(codes, key=lambda c: (-c.local_bytes, -c.registers))
+            for c in sorted(compiled, key=lambda c: (-c.local_bytes, -c.registers))
         ]
     for kernel in facts["kernels"]:
-        for code in codes:
-            if _is_of(code, kernel):
+        for code in compiled:
+            if _matches(code, kernel):
                 kernel |= {
                     "local_bytes": code.local_bytes,
                     "local_instructions": code.local_instructions,
@@ -214,26 +218,29 @@ def _join(facts: dict[str, Any], codes: list[CompiledKernel]) -> None:
                 }
     left_out = len(facts["kernels"]) - MOST_KERNELS
     if left_out > 0:
-        facts["notes"].append(f"{left_out} more kernels, each shorter in all, are not listed")
+        facts["notes"].append(
+            f"{left_out} more kernels, each with a shorter total time, are not listed"
+        )
         del facts["kernels"][MOST_KERNELS:]
 
 
-def _count(server: Server, facts: dict[str, Any]) -> None:
-    """The hardware's own counters, where they may be read."""
+def _add_counters(server: Server, facts: dict[str, Any]) -> None:
+    """Add hardware counters, if they are permitted."""
     try:
         facts["ncu"] = ncu.measure(server)
     except ncu.CountersUnavailable as reason:
         facts["notes"].append(f"ncu: {reason}")
 
 
-def _fill(fd: int, content: bytes, name: str, notes: list[str]) -> int:
-    """Write a lent file of fixed size; the bytes written. Text is cut to fit, a trace left out."""
+def _write_capped(fd: int, content: bytes, name: str, notes: list[str]) -> int:
+    """Write a lent file of fixed size; returns the bytes written.
+
+    Text that does not fit is cut; a trace that does not fit is left out. Either adds a note.
+    """
     room = os.fstat(fd).st_size
     if len(content) > room:
         what = "left out" if name == "trace" else "cut"
         notes.append(f"the {name} has {len(content) >> 20} MiB, more than {room >> 20}: {what}")
         content = b"" if name == "trace" else content[:room]
-    written = 0
-    while written < len(content):
-        written += os.pwrite(fd, content[written:], written)
-    return written
+    write_lent(fd, content)
+    return len(content)

@@ -1,7 +1,7 @@
-"""Answer the judge's requests, one at a time: load, lend, call, capture, ready, go.
+"""Serve the judge's requests, one at a time: load, lend, call, capture, ready, go.
 
-From `load` on this process belongs to the submission, so nothing here is relied upon for the
-verdict; it only has to be plain and fair to an honest kernel.
+From `load` on the submission controls this process, so the verdict does not rely on any of it. It
+must only be fair to an honest kernel.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from grader.wire import (
 
 
 class Server:
-    """The state of one runner: the loaded entry, the lent block, and a captured graph."""
+    """The state of one runner: the loaded entry, the lent block, and the captured graph."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.entry: EntryPoint | None = None
         self.loaded: dict[str, Any] = {}
-        """The request that `entry` came of."""
+        """The request that loaded `entry`."""
         self.arena: Any = None
         self.case: dict[str, Any] = {}
         self.sets: list[list[Any]] = []
@@ -54,16 +54,17 @@ class Server:
         self.body: Any = None
         self.stream: Any = None
         self.gate: int | None = None
-        """What the lent block's first word must have reached when the prepared round starts."""
+        """The value of the lent block's first word to wait for before a round; None: no wait."""
         self.events: Any = None
         self.precompiler: Precompiler | None = None
         self.busy_wait = False
-        """Whether to wait for requests without sleeping, since a clock runs when they come."""
+        """Whether to poll for requests without sleeping, so that waking up is not timed."""
         self.has_device = self.is_warm = device == "cpu"
-        """Whether the device is ready, and all is loaded that compiling a Triton kernel needs."""
+        """Whether the device is initialized, and Triton's compiler is loaded."""
 
     def init_device(self, triton: bool) -> None:
-        """Make the device's context, and what only Triton's kernels need if any may come."""
+        """Create the device context. With `triton`, also fork the precompiler and build Triton's
+        helper module."""
         self.has_device = True
         if triton:
             from triton.runtime import driver
@@ -71,37 +72,37 @@ class Server:
             from grader.runner import triton_launcher
 
             triton_launcher.install()
-            self.precompiler = Precompiler.start()  # forks, so it comes before the context
+            self.precompiler = Precompiler.start()  # it forks, so before there is a context
         self.stream = torch.cuda.Stream()
-        torch.cuda.set_stream(self.stream)  # every call finds it current
+        torch.cuda.set_stream(self.stream)  # the current stream of every call
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         if triton:
-            # Triton builds a helper in C the first time; nobody's kernel shall pay for it.
+            # The first call builds a helper in C, which must not count as a kernel's time.
             driver.active.get_current_device()
         torch.zeros(1, device="cuda")
         torch.cuda.synchronize()
 
     def warm_up_triton(self) -> None:
-        """Load what compiling a Triton kernel needs."""
+        """Load Triton's compiler, by compiling a kernel."""
         from grader.runner.warmup import compile_warmup_kernel
 
         self.is_warm = True
         compile_warmup_kernel()
 
     def warm_up(self) -> None:
-        """While nobody asks for anything: make ready for whatever submission may come."""
+        """Do one step of preparation, while no request is waiting."""
         if not self.has_device:
             self.init_device(triton=True)
         elif not self.is_warm:
             self.warm_up_triton()
 
     def hello(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Set up what this submission needs, if that is not done; tell our versions."""
+        """Initialize what the submission's language needs; the reply lists library versions."""
         versions = {"python": sys.version.split()[0], "torch": torch.__version__}
         if not self.has_device:
             self.init_device(request["triton"])
         if not request["triton"]:
-            self.is_warm = True  # it will compile no such kernel
+            self.is_warm = True  # the submission compiles no Triton kernels
             if self.precompiler is not None:
                 self.precompiler.end()
                 self.precompiler = None
@@ -112,8 +113,10 @@ class Server:
         return {"text": " ".join(f"{name}={version}" for name, version in versions.items())}
 
     def idle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Until a submission is loaded, a call only reads the first tensor that is lent, and writes
-        the second. With such calls the judge gauges its own clock."""
+        """Load an entry that only reads the first lent tensor and writes the second.
+
+        The judge calibrates its clock with it, before the submission is loaded.
+        """
 
         def call(arguments: list[Any]) -> None:
             reads, writes = arguments
@@ -124,8 +127,8 @@ class Server:
         return {}
 
     def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Make the lent source a callable entry; of a `.cu` file, the library lent with it."""
-        self.is_warm = True  # from here on it does what it is told, and no more
+        """Load the entry from the lent source, or for a `.cu` file from the lent library."""
+        self.is_warm = True  # no more preparation from here on
         source = read_lent(fds[0], request["source_bytes"])
         self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
@@ -133,7 +136,7 @@ class Server:
             cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
             self.precompiler.begin(source, folder, request | {"cases": cases})
         if request["language"] == "cuda":
-            library = folder / "submission.so"  # for the profile too, as its source is
+            library = folder / "submission.so"  # the profile reads both files
             library.write_bytes(read_library(fds[1]))
             (folder / "submission.cu").write_bytes(source)
             self.entry = load_cuda(library, request)
@@ -142,23 +145,25 @@ class Server:
         return {"flags": Flag.RETURNS if self.entry.returns else 0}
 
     def finish_precompiling(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Wait for the precompiler that goes on beside the tests, and end it."""
+        """Wait for the precompiler, then end it."""
         if self.precompiler is not None:
             self.precompiler.wait(request["limit_s"])
         return {}
 
     def lend(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Build the tensors of every set of a lent block; forget the block before it. Without a
-        descriptor of its own it lies where that one lay. Kernels that are being compiled for it are
-        waited for."""
+        """Build the tensors of every set of a lent block, in place of the previous block.
+
+        Without a new descriptor it uses the previous block's memory. Waits if the precompiler is
+        compiling for this case.
+        """
         self.graph = None
         self.sets, self.prepared = [], []
         layout = Layout.from_json(read_lent(fds[0], request["layout_bytes"]))
         if len(fds) > 1:
             self._attach(fds[1], request["arena_bytes"])
-            fds.pop(1)  # the arena owns it now
+            fds.pop(1)  # now owned by the arena
         for values in layout.sets:
-            self.sets.append([_materialise(self.arena.buffer, value) for value in values])
+            self.sets.append([_tensors(self.arena.buffer, value) for value in values])
         self.case = request
         self.busy_wait = self.device == "cuda"
         if self.entry is not None:
@@ -168,7 +173,7 @@ class Server:
         return {}
 
     def _attach(self, fd: int, nbytes: int) -> None:
-        """Map lent memory, and own its descriptor, in place of what was mapped before."""
+        """Map lent memory in place of the previous block, and own its descriptor."""
         if self.arena is not None:
             self.arena.close()
             self.arena = None
@@ -182,7 +187,7 @@ class Server:
             self.arena = HostArena.attach(fd, nbytes)
 
     def call(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Call the entry once on one set, with scalars replaced as the request says."""
+        """Call the entry once on one set, with the scalars that the request replaces."""
         assert self.entry is not None
         arguments = list(self.sets[request["set"]])
         for position, value in request["scalars"].items():
@@ -198,7 +203,7 @@ class Server:
         assert self.entry is not None
         graph = torch.cuda.CUDAGraph()
         self.graph = None
-        self._run(request["order"])  # what is planned once per set must not be in the graph
+        self._run(request["order"])  # one-time setup per set must not be captured
         self._wait()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
@@ -206,12 +211,12 @@ class Server:
                     self._run([index])
                     end_call(self.stream)
             self.graph = graph
-        except Exception:  # noqa: BLE001 - whatever it was, rounds run eagerly: never a fault
+        except Exception:  # noqa: BLE001 - not a fault: rounds then run eagerly
             torch.cuda.synchronize()
         return {"flags": Flag.GRAPH if self.graph is not None else 0}
 
     def ready(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Prepare a round: the sets in their order, or a replay of the graph."""
+        """Prepare a round: calls of the sets in order, or a replay of the graph."""
         order = request["order"]
         self.body = (
             self.graph.replay if request["graph"] and self.graph else partial(self._run, order)
@@ -219,11 +224,11 @@ class Server:
         return {"calls": len(order)}
 
     def ping(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Nothing: so that both sides are awake when the clock starts."""
+        """Do nothing: both sides are then awake when the clock starts."""
         return {}
 
     def go(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Run the prepared round, when the gate is open if there is one, and claim its time."""
+        """Run the prepared round, after its gate if it has one, and report its time."""
         self.gate = request.get("gate")
         return {"reported_ns": self._timed(self.body)}
 
@@ -233,7 +238,7 @@ class Server:
             self.entry.call(self.prepared[index])  # type: ignore[union-attr]
 
     def _timed(self, body: Any) -> int:
-        gc.disable()  # until the reply is sent: a collection would be timed
+        gc.disable()  # enabled again after the reply: a collection would be timed
         if self.device == "cpu":
             start_ns = time.perf_counter_ns()
             body()
@@ -254,7 +259,7 @@ class Server:
 
 
 def serve(sock: socket.socket, server: Server) -> None:
-    """Answer requests until the judge hangs up."""
+    """Serve requests until the judge hangs up."""
     handlers: dict[str, Any] = {
         "hello": server.hello,
         "load": server.load,
@@ -293,7 +298,7 @@ def serve(sock: socket.socket, server: Server) -> None:
 
 
 def _failure(sequence: int, error: BaseException) -> Reply:
-    """What went wrong, in a line; all of it is printed, for whoever wrote the submission."""
+    """The reply with a one-line error; the traceback is printed, for the submission's author."""
     text = _summary(error)
     if isinstance(error, LoadError):
         status, text = Status.COMPILE_ERROR, str(error)
@@ -305,14 +310,14 @@ def _failure(sequence: int, error: BaseException) -> Reply:
         status = Status.RUNTIME_ERROR
     cause = error.__cause__ if isinstance(error, LoadError) else error
     if cause is not None:
-        # An exception of the submission's own may do anything when it is shown.
+        # Formatting runs the submission's code, if the exception class is its own.
         with contextlib.suppress(BaseException):
-            _show(cause)
+            _print_traceback(cause)
     return Reply(sequence, status, text=text)
 
 
-def _show(error: BaseException) -> None:
-    """Print an error as Python does, without the frames of ours that led to the submission."""
+def _print_traceback(error: BaseException) -> None:
+    """Print an error as Python does, without the runner's own frames."""
     calls = error.__traceback__
     while calls is not None and not _is_submission(calls.tb_frame.f_code.co_filename):
         calls = calls.tb_next
@@ -322,14 +327,14 @@ def _show(error: BaseException) -> None:
 
 
 def _summary(error: BaseException) -> str:
-    """`ValueError: text (line 12 of submission.py)`, the innermost line of the submission's own."""
+    """``ValueError: text (line 12 of the submission)``, with the submission's innermost line."""
     where = ""
     try:
         for frame in traceback.extract_tb(error.__traceback__):
             if _is_submission(frame.filename):
                 where = f" (line {frame.lineno} of the submission)"
         return f"{type(error).__name__}: {error}{where}"
-    except BaseException:  # noqa: BLE001 - one of the submission's own may not even have a text
+    except BaseException:  # noqa: BLE001 - formatting may run the submission's code
         return f"an exception that cannot be shown{where}"
 
 
@@ -337,7 +342,7 @@ def _is_submission(file: str) -> bool:
     return Path(file).name == "submission.py"
 
 
-def _materialise(buffer: Any, value: Any) -> Any:
+def _tensors(buffer: Any, value: Any) -> Any:
     if isinstance(value, TensorSpec):
         return view(buffer, value)
     if isinstance(value, list):

@@ -1,10 +1,10 @@
-"""What a submission's sockets may not be told, so that the judge is not held up by them.
+"""A seccomp filter on socket calls, so that a submission's sockets cannot block the judge.
 
-One that lingers makes whoever closes it last wait until its peer has taken what was sent, for years
-if it was told so; and a descriptor that is sent to the judge may end as the judge's to close,
-without ever having become one of his. So this is given up before anything is loaded, and for good,
-by a system call filter; and with it, to refuse the judge's own descriptors, and sockets of families
-that know no network namespace, or are slow to close as well.
+Closing a socket with ``SO_LINGER`` waits until its peer has read everything, for years if so
+configured. A submission could send such a socket to the judge, which then closes the last copy even
+if it never received it. The filter is installed before the submission is loaded, and cannot be
+removed. It also denies refusing the judge's descriptors (``SO_PASSRIGHTS``), and
+socket families that ignore network namespaces or are slow to close.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ import struct
 from grader.wire import SO_PASSRIGHTS
 
 _NUMBERS = {"x86_64": (0xC000003E, 425, 41, 53, 54), "aarch64": (0xC00000B7, 425, 198, 199, 208)}
-"""Architecture as a filter is told it; io_uring_setup, whose rings pass by filters; socket,
-socketpair, setsockopt."""
+"""Machine → the AUDIT_ARCH value, and the numbers of io_uring_setup (whose operations bypass the
+filter), socket, socketpair and setsockopt."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 _X32 = 0x40000000
-"""x86_64's second set of system call numbers begins here."""
-_LOAD, _EQUAL, _AT_LEAST, _ANSWER = 0x20, 0x15, 0x35, 0x06
+"""First system call number of the x32 ABI of x86_64."""
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 22, 38, 2
 
 
 def harden_sockets() -> None:
-    """Let neither this process nor any that it starts set ``SO_LINGER`` or ``SO_PASSRIGHTS``, or
-    make sockets that are neither local nor of the Internet; OSError where the kernel takes no
-    filter."""
+    """Deny ``SO_LINGER``, ``SO_PASSRIGHTS`` and all but local and Internet sockets.
+
+    Applies to this process and its children, for good. Raises OSError when the kernel rejects the
+    filter.
+    """
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
         return
     architecture, io_uring_setup, one, pair, setsockopt = numbers
-    deny = (_ANSWER, 0, 0, _FAIL | errno.EPERM)
+    deny = (_RETURN, 0, 0, _FAIL | errno.EPERM)
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
@@ -48,9 +50,9 @@ def harden_sockets() -> None:
         (_EQUAL, 14, 0, io_uring_setup),
         (_EQUAL, 1, 0, one),
         (_EQUAL, 0, 6, pair),
-        (_LOAD, 0, 0, _ARGUMENTS),  # an int each, so the lower half is all
+        (_LOAD, 0, 0, _ARGUMENTS),  # an int, so the lower half is enough
         *((_EQUAL, 11 - i, 0, int(family)) for i, family in enumerate(_FAMILIES)),
-        (_ANSWER, 0, 0, _FAIL | errno.EAFNOSUPPORT),
+        (_RETURN, 0, 0, _FAIL | errno.EAFNOSUPPORT),
         (_EQUAL, 0, 6, setsockopt),
         (_LOAD, 0, 0, _ARGUMENTS + 8),
         (_EQUAL, 0, 4, socket.SOL_SOCKET),
@@ -58,7 +60,7 @@ def harden_sockets() -> None:
         (_EQUAL, 1, 0, socket.SO_LINGER),
         (_EQUAL, 0, 1, SO_PASSRIGHTS),
         deny,
-        (_ANSWER, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _ALLOW),
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
     header = struct.pack("@HP", len(program), ctypes.addressof(code))

@@ -1,11 +1,11 @@
-"""Build what Triton builds in C sooner.
+"""Build Triton's C launchers faster.
 
-Before a kernel's first launch Triton has a few hundred lines of C compiled for its signature, its
-launcher, with `gcc -O3`. On a GPU host that was seen to take 0.3 s, longer than the kernel itself,
-most of it for headers and for optimising what only passes arguments on. Here the headers are
-compiled once, beside whatever else goes on, and launchers with -O1; and of all processes that want
-the same one at the same time, one builds it. Triton 3.9 has one for all kernels, which is built
-before any is loaded; that is left to Triton.
+Before a kernel's first launch Triton compiles a launcher for its signature, a few hundred lines of
+C, with `gcc -O3`. On a GPU host this took 0.3 s, longer than compiling the kernel itself, mostly
+for headers and for optimising code that only passes arguments on. Here the headers are precompiled
+once in the background, launchers are compiled with -O1, and only one of several processes builds
+the same launcher. Triton 3.9 has one launcher for all kernels, built before any kernel is loaded;
+that is left to Triton.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 LAUNCHER = "__triton_launcher"
-"""What Triton 3.6 calls any launcher."""
+"""Triton 3.6's name of every launcher."""
 FLAGS = ("-O1", "-fPIC", "-Wno-psabi")
 HEADERS = """\
 #include "cuda.h"
@@ -33,47 +33,48 @@ HEADERS = """\
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 """
-"""What launchers begin with."""
+"""The start of every launcher's source."""
 
 
 class BuildInProgress(Exception):
-    """Another process is building it."""
+    """Another process is building this launcher."""
 
 
 def install() -> None:
-    """Have Triton build so in this process, and in those that are forked of it, if it builds a
-    launcher for each signature."""
+    """Use `build` in this process and its forks, if Triton builds a launcher per signature."""
     from triton import knobs
 
-    if _builds_for_each():
+    if _builds_launcher_per_signature():
         knobs.build.impl = build
 
 
 def build_launchers_while_compiling() -> None:
-    """From now on, have this process build the launcher of each kernel while it compiles that, and
-    be done when both are there, or another process builds it."""
+    """From now on, build each kernel's launcher in a thread while the kernel is compiled.
+
+    Compiling returns when both are done, or when another process is building the launcher.
+    """
     import triton.compiler
 
-    if not _builds_for_each():
+    if not _builds_launcher_per_signature():
         return
     compile_kernel = triton.compiler.compile
 
-    def beside(source: Any, *arguments: Any, **options: Any) -> Any:
-        # What a descriptor is passed on as, is known when the kernel is compiled.
+    def compile_both(source: Any, *arguments: Any, **options: Any) -> Any:
+        # A tensor descriptor's launcher depends on metadata of the compiled kernel.
         has_descriptors = "tensordesc" in str(source.signature)
-        with ThreadPoolExecutor(1) as helper:  # what fails there fails again where it is told
+        with ThreadPoolExecutor(1) as executor:  # an error there recurs at the launch
             if not has_descriptors:
-                helper.submit(_build_for, source, _Unknown())
+                executor.submit(_build_for, source, _NoMetadata())
             kernel = compile_kernel(source, *arguments, **options)
             if has_descriptors:
-                helper.submit(_build_for, source, kernel.metadata)
+                executor.submit(_build_for, source, kernel.metadata)
         return kernel
 
-    triton.compiler.compile = beside
+    triton.compiler.compile = compile_both
 
 
-class _Unknown:
-    """What a launcher that is only built does not need to know of its kernel."""
+class _NoMetadata:
+    """Placeholder metadata: building a launcher needs none, except for tensor descriptors."""
 
     def __getattr__(self, name: str) -> None:
         return None
@@ -88,7 +89,7 @@ def _build_for(source: Any, metadata: Any) -> None:
         driver.active.launcher_cls(source, metadata)
 
 
-def _builds_for_each() -> bool:
+def _builds_launcher_per_signature() -> bool:
     from triton.backends.nvidia import driver
 
     return hasattr(driver, "make_launcher")
@@ -103,25 +104,27 @@ def build(
     libraries: list[str],
     waits: bool = True,
 ) -> str:
-    """Compile an extension module of Python's; the path of what was built, by this process or by
-    another that has begun it before. Raises `BuildInProgress` for a launcher that is not to be
-    waited for, RuntimeError where there is no compiler, and `subprocess.CalledProcessError` when it
-    fails."""
+    """Compile a Python extension module, unless another process has; the path of the result.
+
+    waits: wait for a launcher that another process is building; otherwise raise `BuildInProgress`.
+    Raises RuntimeError when there is no C compiler, and `subprocess.CalledProcessError` when it
+    fails.
+    """
     shared = Path(os.environ.get("GRADE_JIT", folder))
     if not shared.is_dir():
         shared = Path(folder)
     key = hashlib.sha256(f"{name} {Path(source).read_text()}".encode()).hexdigest()
     made = shared / f"{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    is_left = name == LAUNCHER and not waits
-    with (shared / key).open("w") as lock:  # whoever fails at it, or dies, lets go of it
+    non_blocking = fcntl.LOCK_NB if name == LAUNCHER and not waits else 0
+    with (shared / key).open("w") as lock:  # the kernel releases it if the process fails or dies
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if is_left else 0))
+            fcntl.flock(lock, fcntl.LOCK_EX | non_blocking)
         except BlockingIOError:
             raise BuildInProgress from None
         if not made.exists():
-            half = made.with_suffix(".half")
-            _compile(source, half, [*include_dirs, folder], library_dirs, libraries)
-            half.replace(made)
+            temporary = made.with_suffix(".partial")
+            _compile(source, temporary, [*include_dirs, folder], library_dirs, libraries)
+            temporary.replace(made)
     return str(made)
 
 
@@ -135,30 +138,33 @@ def _compile(
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise RuntimeError("Triton needs a C compiler: install gcc, or name one in CC")
-    python = sysconfig.get_path("include", "posix_prefix")  # Debian's own scheme has no headers
+    python = sysconfig.get_path("include", "posix_prefix")  # Debian's default scheme has no headers
     included = [f"-I{each}" for each in (*include_dirs, python)]
     command = [compiler, source, *FLAGS, "-shared", "-o", str(made), *included]
     command += [f"-L{each}" for each in library_dirs]
     command += [f"-l{':' if '.' in each else ''}{each}" for each in libraries]
-    header = _headers(compiler, included)
+    header = _precompiled_header(compiler, included)
     try:
         subprocess.check_call([*command, "-include", header], stderr=subprocess.DEVNULL)
     except subprocess.CalledProcessError:
-        subprocess.check_call(command)  # there is no header, or the source does not suit it
+        subprocess.check_call(command)  # no header file, or the source conflicts with it
 
 
-def _headers(compiler: str, included: list[str]) -> str:
-    """A file that includes `HEADERS`, if it can be made. Whoever asks for it first has it compiled,
-    and waits no more than the others: the compiler takes that when it is there."""
+def _precompiled_header(compiler: str, included: list[str]) -> str:
+    """The path of a file that includes `HEADERS`, if it can be written.
+
+    The first caller starts to precompile it in the background. The C compiler uses the precompiled
+    file as soon as it exists.
+    """
     header = Path(os.environ.get("GRADE_JIT", os.devnull), "launcher.h")
     with suppress(OSError):
         with header.open("x") as stream:
             stream.write(HEADERS)
-        half = header.with_suffix(".half")
-        compiled = [compiler, "-x", "c-header", *FLAGS, str(header), "-o", str(half), *included]
-        script = '{ "$@" && mv "$0" "${0%.half}.h.gch"; } &'
+        temporary = header.with_suffix(".partial")
+        command = [compiler, "-x", "c-header", *FLAGS, str(header), "-o", str(temporary), *included]
+        script = '{ "$@" && mv "$0" "${0%.partial}.h.gch"; } &'
         null = subprocess.DEVNULL
         subprocess.call(
-            ["sh", "-c", script, str(half), *compiled], stdin=null, stdout=null, stderr=null
+            ["sh", "-c", script, str(temporary), *command], stdin=null, stdout=null, stderr=null
         )
     return str(header)

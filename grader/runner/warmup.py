@@ -1,8 +1,7 @@
-"""A kernel that nobody calls. Compiling it loads whatever compiling anyone's kernel needs.
+"""A Triton kernel that is compiled to warm up the compiler, and never launched.
 
-The first kernel that a process compiles takes over half a second more than the next ones, for
-Triton's own imports. A runner that waits for a submission has that time. Imported only where there
-is a GPU.
+The first kernel that a process compiles takes over half a second longer than the next ones, for
+Triton's own imports. A runner that waits for a submission has that time. Imported only on a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def _warmup_kernel(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-unty
 
 
 def compile_warmup_kernel() -> None:
-    """Compile it; nothing is run, and the device is not used. What fails here will fail again
-    where it is told."""
+    """Compile the kernel without using the device. Errors are ignored: they recur and are reported
+    when the submission compiles."""
     with suppress(Exception):
         _warmup_kernel.warmup(torch.float32, torch.float32, 1, BLOCK=256, grid=(1,))

@@ -30,7 +30,7 @@ from triton.runtime.jit import JITFunction
 from grader.arena import TensorSpec, pack, tensor_like
 from grader.runner import precompile, triton_launcher, warmup
 from grader.runner.fake_tensors import FakeCudaMode, FakeCudaTensor
-from grader.runner.precompile import MOST, Precompiler
+from grader.runner.precompile import MOST_PROCESSES, Precompiler
 from tests.waiting import PATIENCE_S, until
 
 
@@ -55,9 +55,9 @@ Start = Callable[[Job], Precompiler]
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a precompiler of three processes that do as told; ended with the test."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
-    monkeypatch.setattr(precompile, "_stay_away", lambda: None)
+    monkeypatch.setattr(precompile, "_avoid_context", lambda: None)
     monkeypatch.setattr(warmup, "compile_warmup_kernel", lambda: None)
-    monkeypatch.setattr(precompile, "_launch_nothing", lambda: None)
+    monkeypatch.setattr(precompile, "_disable_launches", lambda: None)
     made: list[Precompiler] = []
     ours = os.getpid()
 
@@ -121,7 +121,9 @@ def lasts_until(name: str) -> Job:
     return job
 
 
-@pytest.mark.parametrize(("cpus", "processes"), [(1, 1), (3, 1), (8, 4), (16, 8), (192, MOST)])
+@pytest.mark.parametrize(
+    ("cpus", "processes"), [(1, 1), (3, 1), (8, 4), (16, 8), (192, MOST_PROCESSES)]
+)
 def test_there_are_as_many_as_the_machine_bears(
     start: Start, monkeypatch: pytest.MonkeyPatch, cpus: int, processes: int
 ) -> None:
@@ -223,7 +225,7 @@ def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> N
 def test_who_takes_too_long_is_waited_for_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precompile, "LONGEST_S", 8.0)
+    monkeypatch.setattr(precompile, "CASE_TIMEOUT_S", 8.0)
     precompiler = start(sleep)
     precompiler.begin(b"", tmp_path, request(cases=3))
     until(lambda: len(list(tmp_path.glob("asleep*"))) == 3)
@@ -326,7 +328,7 @@ def test_they_end_with_the_runner() -> None:
 import os
 from grader.runner import precompile
 os.sched_getaffinity = lambda _: range(6)
-precompile._stay_away = lambda: None
+precompile._avoid_context = lambda: None
 print(*precompile.Precompiler.start()._pids, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -369,7 +371,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, li
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "submission", ModuleType("submission"))
     # PyTorch's cannot be loaded twice in a process; this one has been by nobody.
-    monkeypatch.setattr(precompile, "COMPILER", "tabnanny")
+    monkeypatch.setattr(precompile, "TORCH_COMPILER", "tabnanny")
     monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
 
     def seen(source: str, numbers: list[Any]) -> str:
@@ -522,7 +524,7 @@ def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         triton_launcher, "build_launchers_while_compiling", lambda: asked.append("launchers")
     )
-    precompile._launch_nothing()
+    precompile._disable_launches()
     for _ in range(2):
         copy[(5,)](1, 2, BLOCK=64)
     assert ran == [((1, 2), (5,), True, {"BLOCK": 64})] * 2
@@ -544,7 +546,7 @@ def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept
 
     monkeypatch.setattr(JITFunction, "run", run)
     monkeypatch.setattr(Autotuner, "check_disk_cache", keep)
-    precompile._launch_nothing()
+    precompile._disable_launches()
     configurations = [triton.Config({"BLOCK": size}) for size in (16, 32, 64)]
     tuned = triton.autotune(configurations, key=["n"], cache_results=True)(copy)
     tuned[(1,)](1, 2)

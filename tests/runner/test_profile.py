@@ -22,7 +22,14 @@ from grader.runner.disassembly import (
     resource_usage,
     split_sass,
 )
-from grader.runner.profile import _code, _fill, _join, _launched, busy_us, kernels
+from grader.runner.profile import (
+    _add_compiled,
+    _compiled_code,
+    _launched,
+    _write_capped,
+    busy_us,
+    kernels,
+)
 
 # As PyTorch's profiler writes them.
 EVENTS: list[dict[str, Any]] = [
@@ -135,7 +142,7 @@ def test_of_tuned_variants_only_those_that_ran_are_kept() -> None:
     seen = [{"name": "k", "registers": 64}]
     assert _launched(codes, seen) == codes[1:]
     facts: dict[str, Any] = {"calls": 1, "kernels": seen, "notes": []}
-    _join(facts, codes)
+    _add_compiled(facts, codes)
     assert (
         seen[0] | {"local_bytes": 96, "local_instructions": 7, "tensor_instructions": 3}
         == (seen[0])
@@ -144,19 +151,19 @@ def test_of_tuned_variants_only_those_that_ran_are_kept() -> None:
 
 def test_where_nothing_ran_the_code_is_listed_and_the_list_is_capped() -> None:
     facts: dict[str, Any] = {"calls": 0, "kernels": [], "notes": []}
-    _join(facts, [CompiledKernel(f"k{i}", 32, 0, i) for i in range(50)])
+    _add_compiled(facts, [CompiledKernel(f"k{i}", 32, 0, i) for i in range(50)])
     assert len(facts["kernels"]) == 40
     assert facts["kernels"][0]["local_bytes"] == 49
-    assert facts["notes"] == ["10 more kernels, each shorter in all, are not listed"]
+    assert facts["notes"] == ["10 more kernels, each with a shorter total time, are not listed"]
 
 
 def test_what_is_too_large_is_cut_or_left_out() -> None:
     fd = os.memfd_create("lent")
     os.ftruncate(fd, 4)
     notes: list[str] = []
-    assert _fill(fd, b"abcdef", "sass", notes) == 4
+    assert _write_capped(fd, b"abcdef", "sass", notes) == 4
     assert os.pread(fd, 9, 0) == b"abcd"
-    assert _fill(fd, b"abcdef", "trace", notes) == 0
+    assert _write_capped(fd, b"abcdef", "trace", notes) == 0
     assert [note.rsplit(": ")[1] for note in notes] == ["cut", "left out"]
     os.close(fd)
 
@@ -303,7 +310,7 @@ def test_a_job_is_plain_data(tmp_path: Path) -> None:
         ("cuda", "cpu", "the compiled file holds no kernel: no registers, PTX or SASS"),
         ("cuda", "cuda", "the compiled file holds no kernel: no registers, PTX or SASS"),
         ("python", "cpu", "on a CPU nothing is compiled for a GPU: no registers, PTX or SASS"),
-        ("python", "cuda", "no kernel of its own was compiled here: no PTX and SASS"),
+        ("python", "cuda", "the submission compiled no kernel here: no PTX and SASS"),
     ],
 )
 def test_where_nothing_was_compiled_a_note_says_why_and_no_file_is_made(
@@ -314,5 +321,5 @@ def test_where_nothing_was_compiled_a_note_says_why_and_no_file_is_made(
         device=device, loaded={"language": language, "nvcc_target": "90a"}
     )
     facts: dict[str, Any] = {"kernels": [], "notes": []}
-    assert _code(server, facts) == ([], "")
+    assert _compiled_code(server, facts) == ([], "")
     assert facts["notes"] == [why]

@@ -92,7 +92,7 @@ def test_the_headers_are_compiled_once_and_then_taken(
     assert f"! {compiled}" in log.read_text()
     assert "pyport.h" not in log.read_text()  # which Python.h includes
     assert compiled.stat().st_mtime_ns == before
-    assert not list(jit.glob("*.half"))
+    assert not list(jit.glob("*.partial"))
 
 
 def test_of_those_who_want_the_same_one_builds_it(jit: Path, tmp_path: Path) -> None:
