@@ -1,4 +1,4 @@
-"""What every test may need: reports to build, and the honest skipping of what cannot run here."""
+"""Shared by all tests: a factory of reports, and skips of tests that cannot run here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from grader.report import CaseResult, Report
 from grader.sandbox.gpu_info import cuda_missing
 
-hypothesis.settings.register_profile("grade", deadline=None)  # a busy machine is no failure
+hypothesis.settings.register_profile("grade", deadline=None)  # a slow machine is not a failure
 hypothesis.settings.load_profile("grade")
 
 
@@ -28,7 +28,7 @@ def _docker_missing() -> str | None:
 
 
 def _missing(marker: str) -> str | None:
-    """What this machine lacks for tests of this marker, in words; None when it has it."""
+    """What this machine lacks for tests with this marker; None when nothing."""
     if marker == "docker":
         return _docker_missing()
     if marker == "cuda":
@@ -51,9 +51,8 @@ def _missing(marker: str) -> str | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal the tests to processes beside each other: whole files, but all that is Docker's to one,
-    since tests of an engine look at what others leave in it.
-    """
+    """Distribute tests to processes by file, with all Docker tests in one process, as they check
+    which containers the engine has."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -78,7 +77,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def make_report() -> Callable[..., Report]:
-    """A factory of accepted, ranked reports; keyword arguments change what a test is about."""
+    """A factory of accepted, ranked reports; keyword arguments override fields."""
 
     def make(**changes: Any) -> Report:
         fields: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""How tests wait: for what happens. A clock only ends what never will."""
+"""How tests wait: for a condition, with a timeout only against hanging forever."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 240.0
-"""Far longer than anything takes, also where others have most of the machine's processors."""
+"""Timeout, far longer than any test takes, even on a busy machine."""
 
 
 def until(holds: Callable[[], object], limit_s: float = PATIENCE_S) -> None:
-    """Return once this holds.
-
-    Raises:
-        AssertionError: It did not for `limit_s` seconds.
-    """
+    """Return once `holds()` is true. Raises AssertionError after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not holds():
-        assert time.monotonic() < deadline, "it never came about"
+        assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""What compiles in a sandbox of its own, with an nvcc that does as told, and the library's way."""
+"""The compiler process with a fake nvcc, and the transfer of the library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Nvcc = Callable[[str], None]
 
 @pytest.fixture
 def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nvcc:
-    """Puts a shell script in the place of nvcc; `$out` is what it is to write."""
+    """Replaces nvcc with a shell script; `$out` is its output file."""
     monkeypatch.setenv("GRADE_JIT", str(tmp_path / "jit"))
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     for folder in ("jit", "bin"):
@@ -49,7 +49,7 @@ def memory() -> Iterator[int]:
 
 @pytest.fixture
 def ask() -> Iterator[Callable[..., Reply]]:
-    """Asks a server that runs in a thread."""
+    """Sends a request to a server in a thread."""
     judge, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     thread = threading.Thread(target=compiler.serve, args=(far,), daemon=True)
     thread.start()
@@ -76,7 +76,7 @@ def compiled(ask: Callable[..., Reply], memory: int) -> Reply:
         os.close(source)
 
 
-def test_it_tells_the_version(ask: Callable[..., Reply], nvcc: Nvcc) -> None:
+def test_hello_reports_the_version(ask: Callable[..., Reply], nvcc: Nvcc) -> None:
     assert ask("hello").text == "none"
     nvcc("echo Cuda compilation tools, release 13.0, V13.0.88")
     assert ask("hello").text == "13.0"
@@ -101,7 +101,7 @@ def test_the_library_goes_through_lent_memory(
         (f"head -c {ROOM} /dev/zero >$out", "has 4,096 bytes; no more than 4,088 are taken"),
     ],
 )
-def test_what_does_not_compile(
+def test_a_source_that_does_not_compile(
     ask: Callable[..., Reply], nvcc: Nvcc, memory: int, script: str, words: str
 ) -> None:
     nvcc(script)
@@ -112,7 +112,7 @@ def test_what_does_not_compile(
         compiler.read_library(memory)
 
 
-def test_what_the_compiler_said_is_shown(
+def test_the_compilers_output_is_printed(
     ask: Callable[..., Reply], nvcc: Nvcc, memory: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nvcc("echo a warning; echo an error; exit 1")
@@ -123,9 +123,7 @@ def test_what_the_compiler_said_is_shown(
     assert len(capfd.readouterr().err) == nvcc_module.OUTPUT_BYTES
 
 
-def test_whatever_else_goes_wrong_is_told(
-    ask: Callable[..., Reply], nvcc: Nvcc, memory: int
-) -> None:
+def test_other_errors_are_reported(ask: Callable[..., Reply], nvcc: Nvcc, memory: int) -> None:
     assert compiled(ask, memory).text.startswith("FileNotFoundError")
     nvcc("exit 0")
     assert compiled(ask, memory).status is Status.RUNTIME_ERROR
@@ -134,7 +132,7 @@ def test_whatever_else_goes_wrong_is_told(
 
 
 @pytest.mark.parametrize("length", [0, ROOM - 7, 1 << 63, (1 << 64) - 1])
-def test_a_length_that_cannot_be(memory: int, length: int) -> None:
+def test_an_impossible_length_is_rejected(memory: int, length: int) -> None:
     os.pwrite(memory, length.to_bytes(8, "little"), 0)
     with pytest.raises(LoadError, match="no library"):
         compiler.read_library(memory)

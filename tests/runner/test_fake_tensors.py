@@ -1,4 +1,4 @@
-"""Tensors without memory say of themselves what those on a GPU would, and never what is in them."""
+"""Fake CUDA tensors have the attributes of real ones, and no values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def x() -> FakeCudaTensor:
     return FakeCudaTensor(torch.empty(6, 8, dtype=torch.float16, device="meta"))
 
 
-def test_it_is_on_the_gpu(x: FakeCudaTensor) -> None:
+def test_attributes_are_those_of_a_gpu_tensor(x: FakeCudaTensor) -> None:
     assert isinstance(x, torch.Tensor)
     assert (x.device, x.is_cuda, x.is_meta, x.get_device()) == (GPU, True, False, 0)
     assert (x.shape, x.stride(), x.dtype, x.nbytes) == ((6, 8), (8, 1), torch.float16, 96)
@@ -64,10 +64,10 @@ MADE_OF: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("make", MADE_OF.values(), ids=MADE_OF)
-def test_what_is_made_of_it_is_there_too(
+def test_results_are_on_the_gpu_too(
     x: FakeCudaTensor, make: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    with FakeCudaMode():  # where there is no GPU, what names it can only be made so
+    with FakeCudaMode():  # without a GPU, "cuda" works in this mode only
         here, made = make(torch.zeros(6, 8, dtype=torch.float16)), make(x)
     assert type(made) is FakeCudaTensor
     assert made.device == GPU
@@ -82,7 +82,7 @@ def test_what_is_made_of_it_is_there_too(
         lambda x: torch.zeros_like(x[0, :3], dtype=torch.int64, device="cpu") + torch.arange(3),
     ],
 )
-def test_what_is_made_elsewhere_stays_there(
+def test_cpu_tensors_stay_on_the_cpu(
     x: FakeCudaTensor, make: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     with FakeCudaMode():
@@ -91,7 +91,7 @@ def test_what_is_made_elsewhere_stays_there(
     assert made.tolist() == [0, 1, 2]
 
 
-def test_what_is_made_like_it_loads_nothing_of_pytorchs_compiler() -> None:
+def test_like_functions_do_not_load_pytorchs_compiler() -> None:
     program = """
 import sys
 import torch
@@ -105,7 +105,7 @@ print(len(sys.modules) - before)
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "0"
 
 
-def test_addresses_differ_and_are_aligned_as_they_would_be(x: FakeCudaTensor) -> None:
+def test_addresses_are_unique_and_aligned(x: FakeCudaTensor) -> None:
     other = FakeCudaTensor(torch.empty(6, 8, dtype=torch.float16, device="meta"))
     assert other.data_ptr() != x.data_ptr()
     assert x.data_ptr() % 256 == other.data_ptr() % 256 == 0
@@ -115,12 +115,12 @@ def test_addresses_differ_and_are_aligned_as_they_would_be(x: FakeCudaTensor) ->
     torch.tensor([x.data_ptr()], dtype=torch.int64)
 
 
-def test_an_operator_of_somebodys_own_is_not_passed_over(x: FakeCudaTensor) -> None:
-    """PyTorch would do nothing for it, and say nothing."""
+def test_a_custom_operator_raises(x: FakeCudaTensor) -> None:
+    """PyTorch would silently do nothing."""
 
     @torch.library.custom_op("grade_tests::fill", mutates_args=("x",))
     def fill(x: torch.Tensor) -> None:
-        raise AssertionError("it is not to come so far")
+        raise AssertionError("it must not be called")
 
     for operator in (fill, torch.ops.grade_tests.fill):
         with FakeCudaMode(), pytest.raises(NotImplementedError, match="no memory"):
@@ -139,6 +139,6 @@ def test_an_operator_of_somebodys_own_is_not_passed_over(x: FakeCudaTensor) -> N
         lambda x: torch.zeros(6, 8).copy_(x),
     ],
 )
-def test_nobody_reads_it(x: FakeCudaTensor, read: Callable[[Any], Any]) -> None:
+def test_reading_values_raises(x: FakeCudaTensor, read: Callable[[Any], Any]) -> None:
     with FakeCudaMode(), pytest.raises(RuntimeError, match=r"[Mm]eta"):
         read(x)

@@ -1,4 +1,4 @@
-"""A `.cu` file through two halves at once, and through one nvcc where they do not do."""
+"""Compiling a `.cu` file in two parallel halves, and with one nvcc as the fallback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CUDA_FILES = sorted(ROOT.glob("submissions/*/accepted/*.cu"))
 KERNEL = "__global__ void run(float *x) { *x = 1; }\n"
 ENTRY = 'extern "C" void entry(float *x) { run<<<1, 1>>>(x); }\n'
-OTHERS_FIRST = """
+DIFFERENT_FIRST_SYMBOLS = """
 #ifdef __CUDA_ARCH__
 __device__ void device_alone() {}
 #else
@@ -34,16 +34,16 @@ extern "C" void entry(float *x) {
   run<3><<<1, 1>>>({x});
 }
 """
-"""What others may link to begins with one thing for the device and with another for the host, so
-that each half gives its anonymous namespace another name."""
+"""The first external symbol differs between device and host, so the halves name the anonymous
+namespace differently."""
 
 Fake = Callable[..., None]
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Puts shell scripts in the place of nvcc and objcopy; the halves' module is named in both, the
-    library holds who made it, and what is called is kept in `calls`."""
+    """Replaces nvcc and objcopy with shell scripts. They write the halves' module ids, put their
+    name into the library, and log their calls in `calls`."""
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     (tmp_path / "bin").mkdir()
@@ -71,7 +71,7 @@ def made(folder: Path) -> str:
     return nvcc.library(KERNEL.encode(), folder, "80").read_text()
 
 
-def test_halves(fake: Fake, tmp_path: Path) -> None:
+def test_parallel_compilation(fake: Fake, tmp_path: Path) -> None:
     fake("")
     assert made(tmp_path) == "halves\n"
     assert not (tmp_path / "device").exists()
@@ -95,14 +95,12 @@ def test_halves(fake: Fake, tmp_path: Path) -> None:
     ],
     ids=["an old nvcc", "no memory", "killed", "no link", "no objcopy", "two modules", "no module"],
 )
-def test_one_nvcc_does_it_all_where_halves_do_not(
-    fake: Fake, tmp_path: Path, wrong: dict[str, str]
-) -> None:
+def test_one_nvcc_is_the_fallback(fake: Fake, tmp_path: Path, wrong: dict[str, str]) -> None:
     fake(**wrong)
     assert made(tmp_path) == "whole\n"
 
 
-def test_one_nvcc_does_it_all_where_there_is_no_objcopy(
+def test_one_nvcc_is_used_without_objcopy(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake("")
@@ -117,7 +115,7 @@ def test_one_nvcc_does_it_all_where_there_is_no_objcopy(
     assert made(tmp_path) == "whole\n"
 
 
-def test_one_nvcc_does_it_all_for_one_processor(
+def test_one_nvcc_is_used_on_one_cpu(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake("")
@@ -126,8 +124,8 @@ def test_one_nvcc_does_it_all_for_one_processor(
     assert len((tmp_path / "calls").read_text().splitlines()) == 1
 
 
-def test_a_half_ends_when_the_other_has_failed(fake: Fake, tmp_path: Path) -> None:
-    """With all that it began, and at once."""
+def test_a_half_is_killed_when_the_other_fails(fake: Fake, tmp_path: Path) -> None:
+    """With its children, and at once."""
     fake(
         f'case "$*" in *--fatbin*) sleep 60 & echo $! >{tmp_path}/child; wait;; '
         f"*--Ofast-compile=*) until [ -s {tmp_path}/child ]; do sleep 0.01; done; exit 1;; esac"
@@ -139,7 +137,7 @@ def test_a_half_ends_when_the_other_has_failed(fake: Fake, tmp_path: Path) -> No
     assert not child.exists() or child.read_text().split(")")[1].split()[0] == "Z"
 
 
-def test_what_the_device_code_lacks_is_told_at_once(
+def test_an_error_in_device_code_is_reported_at_once(
     fake: Fake, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fake('case "$*" in *--fatbin*) echo some; echo an error; exit 1;; *) sleep 60;; esac')
@@ -153,7 +151,7 @@ def test_what_the_device_code_lacks_is_told_at_once(
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("file", CUDA_FILES, ids=lambda file: file.stem)
-def test_two_halves_make_what_one_nvcc_makes(
+def test_parallel_compilation_gives_the_same_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -162,7 +160,7 @@ def test_two_halves_make_what_one_nvcc_makes(
     assert not (tmp_path / "whole.log").exists(), "one nvcc had to do it all"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     whole = nvcc.library(file.read_bytes(), tmp_path, "90a")
-    assert device_code(halves) in device_code(whole)  # beside what a device linker adds
+    assert device_code(halves) in device_code(whole)  # the device linker adds more
     assert symbols(halves) == symbols(whole)
     assert kernels(halves)
     assert not missing(halves)
@@ -173,7 +171,7 @@ def test_a_library_has_the_kernels_that_it_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    made = nvcc.library(OTHERS_FIRST.encode(), tmp_path, "90a")
+    made = nvcc.library(DIFFERENT_FIRST_SYMBOLS.encode(), tmp_path, "90a")
     assert (tmp_path / "whole.log").exists(), "the halves gave it one name, so this shows nothing"
     assert kernels(made)
     assert not missing(made)
@@ -190,7 +188,7 @@ def test_a_library_has_the_kernels_that_it_launches(
     ],
     ids=["assembler", "host", "device", "both"],
 )
-def test_what_is_wrong_is_told(
+def test_errors_are_reported(
     tmp_path: Path, source: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(LoadError, match=r"^nvcc: .*error"):
@@ -215,11 +213,11 @@ def symbols(library: Path) -> list[str]:
 
 
 def kernels(library: Path) -> set[bytes]:
-    """Those that are there: each has its arguments in a bank of constants."""
+    """The kernels in a library: each has a constant bank for its arguments."""
     return set(re.findall(rb"\0\.nv\.constant0\.(\w+)", device_code(library)))
 
 
 def missing(library: Path) -> set[bytes]:
-    """The kernels that host code does not know by their names."""
+    """The kernels whose names the host code lacks."""
     known = section(library, ".rodata")
     return {name for name in kernels(library) if name + b"\0" not in known}

@@ -1,6 +1,6 @@
-"""Rehearsing beside the runner: work is dealt out, nobody waits too long, and nobody is left.
+"""The precompiler: cases are distributed, waits are limited, and no process is left.
 
-What the processes do on a GPU is replaced; that there are processes is not.
+The processes are real; what they do on a GPU is replaced.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tests.waiting import PATIENCE_S, until
 
 @triton.jit
 def copy(x, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Nobody compiles it."""
+    """Never compiled."""
 
 
 ROOT = Path(__file__).resolve().parents[2]
 ESCAPED = 99
-"""Exit status of a process that came back into the code which had forked it."""
+"""Exit status of a forked process that returned into the test's code."""
 
-# Python 3.12 warns of any fork beside threads, and PyTorch has some. The processes run little of
-# Python before they end, and the runner itself forks before it has any.
+# Python 3.12 warns of a fork in a process with threads, and PyTorch starts some. These processes
+# run little Python before they exit, and the real runner forks before it has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 Job = Callable[[Path, int], None]
@@ -53,7 +53,7 @@ Start = Callable[[Job], Precompiler]
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a precompiler of three processes that do as told; ended with the test."""
+    """Starts a precompiler of three processes that run a job; ended with the test."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
     monkeypatch.setattr(precompile, "_avoid_context", lambda: None)
     monkeypatch.setattr(warmup, "compile_warmup_kernel", lambda: None)
@@ -81,7 +81,7 @@ def pids_of(precompiler: Precompiler) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Whether there is such a process, and it has not exited."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -94,13 +94,13 @@ def request(cases: int) -> dict[str, Any]:
 
 
 def note(folder: Path, number: int) -> None:
-    """Write down what there was to do."""
+    """Record the case."""
     with (folder / "done").open("a") as file:
         file.write(f"{number} by {os.getpid()}\n")
 
 
 def done(folder: Path) -> list[int]:
-    """The cases that were noted, in the order of that."""
+    """The recorded cases, in order."""
     file = folder / "done"
     return [int(line.split()[0]) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -110,8 +110,8 @@ def sleep(folder: Path, number: int) -> None:
     time.sleep(600)
 
 
-def lasts_until(name: str) -> Job:
-    """A job that lasts until there is a file of this name and the case's number."""
+def blocks_until(name: str) -> Job:
+    """A job that waits for a file with this name and the case's number."""
 
     def job(folder: Path, number: int) -> None:
         (folder / f"begun{number}").touch()
@@ -124,14 +124,14 @@ def lasts_until(name: str) -> Job:
 @pytest.mark.parametrize(
     ("cpus", "processes"), [(1, 1), (3, 1), (8, 4), (16, 8), (192, MOST_PROCESSES)]
 )
-def test_there_are_as_many_as_the_machine_bears(
+def test_the_number_of_processes_depends_on_the_cpus(
     start: Start, monkeypatch: pytest.MonkeyPatch, cpus: int, processes: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cpus))
     assert len(pids_of(start(note))) == processes
 
 
-def test_every_case_is_taken_once_by_whoever_is_free(start: Start, tmp_path: Path) -> None:
+def test_every_case_is_processed_once(start: Start, tmp_path: Path) -> None:
     precompiler = start(note)
     pids = pids_of(precompiler)
     precompiler.begin(b"def f(x): ...", tmp_path, request(cases=8))
@@ -140,8 +140,8 @@ def test_every_case_is_taken_once_by_whoever_is_free(start: Start, tmp_path: Pat
     assert not any(map(runs, pids))
 
 
-def test_they_are_begun_in_their_order(start: Start, tmp_path: Path) -> None:
-    precompiler = start(lasts_until("go"))
+def test_cases_are_processed_in_order(start: Start, tmp_path: Path) -> None:
+    precompiler = start(blocks_until("go"))
     precompiler.begin(b"", tmp_path, request(cases=5))
     until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     assert {file.name for file in tmp_path.glob("begun*")} == {"begun0", "begun1", "begun2"}
@@ -150,23 +150,23 @@ def test_they_are_begun_in_their_order(start: Start, tmp_path: Path) -> None:
     assert not (tmp_path / "begun4").exists()
 
 
-def test_there_may_be_fewer_cases_than_processes(start: Start, tmp_path: Path) -> None:
+def test_fewer_cases_than_processes(start: Start, tmp_path: Path) -> None:
     precompiler = start(note)
     precompiler.begin(b"", tmp_path, request(cases=1))
     precompiler.wait(PATIENCE_S)
     assert done(tmp_path) == [0]
 
 
-def test_there_may_be_more_cases_than_the_queue_holds(start: Start, tmp_path: Path) -> None:
-    precompiler = start(lasts_until("go"))
+def test_more_cases_than_the_queue_holds(start: Start, tmp_path: Path) -> None:
+    precompiler = start(blocks_until("go"))
     start_s = time.monotonic()
     precompiler.begin(b"", tmp_path, request(cases=5000))
     assert time.monotonic() - start_s < 5
     until((tmp_path / "begun2").exists)
 
 
-def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) -> None:
-    precompiler = start(lasts_until("go"))
+def test_await_case_waits_for_a_case_in_progress(start: Start, tmp_path: Path) -> None:
+    precompiler = start(blocks_until("go"))
     precompiler.begin(b"", tmp_path, request(cases=3))
     until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     threading.Timer(0.3, (tmp_path / "go1").touch).start()
@@ -174,9 +174,9 @@ def test_a_case_that_somebody_is_at_is_waited_for(start: Start, tmp_path: Path) 
     assert (tmp_path / "go1").exists()
 
 
-def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path) -> None:
-    """Neither one that has not begun, nor one that is done, nor one that nobody knows."""
-    precompiler = start(lasts_until("go"))
+def test_await_case_does_not_wait_for_other_cases(start: Start, tmp_path: Path) -> None:
+    """A case that is done, one that has not begun, and an unknown one."""
+    precompiler = start(blocks_until("go"))
     precompiler.begin(b"", tmp_path, request(cases=5))
     until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
     (tmp_path / "go0").touch()
@@ -187,8 +187,8 @@ def test_a_case_that_nobody_is_at_is_not_waited_for(start: Start, tmp_path: Path
     assert time.monotonic() - start_s < 5
 
 
-def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Path) -> None:
-    """What they left unread in the queue makes the next thing that is put there fail."""
+def test_dead_processes_cause_no_error(start: Start, tmp_path: Path) -> None:
+    """With unread messages in the queue, the next send fails."""
 
     def die(folder: Path, number: int) -> None:
         os._exit(1)
@@ -211,7 +211,7 @@ def test_where_all_have_died_a_case_is_still_no_fault(start: Start, tmp_path: Pa
     precompiler.await_case(0)
 
 
-def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+def test_await_case_does_not_wait_for_a_dead_process(start: Start, tmp_path: Path) -> None:
     precompiler = start(sleep)
     precompiler.begin(b"", tmp_path, request(cases=1))
     until((tmp_path / "asleep0").exists)
@@ -222,7 +222,7 @@ def test_who_dies_at_a_case_is_not_waited_for(start: Start, tmp_path: Path) -> N
     assert time.monotonic() - start_s < 5
 
 
-def test_who_takes_too_long_is_waited_for_once(
+def test_await_case_times_out_only_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precompile, "CASE_TIMEOUT_S", 8.0)
@@ -238,7 +238,7 @@ def test_who_takes_too_long_is_waited_for_once(
     assert time.monotonic() - start_s < 7.5
 
 
-def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
+def test_wait_has_one_limit_for_all_processes(start: Start, tmp_path: Path) -> None:
     precompiler = start(sleep)
     pids = pids_of(precompiler)
     precompiler.begin(b"", tmp_path, request(cases=3))
@@ -246,11 +246,11 @@ def test_waiting_has_one_limit_for_all(start: Start, tmp_path: Path) -> None:
     assert all(map(runs, pids))
     start_s = time.monotonic()
     precompiler.wait(5.0)
-    assert 5.0 <= time.monotonic() - start_s < 14.5  # of three that sleep, not thrice as long
+    assert 5.0 <= time.monotonic() - start_s < 14.5  # not three times as long
     assert not any(map(runs, pids))
 
 
-def test_waiting_ends_with_the_last_of_them(start: Start, tmp_path: Path) -> None:
+def test_wait_returns_when_all_cases_are_done(start: Start, tmp_path: Path) -> None:
     precompiler = start(note)
     precompiler.begin(b"", tmp_path, request(cases=3))
     start_s = time.monotonic()
@@ -258,7 +258,7 @@ def test_waiting_ends_with_the_last_of_them(start: Start, tmp_path: Path) -> Non
     assert time.monotonic() - start_s < 50
 
 
-def test_those_that_never_had_a_job_end_too(start: Start) -> None:
+def test_idle_processes_are_ended(start: Start) -> None:
     precompiler = start(sleep)
     pids = pids_of(precompiler)
     assert all(map(runs, pids))
@@ -266,7 +266,7 @@ def test_those_that_never_had_a_job_end_too(start: Start) -> None:
     assert not any(map(runs, pids))
 
 
-def test_ending_may_be_repeated_and_waiting_for_nobody_is_short(start: Start) -> None:
+def test_end_is_idempotent_and_wait_then_returns_at_once(start: Start) -> None:
     precompiler = start(note)
     precompiler.end()
     precompiler.end()
@@ -276,7 +276,7 @@ def test_ending_may_be_repeated_and_waiting_for_nobody_is_short(start: Start) ->
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, MemoryError])
-def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
+def test_a_failing_process_exits_and_never_returns_to_the_caller(
     start: Start, tmp_path: Path, error: type[BaseException]
 ) -> None:
     def fail(folder: Path, number: int) -> None:
@@ -291,7 +291,7 @@ def test_one_that_fails_ends_by_itself_and_never_runs_on_in_our_code(
     precompiler.wait(PATIENCE_S)
 
 
-def test_what_they_print_is_not_shown(
+def test_output_is_discarded(
     start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def speak(folder: Path, number: int) -> None:
@@ -304,7 +304,7 @@ def test_what_they_print_is_not_shown(
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_descriptor_is_left(start: Start, tmp_path: Path) -> None:
+def test_no_descriptor_leaks(start: Start, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     precompiler = start(note)
     precompiler.begin(b"", tmp_path, request(cases=3))
@@ -312,7 +312,7 @@ def test_no_descriptor_is_left(start: Start, tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> None:
+def test_a_process_that_died_early_causes_no_error(start: Start, tmp_path: Path) -> None:
     precompiler = start(note)
     first = pids_of(precompiler)[0]
     os.kill(first, 9)
@@ -322,8 +322,8 @@ def test_one_that_ended_early_is_nobodys_fault(start: Start, tmp_path: Path) -> 
     assert sorted(done(tmp_path)) == [0, 1, 2]
 
 
-def test_they_end_with_the_runner() -> None:
-    """A runner that is killed cannot end them: they see that it is gone."""
+def test_processes_end_with_the_runner() -> None:
+    """A killed runner cannot end them; they notice the closed socket."""
     program = """
 import os
 from grader.runner import precompile
@@ -340,18 +340,18 @@ os.kill(os.getpid(), 9)
     until(lambda: not any(map(runs, pids)))
 
 
-# --- what one of them does
+# --- one process
 
 
 class FakeCuda:
-    """Takes tensors for the GPU's where there is none."""
+    """Makes CPU tensors where a GPU tensor is requested."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = 0
         monkeypatch.setattr(torch.cuda, "synchronize", self._wait)
         there = {"meta": "meta", "cuda": "cpu"}
         monkeypatch.setattr(
-            precompile, "tensor_like", lambda slot, device: tensor_like(slot, there[device])
+            precompile, "tensor_like", lambda spec, device: tensor_like(spec, there[device])
         )
 
     def _wait(self) -> None:
@@ -363,14 +363,14 @@ VECTOR = TensorSpec(0, "fp32", (4,), (1,))
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, list[Any]], str]:
-    """Rehearses cases with these values for the last argument but one of an entry `f(x, many, n,
-    out)`; what its source wrote to the file `seen` beside it."""
+def run_cases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, list[Any]], str]:
+    """Runs one case of an entry `f(x, many, n, out)` per value of `n`; returns what the source
+    wrote to the file `seen` beside it."""
     from types import ModuleType
 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "submission", ModuleType("submission"))
-    # PyTorch's cannot be loaded twice in a process; this one has been by nobody.
+    # PyTorch's compiler may be loaded already, and cannot be loaded twice; this stands in for it.
     monkeypatch.setattr(precompile, "TORCH_COMPILER", "tabnanny")
     monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
 
@@ -391,8 +391,8 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, li
     return seen
 
 
-def test_entries_are_called_on_tensors_that_are_on_the_gpu_and_have_no_memory(
-    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+def test_entries_are_called_on_fake_tensors(
+    monkeypatch: pytest.MonkeyPatch, run_cases: Callable[[str, list[Any]], str]
 ) -> None:
     cuda = FakeCuda(monkeypatch)
     source = """
@@ -409,12 +409,12 @@ def f(x, many, n, out):
         print(*line, file=file)
 """
     line = "(2, 3) (1, 2) torch.float16 torch.float32 12 2"
-    assert called(source, [7, 8]).splitlines() == [f"{line} 7", f"{line} 8"]
+    assert run_cases(source, [7, 8]).splitlines() == [f"{line} 7", f"{line} 8"]
     assert cuda.waits == 0
 
 
-def test_one_that_fails_so_is_called_on_zeros_and_if_that_fails_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+def test_an_entry_that_fails_on_fakes_is_called_on_zeros_and_its_errors_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, run_cases: Callable[[str, list[Any]], str]
 ) -> None:
     cuda = FakeCuda(monkeypatch)
     source = """
@@ -427,17 +427,17 @@ def f(x, many, n, out):
     with Path(__file__).with_name("seen").open("a") as file:
         print(*line, file=file)
 """
-    assert called(source, [0, 1, 2]).splitlines() == [
+    assert run_cases(source, [0, 1, 2]).splitlines() == [
         "(2, 3) (1, 2) torch.float16 0.0 2 0",
         "(2, 3) (1, 2) torch.float16 0.0 2 2",
     ]
     assert cuda.waits == 2
 
 
-def test_what_an_entry_keeps_of_absent_tensors_is_gone_when_it_is_called_on_zeros(
-    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+def test_fake_tensors_that_an_entry_keeps_are_gone_when_it_is_called_on_zeros(
+    monkeypatch: pytest.MonkeyPatch, run_cases: Callable[[str, list[Any]], str]
 ) -> None:
-    """The second case fails on tensors without memory; from then on all are called on zeros."""
+    """The second case fails on fake tensors; from then on all are called on zeros."""
     cuda = FakeCuda(monkeypatch)
     source = """
 from pathlib import Path
@@ -453,7 +453,7 @@ def f(x, many, n, out):
     with Path(__file__).with_name("seen").open("a") as file:
         print(type(kept).__name__, n, file=file)
 """
-    assert sorted(called(source, [0, 1, 2]).splitlines()) == [
+    assert sorted(run_cases(source, [0, 1, 2]).splitlines()) == [
         "FakeCudaTensor 0",
         "Tensor 1",
         "Tensor 2",
@@ -461,8 +461,8 @@ def f(x, many, n, out):
     assert cuda.waits == 2
 
 
-def test_pytorchs_compiler_is_not_loaded_for_tensors_without_memory(
-    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+def test_pytorchs_compiler_is_not_loaded_for_fake_tensors(
+    monkeypatch: pytest.MonkeyPatch, run_cases: Callable[[str, list[Any]], str]
 ) -> None:
     cuda = FakeCuda(monkeypatch)
     source = """
@@ -477,15 +477,15 @@ def f(x, many, n, out):
         print(type(x).__name__, n, "loaded", file=file)
     assert n != "not"
 """
-    assert sorted(called(source, [0]).splitlines()) == [
+    assert sorted(run_cases(source, [0]).splitlines()) == [
         "FakeCudaTensor not loaded",
         "Tensor 0 loaded",
     ]
     assert cuda.waits == 1
 
 
-def test_who_uses_pytorchs_compiler_is_called_on_zeros(
-    monkeypatch: pytest.MonkeyPatch, called: Callable[[str, list[Any]], str]
+def test_an_entry_that_uses_pytorchs_compiler_is_called_on_zeros(
+    monkeypatch: pytest.MonkeyPatch, run_cases: Callable[[str, list[Any]], str]
 ) -> None:
     FakeCuda(monkeypatch)
     source = """
@@ -496,12 +496,12 @@ def f(x, many, n, out):
     with Path(__file__).with_name("seen").open("a") as file:
         print(type(x).__name__, file=file)
 """
-    assert called(source, [0]) == "Tensor\n"
+    assert run_cases(source, [0]) == "Tensor\n"
 
 
 @pytest.fixture
-def triton_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is replaced of Triton is put back when the test is over."""
+def restore_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo the changes to Triton after the test."""
     replaced = (
         (Autotuner, "do_bench"),
         (Autotuner, "check_disk_cache"),
@@ -511,7 +511,7 @@ def triton_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
-@pytest.mark.usefixtures("triton_as_it_was")
+@pytest.mark.usefixtures("restore_triton")
 def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     asked: list[str] = []
@@ -531,18 +531,18 @@ def test_kernels_are_compiled_and_not_launched(monkeypatch: pytest.MonkeyPatch) 
     assert asked == ["launchers"]
 
 
-@pytest.mark.usefixtures("triton_as_it_was")
-def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept(
+@pytest.mark.usefixtures("restore_triton")
+def test_an_autotuner_compiles_all_configurations_and_caches_no_choice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that was made without times would be the runner's."""
+    """A choice cached without timings would be used by the runner."""
     blocks = []
 
     def run(function: Any, *arguments: Any, BLOCK: int, **options: Any) -> None:
         blocks.append(BLOCK)
 
     def keep(*_: Any) -> Any:
-        raise AssertionError("what is in the cache was asked for")
+        raise AssertionError("the cache was read")
 
     monkeypatch.setattr(JITFunction, "run", run)
     monkeypatch.setattr(Autotuner, "check_disk_cache", keep)
@@ -551,11 +551,11 @@ def test_of_configurations_to_choose_from_all_are_compiled_and_no_choice_is_kept
     tuned = triton.autotune(configurations, key=["n"], cache_results=True)(copy)
     tuned[(1,)](1, 2)
     assert sorted(set(blocks)) == [16, 32, 64]
-    assert len(blocks) == 4, "and what was chosen once more"
+    assert len(blocks) == 4, "and the chosen one again"
 
 
 class Driver:
-    """What Triton asks of a GPU where there is none."""
+    """Answers Triton's device queries without a GPU."""
 
     get_current_device = get_current_stream = get_device_capability = lambda self, *_: 0
 
@@ -573,26 +573,26 @@ CALLS: dict[str, Callable[[torch.Tensor], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS)
-def test_what_is_compiled_without_memory_is_what_the_runner_will_ask_for(
+def test_fake_and_real_tensors_give_the_same_cache_key(
     monkeypatch: pytest.MonkeyPatch, arguments: Callable[[torch.Tensor], tuple[Any, ...]]
 ) -> None:
-    """Triton tells kernels apart by types, alignment and values: by this key."""
+    """The key consists of types, alignment and values."""
     keys: list[Any] = []
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 wants it to be said
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 requires it
     monkeypatch.setattr(driver, "_active", Driver())
     monkeypatch.setattr(JITFunction, "_do_compile", lambda _, key, *__: keys.append(key))
     for x in (FakeCudaTensor(torch.empty(6, 8, device="meta")), torch.zeros(6, 8)):
         copy.device_caches.clear()
         with FakeCudaMode() if isinstance(x, FakeCudaTensor) else nullcontext():
             copy.run(*arguments(x), BLOCK=64, grid=(1,), warmup=True)
-    absent, real = keys
-    assert absent == real
+    fake, real = keys
+    assert fake == real
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("reads", [False, True], ids=["without a context", "on zeros"])
-def test_what_is_rehearsed_is_found_in_tritons_cache(tmp_path: Path, reads: bool) -> None:
-    """In a process of its own, since forking must come before this one's context."""
+def test_precompiled_kernels_are_in_tritons_cache(tmp_path: Path, reads: bool) -> None:
+    """In a new process, since this one may have a context and must not fork."""
     source = (
         f"""
 READS = {reads}
@@ -641,6 +641,6 @@ precompiler.wait(120)
     )
     assert ended.returncode == 0, ended.stderr
     assert list(cache.glob("*/copy.cubin"))
-    # Where values are needed, the first attempt gets no further than that.
+    # If the entry reads values, its first attempt stops there.
     (context,) = tmp_path.glob("precompile*/context")
     assert context.read_text() == str(int(reads))

@@ -31,7 +31,7 @@ from grader.runner.profile import (
     kernels,
 )
 
-# As PyTorch's profiler writes them.
+# Trace events of PyTorch's profiler.
 EVENTS: list[dict[str, Any]] = [
     {
         "ph": "X",
@@ -76,7 +76,7 @@ COUNTED = """\
 """
 
 
-def test_kernels_are_gathered_and_sorted() -> None:
+def test_kernels_are_grouped_and_sorted() -> None:
     copy, kernel = kernels(EVENTS)
     assert (copy["name"], copy["launches"], copy["total_us"]) == ("Memcpy DtoD", 1, 30.0)
     assert copy["registers"] is None
@@ -91,7 +91,7 @@ def test_kernels_are_gathered_and_sorted() -> None:
     }
 
 
-def test_what_another_profiler_may_write_is_not_passed_on() -> None:
+def test_unexpected_values_of_a_trace_are_dropped() -> None:
     odd = {"grid": "64x1x1", "block": [128], "registers per thread": -1, "shared memory": "1 KiB"}
     (kernel,) = kernels([{"name": "k" * 400, "ts": 0, "args": odd}])
     assert kernel == {
@@ -115,7 +115,7 @@ def test_what_another_profiler_may_write_is_not_passed_on() -> None:
         ([(20, 10), (0, 30)], 30),
     ],
 )
-def test_time_at_work_counts_overlaps_once(spans: list[tuple[float, float]], busy: float) -> None:
+def test_busy_time_counts_overlaps_once(spans: list[tuple[float, float]], busy: float) -> None:
     assert busy_us([{"ts": start, "dur": length} for start, length in spans]) == busy
 
 
@@ -127,13 +127,13 @@ def test_resources_and_listings() -> None:
     assert split_sass(listing) == {"_Z1a": " line\n", "b": " other\n"}
 
 
-def test_names_are_those_of_the_profiler() -> None:
+def test_demangled_names_match_the_profiler() -> None:
     assert demangle("_Z6scaledIfEvPKT_PS0_l") == "void scaled<float>(float const*, float*, long)"
     assert demangle("softmax_kernel") == "softmax_kernel"
     assert demangle("_Zno symbol") == "_Zno symbol"
 
 
-def test_of_tuned_variants_only_those_that_ran_are_kept() -> None:
+def test_only_autotuned_variants_that_ran_are_kept() -> None:
     codes = [
         CompiledKernel("k", 32, 0, 0),
         CompiledKernel("k", 64, 0, 96, 7, 3),
@@ -149,7 +149,7 @@ def test_of_tuned_variants_only_those_that_ran_are_kept() -> None:
     )
 
 
-def test_where_nothing_ran_the_code_is_listed_and_the_list_is_capped() -> None:
+def test_without_a_run_compiled_kernels_are_listed_up_to_the_cap() -> None:
     facts: dict[str, Any] = {"calls": 0, "kernels": [], "notes": []}
     _add_compiled(facts, [CompiledKernel(f"k{i}", 32, 0, i) for i in range(50)])
     assert len(facts["kernels"]) == 40
@@ -157,7 +157,7 @@ def test_where_nothing_ran_the_code_is_listed_and_the_list_is_capped() -> None:
     assert facts["notes"] == ["10 more kernels, each with a shorter total time, are not listed"]
 
 
-def test_what_is_too_large_is_cut_or_left_out() -> None:
+def test_large_files_are_cut_or_left_out() -> None:
     fd = os.memfd_create("lent")
     os.ftruncate(fd, 4)
     notes: list[str] = []
@@ -192,7 +192,7 @@ for source in (
 """
 
 
-def test_kernels_of_triton_are_found_in_its_cache(tmp_path: Path) -> None:
+def test_tritons_kernels_are_found_in_its_cache(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TRITON)
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "triton")}
@@ -207,7 +207,7 @@ def test_kernels_of_triton_are_found_in_its_cache(tmp_path: Path) -> None:
     assert {c.name for c in compiled_kernels(tmp_path, None)} == {"dots", "unused"}
 
 
-def test_counters_are_read() -> None:
+def test_counters_are_parsed() -> None:
     assert ncu.parse(COUNTED) == [
         {
             "name": "softmax_kernel(float *, float *)",
@@ -221,11 +221,11 @@ def test_counters_are_read() -> None:
 
 
 def lent(tmp_path: Path) -> tuple[Any, HostArena]:
-    """A runner's state with one set of a doubling, as `ncu` finds it."""
+    """A runner's state with one set of an entry that doubles, as `ncu.measure` reads it."""
     x = torch.arange(8, dtype=torch.float32)
     layout: Layout = arrange([[(False, spec_of(x)), (True, spec_of(x)), (False, 3)]])
     arena = HostArena.create(layout.nbytes)
-    first, out = (view(arena.buffer, slot) for slot in layout.sets[0][:2])  # type: ignore[arg-type]
+    first, out = (view(arena.buffer, spec) for spec in layout.sets[0][:2])  # type: ignore[arg-type]
     first.copy_(x)
     server = SimpleNamespace(
         device="cuda",
@@ -262,7 +262,7 @@ sys.exit({status})
 @pytest.mark.parametrize(
     ("counted", "status"), [(COUNTED, 0), ("==ERROR== ERR_NVGPUCTRPERM - ask your admin\n", 1)]
 )
-def test_ncu_watches_a_process_of_its_own(
+def test_ncu_profiles_a_separate_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: str, status: int
 ) -> None:
     server, arena = lent(tmp_path)
@@ -280,13 +280,13 @@ def test_ncu_watches_a_process_of_its_own(
                 ncu.CountersUnavailable, match="NVreg_RestrictProfilingToAdminUsers=0"
             ):
                 ncu.measure(server)
-        # The call was made on a copy.
+        # The call used a copy.
         assert not server.sets[0][1].any()
     finally:
         arena.close()
 
 
-def test_without_ncu_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_ncu_the_reason_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ncu.CountersUnavailable, match="not installed where the submission runs"):
         ncu.measure(SimpleNamespace(device="cuda"))  # type: ignore[arg-type]
@@ -294,18 +294,18 @@ def test_without_ncu_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ncu.measure(SimpleNamespace(device="cpu"))  # type: ignore[arg-type]
 
 
-def test_a_job_is_plain_data(tmp_path: Path) -> None:
+def test_a_job_is_json(tmp_path: Path) -> None:
     server, arena = lent(tmp_path)
     (tmp_path / "ncu").mkdir()
     job = json.loads(json.dumps(ncu._job(server)))
     (values,) = Layout.from_json(job["layout"].encode()).sets
     assert values[2] == 3
-    assert [slot.shape for slot in values[:2]] == [(8,), (8,)]  # type: ignore[union-attr]
+    assert [spec.shape for spec in values[:2]] == [(8,), (8,)]  # type: ignore[union-attr]
     arena.close()
 
 
 @pytest.mark.parametrize(
-    ("language", "device", "why"),
+    ("language", "device", "note"),
     [
         ("cuda", "cpu", "the compiled file holds no kernel: no registers, PTX or SASS"),
         ("cuda", "cuda", "the compiled file holds no kernel: no registers, PTX or SASS"),
@@ -313,8 +313,8 @@ def test_a_job_is_plain_data(tmp_path: Path) -> None:
         ("python", "cuda", "the submission compiled no kernel here: no PTX and SASS"),
     ],
 )
-def test_where_nothing_was_compiled_a_note_says_why_and_no_file_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, device: str, why: str
+def test_without_compiled_code_a_note_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, device: str, note: str
 ) -> None:
     monkeypatch.setenv("GRADE_JIT", str(tmp_path))
     server: Any = SimpleNamespace(
@@ -322,4 +322,4 @@ def test_where_nothing_was_compiled_a_note_says_why_and_no_file_is_made(
     )
     facts: dict[str, Any] = {"kernels": [], "notes": []}
     assert _compiled_code(server, facts) == ([], "")
-    assert facts["notes"] == [why]
+    assert facts["notes"] == [note]

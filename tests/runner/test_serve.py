@@ -1,4 +1,4 @@
-"""The runner's side of the wire: every request has one reply, whatever the submission does."""
+"""The runner's side of the wire: one reply per request, whatever the submission does."""
 
 from __future__ import annotations
 
@@ -70,22 +70,21 @@ class Judge:
             os.close(fd)
 
     def lend(
-        self, count: int = 2, ground: HostArena | None = None
+        self, count: int = 2, reuse: HostArena | None = None
     ) -> tuple[HostArena, list[list[Any]]]:
-        """A block of sets for `add`, where another lay if there is a ground; the tensors of each,
-        as the judge sees them."""
+        """Lend sets for `add`, in a new block or in `reuse`; the block and the judge's tensors."""
         one: list[tuple[bool, Any]] = [(False, VECTOR), (False, 10), (True, VECTOR)]
         layout = arrange([one] * count)
-        arena = ground or HostArena.create(layout.nbytes)
+        arena = reuse or HostArena.create(layout.nbytes)
         text = layout.to_json()
         fd = sealed_memfd("layout", text)
-        told: dict[str, Any] = {
+        request: dict[str, Any] = {
             "layout_bytes": len(text),
             "arena_bytes": arena.nbytes,
             "shape": None,
         }
-        told |= {"dims": [], "symbol": ""}
-        reply = self.ask("lend", (fd,) if ground else (fd, arena.fd), **told)
+        request |= {"dims": [], "symbol": ""}
+        reply = self.ask("lend", (fd,) if reuse else (fd, arena.fd), **request)
         os.close(fd)
         assert reply.status is Status.OK, reply.text
         sets: list[list[Any]] = [
@@ -99,14 +98,14 @@ class Judge:
     def close(self) -> None:
         self.sock.close()
         self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive(), "it serves on although the judge has hung up"
+        assert not self.thread.is_alive(), "the server runs on after the judge has hung up"
         self.far.close()
 
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     monkeypatch.setenv("GRADE_JIT", str(tmp_path))
-    # What a load leaves in this process goes with the test.
+    # Undo what a load changes in this process.
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "submission", ModuleType("submission"))
     judge = Judge(Server("cpu"))
@@ -114,7 +113,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     judge.close()
 
 
-def test_it_tells_its_versions(judge: Judge) -> None:
+def test_hello_reports_versions(judge: Judge) -> None:
     reply = judge.ask("hello", device="cpu", triton=False)
     assert reply.status is Status.OK
     assert f"torch={torch.__version__}" in reply.text
@@ -122,8 +121,8 @@ def test_it_tells_its_versions(judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("triton", [False, True])
-def test_nobody_rehearses_what_has_no_kernels_of_triton(triton: bool) -> None:
-    """Their contexts would be in the device's memory, and in the way, until the load."""
+def test_without_triton_the_precompiler_is_ended(triton: bool) -> None:
+    """Its processes would take device memory, and time, until the load."""
     ended: list[bool] = []
     server = Server("cpu")
     precompiler: Any = SimpleNamespace(end=lambda: ended.append(True))
@@ -132,13 +131,13 @@ def test_nobody_rehearses_what_has_no_kernels_of_triton(triton: bool) -> None:
     assert ended == ([] if triton else [True])
 
 
-class Noting(Server):
-    """A server of a GPU that only notes what it would make ready."""
+class RecordingServer(Server):
+    """A GPU server that only records its preparation."""
 
     def __init__(self) -> None:
         super().__init__("cuda")
         self.done: list[str] = []
-        self.primed = threading.Event()
+        self.warm = threading.Event()
 
     def init_device(self, triton: bool) -> None:
         self.has_device = True
@@ -146,15 +145,15 @@ class Noting(Server):
 
     def warm_up_triton(self) -> None:
         self.is_warm = True
-        self.done.append("primed")
-        self.primed.set()
+        self.done.append("warm")
+        self.warm.set()
 
 
-@pytest.mark.parametrize(("triton", "done"), [(False, ["context"]), (True, ["all", "primed"])])
-def test_who_is_greeted_early_makes_ready_what_the_submission_needs(
+@pytest.mark.parametrize(("triton", "done"), [(False, ["context"]), (True, ["all", "warm"])])
+def test_an_early_hello_prepares_only_what_the_submission_needs(
     triton: bool, done: list[str]
 ) -> None:
-    server = Noting()
+    server = RecordingServer()
     judge, runner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     send_request(judge, {"kind": "hello", "sequence": 1, "triton": triton})
     thread = threading.Thread(target=serve, args=(runner, server), daemon=True)
@@ -162,18 +161,18 @@ def test_who_is_greeted_early_makes_ready_what_the_submission_needs(
     with judge, runner:
         assert receive_reply(judge, PATIENCE_S).status is Status.OK
         if triton:
-            assert server.primed.wait(PATIENCE_S)
+            assert server.warm.wait(PATIENCE_S)
         judge.close()
         thread.join(PATIENCE_S)
     assert server.done == done
 
 
-def test_who_is_not_greeted_yet_makes_ready_whatever_may_come() -> None:
-    judge = Judge(server := Noting())
-    assert server.primed.wait(PATIENCE_S)
+def test_before_hello_everything_is_prepared() -> None:
+    judge = Judge(server := RecordingServer())
+    assert server.warm.wait(PATIENCE_S)
     assert judge.ask("hello", triton=False).status is Status.OK
     judge.close()
-    assert server.done == ["all", "primed"]
+    assert server.done == ["all", "warm"]
 
 
 def test_load_lend_call(judge: Judge) -> None:
@@ -186,7 +185,7 @@ def test_load_lend_call(judge: Judge) -> None:
     arena.close()
 
 
-def test_a_round_calls_its_sets_and_claims_a_time(judge: Judge) -> None:
+def test_a_round_calls_its_sets_and_reports_a_time(judge: Judge) -> None:
     judge.load("import time\n" + ADD + "    time.sleep(0.01)\n")
     arena, sets = judge.lend(count=3)
     assert judge.ask("ready", order=[2, 0], graph=False).calls == 2
@@ -199,7 +198,7 @@ def test_a_round_calls_its_sets_and_claims_a_time(judge: Judge) -> None:
     arena.close()
 
 
-def test_a_new_loan_takes_the_place_of_the_old(judge: Judge) -> None:
+def test_a_new_block_replaces_the_old(judge: Judge) -> None:
     judge.load(ADD)
     first, old = judge.lend()
     second, new = judge.lend()
@@ -210,15 +209,17 @@ def test_a_new_loan_takes_the_place_of_the_old(judge: Judge) -> None:
     second.close()
 
 
-def test_a_loan_may_lie_where_the_one_before_lay(judge: Judge) -> None:
+def test_a_new_layout_may_reuse_the_block(judge: Judge) -> None:
     judge.load(ADD)
-    ground, many = judge.lend(count=3)
-    _, one = judge.lend(count=1, ground=ground)
+    reuse, many = judge.lend(count=3)
+    _, one = judge.lend(count=1, reuse=reuse)
     assert one[0][0].data_ptr() == many[0][0].data_ptr()
     judge.ask("call", set=0, scalars={})
     assert one[0][2].tolist() == [10.0] * 5
-    assert judge.ask("call", set=1, scalars={}).status is Status.RUNTIME_ERROR  # no more there
-    ground.close()
+    assert (
+        judge.ask("call", set=1, scalars={}).status is Status.RUNTIME_ERROR
+    )  # there is only one set
+    reuse.close()
 
 
 @pytest.mark.parametrize(
@@ -229,9 +230,7 @@ def test_a_loan_may_lie_where_the_one_before_lay(judge: Judge) -> None:
         (b"\5" + bytes(7) + b"hello", "the compiled file does not load"),
     ],
 )
-def test_what_a_compiler_hands_over_may_be_anything(
-    judge: Judge, content: bytes, words: str
-) -> None:
+def test_a_bad_library_is_a_compile_error(judge: Judge, content: bytes, words: str) -> None:
     source, library = sealed_memfd("source", b"x"), fixed_size_memfd("library", 4096)
     os.pwrite(library, content, 0)
     request = {"language": "cuda", "source_bytes": 1, "prototypes": {}, "arguments": []}
@@ -261,7 +260,7 @@ def test_outputs_may_be_returned(judge: Judge) -> None:
         ("None", "NoneType"),
     ],
 )
-def test_what_is_returned_must_fit(judge: Judge, returned: str, words: str) -> None:
+def test_returned_outputs_must_match(judge: Judge, returned: str, words: str) -> None:
     judge.load(f"def add(x, n):\n    return {returned}\n")
     arena, _ = judge.lend()
     reply = judge.ask("call", set=0, scalars={})
@@ -286,7 +285,7 @@ def test_what_is_returned_must_fit(judge: Judge, returned: str, words: str) -> N
         (b"\xff\xfe\x00", ""),
     ],
 )
-def test_what_does_not_become_an_entry(judge: Judge, source: str | bytes, words: str) -> None:
+def test_a_source_that_cannot_be_loaded(judge: Judge, source: str | bytes, words: str) -> None:
     reply = judge.load(source)
     assert reply.status is Status.COMPILE_ERROR
     assert words in reply.text
@@ -305,7 +304,7 @@ def test_what_does_not_become_an_entry(judge: Judge, source: str | bytes, words:
         ("raise ValueError('\\udc80')", Status.RUNTIME_ERROR, "ValueError: ?"),
     ],
 )
-def test_a_call_that_fails_is_told_and_the_next_one_runs(
+def test_a_failed_call_is_reported_and_the_next_one_runs(
     judge: Judge, body: str, status: Status, words: str
 ) -> None:
     judge.load("def add(x, n, out):\n    if n < 0:\n        " + body + "\n    out.fill_(n)\n")
@@ -313,13 +312,13 @@ def test_a_call_that_fails_is_told_and_the_next_one_runs(
     reply = judge.ask("call", set=0, scalars={"1": -1})
     assert reply.status is status
     assert words in reply.text
-    assert len(reply.text.encode()) <= TEXT_BYTES + 2  # a character cut in two is replaced
+    assert len(reply.text.encode()) <= TEXT_BYTES + 2  # a character that is cut is replaced
     assert judge.ask("call", set=0, scalars={"1": 7}).status is Status.OK
     assert sets[0][2].tolist() == [7.0] * 5
     arena.close()
 
 
-def test_a_syntax_error_is_shown_where_it_is(
+def test_a_syntax_error_is_printed_with_its_line(
     judge: Judge, capfd: pytest.CaptureFixture[str]
 ) -> None:
     judge.load("import torch\n\ndef add(x, n, out):\n    out.copy_(x + n\n")
@@ -332,7 +331,7 @@ def test_a_syntax_error_is_shown_where_it_is(
     ]
 
 
-def test_an_import_that_fails_is_shown_from_the_submission_on(
+def test_a_failed_import_prints_only_the_submissions_frames(
     judge: Judge, capfd: pytest.CaptureFixture[str]
 ) -> None:
     judge.load("import json\njson.loads('{')\n")
@@ -340,14 +339,14 @@ def test_an_import_that_fails_is_shown_from_the_submission_on(
     assert 'submission.py", line 1' not in shown
     assert shown.splitlines()[0].strip().endswith('submission.py", line 2, in <module>')
     assert "json.loads('{')\n" in shown
-    assert "decoder.py" in shown  # what it calls stays
+    assert "decoder.py" in shown  # frames below the submission stay
     assert "serve.py" not in shown
     assert "load.py" not in shown
     assert shown.splitlines()[-1].startswith("json.decoder.JSONDecodeError: Expecting")
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         ("return (x + n).double()", "the returned (5,) torch.float64"),
         ("return x[:2], x.half()", "the returned (2,) torch.float32, (5,) torch.float16"),
@@ -355,8 +354,8 @@ def test_an_import_that_fails_is_shown_from_the_submission_on(
         ("out.copy_(x + n); return 17", None),
     ],
 )
-def test_what_is_returned_in_vain_is_told_once(
-    judge: Judge, capfd: pytest.CaptureFixture[str], body: str, told: str | None
+def test_an_ignored_return_value_is_warned_about_once(
+    judge: Judge, capfd: pytest.CaptureFixture[str], body: str, expected: str | None
 ) -> None:
     judge.load(f"def add(x, n, out):\n    {body}\n")
     arena, _ = judge.lend()
@@ -364,16 +363,16 @@ def test_what_is_returned_in_vain_is_told_once(
         assert judge.ask("call", set=0, scalars={}).status is Status.OK
     arena.close()
     why = "ignored, since 'add' takes all 3 arguments and must write its outputs into them: "
-    assert capfd.readouterr().err == (f"{why}{told}\n" if told else "")
+    assert capfd.readouterr().err == (f"{why}{expected}\n" if expected else "")
 
 
-def test_a_function_of_nearly_the_name_is_named(judge: Judge) -> None:
+def test_a_similar_function_name_is_suggested(judge: Judge) -> None:
     reply = judge.load("from os import abc\ndef addd(x, n, out):\n    pass\n")
     assert reply.text == "no function named 'add' in the file; did you mean 'addd'?"
     assert judge.load("x = 1\n").text == "no function named 'add' in the file"
 
 
-def test_a_call_that_fails_is_shown_from_the_submission_on(
+def test_a_failed_call_prints_only_the_submissions_frames(
     judge: Judge, capfd: pytest.CaptureFixture[str]
 ) -> None:
     judge.load("def add(x, n, out):\n    helper(n)\n\ndef helper(n):\n    n.nothing\n")
@@ -399,7 +398,7 @@ def test_a_call_that_fails_is_shown_from_the_submission_on(
         "    __notes__ = property(lambda self: 1 / 0)",
     ],
 )
-def test_an_error_that_cannot_be_shown_is_answered_all_the_same(judge: Judge, body: str) -> None:
+def test_an_error_that_cannot_be_formatted_still_gets_a_reply(judge: Judge, body: str) -> None:
     judge.load(f"class Odd(Exception):\n{body}\n\ndef add(x, n, out):\n    raise Odd\n")
     arena, _ = judge.lend()
     assert judge.ask("call", set=0, scalars={}).status is Status.RUNTIME_ERROR
@@ -418,17 +417,15 @@ def test_an_error_that_cannot_be_shown_is_answered_all_the_same(judge: Judge, bo
         ("call", {}),
         ("load", {}),
         ("lend", {"layout_bytes": 10}),
-        ("go", {}),  # nothing made ready
+        ("go", {}),  # no round is prepared
     ],
 )
-def test_a_request_that_makes_no_sense_is_answered(
-    judge: Judge, kind: str, request_: dict[str, Any]
-) -> None:
+def test_an_invalid_request_gets_a_reply(judge: Judge, kind: str, request_: dict[str, Any]) -> None:
     assert judge.ask(kind, **request_).status is Status.RUNTIME_ERROR
     assert judge.ask("ping").status is Status.OK
 
 
-def test_descriptors_are_closed_whatever_becomes_of_a_request(judge: Judge) -> None:
+def test_descriptors_are_closed_after_every_request(judge: Judge) -> None:
     judge.load(ADD)
     arena, _ = judge.lend()
     before = len(os.listdir("/proc/self/fd"))
@@ -441,7 +438,7 @@ def test_descriptors_are_closed_whatever_becomes_of_a_request(judge: Judge) -> N
     arena.close()
 
 
-def test_a_file_that_is_shorter_than_announced_is_no_hang() -> None:
+def test_a_lent_file_that_is_too_short_raises() -> None:
     fd = sealed_memfd("source", b"short")
     with pytest.raises(OSError, match="shorter than announced"):
         read_lent(fd, 10)
@@ -460,25 +457,25 @@ def test_a_file_that_is_shorter_than_announced_is_no_hang() -> None:
         (OSError(28, "No space left on device"), Status.RUNTIME_ERROR),
     ],
 )
-def test_memory_that_ran_out_is_told_from_other_errors(
+def test_out_of_memory_is_distinguished_from_other_errors(
     error: BaseException, status: Status
 ) -> None:
     assert _failure(3, error).status is status
 
 
-def test_collection_is_on_again_after_a_round_that_failed(judge: Judge) -> None:
+def test_garbage_collection_is_on_again_after_a_failed_round(judge: Judge) -> None:
     import gc
 
     judge.load("def add(x, n, out):\n    raise ValueError\n")
     arena, _ = judge.lend()
     judge.ask("ready", order=[0], graph=False)
     assert judge.ask("go").status is Status.RUNTIME_ERROR
-    judge.ask("ping")  # the one before it was answered first
+    judge.ask("ping")  # the previous request is then finished
     assert gc.isenabled()
     arena.close()
 
 
-# --- the process around it
+# --- the process
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -494,7 +491,7 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     "arguments", [[], ["--fd"], ["--fd", "0", "--device", "tpu"], ["--listen", "x"]]
 )
-def test_a_wrong_call_is_2(arguments: list[str]) -> None:
+def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         runner = start(*arguments, stdin=theirs)
@@ -508,7 +505,7 @@ Wire = Callable[..., tuple[socket.socket, subprocess.Popen[str]]]
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Starts a runner with one end of a wire; the other end, and the process."""
+    """Starts a runner process; returns the judge's end of its wire, and the process."""
     started: list[tuple[socket.socket, subprocess.Popen[str]]] = []
 
     def begin(device: str = "cpu") -> tuple[socket.socket, subprocess.Popen[str]]:
@@ -527,14 +524,14 @@ def wire() -> Iterator[Wire]:
 
 
 def child_of(runner: subprocess.Popen[str]) -> int:
-    """The one that serves; its parent only reaps."""
+    """The process that serves; its parent only reaps."""
     path = Path(f"/proc/{runner.pid}/task/{runner.pid}/children")
     while not (found := path.read_text().split()):
         assert runner.poll() is None
     return int(found[0])
 
 
-def test_it_ends_well_when_the_judge_hangs_up(wire: Wire) -> None:
+def test_it_exits_with_0_when_the_judge_hangs_up(wire: Wire) -> None:
     sock, runner = wire()
     send_request(sock, {"kind": "ping", "sequence": 4})
     assert receive_reply(sock, PATIENCE_S).status is Status.OK
@@ -542,7 +539,7 @@ def test_it_ends_well_when_the_judge_hangs_up(wire: Wire) -> None:
     assert runner.wait(PATIENCE_S) == 0
 
 
-def test_with_no_device_it_compiles_and_does_nothing_else(wire: Wire) -> None:
+def test_without_a_device_it_only_compiles(wire: Wire) -> None:
     sock, runner = wire("none")
     send_request(sock, {"kind": "ping", "sequence": 4})
     assert receive_reply(sock, PATIENCE_S).status is Status.RUNTIME_ERROR
@@ -554,7 +551,7 @@ def test_with_no_device_it_compiles_and_does_nothing_else(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_it_ends_as_its_child_ended(wire: Wire, number: signal.Signals) -> None:
+def test_it_dies_of_its_childs_signal(wire: Wire, number: signal.Signals) -> None:
     _, runner = wire()
     os.kill(child_of(runner), number)
     assert runner.wait(PATIENCE_S) == -number

@@ -1,4 +1,4 @@
-"""What a submission can no longer ask of a socket."""
+"""Socket calls that are denied to a submission."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == {is_refused}
 """
 
 
-def test_sockets_are_confined_from_then_on_here_and_in_what_is_started() -> None:
+def test_sockets_are_restricted_in_this_process_and_its_children() -> None:
     for forbid, is_refused in ("", False), ("harden_sockets()", True):
         program = TRIES.format(forbid=forbid, is_refused=is_refused)
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""How Triton's helpers in C are built."""
+"""Building Triton's C launchers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def built(
     name: str = "tiny",
     waits: bool = True,
 ) -> str:
-    """Build it into a new folder, as Triton asks for."""
+    """Build into a new folder, as Triton does."""
     folder.mkdir()
     source = folder / "tiny.c"
     source.write_text(text)
@@ -70,11 +70,11 @@ def answer_of(path: str) -> int:
     return answer
 
 
-def test_what_is_built_can_be_loaded(jit: Path, tmp_path: Path) -> None:
+def test_a_built_module_can_be_loaded(jit: Path, tmp_path: Path) -> None:
     assert answer_of(built(tmp_path / "one")) == 42
 
 
-def test_the_headers_are_compiled_once_and_then_taken(
+def test_the_headers_are_precompiled_once_and_used(
     jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built(tmp_path / "one")
@@ -88,14 +88,14 @@ def test_the_headers_are_compiled_once_and_then_taken(
     monkeypatch.setenv("CC", str(wrapper))
     monkeypatch.setattr(subprocess, "DEVNULL", None)
     assert answer_of(built(tmp_path / "two", MODULE + "\n")) == 42
-    # gcc -H lists the headers that it reads, and a compiled one with an exclamation mark.
+    # gcc -H lists the headers that it reads, and marks a precompiled one with "!".
     assert f"! {compiled}" in log.read_text()
-    assert "pyport.h" not in log.read_text()  # which Python.h includes
+    assert "pyport.h" not in log.read_text()  # included by Python.h
     assert compiled.stat().st_mtime_ns == before
     assert not list(jit.glob("*.partial"))
 
 
-def test_of_those_who_want_the_same_one_builds_it(jit: Path, tmp_path: Path) -> None:
+def test_one_of_several_processes_builds_the_same_module(jit: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(built, [tmp_path / "one", tmp_path / "two", tmp_path / "three"]))
     assert len(set(found)) == 1
@@ -107,11 +107,11 @@ def test_of_those_who_want_the_same_one_builds_it(jit: Path, tmp_path: Path) -> 
     assert built(tmp_path / "five", MODULE + "\n") != found[0]
 
 
-def test_a_launcher_that_another_process_builds_may_be_left_to_it(
+def test_without_waits_a_launcher_in_progress_raises(
     jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = tmp_path / "go"
-    monkeypatch.setenv("CC", str(compiler_that_awaits(go, tmp_path)))
+    monkeypatch.setenv("CC", str(compiler_that_waits_for(go, tmp_path)))
     with ThreadPoolExecutor() as pool:
         found = pool.submit(built, tmp_path / "one", name=triton_launcher.LAUNCHER)
         until(go.with_suffix(".asked").exists)
@@ -123,12 +123,12 @@ def test_a_launcher_that_another_process_builds_may_be_left_to_it(
     assert built(tmp_path / "four", name=triton_launcher.LAUNCHER, waits=False) == found.result()
 
 
-def test_what_is_no_launcher_is_always_waited_for(
+def test_other_modules_are_always_waited_for(
     jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it nothing goes on."""
+    """Triton cannot continue without them."""
     go = tmp_path / "go"
-    monkeypatch.setenv("CC", str(compiler_that_awaits(go, tmp_path)))
+    monkeypatch.setenv("CC", str(compiler_that_waits_for(go, tmp_path)))
     with ThreadPoolExecutor() as pool:
         found = [pool.submit(built, tmp_path / n, waits=False) for n in ("one", "two")]
         until(go.with_suffix(".asked").exists)
@@ -136,7 +136,7 @@ def test_what_is_no_launcher_is_always_waited_for(
         assert found[0].result() == found[1].result()
 
 
-def test_who_fails_leaves_it_to_the_next(
+def test_after_a_failed_build_the_next_process_builds(
     jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
@@ -146,8 +146,8 @@ def test_who_fails_leaves_it_to_the_next(
     assert answer_of(built(tmp_path / "two", name=triton_launcher.LAUNCHER, waits=False)) == 42
 
 
-def compiler_that_awaits(go: Path, folder: Path) -> Path:
-    """gcc, which says that it was asked, and begins when there is such a file."""
+def compiler_that_waits_for(go: Path, folder: Path) -> Path:
+    """A gcc that signals its start, then waits for this file."""
     wrapper = folder / "cc"
     wrapper.write_text(
         f"#!/bin/sh\ntouch {go.with_suffix('.asked')}\n"
@@ -158,13 +158,13 @@ def compiler_that_awaits(go: Path, folder: Path) -> Path:
 
 
 class Compiling:
-    """Triton's compiler, which is done when it may be, and what it asks for a launcher."""
+    """Triton's compiler, which waits for a signal, and its launcher class."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_end = threading.Event()
         self.is_done = False
         self.asked: list[tuple[object, Any, bool]] = []
-        """For which source and with what metadata, and whether its kernel was there."""
+        """Source and metadata of each launcher, and whether its kernel was compiled."""
         monkeypatch.setattr(triton.compiler, "compile", self._compile)
         monkeypatch.setattr(triton_driver, "_active", self)
         monkeypatch.setattr(knobs.build, "impl", triton_launcher.build)
@@ -182,7 +182,7 @@ class Compiling:
         raise triton_launcher.BuildInProgress
 
 
-def test_a_kernels_launcher_is_built_while_that_is_compiled(
+def test_a_launcher_is_built_while_its_kernel_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiling = Compiling(monkeypatch)
@@ -197,7 +197,7 @@ def test_a_kernels_launcher_is_built_while_that_is_compiled(
     assert knobs.build.impl is triton_launcher.build
 
 
-def test_one_that_takes_descriptors_is_built_when_its_kernel_is_known(
+def test_with_tensor_descriptors_the_launcher_is_built_after_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiling = Compiling(monkeypatch)
@@ -209,7 +209,7 @@ def test_one_that_takes_descriptors_is_built_when_its_kernel_is_known(
     assert compiling.asked == [(source, "metadata", True)]
 
 
-def test_where_triton_has_one_launcher_for_all_it_compiles_as_it_does(
+def test_with_one_launcher_for_all_kernels_nothing_is_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiling = Compiling(monkeypatch)
@@ -220,7 +220,7 @@ def test_where_triton_has_one_launcher_for_all_it_compiles_as_it_does(
     assert not compiling.asked
 
 
-def test_a_source_that_our_headers_do_not_suit_is_built_without(
+def test_a_source_that_conflicts_with_the_headers_is_built_without_them(
     jit: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     refused = "#ifdef Py_PYTHON_H\n#error headers are there already\n#endif\n"
@@ -228,7 +228,7 @@ def test_a_source_that_our_headers_do_not_suit_is_built_without(
     assert not capfd.readouterr().err
 
 
-def test_what_does_not_compile_is_told(
+def test_a_compile_error_is_raised(
     jit: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(subprocess.CalledProcessError):
@@ -236,7 +236,7 @@ def test_what_does_not_compile_is_told(
     assert "error" in capfd.readouterr().err
 
 
-def test_a_missing_compiler_is_told(
+def test_a_missing_compiler_is_reported(
     jit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -246,7 +246,7 @@ def test_a_missing_compiler_is_told(
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_build_needs_no_headers_of_ours(
+def test_a_build_works_without_the_header_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     if is_there:
@@ -269,7 +269,7 @@ def test_libraries_are_found_by_name_and_by_file(jit: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("builds", [True, False])
-def test_triton_builds_so_where_each_signature_has_a_launcher(
+def test_install_applies_only_with_a_launcher_per_signature(
     monkeypatch: pytest.MonkeyPatch, builds: bool
 ) -> None:
     monkeypatch.setattr(knobs.build, "impl", None)
