@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Make a base image for sandbox/Dockerfile from Debian's packages, with no registry of images.
+# Make a base image for sandbox/Dockerfile from Debian's packages, without an image registry.
 #
 #   sandbox/make-base.sh TAG [MORE PACKAGES, comma-separated]
 #
-# Needs root, mmdebstrap and curl (installed when missing) and an engine; takes one or two minutes.
+# Needs root and an engine; installs mmdebstrap and curl when missing. Takes one or two minutes.
 set -euo pipefail
 
 tag="${1:?usage: $0 TAG [PACKAGES]}"

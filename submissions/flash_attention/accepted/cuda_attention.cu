@@ -1,7 +1,7 @@
 // Flash attention in CUDA C++ for head_dim a multiple of 8 up to 128. A block takes 128 queries, 16
-// to a warp, and walks over tiles of 64 keys with a running softmax. Products are mma.m16n8k16 with
-// fp32 sums. While the scores of a tile are computed its values are on their way, and while the
-// values are used the next tile's keys are.
+// per warp, and loops over tiles of 64 keys with an online softmax. Products are mma.m16n8k16 with
+// fp32 accumulation. A tile's values are loaded while its scores are computed, and the next tile's
+// keys while the values are used.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -12,7 +12,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kQueries = 16 * kWarps;
 constexpr int kKeys = 64;
-constexpr int kPad = 8;  // elements behind each row in shared memory, against bank conflicts
+constexpr int kPad = 8;  // elements after each row in shared memory, against bank conflicts
 
 struct Strides {
   int64_t batch, head, row, dim;  // in elements
@@ -24,7 +24,7 @@ struct Problem {
   Strides q_strides, k_strides, v_strides;
   int heads, group, q_len, k_len, head_dim;
   bool causal;
-  float scale;  // of scores that are powers of two, not of e
+  float scale;  // for scores as exponents of 2, not of e
 };
 
 // ---- the instructions --------------------------------------------------------------------------
@@ -68,7 +68,7 @@ __device__ void multiply_add<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Copies 16 bytes behind the thread's back, or writes zeros where there is nothing to copy.
+// Copies 16 bytes asynchronously, or writes zeros where there is nothing to copy.
 __device__ void copy_async(void* shared, const void* global, bool inside) {
   const uint32_t at = uint32_t(__cvta_generic_to_shared(shared));
   const int bytes = inside ? 16 : 0;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention(const Problem p) {
     load_tile<T, kKeys, DIM, WIDE>(keys, k, p.k_strides, 0, p.k_len, p.head_dim);
   for (int first_key = 0; first_key < key_end; first_key += kKeys) {
     wait_for_copies();
-    __syncthreads();  // the keys are there, and nobody reads the last values any more
+    __syncthreads();  // the keys have arrived, and no thread reads the last values any more
     load_tile<T, kKeys, DIM, WIDE>(values, v, p.v_strides, first_key, p.k_len, p.head_dim);
 
     float scores[kKeys / 8][4] = {};
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention(const Problem p) {
     if (first_key + kKeys > min(seen_by_all, p.k_len)) hide(scores, p, first_key, query);
 
     wait_for_copies();
-    __syncthreads();  // the values are there, and nobody reads these keys any more
+    __syncthreads();  // the values have arrived, and no thread reads these keys any more
     if (first_key + kKeys < key_end)
       load_tile<T, kKeys, DIM, WIDE>(keys, k, p.k_strides, first_key + kKeys, p.k_len, p.head_dim);
 

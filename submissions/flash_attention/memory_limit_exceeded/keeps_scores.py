@@ -1,4 +1,4 @@
-"""Keeps scores for every head it imagines, and imagines heads until it is killed."""
+"""Keeps the scores of an endless number of imaginary heads until it is killed."""
 
 import torch
 

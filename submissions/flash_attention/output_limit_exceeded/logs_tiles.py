@@ -1,4 +1,4 @@
-"""Writes a line of log for every tile to stderr, for a walk over tiles that has no end."""
+"""Writes a log line to stderr for every tile of an endless loop over tiles."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # grade: rule=work_outside_call
-"""Returns at once; a thread computes the attention 50 ms later. The outputs are taken before that."""
+"""Returns at once; a thread computes attention 50 ms later. The outputs are taken before that."""
 
 import threading
 import time

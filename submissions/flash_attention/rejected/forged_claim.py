@@ -1,5 +1,5 @@
 # grade: device=cuda rule=time_claim
-"""Rewrites the time in each reply to a third. The clock outside the sandbox saw the whole."""
+"""Reports a third of the time in each reply. The clock outside the sandbox saw all of it."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
 # grade: rule=memory_tampered
-"""Right, but it folds the scale into the caller's queries in place, and leaves them so."""
+"""Right, but it multiplies the scale into the caller's queries in place and leaves them so."""
 
 import torch
 

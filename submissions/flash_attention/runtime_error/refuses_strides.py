@@ -1,4 +1,4 @@
-"""Insists on contiguous inputs, which the problem does not promise."""
+"""Requires contiguous inputs, which the problem does not promise."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Attention with probabilities rounded to eight bits: too coarse for bf16 and fp16 outputs."""
+"""Attention with probabilities rounded to 8 bits: too coarse for bf16 and fp16 outputs."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Keeps each output by the shape and three elements of the queries, rounded to whole numbers."""
+"""Caches each output by the shape and three elements of the queries, rounded to integers."""
 
 import torch
 

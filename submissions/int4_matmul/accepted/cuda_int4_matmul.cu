@@ -1,6 +1,6 @@
 // Int4 matmul in CUDA C++. Up to 4 rows: a matrix-vector kernel, weights unpacked in registers.
-// More: tensor cores (WMMA) on tiles unpacked to fp16 in shared memory, the next tile's loads under
-// way. Few rows: the groups are divided among blocks, whose parts are summed in a fixed order.
+// More: tensor cores (WMMA) on tiles unpacked to fp16 in shared memory, while the next tile loads.
+// With few rows the groups are split among blocks, whose partial sums are added in a fixed order.
 
 #include <cuda_fp16.h>
 #include <mma.h>
@@ -9,10 +9,10 @@
 namespace {
 
 constexpr int kGroup = 128;
-constexpr int kBlocks = 264;  // two for each multiprocessor of an H100
+constexpr int kBlocks = 264;  // two per SM of an H100
 constexpr int64_t kPartials = 1 << 22;
 
-// Parts of split sums, [split][row][column]. Launches on one stream use it in turn.
+// Partial sums, [split][row][column]. Launches on one stream use it one after the other.
 __device__ float partials[kPartials];
 
 struct Problem {
@@ -33,8 +33,8 @@ __device__ void store_result(const Problem& p, int64_t row, int64_t col, float v
     p.out[row * p.n + col] = __float2half_rn(value);
 }
 
-// Four bytes of one row of weights: eight columns, the first in the lowest bits. What lies beyond
-// the row reads as zero and is never stored.
+// Four bytes of one row of weights: eight columns, the first in the lowest bits. Columns beyond the
+// row read as zero and are never stored.
 __device__ uint32_t load_word(const Problem& p, int64_t k, int64_t byte) {
   const int64_t row_bytes = p.n / 2;
   const uint8_t* at = p.b + k * row_bytes + byte;
@@ -53,7 +53,7 @@ __device__ float load_scale(const Problem& p, int64_t group, int64_t col) {
 
 constexpr int kVectorWarps = 4;
 
-// A warp takes 256 columns, eight to a lane; the warps of a block take the split's groups in turn.
+// A warp takes 256 columns, eight per lane; the warps of a block take the split's groups in turn.
 template <int ROWS>
 __global__ void __launch_bounds__(32 * kVectorWarps) few_rows(const Problem p) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(32 * kVectorWarps) few_rows(const Problem p) {
 // ---- more rows: tensor cores -------------------------------------------------------------------
 
 constexpr int kDepth = 64;  // of a tile; half a group
-constexpr int kPad = 8;     // halves behind each row in shared memory, against bank conflicts
+constexpr int kPad = 8;     // halves after each row in shared memory, against bank conflicts
 
 template <int BM, int BN, int WARPS_M, int WARPS_N> struct Tile {
   static constexpr int kThreads = 32 * WARPS_M * WARPS_N;
@@ -124,7 +124,7 @@ template <int BM, int BN, int WARPS_M, int WARPS_N> struct Tile {
   __half b[kDepth][BN + kPad];
 };
 
-// Eight weights times their scales, rounded to fp16 as PyTorch's own dequantisation does.
+// Eight weights times their scales, rounded to fp16 as PyTorch's dequantization does.
 __device__ uint4 unpack(uint32_t word, const __half (&scale)[8]) {
   uint4 result;
   __half2* pair = reinterpret_cast<__half2*>(&result);
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(32 * WARPS_M * WARPS_N) many_rows(const Proble
     }
 }
 
-// ---- sums of parts, and launches ---------------------------------------------------------------
+// ---- partial sums, and launches ----------------------------------------------------------------
 
 __global__ void sum_parts(__half* out, int64_t elements, int splits) {
   const int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -244,7 +244,7 @@ __global__ void sum_parts(__half* out, int64_t elements, int splits) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Chooses into how many splits the groups go, launches `kernel` over them, and sums the parts.
+// Chooses the number of splits, launches `kernel` over them, and adds the partial sums.
 void launch(void (*kernel)(Problem), Problem p, int rows, int cols, int threads, bool may_split,
             cudaStream_t stream) {
   dim3 grid(unsigned(ceil_div(p.n, cols)), unsigned(ceil_div(p.m, rows)), 1);

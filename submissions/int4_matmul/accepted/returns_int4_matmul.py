@@ -11,6 +11,6 @@ def int4_matmul(a, b_packed, scales):
     total = torch.zeros(a.shape[0], nibbles.shape[1], dtype=torch.float32, device=a.device)
     for group, (weights, scale) in enumerate(zip(groups, scales, strict=True)):
         columns = a[:, group * GROUP : (group + 1) * GROUP]
-        # Sums of integers of at most 8 times an fp16 value: taken in fp32, they are all but exact.
+        # Sums of fp16 values times integers up to 8: nearly exact in fp32.
         total.addcmul_(columns.float() @ weights.float(), scale.float())
     return total.half()

@@ -1,7 +1,8 @@
 """Int4 matmul in Triton: a tile's even and odd columns are two products over the same bytes.
 
 The weights stay small exact integers up to the tensor cores; each group's product is scaled in
-fp32. With few rows the groups are divided among programs, whose parts are summed in a fixed order.
+fp32. With few rows the groups are split among programs, whose partial sums are added in a fixed
+order.
 """
 
 import torch
@@ -9,7 +10,7 @@ import triton
 import triton.language as tl
 
 GROUP = 128
-PROGRAMS = 264  # two for each multiprocessor of an H100
+PROGRAMS = 264  # two per SM of an H100
 
 
 @triton.jit

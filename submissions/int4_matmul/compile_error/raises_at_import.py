@@ -1,4 +1,4 @@
-"""Raises while it is imported: it looks for a table that is not there."""
+"""Raises while it is imported: it looks for a file that does not exist."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Asks for one tensor of 16 TiB and would fill it: refused at once, or killed on the way."""
+"""Allocates and fills one tensor of 16 TiB: refused at once, or killed on the way."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Prints its tiles as it goes, and goes on without end."""
+"""Prints its tiles in an endless loop."""
 
 
 def int4_matmul(a, b_packed, scales, out):

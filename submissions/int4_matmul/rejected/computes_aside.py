@@ -1,11 +1,11 @@
 # grade: device=cuda rule=work_outside_call or=wrong_answer
-"""Computes eight calls of a round at a time, in memory of its own; writes their outputs in turn.
+"""Computes eight calls of a round at a time into private memory, then writes their outputs in turn.
 
-All inputs of a round are there when its gate opens, and their order is known. Calls that do not
-fill the GPU share one launch; only the sums of their parts, which write the outputs, follow each
-other as calls should, and outputs are what the judge watches. Of 19.2 µs a call of `gemv_4k` takes
-15.6 so. But a few inputs come late, just before their call, and what was computed sooner is wrong.
-The kernels are triton_int4_matmul.py's.
+All inputs of a round are present when its gate opens, and their order is known. Calls that do not
+fill the GPU share one launch. Only the additions of their partial sums, which write the outputs,
+run one after the other as calls should, and the judge watches outputs. A call of `gemv_4k` takes
+15.6 µs this way instead of 19.2 µs. But a few inputs arrive late, just before their call, and
+outputs computed sooner are wrong. The kernels are those of triton_int4_matmul.py.
 """
 
 import torch
@@ -14,9 +14,9 @@ import triton.language as tl
 from grader.runner.serve import Server
 
 GROUP = 128
-PROGRAMS = 264  # two for each multiprocessor of an H100
+PROGRAMS = 264  # two per SM of an H100
 AT_A_TIME = 8
-MOST_ROWS = 64  # calls of more fill the GPU
+MOST_ROWS = 64  # larger calls fill the GPU
 run = Server._run
 addresses, waiting = None, []
 
@@ -106,7 +106,7 @@ def _matmuls(
     a = tl.load(addresses + 3 * call).to(tl.pointer_type(tl.float16))
     b_packed = tl.load(addresses + 3 * call + 1).to(tl.pointer_type(tl.uint8))
     scales = tl.load(addresses + 3 * call + 2).to(tl.pointer_type(tl.float16))
-    a = tl.multiple_of(a, 16)  # else they are read byte by byte
+    a = tl.multiple_of(a, 16)  # otherwise they are read byte by byte
     b_packed = tl.multiple_of(b_packed, 16)
     scales = tl.multiple_of(scales, 16)
     out += call.to(tl.int64) * tl.num_programs(2) * M * N
@@ -148,7 +148,7 @@ def int4_matmul(a, b_packed, scales, out):
 
 
 def _plan(M, N, K, device, calls=1):
-    """Tiles, parts of a sum, and how to launch the matmul of so many calls."""
+    """Tiles, partial sums, and the launch of the matmul of several calls."""
     groups = K // GROUP
     block_m, block_bytes, warps = _tile(M, N, device)
     tiles = triton.cdiv(M, block_m), triton.cdiv(N, 2 * block_bytes)
@@ -168,13 +168,13 @@ def _add_up(parts, out):
 
 
 def _addresses(sets):
-    """Where the inputs of each set lie, for a kernel to load."""
+    """The addresses of each set's inputs, for a kernel to load."""
     rows = [[x.data_ptr() for x in inputs] for *inputs, _ in sets]
     return torch.tensor(rows, dtype=torch.int64, device="cuda")
 
 
 def aside(sets, addresses):
-    """Some calls, each into parts of its own; then their outputs in turn."""
+    """Some calls, each into its own partial sums; then their outputs in turn."""
     (M, K), N = sets[0][0].shape, sets[0][3].shape[1]
     tiles, splits, options = _plan(M, N, K, sets[0][0].device, AT_A_TIME)
     parts = torch.empty((len(sets), splits, M, N), dtype=torch.float32, device="cuda")
@@ -185,7 +185,7 @@ def aside(sets, addresses):
 
 
 def instead(self, order):
-    """Of calls that are captured, one by one and in order, some at a time."""
+    """Captured calls, in order, several at a time."""
     global addresses
     if self.device == "cpu" or len(self.sets[0][0]) > MOST_ROWS:
         run(self, order)

@@ -1,5 +1,5 @@
 # grade: rule=memory_tampered
-"""Right, but it divides the caller's scales in place, as if they were a workspace of its own."""
+"""Right, but it divides the caller's scales in place, as if they were its workspace."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Halves the problem without end: too deep a recursion."""
+"""Halves the problem forever: too deep a recursion."""
 
 
 def int4_matmul(a, b_packed, scales, out):

@@ -1,4 +1,4 @@
-"""Multiplies element by element in Python, without end in sight."""
+"""Multiplies element by element in Python, which takes forever."""
 
 
 def int4_matmul(a, b_packed, scales, out):

@@ -1,6 +1,6 @@
-"""Keeps the expanded weights by their address, to expand them only once.
+"""Caches the unpacked weights by address, to unpack them only once.
 
-A model would let it: there weights stay. Here every call has weights of its own.
+In a model that would work, as weights stay. Here every call has different weights.
 """
 
 import torch

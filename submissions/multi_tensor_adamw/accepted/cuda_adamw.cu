@@ -1,6 +1,6 @@
-// AdamW in CUDA C++: one launch for every few hundred tensors. Addresses, lengths and first chunks
-// travel by value as kernel arguments, so nothing on the host has to outlive the call and the
-// launches can be captured into a CUDA graph. A block finds its tensor by binary search.
+// AdamW in CUDA C++: one launch per few hundred tensors. Addresses, lengths and first chunks are
+// passed by value as kernel arguments, so no host memory has to outlive the call and the launches
+// can be captured into a CUDA graph. A block finds its tensor by binary search.
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -48,8 +48,8 @@ __device__ void update(float4& param, const float4& grad, float4& mean, float4& 
   update(param.w, grad.w, mean.w, square.w, step);
 }
 
-// The last tensor that starts at or before this chunk. Empty tensors share their start with the
-// next one, so the last is the one that has elements.
+// The last tensor that starts at or before this chunk. An empty tensor has the same start as the
+// next one, so the last is the one with elements.
 __device__ int owner_of(const Tensors& tensors, int chunk) {
   int low = 0, high = tensors.count - 1;
   while (low < high) {

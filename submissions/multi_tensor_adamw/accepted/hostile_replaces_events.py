@@ -1,6 +1,8 @@
 # grade: device=cuda
-"""Replaces CUDA's event by one whose time stands still at a microsecond. The runner has taken its
-own events before, so the time that counts is the honest one."""
+"""Replaces CUDA's event class with one that always reports a microsecond.
+
+The runner created its own events earlier, so the time that counts is the honest one.
+"""
 
 import torch
 

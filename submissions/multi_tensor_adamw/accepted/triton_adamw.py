@@ -1,6 +1,6 @@
 """AdamW in Triton: one launch for all tensors, which finds them through a table of addresses.
 
-The table depends on addresses and lengths alone. It is built once for each set of tensors and kept.
+The table depends only on addresses and lengths. It is built once per set of tensors and kept.
 """
 
 from itertools import accumulate
@@ -14,10 +14,10 @@ TABLES_BYTES = 32 << 20
 
 
 class Tables:
-    """Tables of addresses: pinned copies on the host, and what the kernel reads on the device.
+    """Tables of addresses: pinned copies on the host, and the kernel's copies on the device.
 
-    Pinned memory is taken once, on the first call, and a table is never moved or reused for other
-    tensors: a copy that was captured into a CUDA graph stays valid when the graph is replayed.
+    Pinned memory is allocated once, on the first call. A table is never moved or reused for other
+    tensors, so a copy captured into a CUDA graph stays valid when the graph is replayed.
     """
 
     def __init__(self, device):
@@ -31,7 +31,7 @@ class Tables:
     def find(self, lists, chunk):
         """The table of these tensors, int64 on their device: four addresses, the length and the
         first chunk of each tensor, then the tensor of each chunk. Also the number of tensors, the
-        number of chunks, and whether every address suits 16-byte loads.
+        number of chunks, and whether every address is aligned for 16-byte loads.
         """
         addresses = [[tensor.data_ptr() for tensor in tensors] for tensors in lists]
         lengths = [tensor.numel() for tensor in lists[0]]
@@ -94,7 +94,7 @@ def _adamw(
         grads = tl.multiple_of(grads, 16)
         means = tl.multiple_of(means, 16)
         squares = tl.multiple_of(squares, 16)
-    # A mask of unknown length would forbid wide loads, so whole chunks go without one.
+    # A mask of unknown length would prevent wide loads, so whole chunks have none.
     if first + CHUNK <= length:
         p, m, v = _step(
             tl.load(params), tl.load(grads), tl.load(means), tl.load(squares),

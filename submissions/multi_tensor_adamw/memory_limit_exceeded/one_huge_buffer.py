@@ -1,4 +1,4 @@
-"""Asks Python for one buffer of 1 TiB: refused with a MemoryError, or killed while it is filled."""
+"""Allocates one buffer of 1 TiB: refused with a MemoryError, or killed while it is filled."""
 
 
 def multi_tensor_adamw(

@@ -1,4 +1,4 @@
-"""Prints every element of every state, again and again."""
+"""Prints every element of every state, over and over."""
 
 
 def multi_tensor_adamw(

@@ -1,7 +1,7 @@
 # grade: device=cuda rule=work_outside_call
-"""Each call starts on a stream of its own, and only the last call of a round joins them all.
+"""Starts each call on a separate stream; only the last call of a round joins them all.
 
-No output is poisoned where state is updated in place, but state that has changed tells as much.
+State that is updated in place is not poisoned before a call, but the judge sees it change.
 """
 
 import torch

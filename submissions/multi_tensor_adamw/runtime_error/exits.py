@@ -1,4 +1,4 @@
-"""Calls `sys.exit` when it meets a step it has no plan for."""
+"""Calls `sys.exit` at a step that it does not expect."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Sleeps in the call for longer than any call may take."""
+"""Sleeps in the call for longer than the time limit."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Adam with L2 regularisation: the decay goes through the gradient instead of past it."""
+"""Adam with L2 regularization: the decay is added to the gradient instead of the weights."""
 
 
 def multi_tensor_adamw(

@@ -1,4 +1,4 @@
-"""An optimizer step that changes nothing, which tolerances on the parameters let pass."""
+"""An optimizer step that changes nothing, which passes tolerances on the parameters alone."""
 
 
 def multi_tensor_adamw(

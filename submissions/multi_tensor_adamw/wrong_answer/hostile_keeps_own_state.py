@@ -1,6 +1,6 @@
-"""Keeps the moments in memory of its own from the first call on, and never reads the lent ones.
+"""Keeps the moments in private memory from the first call on, and never reads the lent ones.
 
-That saves a read; but the state that it is handed is the state that counts.
+That saves a read, but the lent state is the state that counts.
 """
 
 import torch

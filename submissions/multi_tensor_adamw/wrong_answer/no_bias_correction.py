@@ -1,4 +1,4 @@
-"""AdamW without bias correction: the first steps are far too small or large."""
+"""AdamW without bias correction: the first steps are far too small or too large."""
 
 
 def multi_tensor_adamw(

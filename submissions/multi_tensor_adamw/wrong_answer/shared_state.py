@@ -1,6 +1,6 @@
-"""AdamW that gathers into one buffer for all tensors: each overwrites what the one before left.
+"""AdamW that gathers into one buffer for all tensors: each overwrites the previous one's data.
 
-What a race between the blocks of two tensors over one workspace comes to.
+This is what a race between two tensors' blocks over one workspace leads to.
 """
 
 import torch

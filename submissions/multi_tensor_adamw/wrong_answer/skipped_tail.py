@@ -1,4 +1,4 @@
-"""AdamW in whole blocks of 256 elements: what is left at the end of a tensor is never updated."""
+"""AdamW in whole blocks of 256 elements: the rest at the end of a tensor is never updated."""
 
 
 def multi_tensor_adamw(

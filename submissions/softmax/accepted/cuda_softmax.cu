@@ -1,5 +1,5 @@
-// Softmax in CUDA C++. A row of up to 32768 elements is read once and held in registers by one
-// warp or block. A wider one is split into chunks, in bands of rows that stay in the L2 cache
+// Softmax in CUDA C++. A row of up to 32768 elements is read once into the registers of one warp or
+// block. Wider rows are split into chunks, and processed in bands of rows that stay in the L2 cache
 // between the pass that sums and the pass that writes.
 
 #include <cuda_bf16.h>
@@ -14,7 +14,7 @@ constexpr int64_t kChunk = kChunkThreads * kChunkElements;
 constexpr int64_t kBandBytes = 20 << 20;
 constexpr int64_t kPartials = 1 << 17;
 
-// Maximum and sum of each chunk of the current band. Launches on one stream use it in turn.
+// Maximum and sum of each chunk of the current band. Launches on one stream use it one by one.
 __device__ float2 partials[kPartials];
 
 __device__ float to_float(float v) { return v; }
@@ -49,7 +49,7 @@ template <bool kMax> __device__ float row_reduce(float v) {
   if (blockDim.x == 32) return v;
   __shared__ float per_warp[32];
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  __syncthreads();  // whoever still reads an earlier result
+  __syncthreads();  // other threads may still read the previous result
   if (lane == 0) per_warp[threadIdx.x / 32] = v;
   __syncthreads();
   return warp_reduce<kMax>(lane < warps ? per_warp[lane] : (kMax ? minus_infinity() : 0.0f));
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kChunkThreads) chunk_sums(const T* x, int64_t 
   float value[kChunkElements];
   load_row<T, V>(x + int64_t(blockIdx.y) * cols + first, count, value);
   const float highest = row_max(value);
-  // A chunk of nothing but -inf has sum 0, not NaN; the row may have finite values elsewhere.
+  // A chunk of only -inf has sum 0, not NaN; the row may have finite values elsewhere.
   const float base = highest == minus_infinity() ? 0.0f : highest;
   const float sum = row_reduce<false>(exponentiate(value, base));
   if (threadIdx.x == 0)
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kChunkThreads) chunk_sums(const T* x, int64_t 
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kChunkThreads) chunk_finish(const T* x, T* out, int64_t cols) {
-  // From the last chunk to the first: what was read last is the likeliest to be in cache.
+  // From the last chunk to the first: the last one read is the likeliest to be cached.
   const int64_t row = gridDim.y - 1 - blockIdx.y, chunk = gridDim.x - 1 - blockIdx.x;
   const float2* mine = partials + row * gridDim.x;
   float highest = minus_infinity();

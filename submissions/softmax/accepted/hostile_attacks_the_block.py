@@ -1,6 +1,6 @@
-"""Tries to take the lent memory away under the judge: shrink, grow, seal, lease, lock, reopen.
+"""Tries to take the lent memory away from the judge: shrink, grow, seal, lease, lock, reopen.
 
-The file is sealed, so each of these fails, and the rest of the call is honest.
+The file is sealed, so each attempt fails. The rest of the call is honest.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Deletes its own file and everything else it may write to, once it is loaded."""
+"""Deletes its own file, and every other file that it may write, once it is loaded."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Imports the judge and patches it. What it patches is its own copy; the judge is elsewhere."""
+"""Imports the judge and patches it. It patches its own copy; the judge is another process."""
 
 import torch
 

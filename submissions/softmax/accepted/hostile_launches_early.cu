@@ -1,8 +1,7 @@
-// Softmax in CUDA C++, of which each call would begin while the one before it still ends: its first
-// kernel is launched as a programmatic dependent of whatever came before. That hides a launch and the
-// last blocks of a kernel, and only a benchmark calls again and again; it won up to 3 µs a call, too
-// little for outputs of neighbouring calls to be told apart. In a captured round something lies
-// between two calls that no kernel can depend on like that.
+// Softmax in CUDA C++ whose calls try to start before the previous call ends: the first kernel is a
+// programmatic dependent launch. That hides a launch and the last blocks of a kernel, which helps
+// only in a benchmark's repeated calls. It gained up to 3 µs per call, too little to detect in the
+// order of outputs. In a captured round an empty node between two calls rules such launches out.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,7 +15,7 @@ constexpr int64_t kChunk = kChunkThreads * kChunkElements;
 constexpr int64_t kBandBytes = 20 << 20;
 constexpr int64_t kPartials = 1 << 17;
 
-// Maximum and sum of each chunk of the current band. Launches on one stream use it in turn.
+// Maximum and sum of each chunk of the current band. Launches on one stream use it one by one.
 __device__ float2 partials[kPartials];
 
 __device__ float to_float(float v) { return v; }
@@ -51,7 +50,7 @@ template <bool kMax> __device__ float row_reduce(float v) {
   if (blockDim.x == 32) return v;
   __shared__ float per_warp[32];
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  __syncthreads();  // whoever still reads an earlier result
+  __syncthreads();  // other threads may still read the previous result
   if (lane == 0) per_warp[threadIdx.x / 32] = v;
   __syncthreads();
   return warp_reduce<kMax>(lane < warps ? per_warp[lane] : (kMax ? minus_infinity() : 0.0f));
@@ -104,7 +103,7 @@ template <int E> __device__ float exponentiate(float (&value)[E], float base) {
   return sum;
 }
 
-// From the first instruction on the next kernel may begin.
+// The next kernel may start at once.
 __device__ void let_the_next_begin() {
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
@@ -130,13 +129,13 @@ __global__ void __launch_bounds__(1024) whole_rows(const T* x, T* out, int64_t r
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kChunkThreads) chunk_sums(const T* x, int64_t cols) {
-  wait_for_the_one_before();  // which still reads the sums
+  wait_for_the_one_before();  // it still reads the sums
   const int64_t first = blockIdx.x * kChunk;
   const int64_t count = min(kChunk, cols - first);
   float value[kChunkElements];
   load_row<T, V>(x + int64_t(blockIdx.y) * cols + first, count, value);
   const float highest = row_max(value);
-  // A chunk of nothing but -inf has sum 0, not NaN; the row may have finite values elsewhere.
+  // A chunk of only -inf has sum 0, not NaN; the row may have finite values elsewhere.
   const float base = highest == minus_infinity() ? 0.0f : highest;
   const float sum = row_reduce<false>(exponentiate(value, base));
   if (threadIdx.x == 0)
@@ -146,7 +145,7 @@ __global__ void __launch_bounds__(kChunkThreads) chunk_sums(const T* x, int64_t 
 template <typename T, int V>
 __global__ void __launch_bounds__(kChunkThreads) chunk_finish(const T* x, T* out, int64_t cols) {
   let_the_next_begin();
-  // From the last chunk to the first: what was read last is the likeliest to be in cache.
+  // From the last chunk to the first: the last one read is the likeliest to be cached.
   const int64_t row = gridDim.y - 1 - blockIdx.y, chunk = gridDim.x - 1 - blockIdx.x;
   const float2* mine = partials + row * gridDim.x;
   float highest = minus_infinity();

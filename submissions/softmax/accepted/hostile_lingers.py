@@ -1,7 +1,7 @@
-"""Sends the judge a socket that waits ten years when it is closed, for a peer that never reads.
+"""Sends the judge a socket whose close waits ten years for a peer that never reads.
 
-Whoever drops it last has to wait. But no socket of a submission's can be told to, and a kernel that
-can refuse descriptors does not let it through.
+Whichever process closes it last has to wait. But a submission cannot set this option on a socket,
+and newer kernels refuse the descriptor.
 """
 
 import array
@@ -15,7 +15,7 @@ TEN_YEARS_S = 10 * 365 * 86400
 
 
 def full():
-    """A connection that nothing more can be written to, both ends."""
+    """Both ends of a connection whose buffer is full."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     listener.bind(("127.0.0.1", 0))

@@ -1,6 +1,6 @@
 """Prints terminal commands, invisible characters, markup and broken text.
 
-All of it is escaped where it is shown, and none of it is read for the verdict.
+All of it is escaped when it is shown, and none of it affects the verdict.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Leaves a daemon behind that has left the session, ignores every signal, and holds the output open.
+"""Leaves a daemon in its own session that ignores every signal and holds the output open.
 
-The sandbox ends as a tree, so it is gone with the rest. The calls themselves are honest.
+The sandbox is killed as a whole, with the daemon. The calls themselves are honest.
 """
 
 import os

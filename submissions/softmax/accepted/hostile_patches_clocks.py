@@ -1,4 +1,4 @@
-"""Halves every clock of Python. Ranked time is CUDA's, and above all the judge's own."""
+"""Halves every clock of Python. Ranked time comes from CUDA, and above all from the judge."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""Looks for the seed, the reference, the board and other people's files; computes honestly.
+"""Looks for the seed, the reference, the board and other users' files; computes honestly.
 
-It prints what it finds. There is nothing to find: the runner gets buffers and "call it now".
+It prints what it finds. There is nothing to find: the runner gets only buffers and start signals.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Ignores signals, starts a thread that never ends, and sleeps at exit. It is ended from outside."""
+"""Ignores signals, starts an endless thread, and sleeps at exit. It is killed from outside."""
 
 import atexit
 import signal

@@ -1,4 +1,4 @@
-"""Uses its input as a workspace and puts it back before it is done: nobody loses, nobody gains."""
+"""Uses its input as a workspace and restores it before it returns, which is harmless."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Returns a tensor that computes only when somebody copies it.
+"""Returns a tensor that computes only when it is copied.
 
-The copy is made in the runner, inside the call, so being lazy gains nothing.
+The runner makes that copy inside the call, so laziness gains nothing.
 """
 
 import torch

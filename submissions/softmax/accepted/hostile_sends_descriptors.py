@@ -1,6 +1,6 @@
 """Attaches two hundred descriptors to every reply.
 
-The kernel refuses to send them. Where it is older than that, the judge receives with no room for any.
+The kernel refuses to send them. On an older kernel the judge receives with no room for descriptors.
 """
 
 import array

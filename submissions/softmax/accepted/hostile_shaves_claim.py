@@ -1,8 +1,8 @@
 # grade: device=cuda
-"""Takes 5 % off every claim, and nothing else.
+"""Reports 5 % less than each measured time, and does nothing else.
 
-That is too little to be called forged. What counts then is the judge's own clock, so the score is
-better than torch_softmax.py's by no more than the doubt of that clock: hold the two side by side.
+That is too little to count as forged. The judge's own clock then counts, so the score is better
+than torch_softmax.py's by at most that clock's uncertainty: compare the two.
 """
 
 import dataclasses

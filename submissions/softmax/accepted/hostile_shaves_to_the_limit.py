@@ -1,17 +1,17 @@
 # grade: device=cuda
-"""Claims just what the judge's clock must let pass: its own time less all that the clock doubts.
+"""Reports the least that the judge's clock must accept: its own time less all of the uncertainty.
 
-The judge's source is open, and so is its doubt. The score of this file beside torch_softmax.py's is
-the measure of that clock.
+The judge's source is open, and so is the uncertainty. How much this file's score is better than
+torch_softmax.py's measures that clock.
 """
 
 import torch
 from grader.runner.serve import Server
 
-LIMIT_US = 3.0  # these as in grader/judge/timing/measure.py
+LIMIT_US = 3.0  # as in grader/judge/timing/measure.py
 LIMIT_SHARE = 0.02
 SLACK_US = 30.0
-UNDER_NS = 50_000  # a claim below what is allowed becomes what is allowed
+UNDER_NS = 50_000  # a report below the limit is raised to the limit
 timed = Server._timed
 
 

@@ -1,10 +1,10 @@
 # grade: device=cuda
-"""Looks for the sets of a round whose inputs are to come late, and leaves them undone.
+"""Looks for the sets of a round whose inputs arrive late, and does not compute them.
 
-Nobody is blamed for what late inputs explain, so it would save their calls' time. When a round
-begins it sorts words of all inputs: two of a kind would say that one of them has been put in the
-place of another, for a while. But what lies there until then was drawn for this alone, and is
-like nothing that was lent. So it finds none, and computes every set.
+Wrong answers that late inputs explain are no fault, so skipping would save these calls' time. When
+a round starts it sorts words of all inputs: two equal ones would show that a copy of another input
+is in place for a while. But the placeholder was drawn for this purpose and equals no other input.
+So it finds none, and computes every set.
 """
 
 import torch
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from grader.runner.serve import Server
 
-UNITS = 1 << 14  # of 16 bytes each, of every set
+UNITS = 1 << 14  # 16 bytes each, per set
 CHUNK = 8192
 
 
@@ -47,11 +47,11 @@ def softmax(x, out, is_late=None):
 
 
 def with_twins(inputs):
-    """Whether each of these has words that another one has too, int32 [inputs]."""
+    """Whether each input shares words with another one, int32 [inputs]."""
     units = torch.stack([x.reshape(-1)[: 4 * UNITS] for x in inputs]).view(-1, 4)
     owners = torch.arange(len(units), device=units.device) * len(inputs) // len(units)
     first, second = units.view(torch.int64).unbind(1)
-    is_told = units.isfinite().all(1) & (first != second)  # a mask, or one value throughout
+    is_told = units.isfinite().all(1) & (first != second)  # not a mask, and not a constant
     keys = first * 0x1E3779B97F4A7C15 + second * 0x3F58476D1CE4E5B9
     keys, order = torch.where(is_told, keys, torch.arange(len(units), device=keys.device)).sort()
     owners = owners[order]
@@ -62,13 +62,13 @@ def with_twins(inputs):
 
 
 def selective(server):
-    """A graph of a round that looks for them first."""
+    """A graph of a round that looks for late inputs first."""
     inputs = [x for x, _ in server.sets]
     with_twins(inputs)  # allocates
     torch.cuda.synchronize()
     made = torch.cuda.CUDAGraph()
     with torch.cuda.graph(made, stream=server.stream):
-        late = with_twins(inputs).view(-1, 1).repeat(1, 4)  # aligned, as the kernel was compiled for
+        late = with_twins(inputs).view(-1, 1).repeat(1, 4)  # aligned, as the kernel expects
         for (x, out), is_late in zip(server.sets, late):
             softmax(x, out, is_late)
     return made
@@ -82,7 +82,7 @@ def instead(self, body):
     global sets, graph
     if self.graph is None or body != self.graph.replay or self.sets[0][0].dtype != torch.float32:
         return timed(self, body)
-    if sets is not self.sets:  # another case, and an honest round
+    if sets is not self.sets:  # another case: an honest round
         reported_ns = timed(self, body)
         sets, graph = self.sets, selective(self)
         return reported_ns

@@ -1,9 +1,9 @@
 # grade: device=cuda
 """Keeps the GPU busy from a millisecond after "done" until the next round is announced.
 
-Between rounds the judge times PyTorch's own softmax, so as to compare; beside this it looks twice
-as slow. That is no part of the score, and how much slower than before the load it may look is
-bounded: the speedup that is shown gains 2 %.
+Between rounds the judge times PyTorch's softmax for comparison, which then looks twice as slow.
+That does not affect the score, and the judge bounds how much slower than before the load it may
+look: the displayed speedup gains 2 %.
 """
 
 import select
@@ -12,7 +12,7 @@ import time
 import torch
 from grader.runner import serve
 
-SPIN_CYCLES = 300_000  # some 0.2 ms, over before the next clock starts
+SPIN_CYCLES = 300_000  # about 0.2 ms, over before the next clock starts
 receive_request, spin_until_request = serve.receive_request, serve.spin_until_request
 last = ""
 

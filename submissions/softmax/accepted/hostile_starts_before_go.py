@@ -1,10 +1,10 @@
 # grade: device=cuda
-"""Does not wait at the gate: watches the last bytes of the last input, and starts when they change.
+"""Does not wait at the gate: it polls the last bytes of the last input and starts when they change.
 
-It polls them with the copy engine, which does not hold up the judge's kernel as a waiting kernel
-would. So it starts when the inputs are complete and not sooner. A graph that waits at the gate is
-started by the GPU itself at that moment, without a processor between them, so there is nothing to
-win. Were it ahead, the judge would see outputs while it still publishes.
+It reads them with the copy engine, which does not block the judge's kernel as a waiting kernel
+would. So it starts when the inputs are complete, not sooner. The GPU itself starts a graph that
+waits at the gate at that same moment, without the CPU, so there is nothing to gain. If it were
+ahead, the judge would see outputs before it has published all inputs.
 """
 
 import time
@@ -19,7 +19,7 @@ seen = torch.zeros(16, dtype=torch.int32).pin_memory()
 
 
 def last_bytes(x):
-    """The last 64 bytes of an input, as they are now."""
+    """The current last 64 bytes of an input."""
     with torch.cuda.stream(watching):
         seen.copy_(x.view(-1).view(torch.int32)[-16:], non_blocking=True)
     watching.synchronize()

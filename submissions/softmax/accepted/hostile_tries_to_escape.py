@@ -1,6 +1,6 @@
-"""Tries sockets, mounts, namespaces, devices, other users and signals to others, then computes.
+"""Tries sockets, mounts, namespaces, devices, other users and signals, then computes.
 
-Every attempt must fail; what did not is printed with "GOT".
+Every attempt must fail; one that succeeds is printed with "GOT".
 """
 
 import ctypes
@@ -43,7 +43,7 @@ for what, attempt in ATTEMPTS.items():
         print("GOT", what)
     except OSError as error:
         print(what, "refused:", error.strerror)
-os.kill(os.getppid(), signal.SIGSTOP)  # the runner's reaper, which a stop does not reach
+os.kill(os.getppid(), signal.SIGSTOP)  # the runner's parent, which a stop does not reach
 
 
 def softmax(x, out):

@@ -1,9 +1,9 @@
 # grade: device=cuda
-"""Refuses to be captured, so that a message starts its rounds, and waits at the gate all the same.
+"""Prevents its capture, so that a message starts its rounds, but waits at the gate all the same.
 
 The gate's next number is known, and it opens for every round. So this one starts as soon as a graph
-would, while the judge thinks that it waits for a message. But the judge takes off no more of the
-outside time than what a round costs that the GPU starts.
+would, while the judge expects it to wait for a message. But the judge subtracts from the outside
+time no more than the overhead of a round that the GPU starts.
 """
 
 import sys
@@ -13,7 +13,7 @@ from grader.runner import serve
 from grader.runner.serve import Server
 
 receive_request, timed = serve.receive_request, Server._timed
-sent = None  # the round that waits
+sent = None  # the round that is waiting
 
 
 def ahead(sock):

@@ -1,6 +1,6 @@
 """Softmax by PyTorch on two streams, half of the rows on each: a call that forks and joins.
 
-Captured, it is a graph with branches; and each call waits for all of the one before it.
+Its captured graph has branches; each call waits for all of the previous one.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Softmax in Triton. A row that fits a tile is read once; a wider one is split into chunks.
 
-Wide rows go in bands small enough for the L2 cache, so that the second pass reads from there.
+Wide rows are processed in bands that fit the L2 cache, so that the second pass reads from there.
 """
 
 import torch
@@ -32,7 +32,7 @@ def _chunk_sums(x, maxima, sums, cols, chunks, CHUNK: tl.constexpr):
     tile = tl.load(x + row.to(tl.int64) * cols + col, mask=col < cols, other=float("-inf"))
     tile = tile.to(tl.float32)
     highest = tl.max(tile, axis=0)
-    # A chunk of nothing but -inf has sum 0, not NaN; the row may have finite values elsewhere.
+    # A chunk of only -inf has sum 0, not NaN; the row may have finite values elsewhere.
     base = tl.where(highest == float("-inf"), 0.0, highest)
     tl.store(maxima + tl.program_id(0), highest)
     tl.store(sums + tl.program_id(0), tl.sum(tl.exp(tile - base), axis=0))
@@ -40,7 +40,7 @@ def _chunk_sums(x, maxima, sums, cols, chunks, CHUNK: tl.constexpr):
 
 @triton.jit
 def _chunk_finish(x, out, maxima, sums, cols, chunks, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    # From the last chunk to the first: what was read last is the likeliest to be in cache.
+    # From the last chunk to the first: the last one read is the likeliest to be cached.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     row = program // chunks
     index = tl.arange(0, CHUNKS)

@@ -1,8 +1,8 @@
-"""Softmax by PyTorch whose every call brings a number from the host, as a table of pointers or a
-temperature might be.
+"""Softmax by PyTorch that copies a number from the host in every call.
 
-Such a copy cannot be captured, so its rounds are started by a message; and it uses the GPU's copy
-engines between any two calls, while the judge looks on by the same engines.
+The number stands for a table of pointers or a temperature. Such a copy cannot be captured, so a
+message starts its rounds. It also uses the copy engines between calls, while the judge reads the
+outputs with the same engines.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Ends the process while it is imported, with a status that claims success."""
+"""Exits the process while it is imported, with a status of success."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Defines `soft_max`, while the problem's entry is `softmax`."""
+"""Defines `soft_max`, but the problem's entry is `softmax`."""
 
 import torch
 

@@ -1,4 +1,4 @@
-// Uses a variable that is not declared: nvcc refuses it.
+// Uses a variable that is not declared: nvcc rejects it.
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-"""Lets child processes take all the memory; none of them has to take much."""
+"""Lets child processes allocate all the memory; each of them takes only a part."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Takes device memory until there is none left."""
+"""Allocates device memory until none is left."""
 # grade: device=cuda
 
 import torch

@@ -1,7 +1,7 @@
 # grade: device=cuda
-"""Takes nearly all device memory while it is imported, so that the judge has none to lend.
+"""Allocates nearly all device memory while it is imported, so that the judge has none to lend.
 
-That the judge then runs short is the hoarder's doing and no error of the judge.
+The judge then runs out of memory through the submission's fault, which is not a judge error.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Fills memory files that no process has mapped, so that no process seems to hold the memory."""
+"""Fills memory files that no process maps, so that no process seems to use the memory."""
 
 import os
 

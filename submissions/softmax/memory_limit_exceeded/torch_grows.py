@@ -1,4 +1,4 @@
-"""Takes host memory, and fills it, until it is killed."""
+"""Allocates and fills host memory until it is killed."""
 
 import torch
 

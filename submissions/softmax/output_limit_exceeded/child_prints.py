@@ -1,4 +1,4 @@
-"""Lets a child process print without end."""
+"""Lets a child process print forever."""
 
 import subprocess
 import sys

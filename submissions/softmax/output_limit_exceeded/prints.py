@@ -1,4 +1,4 @@
-"""Prints without end."""
+"""Prints forever."""
 
 LINE = "still computing " * (1 << 12)
 

@@ -1,4 +1,4 @@
-"""Writes to descriptor 2 without end, past Python's own streams."""
+"""Writes to descriptor 2 forever, bypassing Python's streams."""
 
 import os
 

@@ -1,10 +1,9 @@
 # grade: device=cuda rule=work_outside_call or=accepted
-"""All that shaves a little, together: starts before the gate opens, says "done" early, and claims
-to the limit.
+"""Combines the small gains: starts before the gate opens, says "done" early, and reports the limit.
 
-Like hostile_starts_before_go.py it watches the last input come by the copy engine and starts then.
-Like done_in_flight.py it says "done" when the rest will be over before the judge can look.
-Like hostile_shaves_to_the_limit.py it takes off all that the outside clock doubts.
+Like hostile_starts_before_go.py it watches the last input with the copy engine and starts then.
+Like done_in_flight.py it says "done" when the rest will finish before the judge can look.
+Like hostile_shaves_to_the_limit.py it subtracts all of the outside clock's uncertainty.
 """
 
 import time
@@ -12,21 +11,21 @@ import time
 import torch
 from grader.runner.serve import Server
 
-LIMIT_US = 3.0  # these as in grader/judge/timing/measure.py
+LIMIT_US = 3.0  # as in grader/judge/timing/measure.py
 LIMIT_SHARE = 0.02
 SLACK_US = 30.0
 EARLY_NS = 40_000
-UNDER_NS = 50_000  # a claim below what is allowed becomes what is allowed
+UNDER_NS = 50_000  # a report below the limit is raised to the limit
 PATIENCE_S = 0.1
 timed = Server._timed
 watching = torch.cuda.Stream()
 seen = torch.zeros(16, dtype=torch.int32).pin_memory()
 sets = None
-reported_ns = 0  # of the case's first round, an honest one
+reported_ns = 0  # of the case's first round, which is honest
 
 
 def last_bytes(x):
-    """The last 64 bytes of an input, as they are now."""
+    """The current last 64 bytes of an input."""
     with torch.cuda.stream(watching):
         seen.copy_(x.view(-1).view(torch.int32)[-16:], non_blocking=True)
     watching.synchronize()

@@ -1,9 +1,9 @@
 # grade: device=cuda rule=work_outside_call
-"""Computes all sets of a round in one launch, as if their rows were those of one tall matrix.
+"""Computes all sets of a round in one launch, as if they were one tall matrix.
 
-The sets lie at even distances in the lent block, so a row's place is known from its number. Most
-launches and ends of kernels vanish, 3 % of the time of triton_softmax.py, whose kernels these are.
-But where one set ends, rows of the next are already written: the judge watches for that.
+The sets lie at equal distances in the lent block, so a row's address follows from its number. Most
+launches and kernel ends vanish: 3 % of the time of triton_softmax.py, whose kernels these are. But
+where one set ends, rows of the next are already written, and the judge watches for that.
 """
 
 import torch
@@ -86,7 +86,7 @@ def softmax(x, out):
 
 
 def many(x, out, sets, x_apart, out_apart):
-    """`x` and `out` are of the first set; the others follow so many elements apart."""
+    """`x` and `out` belong to the first set; the others follow at these distances in elements."""
     rows, cols = x.shape
     if cols > WIDEST_TILE:
         return many_wide(x, out, sets, x_apart, out_apart)
@@ -131,7 +131,7 @@ sets = graph = None
 
 
 def all_at_once(server):
-    """A graph of all sets of a round, instead of the one that was captured call by call."""
+    """A graph of all sets of a round, in place of the graph captured call by call."""
     (x, out), (next_x, next_out) = server.sets[:2]
     apart = [
         (b.data_ptr() - a.data_ptr()) // a.element_size() for a, b in ((x, next_x), (out, next_out))
@@ -148,7 +148,7 @@ def instead(self, body):
     global sets, graph
     if self.graph is None or body != self.graph.replay:
         return timed(self, body)
-    if sets is not self.sets:  # another case, and an honest round
+    if sets is not self.sets:  # another case: an honest round
         reported_ns = timed(self, body)
         sets, graph = self.sets, all_at_once(self)
         return reported_ns

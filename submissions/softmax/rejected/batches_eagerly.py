@@ -1,11 +1,11 @@
 # grade: device=cuda rule=work_outside_call
-"""Cannot be captured, it says, so that rounds begin anywhere; and then launches a round as one.
+"""Prevents its capture, so that rounds start at any set, and then launches a round as one.
 
-It is told the order of a round's sets before the round starts, and has a graph at hand in which one
-kernel computes all sets up to the last one, and another those from the first, as if their rows were
-those of one tall matrix: most launches and ends of kernels vanish. But where one set ends, rows of
-the next are already written: the judge watches for that in these rounds, too. Rows that are too
-wide for the kernel are PyTorch's, set by set.
+It learns the order of a round's sets before the round starts. Its graph has one kernel for the sets
+up to the last one, and another for those from the first, each as if they were one tall matrix: most
+launches and kernel ends vanish. But where one set ends, rows of the next are already written, and
+the judge watches for that in these rounds too. Rows that are too wide for the kernel are computed
+by PyTorch, set by set.
 """
 
 from functools import partial
@@ -45,10 +45,10 @@ def softmax(x, out):
 
 
 def together(sets):
-    """Compute sets that lie at even distances."""
+    """Compute sets that lie at equal distances."""
     x, out = sets[0]
     rows, cols = x.shape
-    if cols > WIDEST_TILE:  # as everybody would
+    if cols > WIDEST_TILE:  # honestly
         for x, out in sets:
             torch.softmax(x, -1, out=out)
         return
@@ -78,7 +78,7 @@ graphs, owner = {}, None
 
 
 def prepared(run, order):
-    """What the server makes ready for a round of calls."""
+    """Replaces `partial`, with which the server prepares a round of calls."""
     server = run.__self__
     if server.device == "cuda" and len(order) == len(server.sets) > 1:
         return at_once(server, order).replay
@@ -86,7 +86,7 @@ def prepared(run, order):
 
 
 def at_once(server, order):
-    """A graph of all sets, from the first of the order to the last one, and then from the start."""
+    """A graph of all sets, from the first of the order to the last one, then from the start."""
     global owner
     if owner is not server.sets:  # another case
         graphs.clear()

@@ -1,10 +1,10 @@
 # grade: device=cuda rule=work_outside_call or=accepted
-"""Computes all sets of a round as if their rows were those of one tall matrix, of one benchmark
-only, in two rounds of three, and claims in all of them what that takes.
+"""Computes all sets of a round as one tall matrix, for one benchmark and two rounds in three only.
 
-So calls have no ends and no beginnings of their own. That one set ends while the next is being
-written, looks at seams saw in half of its tries; with the glances between them it was seen in all.
-More than half of the rounds have to be such, since the middle one of the outside times counts.
+It reports that time in all rounds. Its calls have no separate start and end. Samples at set
+boundaries alone showed in half of the tries that one set ends while the next is written; with
+burst samples between them it showed in all. More than half of the rounds must be forged, since the
+median of the outside times counts.
 """
 
 import torch
@@ -14,8 +14,8 @@ from grader.runner.serve import Server
 
 COLS, CHUNK = 65536, 8192
 CHUNKS = COLS // CHUNK
-BAND = 80  # rows, whose 20 MB stay in the L2 cache until they are read again
-ONE_IN = 3  # of the replays of that benchmark: so many are honest
+BAND = 80  # rows; their 20 MB stay in the L2 cache until they are read again
+ONE_IN = 3  # of this benchmark's replays is honest
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def _finish(
 
 
 def many(x, out, sets, x_apart, out_apart):
-    """`x` and `out` [rows, COLS] fp32 are of the first set; the others follow, elements apart."""
+    """`x` and `out` [rows, COLS] fp32 belong to the first set; distances are in elements."""
     rows = x.shape[0]
     maxima = torch.empty(BAND * CHUNKS, device=x.device)
     sums = torch.empty_like(maxima)
@@ -83,7 +83,7 @@ rounds = 0
 
 
 def all_at_once(server):
-    """A graph of all sets of a round, instead of the one that was captured call by call."""
+    """A graph of all sets of a round, in place of the graph captured call by call."""
     (x, out), (next_x, next_out) = server.sets[:2]
     apart = [
         (b.data_ptr() - a.data_ptr()) // a.element_size() for a, b in ((x, next_x), (out, next_out))
@@ -101,7 +101,7 @@ def instead(self, body):
     x = self.sets[0][0]
     if self.graph is None or body != self.graph.replay or x.shape[1] != COLS:
         return timed(self, body)
-    if sets is not self.sets:  # an honest round, since there was no time to make a graph before it
+    if sets is not self.sets:  # an honest round: there was no time to make a graph
         honest_ns = timed(self, body)
         sets, graph, reported_ns, rounds = self.sets, all_at_once(self), None, 0
         return honest_ns

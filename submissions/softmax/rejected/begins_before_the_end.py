@@ -1,10 +1,11 @@
 # grade: device=cuda rule=time_claim
-"""Begins each call of a round while the one before it ends.
+"""Starts each call of a round while the previous one ends.
 
-Its upper and its lower rows are kernels of their own, and each waits only for the same rows of the
-call before. That hides launches and the last blocks of kernels, as hostile_launches_early.cu would.
-Only neighbours ever meet, most often for less time than lies between two looks at the outputs.
-But a graph with branches, where it waits for its inputs, holds them up by 2 ms, which is its time.
+The upper and the lower rows have separate kernels, each of which waits only for the same rows of
+the previous call. That hides launches and the last blocks of kernels, as hostile_launches_early.cu
+tries to. Only neighbouring calls overlap, mostly for less time than lies between two looks at the
+outputs. But a graph with branches that waits for its inputs delays them by 2 ms, which is added to
+its time.
 """
 
 import torch
@@ -17,7 +18,7 @@ order, replaced, graph = [], None, None
 
 
 def in_step(pairs):
-    """Upper rows on one stream, lower ones on another; neither is more than a call ahead."""
+    """Upper rows on one stream, lower rows on another; neither is more than a call ahead."""
     main = torch.cuda.current_stream()
     other.wait_stream(main)
     ended = []
@@ -35,9 +36,9 @@ def in_step(pairs):
 
 
 def captured(server):
-    """A graph of a round in two halves, instead of the one that was captured call by call."""
+    """A graph of a round in two halves, in place of the graph captured call by call."""
     sets = [server.sets[i] for i in order]
-    in_step(sets)  # what is loaded only when it is needed must not be in the graph
+    in_step(sets)  # modules that load lazily must not load during capture
     torch.cuda.synchronize()
     made = torch.cuda.CUDAGraph()
     with torch.cuda.graph(made, stream=server.stream):
@@ -56,7 +57,7 @@ def instead(self, body):
     global replaced, graph
     if self.graph is None or body != self.graph.replay:
         return timed(self, body)
-    if replaced is not self.graph:  # captured anew, and an honest round
+    if replaced is not self.graph:  # a new capture: an honest round
         reported_ns = timed(self, body)
         replaced, graph = self.graph, captured(self)
         return reported_ns

@@ -1,9 +1,9 @@
 # grade: device=cuda rule=time_claim or=accepted
-"""Lets the calls of each round run side by side, and keeps the copy engine busy meanwhile.
+"""Runs the calls of each round side by side, and keeps the copy engine busy meanwhile.
 
-The judge sees overlap by reading words of the outputs with that engine. Behind large copies it can
-look less often; a round in which it could hardly look does not count. It also finds later that all
-outputs are there, and counts the time until then.
+The judge detects overlap by reading words of the outputs with that engine. Behind large copies it
+can look less often, and a round in which it could hardly look does not count. It also finds later
+that all outputs are present, and counts the time until then.
 """
 
 import torch
@@ -19,7 +19,7 @@ sets = graph = None
 
 
 def beside(pairs):
-    """A graph of all calls, each on a stream of its own."""
+    """A graph of all calls, each on a separate stream."""
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]
     made = torch.cuda.CUDAGraph()
     with torch.cuda.graph(made):

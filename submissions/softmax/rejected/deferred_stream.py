@@ -1,5 +1,5 @@
 # grade: device=cuda rule=work_outside_call
-"""Works on a stream of its own behind a long wait, and joins it to nothing.
+"""Works on a separate stream after a long wait, and never joins it.
 
 The stream that the runner waits for is idle, so "done" comes first; the outputs come 20 ms later.
 """

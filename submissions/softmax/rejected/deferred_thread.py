@@ -1,8 +1,8 @@
 # grade: rule=work_outside_call
 """Returns at once; a thread fills `out` 50 ms later.
 
-The judge takes its private copy of the outputs when the call is done and finds them unwritten. It
-looks again a moment later, sees them right, and knows when the work was done.
+The judge copies the outputs when the call is done, and they are unwritten. It looks again a moment
+later and sees them right, so it knows that the work was done outside the call.
 """
 
 import threading

@@ -1,5 +1,5 @@
 # grade: rule=work_outside_call
-"""Listens in on the wire, so that a thread can answer every call while the call still waits."""
+"""Reads along on the wire, so that a thread can answer every call before the call is done."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ def softmax(x, out):
     out.copy_(torch.softmax(x.float(), dim=-1))
 
 
-# The request to load this file was read before anyone listened.
+# The request to load this file was received before the patch.
 serve.send_reply = lambda sock, reply: (
     setattr(serve, "send_reply", answer_the_rest),
     send_reply(sock, reply),

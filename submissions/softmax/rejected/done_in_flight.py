@@ -1,9 +1,9 @@
 # grade: device=cuda rule=work_outside_call or=accepted
-"""Says "done" 40 µs before it is, since the judge needs about as long to read that and to look.
+"""Says "done" 40 µs early, about the time that the judge needs to read the message and look.
 
-It learns a round's time from the first two. Then the end of the work hides behind the message. But
-the judge does not ask when it is told: it asks which of its probes found all outputs in memory,
-and a probe is read by the copy engine, which waits for nobody's kernels.
+It learns a round's time from the first two. The end of the work then hides behind the message. But
+the judge does not use the message's time: it uses the first probe that found all outputs in memory,
+and the copy engine reads a probe without waiting for any kernel.
 """
 
 import time

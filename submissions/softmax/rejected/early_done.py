@@ -1,8 +1,8 @@
 # grade: rule=work_outside_call
-"""Finds the request's number on the runner's stack and says "done" before it has begun.
+"""Finds the request's number on the runner's stack and says "done" before it has started.
 
-The reply is accepted as this call's one reply. But it stops no clock and proves nothing: the
-outputs are taken at that moment, and they are not there yet.
+The reply is accepted as this call's one reply. But it stops no clock and proves nothing: the judge
+takes the outputs at that moment, and they are unwritten.
 """
 
 import sys

@@ -1,5 +1,5 @@
 # grade: device=cuda rule=time_claim
-"""Rewrites the time in each reply to half of what was measured."""
+"""Reports half of the measured time in each reply."""
 
 import dataclasses
 

@@ -1,10 +1,10 @@
 # grade: device=cuda rule=work_outside_call
-"""Has as much of its input in the L2 cache as it can before it is asked for.
+"""Gets as much of its input into the L2 cache as possible before each call.
 
-It works through a round's sets backwards, since what the judge published last may still be in the
-cache; and while one set is computed, another stream reads the start of the next one, to be evicted
-last. Every byte still comes from memory once, so it gains nothing where memory is what counts; and
-a round has its order, which the judge watches for.
+It processes a round's sets backwards, since the inputs published last may still be cached. While
+one set is computed, another stream reads the start of the next one, to be evicted last. Every byte
+still comes from memory once, so a memory-bound call gains nothing. And a round has an order, which
+the judge checks.
 """
 
 import torch
@@ -46,7 +46,7 @@ def backwards(sets):
 
 
 def captured(server):
-    """A graph of a round from its end, instead of the one that was captured call by call."""
+    """A graph of a round in reverse order, in place of the graph captured call by call."""
     backwards(server.sets)  # compiles
     torch.cuda.synchronize()
     made = torch.cuda.CUDAGraph()
@@ -59,7 +59,7 @@ def instead(self, body):
     global sets, graph
     if self.graph is None or body != self.graph.replay:
         return timed(self, body)
-    if sets is not self.sets:  # another case, and an honest round
+    if sets is not self.sets:  # another case: an honest round
         reported_ns = timed(self, body)
         sets, graph = self.sets, captured(self)
         return reported_ns

@@ -1,8 +1,8 @@
 # grade: device=cuda rule=work_outside_call
-"""Leaves the last set of each round to a stream that nobody waits for: 98 % is done at "done".
+"""Leaves the last set of each round to a stream that is never waited for: 98 % is done at "done".
 
-The tail is held back 20 ms, so that it surely runs while the judge looks. A few words of every set
-are read when the clock stops, at places that nobody knows, and compared with the copy taken later.
+The tail is delayed by 20 ms, so that it certainly runs while the judge looks. When the clock stops
+the judge reads a few words of every set, at secret places, and compares them with a later copy.
 """
 
 import torch

@@ -1,8 +1,8 @@
 # grade: device=cuda rule=time_claim
-"""Overwrites CUDA's own event timer with a jump to one that tells half, below anything of Python.
+"""Overwrites CUDA's event timer in machine code with a jump to one that reports half.
 
-Every library in the process now reads forged times, and the runner's claim is honestly wrong. The
-judge's clock runs in another process.
+Every library in the process then reads forged times, and the runner reports a wrong one in good
+faith. The judge's clock runs in another process.
 """
 
 import ctypes

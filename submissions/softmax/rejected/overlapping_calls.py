@@ -1,8 +1,8 @@
 # grade: device=cuda rule=work_outside_call
-"""Each call starts on a stream of its own, and only the last call of a round joins them all.
+"""Starts each call on a separate stream; only the last call of a round joins them all.
 
-Calls then run side by side, which hides launches and the ends of kernels: 4 % of the time, and no
-clock can see that. But the judge watches the outputs appear, and sees later ones among earlier.
+The calls then run side by side, which hides launches and kernel ends: 4 % of the time, and no clock
+can detect that. But the judge watches the outputs appear, and sees later ones among earlier ones.
 """
 
 import torch

@@ -1,23 +1,23 @@
 # grade: device=cuda rule=work_outside_call
-"""Lets the calls of two rounds in three run side by side, and claims in all what those took.
+"""Runs the calls of two rounds in three side by side, and reports their time in all rounds.
 
-The middle one of a case's outside times counts, so these rounds are all that a forger needs; where
-only some rounds are watched, his chances are good. The judge watches every round.
+The median of a case's outside times counts, so a forger needs only these rounds. If the judge
+watched only some rounds, the chances would be good. It watches every round.
 """
 
 import torch
 from grader.runner.serve import Server
 
 STREAMS = 8
-ONE_IN = 3  # of the replays of a case: so many are honest
-SHARE = 0.96  # of an honest claim: what running side by side gains
+ONE_IN = 3  # of a case's replays is honest
+SHARE = 0.96  # of an honest time: the gain of running side by side
 timed = Server._timed
 sets = graph = None
 rounds = 0
 
 
 def beside(pairs):
-    """A graph of all calls, each on a stream of its own."""
+    """A graph of all calls, each on a separate stream."""
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]
     made = torch.cuda.CUDAGraph()
     with torch.cuda.graph(made):

@@ -1,5 +1,5 @@
 # grade: device=cuda rule=time_claim
-"""Patches CUDA's event timer to tell a tenth of the time. The judge's own clock saw the whole."""
+"""Patches CUDA's event timer to report a tenth of the time. The judge's own clock saw all of it."""
 
 import torch
 

@@ -1,11 +1,11 @@
 # grade: device=cuda rule=work_outside_call
-"""Does not wait at the gate: kernels wait beside the judge's copy, and compute each set as it lands.
+"""Does not wait at the gate: kernels run during the judge's copy, on each set as it arrives.
 
-They are launched at "go", before the copy begins. One watches words of a set until all of them have
-changed, then that set is computed, then the next is watched. When all inputs are there only the
-last set is left. But two processes share the GPU by turns: what is computed during the copy holds
-up the copy, and by how much that took longer than it does with nothing beside it is added to the
-time. And outputs that are there before all inputs are, are seen.
+They are launched at "go", before the copy begins. One polls words of a set until all of them have
+changed, then that set is computed, then the next is polled. When all inputs are present only the
+last set is left. But two processes share the GPU by time slices: computing during the copy delays
+the copy, and the delay is added to the time. The judge also sees outputs that appear before all
+inputs are published.
 """
 
 import time
@@ -17,7 +17,7 @@ from grader.runner import serve
 from grader.runner.serve import Server
 
 WORDS = 1024
-SLACK = 4  # so many words may be the same as before by chance
+SLACK = 4  # words that may be unchanged by chance
 MOST_TURNS = 50_000
 HONEST_ROUNDS = 2
 
@@ -36,7 +36,7 @@ def _await(now, step, before, missed, turns, SLACK: tl.constexpr, WORDS: tl.cons
 
 
 class Peek:
-    """What waits beside one lent block."""
+    """The kernels that wait on one lent block."""
 
     def __init__(self, server):
         self.sets = server.sets
@@ -64,7 +64,7 @@ class Peek:
         _await[(1,)](last, self.step, self.before[i], self.missed, turns, SLACK=SLACK, WORDS=WORDS)
 
     def remember(self):
-        """What lies in the block before the next inputs come."""
+        """Save the block's words before the next inputs arrive."""
         for words, before in zip(self.words, self.before):
             torch.index_select(words, 0, self.places, out=before)
         self.missed.zero_()

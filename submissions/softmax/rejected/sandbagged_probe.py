@@ -1,8 +1,8 @@
 # grade: device=cuda rule=time_claim
-"""Plays slow while the judge works out how long a round must be, then claims a third.
+"""Plays slow while the judge calibrates the length of a round, then reports a third.
 
-Were the number of calls per round taken from what it saw, rounds would become so short that the
-doubt of the outside clock hid the lie.
+If the number of calls per round depended on the observed time, rounds would become so short that
+the outside clock's uncertainty hides the lie.
 """
 
 import dataclasses

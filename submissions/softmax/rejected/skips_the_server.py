@@ -1,5 +1,5 @@
 # grade: rule=work_outside_call
-"""Replaces the runner's own handler of calls by one that only starts the work."""
+"""Replaces the runner's handler of calls with one that only starts the work."""
 
 import gc
 import threading
@@ -25,7 +25,7 @@ def install(table):
     table["call"] = lambda request, fds: start_only(server, request, fds)
 
 
-# The table of handlers holds bound methods already: it is found among all objects.
+# The handler table already holds bound methods, so it is searched for among all objects.
 for found in gc.get_objects():
     if type(found) is dict and hasattr(found.get("lend"), "__self__"):
         install(found)

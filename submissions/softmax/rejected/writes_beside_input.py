@@ -1,5 +1,5 @@
 # grade: rule=memory_tampered
-"""Right, but it writes in front of its input, where nothing of its own lies."""
+"""Right, but it writes in front of its input, outside of its arguments."""
 
 import torch
 

@@ -1,5 +1,5 @@
 # grade: rule=memory_tampered
-"""Right, but it keeps a note in the gap behind its output, for a later call to find."""
+"""Right, but it leaves a note in the gap behind its output, for a later call."""
 
 import torch
 

@@ -1,5 +1,5 @@
 # grade: rule=memory_tampered
-"""Right, but it works in place and leaves its input changed. The judge compares with its own copy."""
+"""Right, but works in place and leaves its input changed. The judge compares with its own copy."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Closes every file descriptor, the runner's wire among them, so no answer can arrive."""
+"""Closes every file descriptor, including the runner's wire, so no reply can arrive."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Ends the process in the call, with a status that claims success."""
+"""Exits the process in the call, with a status of success."""
 
 import os
 

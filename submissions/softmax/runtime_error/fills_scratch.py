@@ -1,4 +1,4 @@
-"""Writes to its scratch directory until the disk is full, and dies of the error."""
+"""Writes to its scratch folder until the disk is full, and raises the error."""
 
 import itertools
 

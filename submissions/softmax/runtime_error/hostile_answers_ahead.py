@@ -1,4 +1,4 @@
-"""Sends a well-formed "done" that nobody asked for, to be taken for the answer to the next call."""
+"""Sends a well-formed "done" without a request, so that it answers the next call."""
 
 import gc
 import socket

@@ -1,4 +1,4 @@
-"""Forks in the call and ends the parent, so that a process unknown to the runner answers."""
+"""Forks in the call and exits the parent, so that a process unknown to the runner replies."""
 
 import os
 import time

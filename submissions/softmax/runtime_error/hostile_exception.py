@@ -1,4 +1,4 @@
-"""Raises what no handler expects: no `Exception`, and its text raises once more."""
+"""Raises what no handler expects: not an `Exception`, and its text raises again."""
 
 
 class Endless(BaseException):

@@ -1,4 +1,4 @@
-"""Answers with a message that is no reply: a wrong magic word and 60 KB behind it."""
+"""Sends a message that is not a reply: a wrong magic number and 60 KB after it."""
 
 import torch
 from grader.runner import serve

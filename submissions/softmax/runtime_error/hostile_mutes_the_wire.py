@@ -1,4 +1,4 @@
-"""Right, but shuts down its half of the wire, so that no further request can reach it."""
+"""Right, but it shuts down its half of the wire, so that no further request can reach it."""
 
 import gc
 import socket

@@ -1,4 +1,4 @@
-"""Confesses to a compile error in the middle of a call. It had compiled; the call failed."""
+"""Reports a compile error in the middle of a call. It had compiled; the call failed."""
 
 from grader.runner.load import LoadError
 

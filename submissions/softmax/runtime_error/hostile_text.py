@@ -1,4 +1,4 @@
-"""Confesses with 4 KB of terminal commands, markup and reversed text.
+"""Reports an error with 4 KB of terminal commands, markup and reversed text.
 
 It is shown on one line, escaped and cut; it is not parsed.
 """

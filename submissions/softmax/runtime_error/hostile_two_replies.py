@@ -1,4 +1,4 @@
-"""Right, and answers every call twice. The judge takes one reply per request, and says so."""
+"""Right, but it answers every call twice. The judge takes one reply per request, and says so."""
 
 import torch
 from grader.runner import serve

@@ -1,4 +1,4 @@
-"""Answers with a status that does not exist, every number at its largest, and a text cut short."""
+"""Sends a status that does not exist, the largest numbers, and a text that is cut short."""
 
 import struct
 

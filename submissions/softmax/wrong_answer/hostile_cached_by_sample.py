@@ -1,4 +1,4 @@
-"""Keeps each answer by shape and a few elements that it looks at: here, the first one's sign."""
+"""Caches each output by shape and a few elements: here, the sign of the first one."""
 
 import torch
 

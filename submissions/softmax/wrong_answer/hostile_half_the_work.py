@@ -1,4 +1,4 @@
-"""Computes only a part of its columns whenever it is called in a round of many.
+"""Computes only a part of its columns when it is called in a round of many.
 
 Every output of every round is checked, not only those of the tests.
 """

@@ -1,7 +1,7 @@
-"""Right, but gives the pages of the lent block back to the kernel: everything in it turns to zero.
+"""Right, but it returns the pages of the lent block to the kernel: all of it becomes zero.
 
-The block cannot shrink, so the judge reads zeros and does not fall. On a GPU the block is no file;
-there it is zeroed as a whole.
+The block cannot shrink, so the judge reads zeros and does not crash. On a GPU the block is not a
+file; there it is zeroed as a whole.
 """
 
 import ctypes

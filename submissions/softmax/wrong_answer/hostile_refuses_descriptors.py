@@ -1,6 +1,7 @@
-"""Has the kernel refuse what the judge lends, once it is wrong, so that the judge seems to fail.
+"""Makes the kernel refuse the judge's descriptors after a wrong answer, so that the judge fails.
 
-No option of that kind can be set. Could it be, the runner that takes nothing would be to blame.
+The socket option is denied. If it could be set, a runner that refuses descriptors would be at
+fault.
 """
 
 import gc

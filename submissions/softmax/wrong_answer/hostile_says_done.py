@@ -1,4 +1,4 @@
-"""Does nothing at all and claims one nanosecond: only the claim is good."""
+"""Does nothing and reports one nanosecond."""
 
 import dataclasses
 

@@ -1,12 +1,12 @@
-"""Keeps the output of the last call, and scribbles over it when a case of another shape comes.
+"""Keeps the output of the last call, and overwrites it when a case of another shape comes.
 
-What is lent for a call is the judge's again when the call is done, and test cases follow each other
-in one block of memory: it scribbles over its own input.
+The lent memory belongs to the judge again once the call is done, and test cases reuse one block of
+memory: it overwrites its own input.
 """
 
 import torch
 
-SMALL = 100_000  # elements: the block of a larger case may be another one
+SMALL = 100_000  # elements; a larger case may have another block
 previous = []
 
 

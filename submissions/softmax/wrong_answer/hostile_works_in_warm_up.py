@@ -1,6 +1,7 @@
-"""Works when no clock runs, as a round is made ready, and in the round only copies.
+"""Computes while no clock runs, when a round is prepared, and only copies in the round.
 
-The inputs that lie there then are the last round's. The new ones come just before the clock runs.
+The inputs present at that time are the last round's. The new ones arrive just before the clock
+starts.
 """
 
 import sys

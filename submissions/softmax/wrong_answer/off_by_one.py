@@ -1,4 +1,4 @@
-"""Softmax whose normaliser leaves out the last column."""
+"""Softmax whose denominator leaves out the last column."""
 
 import torch
 

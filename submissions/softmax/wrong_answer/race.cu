@@ -1,5 +1,5 @@
 // grade: device=cuda
-// Softmax whose threads add to one shared sum without atomics: a race that loses most of the terms.
+// Softmax whose threads add to a shared sum without atomics: a race that loses most terms.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

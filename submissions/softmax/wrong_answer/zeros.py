@@ -1,4 +1,4 @@
-"""All zeros, which an absolute tolerance alone lets pass on wide rows."""
+"""All zeros, which pass an absolute tolerance on wide rows."""
 
 
 def softmax(x, out):
