@@ -302,7 +302,9 @@ def deferrable(sets: ArgumentSets) -> list[list[list[InputTensor]]]:
             if isinstance(value, list):
                 tensors = [InputTensor(slot, argument.name, i) for i, slot in enumerate(value)]
             else:
-                tensors = [InputTensor(value, argument.name)] if isinstance(value, TensorSpec) else []
+                tensors = (
+                    [InputTensor(value, argument.name)] if isinstance(value, TensorSpec) else []
+                )
             large = [
                 tensor
                 for tensor in tensors

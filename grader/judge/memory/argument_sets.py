@@ -129,7 +129,9 @@ class ArgumentSets(SharedBlock):
         for argument, place in zip(self.problem.spec.args, self.layout.sets[index], strict=True):
             if argument.kind == "scalar":
                 continue
-            slots = [TensorSpec(s.offset - base, s.dtype, s.shape, s.strides) for s in _specs_of(place)]
+            slots = [
+                TensorSpec(s.offset - base, s.dtype, s.shape, s.strides) for s in _specs_of(place)
+            ]
             first, last = slots[0], slots[-1]
             if first.offset >= 0 and last.offset + last.nbytes <= buffer.numel():
                 tensors = views(buffer, slots)
