@@ -20,8 +20,8 @@ from pathlib import Path
 
 import click
 
+from benchmarks.estimators import apart
 from benchmarks.gpu import needs_gpu
-from benchmarks.middles import apart
 from grader import stats
 from grader.judge import grade
 from grader.problem import Problem

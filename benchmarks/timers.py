@@ -15,7 +15,7 @@ So it is seen whether a difference comes from what is launched, or from who time
 
 Each timer has a process of its own for each case. In one that has used more than a few streams or
 graphs, as nvbench seems to, each kernel begins later after the one before it, whoever times it,
-until another process has had the GPU for a moment (`benchmarks.streams`). Our rounds begin with the
+until another process has had the GPU for a moment (`benchmarks.kernel_gaps`). Our rounds begin with the
 GPU's change from the judge to the runner. So nvbench is asked twice for its graphs: as it is, and
 with another process that has a little work now and then, 0.1 ms in half a second.
 """

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.verdicts import ROOT
+from benchmarks.verdict_latency import ROOT
 from grader.arena import TensorSpec, arrange
 from grader.arena.layout import view
 from grader.judge.benchmark import UNEXPLAINED, Bench

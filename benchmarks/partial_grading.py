@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.verdicts import problem_of
+from benchmarks.verdict_latency import problem_of
 from grader.judge.compile import compiling
 from grader.judge.grade import greet
 from grader.judge.grading import Grading

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What to run on a GPU when the judge's clock, looks or check has changed: a quarter of an hour.
 #
-#   benchmarks/after_a_change.sh OUT [PART]...
+#   benchmarks/check_clock.sh OUT [PART]...
 #
 # A log of each part, and its tables, are left in the folder OUT. Needs Docker, nvcc, cuda-bench,
 # pytest and pytest-xdist. A part that fails, or takes longer than five minutes, does not keep the
@@ -27,10 +27,10 @@ tests() {
   return $status
 }
 verdicts() {
-  python -m benchmarks.verdicts --settle 8 $softmax/triton_softmax.py $softmax/cuda_softmax.cu
+  python -m benchmarks.verdict_latency --settle 8 $softmax/triton_softmax.py $softmax/cuda_softmax.cu
 }
-where() { python -m benchmarks.parts $softmax/triton_softmax.py; }
-watch() { python -m benchmarks.verdicts --watch --settle 6 $softmax/triton_softmax.py; }
+where() { python -m benchmarks.judge_profile $softmax/triton_softmax.py; }
+watch() { python -m benchmarks.verdict_latency --watch --settle 6 $softmax/triton_softmax.py; }
 seams() {
   python -m benchmarks.forgery --out "$out/seams.md" --only batches_ --only begins_before
 }
@@ -39,7 +39,7 @@ honest() {
     --only accepted/triton_ --only accepted/torch_ --only accepted/streams_ --only accepted/uploads_
 }
 rounds() {
-  python -m benchmarks.late_inputs --rounds 4 $softmax/triton_softmax.py \
+  python -m benchmarks.deferred_inputs --rounds 4 $softmax/triton_softmax.py \
     submissions/int4_matmul/accepted/triton_int4_matmul.py
 }
 timers() { python -m benchmarks.timers $softmax/triton_softmax.py; }

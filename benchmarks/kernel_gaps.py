@@ -1,6 +1,6 @@
 """How much later does a kernel begin, in a process that has used some streams or graphs?
 
-    python -m benchmarks.streams [FILE]
+    python -m benchmarks.kernel_gaps [FILE]
 
 Needs a GPU. FILE is an honest submission of the softmax problem, which runs in forks of this
 process. Each first has some streams do something, or captures and replays some graphs of one

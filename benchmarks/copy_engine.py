@@ -1,6 +1,6 @@
 """Which copies reach device memory while kernels of another process keep the GPU busy?
 
-    python -m benchmarks.copies [--tries 300]
+    python -m benchmarks.copy_engine [--tries 300]
 
 Needs a GPU. Two contexts take turns on the multiprocessors, in slices of a millisecond or so; what
 the copy engine does need not wait for a turn. Which of the two the driver uses for a copy, it

@@ -1,6 +1,6 @@
 """How well the judge's own clock knows a round: its residual against honest runners' claims.
 
-    python -m benchmarks.outside_clock [--sandbox process] [--rounds 8] FILE...
+    python -m benchmarks.measured_interval [--sandbox process] [--rounds 8] FILE...
 
 FILE is an honest submission below `submissions/<problem>/` whose calls can be captured. For every
 benchmark case a table row gives the calls per round, the claim, and by how much the outside clock,
@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from benchmarks.gpu import needs_gpu
-from benchmarks.steps import prepared
+from benchmarks.partial_grading import prepared
 from grader.judge.benchmark import opened
 from grader.judge.timing.measure import (
     Overhead,

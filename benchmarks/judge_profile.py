@@ -1,6 +1,6 @@
 """Which steps of the judge a warm grading's seconds go to.
 
-    python -m benchmarks.parts [--sandbox process] [--device cpu] [--settle 8] FILE
+    python -m benchmarks.judge_profile [--sandbox process] [--device cpu] [--settle 8] FILE
 
 FILE lies below `submissions/<problem>/`. It is graded twice in sandboxes that are warm; of the
 second grading a table gives, for the tests and for each benchmark case's single calls, its first
@@ -23,7 +23,7 @@ import click
 import torch
 
 from benchmarks.gpu import needs_gpu
-from benchmarks.verdicts import grade_file, problem_of
+from benchmarks.verdict_latency import grade_file, problem_of
 from grader.judge import benchmark as bench
 from grader.judge import grading
 from grader.judge.benchmark import Bench

@@ -1,6 +1,6 @@
 """How many seconds from a file to its verdict, cold and warm, by stage.
 
-    python -m benchmarks.verdicts [--sandbox docker] [--device cuda] [--runs 3] [--watch] FILE...
+    python -m benchmarks.verdict_latency [--sandbox docker] [--device cuda] [--runs 3] [--watch] FILE...
 
 FILE lies below `submissions/<problem>/`. Cold is what a user waits for: `grade submit` from the
 shell, seen from outside, until its verdict is there and until the program is gone. Warm is a

@@ -1,6 +1,6 @@
 """Are inputs that come late in time, and who reads them too soon?
 
-    python -m benchmarks.late_inputs [--sandbox process] [--rounds 8] [--case NAME]... FILE...
+    python -m benchmarks.deferred_inputs [--sandbox process] [--rounds 8] [--case NAME]... FILE...
 
 Needs a GPU. FILE is a submission below `submissions/<problem>/`, honest or not. For every benchmark
 case it takes rounds as a grading does, and goes on where one finds a fault; every second one has no
@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from benchmarks.gpu import needs_gpu
-from benchmarks.steps import chosen, prepared
+from benchmarks.partial_grading import chosen, prepared
 from grader.judge.benchmark import Bench, opened
 from grader.judge.integrity.deferred_inputs import Tally
 from grader.judge.verdict import SubmissionFault

@@ -1,7 +1,7 @@
 """Does a time change with the chip's clock, with rest, with the block of memory, or by itself?
 
-    python -m benchmarks.drift rests [--sandbox docker] [--case NAME]... FILE
-    python -m benchmarks.drift blocks [--blocks 4] [--case NAME]... FILE
+    python -m benchmarks.time_stability rests [--sandbox docker] [--case NAME]... FILE
+    python -m benchmarks.time_stability blocks [--blocks 4] [--case NAME]... FILE
 
 Needs a GPU. FILE is an honest submission below `submissions/<problem>/`, whose calls can be
 captured. `rests` takes rounds of it as a grading does, ten without and ten with the rest that heavy
@@ -19,9 +19,9 @@ from typing import Any
 import click
 
 from benchmarks.gpu import needs_gpu
-from benchmarks.steps import chosen, prepared
+from benchmarks.partial_grading import chosen, prepared
 from benchmarks.timers import Entry, captured, entry
-from benchmarks.verdicts import problem_of
+from benchmarks.verdict_latency import problem_of
 from grader.judge.benchmark import Bench, opened
 from grader.judge.memory.argument_sets import Loan
 from grader.judge.problem_code import ProblemCode, seed_for

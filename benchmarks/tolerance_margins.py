@@ -1,6 +1,6 @@
 """How near honest work comes to the bounds of the check: PyTorch itself, over many seeds.
 
-    python -m benchmarks.margins [--seeds 100] [--device cpu|cuda] PROBLEM...
+    python -m benchmarks.tolerance_margins [--seeds 100] [--device cpu|cuda] PROBLEM...
 
 For every test case the largest share of each bound that plain PyTorch used up. A share near 1 is an
 honest kernel rejected by bad luck sooner or later.

@@ -1,9 +1,9 @@
 """Which middle of its rounds a time should be: three of them on the same recorded gradings.
 
-    python -m benchmarks.middles [FILE]
+    python -m benchmarks.estimators [FILE]
 
 Needs no GPU. FILE has a line of JSON for each grading, with the times of its rounds by case, as
-`benchmarks.precision --out` writes them; by default benchmarks/rounds.jsonl, runs 1 to 4 from H100
+`benchmarks.precision --out` writes them; by default benchmarks/recorded_rounds.jsonl, runs 1 to 4 from H100
 and H200 of 2026-11-21, run 3 of them from a noisy host, runs 5 and 6 from H200 of the day after.
 For each kernel and run it prints, by each middle: how far the scores of its gradings lie apart, to
 what a score is known by its rounds, how many would rank by that, and how many cases are known to
@@ -26,7 +26,7 @@ from grader.judge.grade import KNOWN_SHARE
 from grader.judge.timing.measure import PLANS
 from grader.report import geometric_mean
 
-RECORDED = Path(__file__).parent / "rounds.jsonl"
+RECORDED = Path(__file__).parent / "recorded_rounds.jsonl"
 SETTLED = PLANS["cuda", "full"].settled
 
 Rounds = dict[str, list[float]]

@@ -1,8 +1,8 @@
 """Does the multiprocessors' clock explain why rounds, and gradings, differ? On recorded gradings.
 
-    python -m benchmarks.clocks [FILE]
+    python -m benchmarks.sm_clock [FILE]
 
-Needs no GPU. FILE is as `benchmarks.precision --out` writes it; by default benchmarks/rounds.jsonl,
+Needs no GPU. FILE is as `benchmarks.precision --out` writes it; by default benchmarks/recorded_rounds.jsonl,
 of which runs 5 and 6 have clocks: two machines with two H200 each, of 2026-11-22. For each kernel
 and run it prints the clocks that were read around rounds; how much longer a round takes by how much
 slower the clock is, within one grading, and how well the one goes with the other; and how far the
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.middles import RECORDED, Rounds, apart, recorded
+from benchmarks.estimators import RECORDED, Rounds, apart, recorded
 from grader.report import geometric_mean
 from grader.stats import median, middle
 

@@ -1,6 +1,6 @@
 """How far apart in time are the words that one look reads, and how long does a look take?
 
-    python -m benchmarks.looks [--tries 40]
+    python -m benchmarks.sample_timing [--tries 40]
 
 Needs a GPU and nvcc. A kernel writes its clock into some words again and again, while the copy
 engine reads them: so each word tells when it was read. The first table has that for a look at one
@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.copies import BUSY
+from benchmarks.copy_engine import BUSY
 from benchmarks.gpu import needs_gpu
 from grader.judge.gpu.dma import Glances, PairPeek, Peek
 from grader.judge.gpu.sm_clock_kernel import sm_clock_mhz
