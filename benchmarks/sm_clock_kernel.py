@@ -2,7 +2,7 @@
 
 NVML tells the clock that the chip was asked for, in steps of 15 MHz. What it runs at is another:
 it read 1,980 MHz of H100s after every round, where one ticked 1,977 to 2,085 million times a
-second, and an attention kernel took 3 % more or less with that (docs/experiments.md).
+second, and an attention kernel took 3 % more or less with that (benchmarks/results).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Grading:
         self.session.busy_wait = self.device == "cuda"
         if self.ranks:
             # Before the baselines: until another process has worked on the GPU, their kernels may
-            # begin later one after the other than they do in rounds (docs/experiments.md).
+            # begin later one after the other than they do in rounds (benchmarks/results).
             with ours_alone(self.session):
                 self.round_cost_us = calibrate(self.session)
             self.record.environment["round_cost_us"] = round(self.round_cost_us, 1)
