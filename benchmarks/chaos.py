@@ -1,18 +1,17 @@
-"""Is anything lost when everything dies? A hosted board under SIGKILL, with real gradings.
+"""Does a hosted board lose anything when its processes are killed? Real gradings under SIGKILL.
 
     python -m benchmarks.chaos [--submissions 1000] [--db URL] [--sandbox docker|process]
                                [--slots 2] [--pause 2.0] [--seed N]
 
-It starts `grade serve` with local slots and `grade worker` beside it, and hands in small right,
-wrong and broken files as three users. All the while it kills something with SIGKILL every `pause`
-seconds or so, drawn by lot: the server, the worker, one of their slots, or the runner in a sandbox;
-whatever died is started again. Held jobs are released, as a person would. At the end everything is
-told to end with SIGTERM.
+The script starts `grade serve` with local slots and a `grade worker`, and submits small right,
+wrong and broken files as three users. About every `--pause` seconds it kills a random process with
+SIGKILL: the server, the worker, one of their slots, or the runner in a sandbox. What dies is
+started again. Held jobs are released, as an admin would. At the end all services get SIGTERM.
 
-It prints a row of a table, and exits with 1 when a submission that was answered with 202 has not
-exactly one final result, a result belongs to none, or a process, container, lease or temporary
-folder is left. A runner that was killed looks like one that killed itself, and is graded once more:
-gradings that it happens to twice end with another verdict than the file's, and are counted.
+It prints a table row. The exit status is 1 if a submission that was answered with 202 has not
+exactly one final result, if a result belongs to no submission, or if a process, container, lease or
+temporary folder is left. A killed runner looks like one that killed itself, so its submission is
+graded once more. Submissions whose runner is killed twice get another verdict, and are counted.
 """
 
 from __future__ import annotations
@@ -81,21 +80,21 @@ KINDS = {
     "wrong_answer": "def doubled(x, out):\n    out.copy_(x)\n",
     "compile_error": "def doubled(x, out:\n",
 }
-"""What is handed in, by the verdict that it gets where nobody kills its runner."""
+"""Sources, by the verdict that they get if their runner is not killed."""
 USERS = ("ann", "bob", "cho")
 WEIGHTS = {"runner": 4, "slot": 3, "worker": 1, "server": 2}
-IN_FLIGHT = 8
-"""How many of one user's submissions are handed in ahead."""
+MOST_UNFINISHED = 8
+"""Unfinished submissions of one user at a time."""
 STUCK_S = 300.0
-"""Nothing ended for so long: something is lost."""
+"""Seconds without progress after which jobs count as stuck."""
 
 
-class Prey:
-    """The processes and containers of the services, and all of them that there ever were."""
+class Targets:
+    """The services' processes and containers, those that live and all that ever lived."""
 
     def __init__(self, services: dict[str, Service]) -> None:
         self._services = services
-        self._ever: dict[str, set[tuple[int, str]]] = {}
+        self._all_seen: dict[str, set[tuple[int, str]]] = {}
         """Process ids and start times, by kind."""
 
     def alive(self, kind: str) -> list[int]:
@@ -106,15 +105,15 @@ class Prey:
             slots = self._descendants("-m grader.fleet.worker_process")
             found = slots if kind == "slot" else self._runners(slots)
         born = {(pid, started) for pid in found if (started := started_at(pid))}
-        self._ever.setdefault(kind, set()).update(born)
+        self._all_seen.setdefault(kind, set()).update(born)
         return [pid for pid, _ in born]
 
     def left(self) -> Iterator[str]:
-        """What of all that ever lived is still there."""
-        for kind, born in self._ever.items():
+        """Descriptions of processes and containers that are still there."""
+        for kind, born in self._all_seen.items():
             if count := sum(started_at(pid) == started for pid, started in born):
                 yield f"{count} processes ({kind})"
-        owners = {pid for pid, _ in self._ever.get("slot", set())}
+        owners = {pid for pid, _ in self._all_seen.get("slot", set())}
         if count := len(containers(owners)):
             yield f"{count} containers"
 
@@ -124,7 +123,7 @@ class Prey:
         ]
 
     def _descendants(self, words: str) -> list[int]:
-        """Processes below the services whose command line holds these words."""
+        """Descendants of the services whose command line contains `words`."""
         parents = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -137,21 +136,21 @@ class Prey:
 
 
 def command_line(pid: int) -> str:
-    """Its words; empty when it is gone."""
+    """A process's command line; empty if it has ended."""
     with suppress(OSError):
         return " ".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0"))
     return ""
 
 
 def started_at(pid: int) -> str:
-    """When it began, in clock ticks; empty when it is gone."""
+    """A process's start time in clock ticks; empty if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
 
 
 def containers(owners: set[int]) -> list[Any]:
-    """The containers, ended ones too, that these slots have made."""
+    """All containers, ended ones included, of these slots."""
     try:
         api = docker.from_env()
     except docker.errors.DockerException:
@@ -163,7 +162,7 @@ def containers(owners: set[int]) -> list[Any]:
 
 
 class Service:
-    """A command that is started again whenever it dies."""
+    """A command that is restarted when it dies."""
 
     def __init__(self, words: list[str], environment: dict[str, str], log: Path) -> None:
         self._words = [sys.executable, "-m", "grader.cli", *words]
@@ -176,7 +175,7 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Of its process now."""
+        """The current process id."""
         return self._process.pid
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -191,7 +190,7 @@ class Service:
                 self._process = self._start()
 
     def end(self) -> int:
-        """Tell it to end, and wait; its exit status."""
+        """Send SIGTERM, wait, and return the exit status."""
         self._ending.set()
         self._process.terminate()
         status = self._process.wait(120)
@@ -201,25 +200,25 @@ class Service:
 
 
 @dataclass
-class Crowd:
-    """The users: hands in what is asked for, and notes what was answered with 202."""
+class Users:
+    """The users. They submit files and record those that were answered with 202."""
 
     url: str
     tokens: dict[str, str]
     total: int
     accepted: dict[int, str] = field(default_factory=dict)
-    """Number → verdict that it should get."""
+    """Submission number → expected verdict."""
     refused: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, user: str, open_jobs: Callable[[str], int]) -> None:
-        """Hand in until there are enough of all users together."""
+        """Submit until all users together have submitted `total` files."""
         with httpx.Client(base_url=self.url, timeout=20) as client:
             while len(self.accepted) < self.total:
-                if open_jobs(user) >= IN_FLIGHT or not self._hand_in(client, user):
+                if open_jobs(user) >= MOST_UNFINISHED or not self._submit(client, user):
                     time.sleep(0.3)
 
-    def _hand_in(self, client: httpx.Client, user: str) -> bool:
+    def _submit(self, client: httpx.Client, user: str) -> bool:
         kind = random.choice(list(KINDS))
         source = f"# {random.getrandbits(64):x}\n{KINDS[kind]}"
         try:
@@ -240,12 +239,14 @@ class Crowd:
         return True
 
 
-class Reaper(threading.Thread):
-    """Kills by lot."""
+class Killer(threading.Thread):
+    """Kills random processes."""
 
-    def __init__(self, prey: Prey, pause_s: float, states: Callable[[], Counter[str]]) -> None:
+    def __init__(
+        self, targets: Targets, pause_s: float, states: Callable[[], Counter[str]]
+    ) -> None:
         super().__init__(daemon=True)
-        self._prey = prey
+        self._targets = targets
         self._pause_s = pause_s
         self._states = states
         self.over = threading.Event()
@@ -257,15 +258,15 @@ class Reaper(threading.Thread):
         kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
         while not self.over.wait(random.uniform(0.2, 1.8) * self._pause_s):
             kind = random.choices(kinds, weights)[0]
-            if found := self._prey.alive(kind):
+            if found := self._targets.alive(kind):
                 self.during += self._states()
                 with suppress(ProcessLookupError):
                     os.kill(random.choice(found), signal.SIGKILL)
                     self.kills[kind] += 1
 
 
-class Truth:
-    """What the database says."""
+class Database:
+    """The database, as the final check reads it."""
 
     def __init__(self, url: str) -> None:
         self.ledger = Ledger.open(url)
@@ -282,7 +283,7 @@ class Truth:
             return Counter(dict(map(tuple, connection.execute(query))))
 
     def verdicts(self) -> dict[int, str]:
-        """Verdict of the result of each job that is done."""
+        """Verdict of each finished job, by submission."""
         query = select(jobs.c.submission_id, results.c.verdict).join(
             results, results.c.id == jobs.c.result_id
         )
@@ -291,7 +292,7 @@ class Truth:
             return dict(map(tuple, rows))
 
     def strays(self) -> dict[str, int]:
-        """What should not be: results of no job, several of one source, leases left."""
+        """Counts of rows that should not exist, by kind."""
         owned = select(jobs.c.result_id).where(jobs.c.result_id.is_not(None))
         doubled = (
             select(results.c.source_sha256)
@@ -311,34 +312,34 @@ class Truth:
             return {what: int(connection.scalar(query) or 0) for what, query in counts.items()}
 
 
-def release_held(truth: Truth, over: threading.Event, released: list[int]) -> None:
-    """The person: looks at what is held, and lets it try again."""
+def release_held(database: Database, over: threading.Event, released: list[int]) -> None:
+    """Release held jobs, as an admin would."""
     while not over.wait(2):
-        for job in truth.ledger.held():
-            if truth.ledger.release(job.submission_id):
+        for job in database.ledger.held():
+            if database.ledger.release(job.submission_id):
                 released.append(job.submission_id)
 
 
-def settled(truth: Truth) -> None:
-    """Wait until nothing is unfinished. Raises TimeoutError when nothing moves any more."""
+def settled(database: Database) -> None:
+    """Wait until all jobs have ended. Raises TimeoutError if they stop progressing."""
     last, since = -1, time.monotonic()
-    while unfinished := len(truth.ledger.queue()) + len(truth.ledger.held()):
+    while unfinished := len(database.ledger.queue()) + len(database.ledger.held()):
         if unfinished != last:
             last, since = unfinished, time.monotonic()
         if time.monotonic() - since > STUCK_S:
-            raise TimeoutError(f"{unfinished} jobs are stuck: {truth.states()}")
+            raise TimeoutError(f"{unfinished} jobs are stuck: {database.states()}")
         time.sleep(0.5)
 
 
 def answers(url: str) -> bool:
-    """Whether the server is up."""
+    """Whether the server answers."""
     with suppress(httpx.HTTPError):
         return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
     return False
 
 
 def until(holds: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Wait for something. Raises TimeoutError."""
+    """Wait until a condition holds. Raises TimeoutError."""
     deadline = time.monotonic() + limit_s
     while not holds():
         if time.monotonic() > deadline:
@@ -347,7 +348,7 @@ def until(holds: Callable[[], bool], limit_s: float, what: str) -> None:
 
 
 def problem_folder(parent: Path) -> Path:
-    """A problem that is graded in about a second on a CPU; the folder that holds it."""
+    """Write a problem that a CPU grades in about a second; its parent folder."""
     folder = parent / "problems" / "doubling"
     folder.mkdir(parents=True)
     texts = {"problem.yaml": SPEC, "inputs.py": INPUTS, "reference.py": REFERENCE}
@@ -366,7 +367,7 @@ def problem_folder(parent: Path) -> Path:
 def main(
     total: int, db: str | None, sandbox: str, slots: int, pause_s: float, seed: int | None
 ) -> None:
-    """Hand in submissions while everything is killed at random, and count what is lost."""
+    """Submit files while processes are killed at random, and count what is lost."""
     random.seed(seed)
     start = time.monotonic()
     place = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -374,8 +375,8 @@ def main(
     own.mkdir(mode=0o1777)
     own.chmod(0o1777)
     url = db or f"sqlite:///{place}/board.sqlite3"
-    truth = Truth(url)
-    accounts = Accounts(truth.engine, lambda: datetime.now(UTC))
+    database = Database(url)
+    accounts = Accounts(database.engine, lambda: datetime.now(UTC))
     tokens = {name: accounts.add_user(name, "competitor", by="chaos") for name in USERS}
     accounts.add_user("boss", "admin", by="chaos")
     worker_token = accounts.add_user("worker", "worker", by="chaos")
@@ -395,39 +396,39 @@ def main(
         place / "worker.log",
     )
     until(lambda: answers(address), 60, f"the server does not answer; see {place}/server.log")
-    crowd = Crowd(address, tokens, total)
-    prey = Prey({"server": server, "worker": worker})
-    reaper = Reaper(prey, pause_s, truth.states)
+    users = Users(address, tokens, total)
+    targets = Targets({"server": server, "worker": worker})
+    killer = Killer(targets, pause_s, database.states)
     over, released = threading.Event(), list[int]()
-    person = threading.Thread(target=release_held, args=(truth, over, released), daemon=True)
-    crew = [threading.Thread(target=crowd.run, args=(u, truth.open_jobs)) for u in USERS]
-    for thread in (*crew, reaper, person):
+    admin = threading.Thread(target=release_held, args=(database, over, released), daemon=True)
+    submitters = [threading.Thread(target=users.run, args=(u, database.open_jobs)) for u in USERS]
+    for thread in (*submitters, killer, admin):
         thread.start()
-    for thread in crew:
+    for thread in submitters:
         thread.join()
-    settled(truth)
-    reaper.over.set()
-    reaper.join()
-    settled(truth)
+    settled(database)
+    killer.over.set()
+    killer.join()
+    settled(database)
     over.set()
     statuses = (worker.end(), server.end())
     took_s = time.monotonic() - start
-    verdicts = truth.verdicts()
-    lost = [n for n in crowd.accepted if n not in verdicts]
-    other = sum(verdicts.get(n) not in (None, kind) for n, kind in crowd.accepted.items())
-    wrong = {what: n for what, n in truth.strays().items() if n}
-    left = list(prey.left())
+    verdicts = database.verdicts()
+    lost = [n for n in users.accepted if n not in verdicts]
+    other = sum(verdicts.get(n) not in (None, kind) for n, kind in users.accepted.items())
+    wrong = {what: n for what, n in database.strays().items() if n}
+    left = list(targets.left())
     left += [f"temporary {path.name}" for path in own.iterdir()]
-    kills = ", ".join(f"{n} {kind}" for kind, n in reaper.kills.items())
+    kills = ", ".join(f"{n} {kind}" for kind, n in killer.kills.items())
     print(
         "| database | accepted | lost | doubled | killed | released | another verdict | "
         "left behind | minutes |\n|---|---|---|---|---|---|---|---|---|\n"
-        f"| {truth.engine.dialect.name} | {len(crowd.accepted)} | {len(lost)} | "
-        f"{wrong.get('doubled results', 0)} | {reaper.kills.total()}: {kills} | {len(released)} | "
+        f"| {database.engine.dialect.name} | {len(users.accepted)} | {len(lost)} | "
+        f"{wrong.get('doubled results', 0)} | {killer.kills.total()}: {kills} | {len(released)} | "
         f"{other} | {', '.join(left) or 'nothing'} | {took_s / 60:.1f} |"
     )
-    print(f"jobs by state, summed over all kills: {dict(reaper.during)}")
-    print(f"handed in and not taken: {dict(crowd.refused)}; exit statuses at the end: {statuses}")
+    print(f"jobs by state, summed over all kills: {dict(killer.during)}")
+    print(f"refused: {dict(users.refused)}; exit statuses at the end: {statuses}")
     if lost or wrong or left:
         print(f"lost {lost[:10]}; strays {wrong}; left {left}; logs in {place}", file=sys.stderr)
         sys.exit(1)

@@ -2,11 +2,10 @@
 
     python -m benchmarks.copy_engine [--tries 300]
 
-Needs a GPU. Two contexts take turns on the multiprocessors, in slices of a millisecond or so; what
-the copy engine does need not wait for a turn. Which of the two the driver uses for a copy, it
-decides by kind and size. The table has how long each took, from asking until it was there, beside
-a process whose kernels follow each other without a pause: what waits for a turn takes hundreds of
-microseconds at least now and then.
+Needs a GPU. Two contexts take turns on the SMs, in slices of about a millisecond. The copy engine
+does not wait for a turn. The driver chooses between SMs and copy engine by kind and size of a copy.
+The table has each copy's latency, from request to completion, beside a process that keeps the SMs
+busy. A copy that waits for the SMs takes hundreds of microseconds at least now and then.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 import click
 import torch
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 
 BUSY = """
 import torch
@@ -44,9 +43,8 @@ KIB = 1024
 MOST_BYTES = 4096 * KIB
 
 
-def ways() -> tuple[dict[str, Callable[[], None]], Callable[[], None], list[torch.Tensor]]:
-    """What to time, by name: each begins one copy on a stream of its own; what waits for it; and
-    the memory from and to which they copy, to be kept as long as they are."""
+def copies() -> tuple[dict[str, Callable[[], None]], Callable[[], None], list[torch.Tensor]]:
+    """The copies to time, by name; a function that waits for them; and their memory, to be kept."""
     from cuda.bindings import driver, runtime
 
     kind = runtime.cudaMemcpyKind
@@ -111,14 +109,14 @@ def ways() -> tuple[dict[str, Callable[[], None]], Callable[[], None], list[torc
     for name, source in (("to device", here), ("inside", frm)):
         for size in (4, 128, 1024):
             found[f"{name}, {size} KiB, beside kernels"] = batch(to, source, size * KIB)
-    found["a word by the stream"] = lambda: ok(
+    found["one word by a stream memory operation"] = lambda: ok(
         driver.cuStreamWriteValue32(stream.cuda_stream, to, driver.cuuint32_t(7), 0)
     )
     return found, stream.synchronize, [device, other, host]
 
 
 def times_us(copy: Callable[[], None], wait: Callable[[], None], tries: int) -> list[float]:
-    """How long so many of them took, one by one, in ascending order."""
+    """Latencies of `tries` copies, one at a time, in ascending order."""
     found = []
     for _ in range(tries):
         time.sleep(1e-4)
@@ -130,13 +128,13 @@ def times_us(copy: Callable[[], None], wait: Callable[[], None], tries: int) -> 
 
 
 def table(tries: int) -> None:
-    """Print a row for each way."""
-    found, wait, _memory = ways()
+    """Print a row for each kind of copy."""
+    found, wait, _memory = copies()
     for name, copy in found.items():
         try:
             times_us(copy, wait, 5)
             took = times_us(copy, wait, tries)
-        except Exception as error:  # noqa: BLE001 - a driver without this way says so in its row
+        except Exception as error:  # noqa: BLE001 - a driver without this copy says so in its row
             print(f"| {name} | {error} | | |", flush=True)
             continue
         middle, high = took[len(took) // 2], took[len(took) * 9 // 10]
@@ -147,7 +145,7 @@ def table(tries: int) -> None:
 @click.option("--tries", default=300, show_default=True, type=click.IntRange(min=10))
 def main(tries: int) -> None:
     """Time copies on an idle GPU, and beside a busy process."""
-    needs_gpu()
+    require_gpu()
     head = "| copy | median µs | 90 % µs | most µs |\n|---|---|---|---|"
     print(f"idle\n\n{head}")
     table(max(10, tries // 10))

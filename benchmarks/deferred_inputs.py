@@ -1,14 +1,18 @@
-"""Are inputs that come late in time, and who reads them too soon?
+"""Do deferred inputs arrive before their call, and do they detect early reads?
 
     python -m benchmarks.deferred_inputs [--sandbox process] [--rounds 8] [--case NAME]... FILE...
 
-Needs a GPU. FILE is a submission below `submissions/<problem>/`, honest or not. For every benchmark
-case it takes rounds as a grading does, and goes on where one finds a fault; every second one has no
-inputs that come late (`deferred_inputs`), so that times can be compared. Of those that came late
-some came in time: no call may have begun before that. Outputs that are right for what was there
-until then were computed too soon. `Held up` are those whose write took long; `wrong` are those that
-came too late for anything to be told, and are. `Meetings` are looks that found two calls at work;
-a whole grading may have one.
+Needs a GPU. FILE is a submission below `submissions/<problem>/`, honest or not. Each benchmark case
+gets rounds as in a grading, and goes on after a fault. Every second round has no deferred inputs
+(`grader/judge/integrity/deferred_inputs.py`), so that times can be compared. Counted are sets:
+
+- `deferred`: sets with a piece of input that was stale until just before their call.
+- `in time`: the piece was written before any call could have read it. Outputs that match the stale
+  piece were then computed too early, which is a fault.
+- `held up`: the write took long.
+- `wrong`: not in time, and the outputs are wrong.
+
+`overlaps` are samples that show two calls at work; an honest grading may have one.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 from benchmarks.partial_grading import chosen, prepared
 from grader.judge.benchmark import Bench, opened
 from grader.judge.integrity.deferred_inputs import Tally
@@ -27,24 +31,24 @@ from grader.sandbox.base import SandboxError
 from grader.stats import median
 
 HEAD = """\
-| case | calls | late | in time | held up | wrong | rounds | faults | meetings | µs without \
+| case | calls | deferred | in time | held up | wrong | rounds | faults | overlaps | µs without \
 | µs with | what |
 |---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def row(bench: Bench, rounds: int) -> str:
-    """A row of the Markdown table."""
+    """The row of a case."""
     times_us: dict[bool, list[float]] = {False: [], True: []}
     faults: Counter[str] = Counter()
     meetings = 0
     late = bench.late
     if late is not None:
-        late.tally = Tally()  # without the warm-up's
+        late.tally = Tally()  # drops the warm-up's
     for number in range(2 * rounds):
-        has_late = number % 2 == 1
-        bench.late = late if has_late else None
+        is_deferred = number % 2 == 1
+        bench.late = late if is_deferred else None
         try:
-            times_us[has_late].append(bench.round(1 + number).claim_us)
+            times_us[is_deferred].append(bench.round(1 + number).claim_us)
         except SubmissionFault as stop:
             faults[stop.fault.reason] += 1
         meetings += bench.grading.meetings
@@ -66,7 +70,7 @@ def row(bench: Bench, rounds: int) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def late_inputs(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) -> None:
+def print_file(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) -> None:
     """Print the table of one file."""
     with prepared(sandbox, path) as (grading, load):
         print(f"\n{path}\n\n{HEAD}")
@@ -85,10 +89,10 @@ def late_inputs(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) -
 @click.option("--case", "cases", multiple=True)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 def main(sandbox: str, rounds: int, cases: tuple[str, ...], files: tuple[Path, ...]) -> None:
-    """Publish some inputs of rounds late, and see who reads them too soon."""
-    needs_gpu()
+    """Time rounds with and without deferred inputs, and count what they detect."""
+    require_gpu()
     for path in files:
-        late_inputs(sandbox, path, rounds, cases)
+        print_file(sandbox, path, rounds, cases)
 
 
 if __name__ == "__main__":

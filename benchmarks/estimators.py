@@ -1,15 +1,14 @@
-"""Which middle of its rounds a time should be: three of them on the same recorded gradings.
+"""Which estimator should turn a case's rounds into a time? Three, on the same recorded gradings.
 
     python -m benchmarks.estimators [FILE]
 
 Needs no GPU. FILE has a line of JSON for each grading, with the times of its rounds by case, as
-`benchmarks.precision --out` writes them; by default benchmarks/recorded_rounds.jsonl, runs 1 to 4 from H100
-and H200 of 2026-11-21, run 3 of them from a noisy host, runs 5 and 6 from H200 of the day after.
-For each kernel and run it prints, by each middle: how far the scores of its gradings lie apart, to
-what a score is known by its rounds, how many would rank by that, and how many cases are known to
-±0.5 %.
+`benchmarks.precision --out` writes it. The default is benchmarks/recorded_rounds.jsonl: runs 1 to 4
+are of 2026-11-21 on H100 and H200 (run 3 on a noisy host), runs 5 and 6 of the next day on H200.
+For each kernel, run and estimator, a row has the spread of the scores, the interval to which a
+score is known, estimator many scores would rank, and estimator many cases are known to ±0.5 %.
 
-The rounds of runs 1 to 4 were recorded while the median said when there were enough of them.
+Runs 1 to 4 were recorded while the median decided when a case had enough rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Rounds = dict[str, list[float]]
 """Microseconds by case."""
 
 
-MIDDLES = {
+ESTIMATORS = {
     "median": stats.by_median,
     "Hodges-Lehmann": stats.hodges_lehmann,
     "the narrower": stats.middle,
@@ -50,16 +49,16 @@ def recorded(file: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     return found
 
 
-def apart(scores: list[float]) -> float:
-    """How far scores lie apart, as a share of their median."""
+def spread(scores: list[float]) -> float:
+    """(max − min) / median of the scores."""
     return (max(scores) - min(scores)) / stats.median(scores)
 
 
-def row(gradings: list[Rounds], how: str) -> str:
-    """The cells of one kernel and run."""
+def row(gradings: list[Rounds], estimator: str) -> str:
+    """The table cells of one kernel and run."""
     scores, widths, settled = [], [], []
     for cases in gradings:
-        middles = [MIDDLES[how](times_us) for times_us in cases.values()]
+        middles = [ESTIMATORS[estimator](times_us) for times_us in cases.values()]
         score = geometric_mean([middle.value for middle in middles])
         low, high = stats.product_interval(middles)
         scores.append(score)
@@ -67,7 +66,7 @@ def row(gradings: list[Rounds], how: str) -> str:
         settled += [(b - a) / 2 <= SETTLED * value for value, (a, b) in middles]
     ranked = sum(width <= KNOWN_SHARE for width in widths)
     return (
-        f"{how} | {apart(scores):.2%} | ± {min(widths):.2%} to {max(widths):.2%} | "
+        f"{estimator} | {spread(scores):.2%} | ± {min(widths):.2%} to {max(widths):.2%} | "
         f"{ranked} of {len(gradings)} | {sum(settled)} of {len(settled)}"
     )
 
@@ -75,16 +74,16 @@ def row(gradings: list[Rounds], how: str) -> str:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, path_type=Path), default=RECORDED)
 def main(file: Path) -> None:
-    """Compare three middles on recorded rounds."""
+    """Compare three estimators on recorded rounds."""
     print(
-        "| kernel | run | middle | scores apart | a score is known to | ranked | "
+        "| kernel | run | estimator | spread | a score is known to | ranked | "
         f"cases known to ±{SETTLED:.1%} |\n|---|---|---|---|---|---|---|"
     )
     for (kernel, run), gradings in recorded(file).items():
         rounds = [grading["round_us"] for grading in gradings]
-        for number, how in enumerate(MIDDLES):
+        for number, estimator in enumerate(ESTIMATORS):
             first = f"{kernel} | {run}" if number == 0 else " | "
-            print(f"| {first} | {row(rounds, how)} |")
+            print(f"| {first} | {row(rounds, estimator)} |")
 
 
 if __name__ == "__main__":

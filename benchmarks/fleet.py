@@ -1,15 +1,15 @@
-"""The hosted board on this machine's GPUs, or on its CPU: is it right, and how long do people wait?
+"""Are a hosted board's verdicts right on this machine's GPUs, and how long do users wait?
 
     python -m benchmarks.fleet [--engine local] [--engine ray] [--sandbox docker|process] [--each 3]
                                [--out FILE]
 
-For each engine it starts `grade serve` over a fresh database in a temporary folder; for `ray` also
-a cluster of this machine alone. As many users as there are slots hand in a few files of
-`submissions/`, each file so many times, each user the next one as soon as the last is graded. All
-goes over HTTP, with the client of `grade submit --server`.
+For each engine the script starts `grade serve` over a fresh database in a temporary folder, and for
+`ray` also a cluster of this machine alone. One user per slot submits a few files of `submissions/`,
+each file `--each` times, and the next file when the last one is graded. All requests go over HTTP,
+with the client of `grade submit --server`. Without a GPU the slots are on the CPU.
 
-It prints Markdown, and exits with 1 when a verdict is not that of the file's folder, a submission
-has no result, or a ranked score is not on the leaderboard.
+It prints Markdown. The exit status is 1 if a verdict is not that of the file's folder, if a
+submission has no result, or if a ranked score is missing on the leaderboard.
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ FILES = (
     "softmax/rejected/forged_claim.py",
     "int4_matmul/accepted/triton_int4_matmul.py",
 )
-"""What is handed in, in this order. What needs a GPU is left out where there is none."""
+"""Submitted in this order. Without a GPU, files that need one are left out."""
 CPU_SLOTS = 2
-"""Where there is no GPU."""
+"""Slots without a GPU."""
 UP_S = 240.0
-"""How long all slots may take until they are up."""
+"""Seconds that all slots may take to start."""
 
 
 @dataclass(frozen=True)
 class Graded:
-    """One submission, from the hand-in to its end."""
+    """One submission, from its request to its verdict."""
 
     name: str
     example: Example
     number: int
     user: str
     first: bool
-    """Whether its file was handed in for the first time."""
+    """Whether this is the file's first submission."""
     began: float
-    """When it was first seen to run."""
+    """When its state was first `running`."""
     ended: float
     took_s: float
-    """From the hand-in to its verdict, as its user sees it."""
+    """From the request to the verdict, as its user sees it."""
     report: Report
 
     @property
     def is_right(self) -> bool:
-        """Whether it came to the verdict that its folder names."""
+        """Whether it has the verdict that its folder names."""
         return self.example.fits(self.report)
 
     def __str__(self) -> str:
@@ -86,20 +86,20 @@ class Graded:
 
 
 @dataclass
-class Crowd:
-    """The users, and what became of what they handed in."""
+class Users:
+    """The users, and the results of their submissions."""
 
     address: str
-    handed_in: int = 0
+    submitted: int = 0
     took_s: float = 0.0
     graded: list[Graded] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """Submissions that have no result, and why."""
-    absent: list[str] = field(default_factory=list)
-    """Ranked scores that are not on the leaderboard."""
+    """Submissions without a result, each with the reason."""
+    missing_scores: list[str] = field(default_factory=list)
+    """Ranked scores that are missing on the leaderboard."""
 
-    def hand_in(self, tokens: dict[str, str], chosen: dict[str, Example], each: int) -> bool:
-        """Hand in every file so many times; whether all that came of it is right."""
+    def submit_all(self, tokens: dict[str, str], chosen: dict[str, Example], each: int) -> bool:
+        """Submit every file `each` times; whether all results are right."""
         work: SimpleQueue[tuple[str, Example, bool]] = SimpleQueue()
         for turn in range(each):
             for name, example in chosen.items():
@@ -115,34 +115,34 @@ class Crowd:
         for thread in users:
             thread.join()
         self.took_s = time.monotonic() - start
-        self.absent = missing(self.address, self.graded)
+        self.missing_scores = missing(self.address, self.graded)
         return len(self.graded) == total and not list(self.faults())
 
     def faults(self) -> Iterator[str]:
-        """What is not as it should be."""
+        """Everything that went wrong."""
         yield from self.lost
         yield from (str(one) for one in self.graded if not one.is_right)
-        yield from self.absent
+        yield from self.missing_scores
 
     def __str__(self) -> str:
         count, took_s = len(self.graded), self.took_s
         rate = f"in {took_s:.0f} s, {3600 * count / took_s:.0f} an hour" if took_s else "and no end"
         ranked = sum(one.report.ranked for one in self.graded)
         return (
-            f"{busy(self.graded)} busy at once; {count} of {self.handed_in} graded {rate}; "
-            f"{len(self.lost)} lost; {ranked} may be ranked, and {len(self.absent)} of these "
-            "users' best scores are missing on the leaderboard"
+            f"{busy(self.graded)} busy at once; {count} of {self.submitted} graded {rate}; "
+            f"{len(self.lost)} lost; {ranked} may be ranked, and {len(self.missing_scores)} of "
+            "these users' best scores are missing on the leaderboard"
         )
 
     def _user(self, user: str, token: str, work: SimpleQueue[tuple[str, Example, bool]]) -> None:
-        """Hand in one after the other, until there are no more."""
+        """Submit one file after the other until none is left."""
         with Client(self.address, token) as client:
             while True:
                 try:
                     name, example, first = work.get_nowait()
                 except Empty:
                     return
-                self.handed_in += 1
+                self.submitted += 1
                 try:
                     self.graded.append(graded(client, user, name, example, first))
                 except click.ClickException as error:
@@ -150,7 +150,7 @@ class Crowd:
 
 
 def graded(client: Client, user: str, name: str, example: Example, first: bool) -> Graded:
-    """Hand in a file, and wait for its verdict. Raises click.ClickException when none comes."""
+    """Submit a file and wait for its verdict. Raises click.ClickException without one."""
     ran: list[float] = []
 
     def note(state: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ def graded(client: Client, user: str, name: str, example: Example, first: bool) 
 
 @contextmanager
 def ray_head(folder: Path, slots: int, gpus: int) -> Iterator[str]:
-    """A Ray cluster of this machine alone; its address. Ray finds the GPUs by itself."""
+    """Run a Ray cluster on this machine; yields its address. Ray finds the GPUs."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
@@ -194,26 +194,26 @@ def ray_head(folder: Path, slots: int, gpus: int) -> Iterator[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours, with this checkout to be found from everywhere: Ray's workers start elsewhere."""
+    """This environment with the checkout on PYTHONPATH: Ray's workers start in other folders."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return os.environ | {"PYTHONPATH": path} | more
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether the port accepts connections."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def slots_up(address: str) -> int:
-    """How many slots the server knows of."""
-    told = httpx.get(f"{address}/metrics", timeout=30).text
-    found = re.findall(r"^grade_worker_slots\{.*\} (\S+)$", told, re.MULTILINE)
+    """The number of slots in the server's metrics."""
+    text = httpx.get(f"{address}/metrics", timeout=30).text
+    found = re.findall(r"^grade_worker_slots\{.*\} (\S+)$", text, re.MULTILINE)
     return int(sum(map(float, found)))
 
 
 def files(gpus: int) -> dict[str, Example]:
-    """What can be handed in here, by its name below `submissions`."""
+    """The files that this machine can grade, by name below `submissions`."""
     there = {
         example.path.relative_to(ROOT / "submissions").as_posix(): example
         for problem in dict.fromkeys(name.split("/")[0] for name in FILES)
@@ -223,24 +223,24 @@ def files(gpus: int) -> dict[str, Example]:
 
 
 def missing(address: str, found: list[Graded]) -> list[str]:
-    """Ranked scores that are not on the leaderboard: of each user the best."""
+    """Best ranked scores of each user that are missing on the leaderboard."""
     best: dict[tuple[str, str, str], float] = {}
     for one in found:
         report = one.report
         if report.ranked and report.score_us is not None and report.gpu is not None:
             key = (report.problem, report.gpu, one.user)
             best[key] = min(report.score_us, best.get(key, report.score_us))
-    absent = []
+    missing_scores = []
     with Client(address, None) as client:
         for (problem, gpu, user), score_us in best.items():
             board = client.request("GET", f"/leaderboards/{problem}", params={"gpu": gpu})
             if (user, score_us) not in [(e["user"], e["score_us"]) for e in board["entries"]]:
-                absent.append(f"{user}'s {score_us:.2f} µs for {problem} on {gpu}")
-    return absent
+                missing_scores.append(f"{user}'s {score_us:.2f} µs for {problem} on {gpu}")
+    return missing_scores
 
 
 def run(engine: str, sandbox: str, each: int, say: Callable[[str], None]) -> bool:
-    """Try one engine, and say how it went; whether all was right."""
+    """Run one engine and print its table; whether all results are right."""
     gpus = len(driver().gpus)
     slots = gpus or CPU_SLOTS
     chosen = files(gpus)
@@ -257,21 +257,21 @@ def run(engine: str, sandbox: str, each: int, say: Callable[[str], None]) -> boo
             options, more = [], {"RAY_ADDRESS": stack.enter_context(ray_head(folder, slots, gpus))}
         options += ["--engine", engine, "--sandbox", sandbox]
         address = stack.enter_context(serving(url, folder, options, environment(**more)))
-        crowd = Crowd(address)
-        good = False
+        users = Users(address)
+        is_right = False
         try:
             until(lambda: slots_up(address) >= slots, UP_S, "not all slots are up")
-            good = crowd.hand_in(tokens, chosen, each)
-        finally:  # when it was interrupted too
+            is_right = users.submit_all(tokens, chosen, each)
+        finally:  # also when interrupted
             for name in chosen:
-                say(row(engine, name, [one for one in crowd.graded if one.name == name], each))
-            say(f"\n{engine}: {slots} slots; {crowd}\n")
-            for what in crowd.faults():
+                say(row(engine, name, [one for one in users.graded if one.name == name], each))
+            say(f"\n{engine}: {slots} slots; {users}\n")
+            for what in users.faults():
                 say(f"- {what}")
-            if not good:
+            if not is_right:
                 lines = (folder / "server.log").read_text().splitlines()
                 say("\n".join([line for line in lines if '"level": "info"' not in line][-20:]))
-        return good
+        return is_right
 
 
 HEAD = (
@@ -281,7 +281,7 @@ HEAD = (
 
 
 def row(engine: str, name: str, found: list[Graded], each: int) -> str:
-    """A row of the table: what became of one file."""
+    """The table row of one file."""
     reports = [one.report for one in found]
     verdicts = sorted({report.verdict or "none" for report in reports})
     scores = [
@@ -305,7 +305,7 @@ def row(engine: str, name: str, found: list[Graded], each: int) -> str:
 
 
 def busy(found: list[Graded]) -> int:
-    """How many ran at one time, at the most."""
+    """The largest number that ran at the same time."""
     return max(
         (sum(b.began <= a.began < b.ended for b in found) for a in found),
         default=0,
@@ -317,10 +317,10 @@ def busy(found: list[Graded]) -> int:
     "--engine", "engines", multiple=True, type=click.Choice(["local", "ray"]), default=["local"]
 )
 @click.option("--sandbox", type=click.Choice(["docker", "process"]), default="docker")
-@click.option("--each", default=3, show_default=True, help="How often each file is handed in.")
-@click.option("--out", type=click.Path(path_type=Path), help="A file for what is printed.")
+@click.option("--each", default=3, show_default=True, help="Submissions of each file.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the output to this file too.")
 def main(engines: tuple[str, ...], sandbox: str, each: int, out: Path | None) -> None:
-    """Hand in files to a hosted board of this machine, and compare each verdict with its folder."""
+    """Submit files to a hosted board on this machine and compare verdicts with their folders."""
 
     def say(text: str) -> None:
         print(text, flush=True)
@@ -329,8 +329,8 @@ def main(engines: tuple[str, ...], sandbox: str, each: int, out: Path | None) ->
                 file.write(text + "\n")
 
     say(HEAD)
-    good = [run(engine, sandbox, each, say) for engine in engines]
-    sys.exit(not all(good))
+    is_right = [run(engine, sandbox, each, say) for engine in engines]
+    sys.exit(not all(is_right))
 
 
 if __name__ == "__main__":

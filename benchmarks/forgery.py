@@ -1,13 +1,13 @@
-"""How much faster than it is can a kernel be made to look? Forgeries beside the kernel they wrap.
+"""How much faster than its kernel can a submission look? Forgeries beside the kernels they wrap.
 
     python -m benchmarks.forgery [--tries 10] [--sandbox process] [--only NAME]... [--out FILE]
 
-The honest kernels of a problem are graded first, three times each; then every forgery, so many
-times, with a warm pool of sandboxes. No case of an accepted try may be faster than the honest
-kernel's median by more than 2 % or 3 µs, whichever is larger. A try with another verdict has no
-score and gains nothing. Whether a broken rule is seen may hang on luck, so a rejected forgery gets
-all its tries; of any other verdict two are enough. All GPUs that may be used share the work, a file
-each at a time. Exit status 0 when every forgery keeps to that, 1 when one does not.
+The honest kernels of a problem are graded first, three times each, then every forgery `--tries`
+times, in warm sandboxes. No case of an accepted try may be faster than the honest kernel's median
+by more than 2 % or 3 µs per call, whichever is larger. A try with another verdict has no score and
+gains nothing. Detection may depend on chance, so an accepted or rejected forgery gets all its
+tries; two equal verdicts of any other kind end them. All visible GPUs share the work, one file at a
+time each. The exit status is 0 if every forgery stays within the limit, else 1.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions"
 HONEST_TRIES = 3
 UNFORGED = ", without its last line"
-"""Behind the name of a forgery: the honest kernel that it has itself, which that line forges."""
+"""Suffix of a forgery's name: its own honest kernel, without the line that forges."""
 ALLOWED_SHARE, ALLOWED_US = 0.02, 3.0
-"""What a forgery may gain per call: the larger of this share of the honest time, and so much."""
+"""A forgery may gain at most the larger of these per call: a share of the honest time, or µs."""
 
 HONEST = {
     "softmax": "torch_softmax.py",
@@ -48,7 +48,7 @@ HONEST = {
     "flash_attention": "torch_attention.py",
     "multi_tensor_adamw": "torch_adamw.py",
 }
-"""Of `accepted/`, the kernel that the forgeries of a problem wrap."""
+"""The kernel in `accepted/` that the forgeries of a problem wrap."""
 FORGERIES = {
     "flash_attention": (
         "accepted/hostile_prepares_aside.py",
@@ -108,7 +108,7 @@ FORGERIES = {
         "wrong_answer/hostile_says_done.py",
     ),
 }
-"""Those that take longest first, so that several GPUs end together."""
+"""The slowest problems first, so that several GPUs finish together."""
 WRAPPED = {
     f"{problem}/{file}": f"{problem}/accepted/{HONEST[problem]}"
     for problem, files in FORGERIES.items()
@@ -124,7 +124,7 @@ WRAPPED = {
         "int4_matmul/accepted/triton_int4_matmul.py"
     ),
 }
-"""Each forgery, and the honest kernel that it wraps: below `submissions/`, or its own."""
+"""Each forgery and the honest kernel that it wraps, below `submissions/` or its own."""
 
 HEAD = """\
 | | file | verdicts | best score µs | honest score µs | gain | worst case | gained of allowed µs |
@@ -133,26 +133,26 @@ HEAD = """\
 
 @dataclass(frozen=True)
 class Try:
-    """What one grading of a file came to."""
+    """The result of one grading of a file."""
 
     outcome: str
-    """The verdict, and the rule behind it; or how the judge fell over."""
+    """The verdict and the broken rule, or the judge's own exception."""
     score_us: float | None = None
-    """None unless it was accepted."""
+    """None unless accepted."""
     times_us: dict[str, float] = field(default_factory=dict)
-    """By benchmark case, of an accepted one."""
-    ours: bool = False
-    """Whether it was the judge that failed."""
+    """By benchmark case, if accepted."""
+    judge_failed: bool = False
+    """Whether the judge failed."""
 
     @property
-    def is_luck(self) -> bool:
-        """Whether another try may come to something else: rounds are watched by lot."""
+    def is_chance(self) -> bool:
+        """Whether another try may have another outcome: samples are taken at random places."""
         return self.outcome.startswith(("accepted", "rejected"))
 
 
 @dataclass(frozen=True)
 class Honest:
-    """What an honest kernel takes: medians over its tries, microseconds."""
+    """An honest kernel's times: medians over its tries, microseconds."""
 
     score_us: float
     times_us: dict[str, float]
@@ -160,7 +160,7 @@ class Honest:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much faster than the honest kernel a forgery looked on one case, and how much it may."""
+    """How much a forgery beat the honest kernel by in one case, and how much is allowed."""
 
     case: str
     gained_us: float
@@ -168,17 +168,17 @@ class Gain:
 
     @property
     def share(self) -> float:
-        """Of what is allowed; above 1 the clock was fooled."""
+        """Gain over allowance; above 1 the clock was fooled."""
         return self.gained_us / self.allowed_us
 
 
 def attempt(grade_once: Callable[[], Report]) -> Try:
-    """Grade once, whatever comes of it."""
+    """Grade once. An exception of the judge becomes the outcome."""
     try:
         report = grade_once()
-    except Exception as error:  # noqa: BLE001 - it is reported, as the defect it is
+    except Exception as error:  # noqa: BLE001 - reported as a defect of the judge
         traceback.print_exc()
-        return Try(f"the judge fell over: {type(error).__name__}", ours=True)
+        return Try(f"the judge failed: {type(error).__name__}", judge_failed=True)
     if report.verdict is Verdict.ACCEPTED and report.score_us is not None:
         benchmarks = [c for c in report.cases if c.kind == "benchmark"]
         times_us = {c.name: c.time_us for c in benchmarks if c.time_us is not None}
@@ -188,11 +188,11 @@ def attempt(grade_once: Callable[[], Report]) -> Try:
     failed = report.verdict in (None, Verdict.JUDGE_ERROR)
     if failed:
         print(report.reason, *report.notes, sep="\n", file=sys.stderr)
-    return Try(f"{report.verdict or 'no verdict'}{rule}", ours=failed)
+    return Try(f"{report.verdict or 'no verdict'}{rule}", judge_failed=failed)
 
 
-def tries_of(grade_once: Callable[[], Report], tries: int) -> Iterator[Try]:
-    """Up to so many tries; fewer when two came to the same, neither accepted nor rejected."""
+def repeat(grade_once: Callable[[], Report], tries: int) -> Iterator[Try]:
+    """Up to `tries` tries; fewer if two agree on a verdict other than accepted or rejected."""
     seen: Counter[str] = Counter()
     accepted = False
     for _ in range(tries):
@@ -200,12 +200,12 @@ def tries_of(grade_once: Callable[[], Report], tries: int) -> Iterator[Try]:
         yield one
         seen[one.outcome] += 1
         accepted = accepted or one.score_us is not None
-        if not accepted and not one.is_luck and seen[one.outcome] >= 2:
+        if not accepted and not one.is_chance and seen[one.outcome] >= 2:
             return
 
 
-def honest_of(tries: list[Try]) -> Honest | None:
-    """Medians over the accepted tries; None where there are none."""
+def honest_times(tries: list[Try]) -> Honest | None:
+    """Medians over the accepted tries; None without any."""
     scores = [one.score_us for one in tries if one.score_us is not None]
     if not scores:
         return None
@@ -215,7 +215,7 @@ def honest_of(tries: list[Try]) -> Honest | None:
 
 
 def worst_gain(honest: Honest, tries: list[Try]) -> Gain | None:
-    """The case, over all accepted tries, that beats its allowance by most; None without any."""
+    """The largest gain over its allowance, over all accepted tries and cases; None without any."""
     gains = [
         Gain(case, honest_us - one.times_us[case], max(ALLOWED_SHARE * honest_us, ALLOWED_US))
         for one in tries
@@ -225,16 +225,16 @@ def worst_gain(honest: Honest, tries: list[Try]) -> Gain | None:
     return max(gains, key=lambda gain: gain.share, default=None)
 
 
-def keeps(honest: Honest | None, tries: list[Try]) -> bool:
-    """Whether a forgery gained no more than allowed. A failure of the judge proves nothing."""
-    if honest is None or not tries or any(one.ours for one in tries):
+def within_limit(honest: Honest | None, tries: list[Try]) -> bool:
+    """Whether a forgery gained no more than allowed; False if the judge failed."""
+    if honest is None or not tries or any(one.judge_failed for one in tries):
         return False
     gain = worst_gain(honest, tries)
     return gain is None or gain.share <= 1
 
 
 def row(name: str, honest: Honest | None, tries: list[Try], wanted: int) -> str:
-    """A row of the Markdown table."""
+    """The row of the Markdown table."""
     counts = Counter(one.outcome for one in tries)
     verdicts = ", ".join(f"{outcome} × {count}" for outcome, count in counts.items())
     if len(tries) < wanted:
@@ -242,11 +242,11 @@ def row(name: str, honest: Honest | None, tries: list[Try], wanted: int) -> str:
     scores = [one.score_us for one in tries if one.score_us is not None]
     gain = worst_gain(honest, tries) if honest else None
     cells = [
-        "✔" if keeps(honest, tries) else "✘",
+        "✔" if within_limit(honest, tries) else "✘",
         f"`{name}`",
         verdicts,
         f"{min(scores):.2f}" if scores else "–",
-        f"{honest.score_us:.2f}" if honest else "not known",
+        f"{honest.score_us:.2f}" if honest else "unknown",
         f"{1 - min(scores) / honest.score_us:+.1%}" if scores and honest else "–",
         gain.case if gain else "–",
         f"{gain.gained_us:+.2f} of {gain.allowed_us:.2f}" if gain else "–",
@@ -255,14 +255,14 @@ def row(name: str, honest: Honest | None, tries: list[Try], wanted: int) -> str:
 
 
 class Table:
-    """Prints lines, and keeps the file up to them."""
+    """Prints lines, and rewrites the file with all of them."""
 
     def __init__(self, out: Path | None) -> None:
         self._out = out
         self._lines: list[str] = []
 
     def add(self, line: str) -> None:
-        """One more line."""
+        """Append a line."""
         self._lines.append(line)
         print(line, flush=True)
         if self._out is not None:
@@ -270,14 +270,14 @@ class Table:
 
 
 def chosen(only: tuple[str, ...]) -> dict[str, str]:
-    """The forgeries whose path contains one of the texts; all of them without a text."""
+    """The forgeries whose path contains one of these texts; all of them without texts."""
     return {f: h for f, h in WRAPPED.items() if not only or any(text in f for text in only)}
 
 
 Tried = Callable[[str, int], list[Try]]
-"""What so many gradings of a file come to."""
+"""Grades a file that often."""
 _pools: dict[str, RunnerPool] = {}
-"""Of this process, the one of the problem that it graded last."""
+"""This process's pool, for the problem that it graded last."""
 
 
 def _pool(problem: Problem, sandbox: str) -> RunnerPool:
@@ -290,7 +290,7 @@ def _pool(problem: Problem, sandbox: str) -> RunnerPool:
 
 
 def submission_of(name: str, most_bytes: int) -> Submission:
-    """A file below `submissions/`, or what is left of one."""
+    """A file below `submissions/`, whole or without its last line."""
     submission = Submission.read(FOLDER / name.removesuffix(UNFORGED), most_bytes)
     if not name.endswith(UNFORGED):
         return submission
@@ -298,40 +298,40 @@ def submission_of(name: str, most_bytes: int) -> Submission:
 
 
 def try_file(sandbox: str, name: str, tries: int) -> list[Try]:
-    """What so many gradings of a file come to, with warm sandboxes."""
+    """Grade a file up to `tries` times in warm sandboxes."""
     problem = Problem.load(ROOT / "problems" / name.split("/")[0])
     submission = submission_of(name, problem.spec.limits.source_bytes)
     pool = _pool(problem, sandbox)
-    return list(tries_of(lambda: grade(problem, submission, sandbox=pool, device="cuda"), tries))
+    return list(repeat(lambda: grade(problem, submission, sandbox=pool, device="cuda"), tries))
 
 
-def ended(trial: Future[list[Try]]) -> list[Try]:
-    """The tries of a file; where its process died, one that says so."""
+def tries_of(trial: Future[list[Try]]) -> list[Try]:
+    """The tries of a file; one that says so if its process died."""
     try:
         return trial.result()
     except BrokenProcessPool:
-        return [Try("the judge's process died", ours=True)]
+        return [Try("the judge's process died", judge_failed=True)]
 
 
 def compare(
     executor: Executor, tried: Tried, names: dict[str, str], tries: int, table: Table
 ) -> int:
-    """Grade honest kernels and forgeries; how many of these keep to what is allowed."""
+    """Grade honest kernels and forgeries; the number of forgeries within the limit."""
     honest_tries = {
         name: executor.submit(tried, name, HONEST_TRIES) for name in dict.fromkeys(names.values())
     }
     forged = {executor.submit(tried, name, tries): name for name in names}
     honest: dict[str, Honest | None] = {}
     for name, future in honest_tries.items():
-        found = ended(future)
-        honest[name] = honest_of(found)
+        found = tries_of(future)
+        honest[name] = honest_times(found)
         table.add(row(name, honest[name], found, HONEST_TRIES))
-    kept = 0
+    within = 0
     for future in as_completed(forged):
-        name, found = forged[future], ended(future)
-        kept += keeps(honest[names[name]], found)
+        name, found = forged[future], tries_of(future)
+        within += within_limit(honest[names[name]], found)
         table.add(row(name, honest[names[name]], found, tries))
-    return kept
+    return within
 
 
 @click.command()
@@ -349,9 +349,9 @@ def main(tries: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> N
     table = Table(out)
     with workers("cuda") as executor:
         table.add(HEAD)
-        kept = compare(executor, partial(try_file, sandbox), names, tries, table)
-    table.add(f"\n{kept} of {len(names)} forgeries gained no more than 2 % or 3 µs per call.")
-    sys.exit(0 if kept == len(names) else 1)
+        within = compare(executor, partial(try_file, sandbox), names, tries, table)
+    table.add(f"\n{within} of {len(names)} forgeries gained no more than 2 % or 3 µs per call.")
+    sys.exit(0 if within == len(names) else 1)
 
 
 if __name__ == "__main__":

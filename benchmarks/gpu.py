@@ -1,4 +1,4 @@
-"""What scripts that time a GPU need."""
+"""The requirement that all scripts share which time a GPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from grader.sandbox.gpu_info import cuda_missing
 
 
-def needs_gpu() -> None:
-    """End the program where there is no NVIDIA GPU that torch can use, and say why."""
+def require_gpu() -> None:
+    """Exit with a reason unless torch can use an NVIDIA GPU."""
     import torch
 
     if (why := cuda_missing()) is not None:
-        sys.exit(f"this is measured on a GPU: {why}")
+        sys.exit(f"this script needs a GPU: {why}")
     if not torch.cuda.is_available():
-        sys.exit("this is measured on a GPU, and torch sees none: is it a build with CUDA?")
+        sys.exit("this script needs a GPU, and torch sees none; install a torch with CUDA")

@@ -1,12 +1,11 @@
-"""Which steps of the judge a warm grading's seconds go to.
+"""Where do the seconds of a warm grading go? The time of each of the judge's steps.
 
     python -m benchmarks.judge_profile [--sandbox process] [--device cpu] [--settle 8] FILE
 
-FILE lies below `submissions/<problem>/`. It is graded twice in sandboxes that are warm; of the
-second grading a table gives, for the tests and for each benchmark case's single calls, its first
-whole round and the other ones, the milliseconds that each step took without the steps within it.
-Before and after each step the device is waited for, but for the two that have to run beside it, so
-the whole takes a little longer than it does.
+FILE lies below `submissions/<problem>/`. It is graded twice in warm sandboxes. The table is of the
+second grading: the exclusive milliseconds of each step, for the tests and for each benchmark case's
+single calls, first round and other rounds. The GPU is synchronized before and after each step,
+except the two that run beside it, so the total is a little longer than a normal grading.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 import click
 import torch
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 from benchmarks.verdict_latency import grade_file, problem_of
 from grader.judge import benchmark as bench
 from grader.judge import grading
@@ -41,9 +40,9 @@ from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import RunnerPool
 
 FIRST = 0
-"""The number of a case's first whole round, by which late inputs are aimed."""
+"""The index of a case's first whole round, which schedules deferred inputs."""
 LEAST_MS = 0.5
-"""Steps that took less together are not told."""
+"""Steps with a smaller total are left out."""
 STEPS: tuple[tuple[Any, str], ...] = (
     *((ProblemCode, name) for name in ("inputs", "plain", "truth")),
     *((Loan, name) for name in ("__init__", "fill", "tampered", "close")),
@@ -62,11 +61,11 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (grading, "lend"),
 )
 BESIDE: tuple[tuple[Any, str], ...] = ((Block, "publish"), (Lookout, "watch"))
-"""Steps while which the device works for the submission."""
+"""Steps during which the GPU works for the submission; they are not synchronized."""
 
 
-class Parts:
-    """Milliseconds by part of a grading and step."""
+class StepTimes:
+    """Milliseconds by part of a grading and by step."""
 
     def __init__(self) -> None:
         self.part = "else"
@@ -75,7 +74,7 @@ class Parts:
         self._within_ms: list[float] = []
 
     def step(self, owner: Any, name: str, waits: bool) -> None:
-        """Have a function of a module or class timed."""
+        """Time a function of a module or class."""
         function: Callable[..., Any] = getattr(owner, name)
         called = f"{owner.__name__.removeprefix('grader.judge.')}.{name}"
 
@@ -90,14 +89,14 @@ class Parts:
     def _timed(self, called: str, waits: bool) -> Iterator[None]:
         part = self.part
         if waits:
-            _settle()
+            _synchronize()
         start_s = time.perf_counter()
         self._within_ms.append(0.0)
         try:
             yield
         finally:
             if waits:
-                _settle()
+                _synchronize()
             took_ms = (time.perf_counter() - start_s) * 1e3
             self.spent_ms[part][called] += took_ms - self._within_ms.pop()
             self.times[part][called] += 1
@@ -105,7 +104,7 @@ class Parts:
                 self._within_ms[-1] += took_ms
 
     def name_parts(self) -> None:
-        """Tell the parts of a grading apart, by what it is at."""
+        """Attribute steps to the part of the grading that runs them."""
 
         def within(owner: Any, name: str, part_of: Callable[..., str]) -> None:
             function: Callable[..., Any] = getattr(owner, name)
@@ -139,8 +138,8 @@ class Parts:
         return "\n".join(lines)
 
 
-def _settle() -> None:
-    # Nothing may be waited for while a graph is captured.
+def _synchronize() -> None:
+    # Synchronizing is an error while a graph is captured.
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize()
 
@@ -153,21 +152,23 @@ def _settle() -> None:
 def main(sandbox: str, device: Device, settle: float, file: Path) -> None:
     """Time the steps of a warm grading."""
     if device == "cuda":
-        needs_gpu()
-    parts = Parts()
+        require_gpu()
+    step_times = StepTimes()
     for owner, name in STEPS:
-        parts.step(owner, name, waits=True)
+        step_times.step(owner, name, waits=True)
     for owner, name in BESIDE:
-        parts.step(owner, name, waits=False)
-    parts.name_parts()
+        step_times.step(owner, name, waits=False)
+    step_times.name_parts()
     limits = RunnerLimits.of(problem_of(file).spec.limits)
     with RunnerPool(make_sandbox(sandbox), limits, device) as pool:
         for _ in range(2):
             time.sleep(settle)
-            parts.spent_ms.clear()
-            parts.times.clear()
+            step_times.spent_ms.clear()
+            step_times.times.clear()
             report, took_s = grade_file(file, pool, device)
-    print(f"{file.name}: {report.verdict}, {took_s:.2f} s, {report.stages_s}\n\n{parts.table()}")
+    print(
+        f"{file.name}: {report.verdict}, {took_s:.2f} s, {report.stages_s}\n\n{step_times.table()}"
+    )
 
 
 if __name__ == "__main__":

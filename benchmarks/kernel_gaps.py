@@ -1,15 +1,17 @@
-"""How much later does a kernel begin, in a process that has used some streams or graphs?
+"""How much longer is the gap between kernels in a process that has used several streams or graphs?
 
     python -m benchmarks.kernel_gaps [FILE]
 
-Needs a GPU. FILE is an honest submission of the softmax problem, which runs in forks of this
-process. Each first has some streams do something, or captures and replays some graphs of one
-kernel, or neither. Then it times the calls of a case: microseconds a call, by a pair of events
-around many replays of one graph in a row. Then the same around single replays, before each of which
-another process has worked for a moment; the median counts. And then alone again, as at first. At
-last PyTorch's profiler tells how long the kernels of a replay take, and from the end of one to the
-beginning of the next, nanoseconds: the medians, of a fork that had no other process beside it and
-of the one that had; below zero kernels overlap.
+Needs a GPU. FILE is an honest softmax submission, which runs in forks of this process. A fork first
+uses some streams, or captures and replays some graphs of one kernel, or neither. Then it times the
+calls of a case, in microseconds per call, by a pair of CUDA events:
+
+- around many replays of one graph in a row;
+- around single replays, before each of which another process has used the GPU (the median);
+- around many replays in a row again.
+
+In parentheses are medians by PyTorch's profiler, in nanoseconds: the duration of a kernel, and the
+gap from its end to the start of the next. A negative gap is an overlap.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from typing import Any
 
 import click
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 from benchmarks.timers import (
     FOLDER,
-    Other,
+    OtherProcess,
     alone,
     argument_sets,
     captured,
@@ -36,14 +38,14 @@ from benchmarks.timers import (
 )
 
 CALLS = {"small": 64, "vocabulary": 16}
-BEFORE = ((0, 0), (8, 0), (0, 2), (0, 3))
-"""Streams and graphs used before."""
+USED_BEFORE = ((0, 0), (8, 0), (0, 2), (0, 3))
+"""Numbers of streams and of graphs that a fork uses first."""
 ROWS, IN_A_ROW = 5, 20
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What a fork does before it times something."""
+class Scenario:
+    """What a fork uses before it times a graph."""
 
     file: Path
     case: str
@@ -51,7 +53,7 @@ class Scene:
     graphs: int
 
     def replay(self) -> Callable[[], None]:
-        """What replays a graph of the case's calls, each on a set of its own."""
+        """A function that replays a graph of the case's calls, each on its own argument set."""
         import torch
 
         for _ in range(self.streams):
@@ -68,26 +70,26 @@ class Scene:
         return replay
 
     def alone(self) -> str:
-        """With no other process beside it."""
+        """Times without another process."""
         return self._in_a_row(self.replay())
 
     def beside(self) -> str:
-        """After another process has worked, each time; and then in a row."""
-        other, replay, times_us = Other(), self.replay(), []
+        """Times after another process has used the GPU, then in a row."""
+        other, replay, times_us = OtherProcess(), self.replay(), []
         for _ in range(ROWS):
-            other.works()
+            other.use_gpu()
             times_us.append(timed_us(replay, 1) / CALLS[self.case])
         return f"{median(times_us):.2f} | {self._in_a_row(replay)}"
 
     def _in_a_row(self, replay: Callable[[], None]) -> str:
         calls = CALLS[self.case] * IN_A_ROW
         times_us = [timed_us(replay, IN_A_ROW) / calls for _ in range(ROWS)]
-        lasts_ns, gap_ns = kernels_ns(replay)
-        return f"{median(times_us):.2f} ({lasts_ns:.0f}, {gap_ns:+.0f})"
+        duration_ns, gap_ns = kernels_ns(replay)
+        return f"{median(times_us):.2f} ({duration_ns:.0f}, {gap_ns:+.0f})"
 
 
 def kernels_ns(replay: Any) -> tuple[float, float]:
-    """Of a replay: how long a kernel takes, and from its end to the beginning of the next."""
+    """Median duration of a replay's kernels, and median gap to the next kernel, nanoseconds."""
     import torch
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -109,16 +111,16 @@ def kernels_ns(replay: Any) -> tuple[float, float]:
     type=click.Path(path_type=Path, exists=True),
 )
 def main(file: Path) -> None:
-    """Time the same graph after different things."""
-    alone(needs_gpu)
+    """Time the same graph in processes that have used different things."""
+    alone(require_gpu)
     import triton.testing  # noqa: F401 - takes seconds; forks have it
 
-    print("| case | streams | graphs | alone (kernel, gap) | another works | then (kernel, gap) |")
+    print("| case | streams | graphs | alone (kernel, gap) | beside another | then (kernel, gap) |")
     print("|---|---|---|---|---|---|", flush=True)
     for case in CALLS:
-        for streams, graphs in BEFORE:
-            scene = Scene(file, case, streams, graphs)
-            words = [case, str(streams), str(graphs), alone(scene.alone), alone(scene.beside)]
+        for streams, graphs in USED_BEFORE:
+            scenario = Scenario(file, case, streams, graphs)
+            words = [case, str(streams), str(graphs), alone(scenario.alone), alone(scenario.beside)]
             print(f"| {' | '.join(words)} |", flush=True)
 
 

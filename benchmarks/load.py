@@ -1,20 +1,20 @@
-"""How fast is a hosted board with 10,000 results on it? Readers, and people who hand in.
+"""How fast is a hosted board with 10,000 results, for readers and for submitters?
 
     python -m benchmarks.load [--results 10000] [--db URL] [--seconds 10] [--readers 200]
                               [--only read|submit] [--plain]
 
-It fills a fresh database (SQLite unless told otherwise), starts `grade serve --slots 0`, and puts
-the load on it with wrk (`apt-get install wrk`), which shares the machine's cores with the server:
+The script fills a fresh database (default: SQLite), starts `grade serve --slots 0`, and generates
+load with wrk (`apt-get install wrk`), which shares the machine's cores with the server:
 
-- Readers ask for pages, one reader at a time, many who take 0.5 to 1.5 s between two pages, and
-  many without a pause, which is as much as the server can do. They take pages packed, as browsers
-  do, or with `--plain` as they are. Meanwhile a result a second ends on the very board that is
-  read, so that no cache can be right for long.
-- 32 people hand in a file of 4 KB each, all the time. Afterwards the database is asked whether
-  exactly what was answered with 202 is in it.
+- Readers request pages: one reader, `--readers` that pause 0.5 to 1.5 s between pages, and as many
+  without a pause, which saturate the server. They accept compressed pages, as browsers do, or with
+  `--plain` uncompressed ones. Meanwhile one grading a second ends on the board that they read, so
+  no cache stays valid for long.
+- 32 users submit a file of 4 KB each, continuously. Then the database must hold exactly what was
+  answered with 202.
 
-It prints Markdown tables, and exits with 1 when a reader was refused, or a submission that was
-answered with 202 is not there, or one is there that nobody was told of.
+It prints Markdown tables. The exit status is 1 if a reader was refused, if a submission that was
+answered with 202 is missing, or if the database has one that was not.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PROBLEM = "softmax"
 SOURCE = ROOT / "submissions" / PROBLEM / "accepted" / "triton_softmax.py"
 RECORDED = ROOT / "scripts" / "demo" / "recorded.jsonl"
-"""Reports of real gradings; one of them stands for all."""
-COMPETITORS = 32
-QUIET_S = 3
-"""How long the last ones who hand in are waited for."""
+"""Reports of real gradings; all results are copies of one of them."""
+SUBMITTERS = 32
+DRAIN_S = 3
+"""Seconds to wait for the last submissions."""
 LIMITS = ("MAX_IN_FLIGHT", "MAX_QUEUE", "SUBMISSIONS_PER_MINUTE", "REQUESTS_PER_MINUTE")
 
 READ_LUA = """\
@@ -97,7 +97,7 @@ function request()
   }, body)
 end
 
--- Nobody hands in at the end, so that all are answered before wrk hangs up.
+-- Submit nothing at the end, so that every request is answered before wrk closes.
 function delay() return os.time() < until_s and 0 or 3600000 end
 
 function response(status, headers, body)
@@ -108,7 +108,7 @@ end
 
 @dataclass(frozen=True)
 class Figures:
-    """What wrk has measured; times are milliseconds."""
+    """wrk's results; times in milliseconds."""
 
     requests: int
     seconds: float
@@ -126,7 +126,7 @@ class Figures:
 
 
 class Wrk:
-    """The load tool, the folder of its scripts, and which packing it accepts."""
+    """The load generator, the folder of its scripts, and the encoding that it accepts."""
 
     def __init__(self, folder: Path, accepts: str) -> None:
         self._folder = folder
@@ -137,21 +137,21 @@ class Wrk:
     def run(
         self, url: str, connections: int, seconds: int, lua: str, *arguments: str
     ) -> tuple[Figures, list[int]]:
-        """Put a load on an address; what it found, and the numbers of accepted submissions."""
+        """Generate load; its results, and the numbers of accepted submissions."""
         script = self._folder / "load.lua"
         script.write_text(lua + READ_LUA)
         words = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
         words += ["-H", f"Accept-Encoding: {self.accepts}"]
         words += ["-s", str(script), url, "--", *arguments]
-        told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-        figures = re.search(r"^figures (.*)$", told, re.MULTILINE)
-        assert figures is not None, told
-        accepted = [int(number) for number in re.findall(r"^accepted (\d+)$", told, re.MULTILINE)]
+        output = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        figures = re.search(r"^figures (.*)$", output, re.MULTILINE)
+        assert figures is not None, output
+        accepted = [int(number) for number in re.findall(r"^accepted (\d+)$", output, re.MULTILINE)]
         return Figures(**json.loads(figures[1])), accepted
 
 
 class Finisher(threading.Thread):
-    """Ends a grading a second on the board, with a new user's result."""
+    """Ends one grading a second, each by a new user."""
 
     def __init__(self, ledger: Ledger, problem: Problem, report: Report) -> None:
         super().__init__(daemon=True)
@@ -166,7 +166,7 @@ class Finisher(threading.Thread):
             count += 1
             submission = Submission("kernel.py", "python", f"# {random.random()}\n".encode())
             problem = self._problem
-            user = f"late{count:05}"
+            user = f"new{count:05}"
             self._ledger.submit(user, problem.name, problem.digest, submission)
             lease = self._ledger.claim("load", lease_s=60)
             assert lease is not None
@@ -193,7 +193,7 @@ def some_report(model: Report, problem: Problem, submission: Submission, at: dat
 
 
 def fill(ledger: Ledger, problem: Problem, model: Report, count: int) -> None:
-    """Put so many ranked results on the board, one of each user, and each with its job."""
+    """Insert `count` ranked results with their jobs, one per user."""
     first = datetime.now(UTC) - timedelta(days=14)
     source = SOURCE.read_bytes()
     with writing(ledger.board._engine) as connection:
@@ -248,7 +248,7 @@ def fill(ledger: Ledger, problem: Problem, model: Report, count: int) -> None:
 def serving(
     url: str, folder: Path, options: list[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[str]:
-    """A server over a database, with these options and no limits to speak of; its address."""
+    """Run a server with these options and without rate limits; yields its address."""
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
             [
@@ -272,7 +272,7 @@ def serving(
 
 
 def read(wrk: Wrk, address: str, number: int, readers: int, seconds: int) -> bool:
-    """Print what readers meet; whether all were answered."""
+    """Print the readers' table; whether all requests were answered."""
     paths = (
         "/",
         f"/leaderboards/{PROBLEM}",
@@ -280,7 +280,7 @@ def read(wrk: Wrk, address: str, number: int, readers: int, seconds: int) -> boo
         f"/problems/{PROBLEM}",
         f"/submissions/{number}",
     )
-    crowds = (
+    reader_counts = (
         (1, "1", ""),
         (readers, f"{readers}, 1 s between pages", THINK_LUA),
         (readers, f"{readers}, without a pause", ""),
@@ -294,7 +294,7 @@ def read(wrk: Wrk, address: str, number: int, readers: int, seconds: int) -> boo
         page = httpx.get(address + path, timeout=60, headers={"Accept-Encoding": wrk.accepts})
         page.raise_for_status()
         kb = int(page.headers["Content-Length"]) / 1000
-        for connections, words, lua in crowds:
+        for connections, words, lua in reader_counts:
             load = os.getloadavg()[0]
             figures, _ = wrk.run(address + path, connections, seconds, lua)
             good = good and not figures.refused and not figures.broken
@@ -307,17 +307,17 @@ def read(wrk: Wrk, address: str, number: int, readers: int, seconds: int) -> boo
     return good
 
 
-def hand_in(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: int) -> bool:
-    """Print how many submissions are accepted; whether exactly those are in the database."""
+def submit_files(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: int) -> bool:
+    """Print the submitters' table; whether exactly the accepted submissions are in the database."""
     accounts = Accounts(ledger.board._engine, lambda: datetime.now(UTC))
-    names = [f"hand{number:02}" for number in range(COMPETITORS)]
+    names = [f"hand{number:02}" for number in range(SUBMITTERS)]
     tokens = folder / "tokens"
     tokens.write_text("".join(accounts.add_user(name, by="load") + "\n" for name in names))
     load = os.getloadavg()[0]
     figures, accepted = wrk.run(
         address,
-        COMPETITORS,
-        seconds + QUIET_S,
+        SUBMITTERS,
+        seconds + DRAIN_S,
         SUBMIT_LUA.replace("{problem}", PROBLEM),
         str(tokens),
         str(SOURCE),
@@ -335,17 +335,18 @@ def hand_in(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: int) 
     span_s = (max(times) - min(times)).total_seconds() if len(times) > 1 else seconds
     size = SOURCE.stat().st_size
     lost = set(accepted) - {n for n, row in kept.items() if row.size_bytes > size}
-    untold = set(kept) - set(accepted)
+    unreported = set(kept) - set(accepted)
     print(
-        "\n| database | hand in at once | accepted | a second | p50 ms | p99 ms | longest ms | "
-        "refused | lost | untold | load before |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
-        f"| {ledger.board._engine.dialect.name} | {COMPETITORS} | {len(accepted):,} | "
+        "\n| database | submitters | accepted | a second | p50 ms | p99 ms | longest ms | "
+        "refused | lost | unreported | load before |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|\n"
+        f"| {ledger.board._engine.dialect.name} | {SUBMITTERS} | {len(accepted):,} | "
         f"{len(accepted) / span_s:,.0f} | {figures.p50:.1f} | {figures.p99:.1f} | "
-        f"{figures.most:.0f} | {figures.refused + figures.broken} | {len(lost)} | {len(untold)} | "
-        f"{load:.1f} |",
+        f"{figures.most:.0f} | {figures.refused + figures.broken} | {len(lost)} | "
+        f"{len(unreported)} | {load:.1f} |",
         flush=True,
     )
-    return not lost and not untold and len(accepted) == len(set(accepted))
+    return not lost and not unreported and len(accepted) == len(set(accepted))
 
 
 @click.command()
@@ -354,7 +355,7 @@ def hand_in(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: int) 
 @click.option("--seconds", default=10, show_default=True, help="Of each measurement.")
 @click.option("--readers", default=200, show_default=True)
 @click.option("--only", type=click.Choice(["read", "submit"]))
-@click.option("--plain", is_flag=True, help="Readers who cannot unpack.")
+@click.option("--plain", is_flag=True, help="Readers accept no compression.")
 def main(
     count: int, db: str | None, seconds: int, readers: int, only: str | None, *, plain: bool
 ) -> None:
@@ -382,7 +383,7 @@ def main(
                 finisher.over.set()
                 finisher.join()
             if only != "read":
-                good = hand_in(wrk, address, ledger, folder, seconds) and good
+                good = submit_files(wrk, address, ledger, folder, seconds) and good
         ledger.close()
     sys.exit(not good)
 

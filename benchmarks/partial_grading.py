@@ -1,4 +1,4 @@
-"""A grading taken step by step, for scripts that measure something between the steps."""
+"""A grading in steps, for scripts that measure something between them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ TOTAL_S = 600.0
 
 @contextmanager
 def prepared(sandbox: str, path: Path) -> Iterator[tuple[Grading, Callable[[], None]]]:
-    """A grading of the file on a GPU up to its load, and what does that: until it is called, the
-    runner is idle; after it, nothing compiles beside what is measured."""
+    """A grading of `path` on a GPU before its load, and a function that loads the submission.
+
+    The runner is idle until the function is called. When it returns, all compilation has ended.
+    """
     problem = problem_of(path)
     submission = Submission.read(path, problem.spec.limits.source_bytes)
     kind = make_sandbox(sandbox)
@@ -47,5 +49,5 @@ def prepared(sandbox: str, path: Path) -> Iterator[tuple[Grading, Callable[[], N
 
 
 def chosen(problem: Problem, names: tuple[str, ...]) -> list[Case]:
-    """The benchmark cases of these names, or all of them."""
+    """The benchmark cases with these names; all of them without names."""
     return [c for c in problem.cases("benchmark", "cuda") if not names or c.name in names]

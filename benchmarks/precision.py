@@ -1,12 +1,12 @@
-"""How far do two gradings of the same file lie apart, and can 1 % be told?
+"""How repeatable is a score, and does a kernel that is 1 % slower rank below?
 
     python -m benchmarks.precision [--runs 20] [--sandbox docker|process] [--only TEXT] [--out FILE]
 
-Needs a GPU. Grades four honest kernels, one per problem, `runs` times each in fresh sandboxes, and
-a twin of the softmax kernel that does 1 % of its rows twice. Prints, per kernel, the median score,
-how far the scores lie apart, how many gradings were not accepted or did not settle, and the seconds
-a grading took. Then how often the board would call two runs of one file a tie, and how often the
-slower twin is ranked below. `--out` receives the scores as JSON as they come.
+Needs a GPU. Grades four honest kernels, one per problem, `--runs` times each in fresh sandboxes,
+and a slower softmax that computes 1 % of its rows twice. A row per kernel has the median score,
+the spread, the gradings that were not accepted or did not settle, and the seconds of a grading.
+Then it prints how many pairs of gradings of one file the board would call a tie, and how often the
+slower softmax ranks below. `--out` receives a line of JSON per grading, as they end.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import click
 
-from benchmarks.estimators import apart
-from benchmarks.gpu import needs_gpu
+from benchmarks.estimators import spread
+from benchmarks.gpu import require_gpu
 from grader import stats
 from grader.judge import grade
 from grader.problem import Problem
@@ -32,18 +32,18 @@ from grader.sandbox.pool import RunnerPool
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
-TWIN = "softmax/twin"
+SLOWER = "softmax, 1 % slower"
 FILES = {
     "softmax": "softmax/accepted/triton_softmax.py",
-    TWIN: "softmax/accepted/triton_softmax.py",
+    SLOWER: "softmax/accepted/triton_softmax.py",
     "int4_matmul": "int4_matmul/accepted/triton_int4_matmul.py",
     "multi_tensor_adamw": "multi_tensor_adamw/accepted/triton_adamw.py",
     "flash_attention": "flash_attention/accepted/triton_attention.py",
 }
 
 
-def slower_twin(source: str, share: int = 100) -> str:
-    """The Triton softmax with one program in `share` more, which do the first rows once again."""
+def slower_softmax(source: str, share: int = 100) -> str:
+    """The Triton softmax with one extra program in `share`; they compute the first rows again."""
     changes = {
         "    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]\n": (
             "    tiles = tl.cdiv(rows, ROWS)\n"
@@ -96,21 +96,21 @@ class Runs:
 
     @property
     def ranked(self) -> list[Report]:
-        """Those with a score that counts."""
+        """The gradings whose score ranks."""
         return [r for r in self.reports if r.score_us is not None and r.ranked]
 
     def row(self) -> str:
-        """A row of the Markdown table."""
+        """The row of the Markdown table."""
         scores = [r.score_us for r in self.ranked if r.score_us is not None]
-        wrong = sum(r.verdict is not Verdict.ACCEPTED for r in self.reports)
-        loose = len(self.reports) - wrong - len(scores)
+        not_accepted = sum(r.verdict is not Verdict.ACCEPTED for r in self.reports)
+        unsettled = len(self.reports) - not_accepted - len(scores)
         middle = stats.median(scores) if scores else float("nan")
-        spread = apart(scores) if scores else float("nan")
+        differ = spread(scores) if scores else float("nan")
         widths = [(r.score_ci_us[1] - r.score_ci_us[0]) / 2 for r in self.ranked if r.score_ci_us]
         width = stats.median(widths) / middle if widths else float("nan")
         return (
-            f"| {self.name} | {len(self.reports)} | {wrong} | {loose} | {middle:.2f} | "
-            f"{spread:.2%} | ± {width:.2%} | {stats.median(self.took_s):.1f} |"
+            f"| {self.name} | {len(self.reports)} | {not_accepted} | {unsettled} | {middle:.2f} | "
+            f"{differ:.2%} | ± {width:.2%} | {stats.median(self.took_s):.1f} |"
         )
 
 
@@ -121,14 +121,14 @@ its interval | seconds each |
 
 
 def ties(runs: Runs) -> tuple[int, int]:
-    """How many of all pairs of runs share a rank, and how many pairs there are."""
+    """The number of pairs of gradings that share a rank, and the number of all pairs."""
     intervals = [r.score_ci_us for r in runs.ranked if r.score_ci_us is not None]
     pairs = list(itertools.combinations(intervals, 2))
     return sum(stats.overlap(a, b) for a, b in pairs), len(pairs)
 
 
 def below(slow: Runs, fast: Runs) -> tuple[int, int]:
-    """How often a run of `slow` is ranked below one of `fast`, and out of how many pairs."""
+    """The number of pairs in which `slow` ranks below `fast`, and the number of all pairs."""
     pairs = [
         (a.score_ci_us, b.score_ci_us)
         for a, b in itertools.product(slow.ranked, fast.ranked)
@@ -138,13 +138,13 @@ def below(slow: Runs, fast: Runs) -> tuple[int, int]:
 
 
 def grade_often(runs: Runs, sandbox: Sandbox, count: int, out: Path | None) -> None:
-    """Grade one kernel `count` times, each in a sandbox of its own that was warm."""
+    """Grade one kernel `count` times, each time in another warm sandbox."""
     file = ROOT / "submissions" / FILES[runs.name]
     problem = Problem.load(ROOT / "problems" / FILES[runs.name].split("/")[0])
     submission = Submission.read(file, problem.spec.limits.source_bytes)
-    if runs.name == TWIN:
-        text = slower_twin(submission.source.decode())
-        submission = dataclasses.replace(submission, name="twin.py", source=text.encode())
+    if runs.name == SLOWER:
+        text = slower_softmax(submission.source.decode())
+        submission = dataclasses.replace(submission, name="slower.py", source=text.encode())
     with RunnerPool(sandbox, RunnerLimits.of(problem.spec.limits), "cuda", size=2) as pool:
         for _ in range(count):
             start = time.monotonic()
@@ -175,8 +175,8 @@ def grade_often(runs: Runs, sandbox: Sandbox, count: int, out: Path | None) -> N
 @click.option("--only", multiple=True, help="Only kernels whose name contains this.")
 @click.option("--out", type=click.Path(path_type=Path))
 def main(runs: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
-    """Grade honest kernels again and again, and print how far their scores lie apart."""
-    needs_gpu()
+    """Grade honest kernels repeatedly and print the spread of their scores."""
+    require_gpu()
     chosen = make_sandbox(sandbox)
     done: dict[str, Runs] = {}
     for name in FILES:
@@ -187,10 +187,10 @@ def main(runs: int, sandbox: str, only: tuple[str, ...], out: Path | None) -> No
     print()
     for one in done.values():
         same, pairs = ties(one)
-        print(f"{one.name}: two runs of the file are a tie in {same} of {pairs} pairs")
-    if TWIN in done and "softmax" in done:
-        under, pairs = below(done[TWIN], done["softmax"])
-        print(f"the twin that is 1 % slower is ranked below in {under} of {pairs} pairs")
+        print(f"{one.name}: two gradings of the file tie in {same} of {pairs} pairs")
+    if SLOWER in done and "softmax" in done:
+        under, pairs = below(done[SLOWER], done["softmax"])
+        print(f"the kernel that is 1 % slower ranks below in {under} of {pairs} pairs")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""How far apart in time are the words that one look reads, and how long does a look take?
+"""How far apart in time are the words of one sample read, and how long does a sample take?
 
     python -m benchmarks.sample_timing [--tries 40]
 
-Needs a GPU and nvcc. A kernel writes its clock into some words again and again, while the copy
-engine reads them: so each word tells when it was read. The first table has that for a look at one
-place of every set, for one at a seam, for two looks one directly after the other, and for glances,
-in nanoseconds; the second has how long a look takes, from asking until it is there, in
-microseconds: alone, and beside another process that keeps the GPU busy.
+Needs a GPU and nvcc. A kernel writes the SM clock into some words continuously while the copy
+engine reads them, so each word shows when it was read. The first table, in nanoseconds, is of a
+sample at one place of every set, a set-boundary sample, two samples in a row, and burst samples.
+The second, in microseconds, is the latency of a sample, from request to completion: alone, and
+beside another process that keeps the GPU busy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import click
 import torch
 
 from benchmarks.copy_engine import BUSY
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 from grader.judge.gpu.dma import Glances, PairPeek, Peek
 from grader.judge.gpu.sm_clock_kernel import sm_clock_mhz
 from grader.judge.integrity.call_order import GLANCES
@@ -42,12 +42,12 @@ extern "C" void begin(unsigned long long* const* at, int count, int* stop, cudaS
 """
 SETS, SET_BYTES = 24, 128 * (512 << 10)
 STEPS = (1 << 20, 512 << 10, 8 << 10)
-"""Bytes between the two words of a seam."""
-LOOKS = 300
+"""Bytes between the two words of a set boundary."""
+SAMPLES = 300
 
 
-class Clock:
-    """A kernel that writes its clock into words, until it is told to stop."""
+class ClockWriter:
+    """A kernel that writes the SM clock into words until it is stopped."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -60,45 +60,45 @@ class Clock:
         self._begin.argtypes = [pointer, ctypes.c_int, pointer, pointer]
         self._stop = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self._stream = torch.cuda.Stream()
-        for _ in range(2):  # the first one compiles
+        for _ in range(2):  # the first call compiles
             self._mhz = sm_clock_mhz() or math.nan
 
-    def during(self, addresses: list[int], look: Callable[[], list[int]]) -> list[float]:
-        """When each word was read by a look, nanoseconds after the first."""
+    def during(self, addresses: list[int], sample: Callable[[], list[int]]) -> list[float]:
+        """When a sample read each word, nanoseconds after the first."""
         at = torch.tensor(addresses, device="cuda")
         self._stop[0] = 0
         torch.cuda.synchronize()
         stop, stream = self._stop.data_ptr(), self._stream.cuda_stream
         self._begin(at.data_ptr(), len(addresses), stop, stream)
         time.sleep(1e-3)  # until it writes
-        read = look()
+        read = sample()
         self._stop[0] = 1
         torch.cuda.synchronize()
         return [(ticks - read[0]) / self._mhz * 1e3 for ticks in read]
 
 
 def spread(values: list[float]) -> str:
-    """Least, middle and most."""
+    """Minimum, median and maximum."""
     values = sorted(values)
     return " | ".join(f"{v:.0f}" for v in (values[0], values[len(values) // 2], values[-1]))
 
 
-def took_us(look: Callable[[], object]) -> str:
-    """Middle and most of many looks, after a few."""
+def latency_us(sample: Callable[[], object]) -> str:
+    """Median and maximum latency of many samples, after a few."""
     found = []
-    for _ in range(LOOKS):
+    for _ in range(SAMPLES):
         start_ns = time.perf_counter_ns()
-        look()
+        sample()
         found.append((time.perf_counter_ns() - start_ns) / 1e3)
-    found = sorted(found[5:])
+    found = sorted(found[5:])  # the first ones warm up
     return f"{found[len(found) // 2]:.1f} | {found[-1]:.1f}"
 
 
 @click.command()
 @click.option("--tries", default=40, show_default=True, type=click.IntRange(min=1))
 def main(tries: int) -> None:
-    """Time looks, and the words in them."""
-    needs_gpu()
+    """Time samples, and the words in them."""
+    require_gpu()
     memory = torch.zeros(SETS * SET_BYTES // 8, dtype=torch.int64, device="cuda")
     base = memory.data_ptr()
     peek = Peek(2 * SETS)
@@ -119,7 +119,7 @@ def main(tries: int) -> None:
         peek.wait()
         return peek.words.tolist()
 
-    def seam(step: int) -> list[int]:
+    def boundary(step: int) -> list[int]:
         pairs.read(aimed[step])
         peek.wait()
         return pairs.words.flatten().tolist()
@@ -137,43 +137,43 @@ def main(tries: int) -> None:
         peek.wait()
 
     starts = [base + i * SET_BYTES for i in range(SETS)]
-    clock = Clock()
+    clock = ClockWriter()
     print("| nanoseconds between | least | median | most |\n|---|---|---|---|")
     ones = [clock.during(starts, one) for _ in range(tries)]
-    print(f"| first and last word of a look | {spread([max(t) - min(t) for t in ones])} |")
+    print(f"| first and last word of a sample | {spread([max(t) - min(t) for t in ones])} |")
     for step in STEPS:
         words = [a + side * step // 2 for a in starts[1:] for side in (-1, 1)]
-        found = [clock.during(words, partial(seam, step)) for _ in range(tries)]
+        found = [clock.during(words, partial(boundary, step)) for _ in range(tries)]
         within = [t[i + 1] - t[i] for t in found for i in range(0, len(t), 2)]
-        print(f"| the two words of a seam, {step >> 10} KiB apart | {spread(within)} |")
+        print(f"| the two words of a boundary, {step >> 10} KiB apart | {spread(within)} |")
         every = [max(t) - min(t) for t in found]
-        print(f"| first and last word of all its seams | {spread(every)} |")
+        print(f"| first and last word of all its boundaries | {spread(every)} |")
     twos = [clock.during(starts + [a + 8 for a in starts], two) for _ in range(tries)]
-    print(f"| two looks directly after one another | {spread([t[SETS] for t in twos])} |")
+    print(f"| two samples in a row | {spread([t[SETS] for t in twos])} |")
     words = [a + side * STEPS[0] // 2 for a in starts[1:] for side in (-1, 1)]
     found = [clock.during(words, some) for _ in range(tries)]
     each = len(words)
     apart = [t[i + each] - t[i] for t in found for i in range(0, len(t) - each, each)]
-    print(f"| two glances directly after one another | {spread(apart)} |")
+    print(f"| two burst samples in a row | {spread(apart)} |")
     within = [t[i + 1] - t[i] for t in found for i in range(0, len(t), 2)]
-    print(f"| the two words of a seam, by glances | {spread(within)} |")
+    print(f"| the two words of a boundary, in a burst | {spread(within)} |")
 
-    looks: dict[str, Callable[[], object]] = {
+    samples: dict[str, Callable[[], object]] = {
         "one place": one,
-        "two looks": two,
-        "a seam": partial(seam, STEPS[0]),
-        f"{GLANCES} glances": some,
-        "one place, and glances meanwhile": beside,
+        "two samples": two,
+        "set boundaries": partial(boundary, STEPS[0]),
+        f"a burst of {GLANCES}": some,
+        "one place, and a burst meanwhile": beside,
     }
     print("\n| µs, alone and beside a busy process | median | most | median | most |")
     print("|---|---|---|---|---|")
-    alone = {name: took_us(look) for name, look in looks.items()}
+    alone = {name: latency_us(sample) for name, sample in samples.items()}
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as busy:
         try:
             assert busy.stdout is not None
             busy.stdout.readline()
-            for name, look in looks.items():
-                print(f"| {name} | {alone[name]} | {took_us(look)} |")
+            for name, sample in samples.items():
+                print(f"| {name} | {alone[name]} | {latency_us(sample)} |")
         finally:
             busy.kill()
 

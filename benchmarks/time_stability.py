@@ -1,14 +1,14 @@
-"""Does a time change with the chip's clock, with rest, with the block of memory, or by itself?
+"""Do times change with rest, with the block of memory, or by themselves?
 
     python -m benchmarks.time_stability rests [--sandbox docker] [--case NAME]... FILE
     python -m benchmarks.time_stability blocks [--blocks 4] [--case NAME]... FILE
 
 Needs a GPU. FILE is an honest submission below `submissions/<problem>/`, whose calls can be
-captured. `rests` takes rounds of it as a grading does, ten without and ten with the rest that heavy
-cases have, twice in turn; it prints each round's microseconds per call, and the multiprocessors'
-clock around it. `blocks` runs the file, which must be Python and one that we trust, in this
-process: a graph over each of several lent blocks, each with scratch memory of its own, called in
-turn, a row of medians three times.
+captured. `rests` takes rounds as a grading does, ten without and ten with the rest that tensor-core
+cases get, twice in turn. It prints each round's microseconds per call and the SM clock around it.
+`blocks` imports the file, which must be trusted Python, into this process. It captures a graph over
+each of several lent blocks, each with its own scratch memory, replays them in turn, and prints
+three rows of medians.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 from benchmarks.partial_grading import chosen, prepared
 from benchmarks.timers import Entry, captured, entry
 from benchmarks.verdict_latency import problem_of
@@ -32,13 +32,13 @@ from grader.stats import median, middle
 
 ROUNDS, TURNS = 10, 2
 MEDIANS, OF = 3, 12
-"""So many rows, each of medians of so many rounds."""
+"""Rows, and rounds of each of their medians."""
 
 
 @click.group()
 def main() -> None:
-    """Look for what changes a kernel's time from round to round."""
-    needs_gpu()
+    """Find what changes a kernel's time from round to round."""
+    require_gpu()
 
 
 @main.command()
@@ -57,7 +57,7 @@ def rests(sandbox: str, cases: tuple[str, ...], file: Path) -> None:
 
 
 def _rounds(bench: Bench, turn: int) -> None:
-    """Some rounds, and a line about them."""
+    """Take rounds and print a line about them."""
     samples = [bench.round(ROUNDS * turn + i) for i in range(1, ROUNDS + 1)]
     value, (low, high) = middle([s.claim_us for s in samples])
     shown = " ".join(f"{s.claim_us:.1f}@{s.sm_mhz or 0:.0f}" for s in samples)
@@ -71,7 +71,7 @@ def _rounds(bench: Bench, turn: int) -> None:
 @click.option("--case", "cases", multiple=True)
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 def blocks(blocks: int, cases: tuple[str, ...], file: Path) -> None:
-    """Several blocks at once, called in turn."""
+    """Several blocks, called in turn."""
     problem = problem_of(file)
     code, function = ProblemCode(problem, "cuda"), entry(file, problem.spec.entry)
     for case in chosen(problem, cases):
@@ -99,7 +99,7 @@ def _loan(problem: Problem, code: ProblemCode, case: Case, sharing: int) -> Loan
 
 
 def _graph(function: Entry, loan: Loan) -> Any:
-    """A graph that calls a function once on every set of the lent block itself."""
+    """A graph that calls `function` once on every argument set, in the lent memory."""
     import torch
 
     calls = []
@@ -113,7 +113,7 @@ def _graph(function: Entry, loan: Loan) -> Any:
 
 
 def _round_us(loan: Loan, graph: Any) -> float:
-    """Microseconds per call of a round on inputs that were published anew."""
+    """Microseconds per call of a round on newly published inputs."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

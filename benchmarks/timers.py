@@ -2,22 +2,23 @@
 
     python -m benchmarks.timers [--sandbox docker|process] [FILE]...
 
-Needs a GPU, and the package `cuda-bench` for nvbench. FILE is an honest submission of the softmax
-problem; by default the Triton and the PyTorch one. Ours is a full grading. `do_bench` is asked for
-its median; it empties L2 before each call and times the call with a pair of events. nvbench is
-asked for its batch time, over as many argument sets as a round of ours has: of calls launched one
-by one, and of a CUDA graph that holds a call for every set, again and again until it lasts some
-milliseconds. The first waits for Python where a call launches several short kernels, and has a gap
-between any two; what is compared with ours is the second.
+Needs a GPU, and the package `cuda-bench` for nvbench. FILE is an honest softmax submission; the
+default is the Triton and the PyTorch one.
 
-One more uses neither: a pair of events around replays in a row of a graph that calls each set once.
-So it is seen whether a difference comes from what is launched, or from who times it.
+- Ours is the time of a full grading.
+- `do_bench` reports its median. It clears L2 before each call and times the call with CUDA events.
+- nvbench reports its batch time, over as many argument sets as our rounds have: of calls launched
+  one by one, and of a CUDA graph that calls every set, repeated until it lasts some milliseconds.
+  The first waits for Python where a call launches several short kernels, so ours is compared with
+  the second.
+- Plain CUDA events around replays in a row of a graph that calls each set once. They show whether a
+  difference comes from the launches or from the timer.
 
-Each timer has a process of its own for each case. In one that has used more than a few streams or
-graphs, as nvbench seems to, each kernel begins later after the one before it, whoever times it,
-until another process has had the GPU for a moment (`benchmarks.kernel_gaps`). Our rounds begin with the
-GPU's change from the judge to the runner. So nvbench is asked twice for its graphs: as it is, and
-with another process that has a little work now and then, 0.1 ms in half a second.
+Each timer runs in its own process for each case. In a process that has used more than a few streams
+or graphs, as nvbench seems to, kernels follow each other with a longer gap until another process
+has used the GPU (`benchmarks.kernel_gaps`). Our rounds begin with a context switch from the judge
+to the runner. So nvbench times its graphs twice: alone, and beside another process that uses the
+GPU for 0.1 ms now and then.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ from typing import Any
 
 import click
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "submissions" / "softmax" / "accepted"
 GRAPH_US = 8000.0
-"""A graph for nvbench lasts at least so long: its batch has the launch of each graph in it, and our
-rounds have not, which are launched before their inputs are there."""
+"""Least duration of a graph for nvbench. Its batch includes each graph's launch; our rounds are
+launched before their inputs are there, and do not."""
 ROWS, IN_A_ROW = 5, 30
-"""So many rows of replays, of which the median counts, and so many in each."""
+"""Rows of replays, whose median counts, and replays in each."""
 WORK_CYCLES, FIRST, ONE_IN = 200_000, 8, 64
-"""What another process works, 0.1 ms; beside so many first launches, and then one in so many."""
+"""Cycles of the other process's work (0.1 ms); beside each of the first launches; then beside one
+launch in so many."""
 TIMEOUT_S = "2"
-"""After so many seconds nvbench takes what it has: beside another process its times vary by more
-than the bound that it waits for."""
+"""nvbench's time limit in seconds. Beside another process its noise stays above its own bound."""
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCH = "nv/batch/time/gpu/mean"
 HEAD = """\
@@ -64,11 +65,11 @@ HEAD = """\
 Entry = Callable[..., Any]
 Arguments = list[tuple[Any, Any]]
 Load = tuple[int, int]
-"""How many argument sets there are, and how often a graph calls each."""
+"""Number of argument sets, and calls of each in a graph."""
 
 
 def entry(file: Path, name: str = "softmax") -> Entry:
-    """A function of a file that we trust: it runs in this process."""
+    """A function of a trusted file, imported into this process."""
     spec = importlib.util.spec_from_file_location("timed", file)
     assert spec is not None
     assert spec.loader is not None
@@ -97,49 +98,49 @@ def ours(file: Path, sandbox_name: str) -> dict[str, tuple[float, int]]:
 
 
 def alone(run: Callable[[], Any]) -> Any:
-    """What comes of it in a fork of this process, which has not asked for the GPU. Ends the program
-    where nothing does."""
+    """The result of `run` in a fork of this process, which has not used the GPU. Exits if the fork
+    fails."""
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)
     process = fork.Process(target=lambda: theirs.send(run()))
     process.start()
     theirs.close()
-    # The pipe's end does not tell: what the fork has begun may hold it open.
+    # Not the pipe's end of file: processes that the fork has started may hold it open.
     if ours in wait([ours, process.sentinel]):
         with suppress(EOFError):
             return ours.recv()
     process.join()
-    told = process.exitcode == 1  # it has said why
-    sys.exit(1 if told else f"what was to be timed ended with status {process.exitcode}")
+    explained = process.exitcode == 1  # by a message of its own
+    sys.exit(1 if explained else f"the timed process ended with status {process.exitcode}")
 
 
-class Other:
-    """Another process, with a little work for the GPU when it is asked to. Made by a process that
-    has not asked for the GPU; ends with it."""
+class OtherProcess:
+    """Another process that uses the GPU for a moment on request. Create it before this process uses
+    the GPU; it ends with this process."""
 
     def __init__(self) -> None:
         fork = multiprocessing.get_context("fork")
-        self._asks, asked = fork.Pipe()
-        fork.Process(target=self._serve, args=(asked,), daemon=True).start()
-        asked.close()
-        self._asks.recv()
+        self._requests, requests = fork.Pipe()
+        fork.Process(target=self._serve, args=(requests,), daemon=True).start()
+        requests.close()
+        self._requests.recv()
 
-    def works(self) -> None:
-        """Have it work, from now on: who launches something now has the GPU change to him."""
-        self._asks.send(None)
-        self._asks.recv()
+    def use_gpu(self) -> None:
+        """Start its work: whatever is launched now begins with a context switch."""
+        self._requests.send(None)
+        self._requests.recv()
 
-    def _serve(self, asked: Any) -> None:
+    def _serve(self, requests: Any) -> None:
         import torch
 
-        self._asks.close()
+        self._requests.close()
         torch.zeros(1, device="cuda")
         with suppress(EOFError):  # the other one has ended
             while True:
                 torch.cuda._sleep(WORK_CYCLES)
-                asked.send(None)
+                requests.send(None)
                 torch.cuda.synchronize()
-                asked.recv()
+                requests.recv()
 
 
 def cases() -> dict[str, dict[str, Any]]:
@@ -151,7 +152,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def argument_sets(params: dict[str, Any], count: int) -> Arguments:
-    """So many pairs of input and output."""
+    """`count` pairs of input and output."""
     import torch
 
     dtype = getattr(torch, DTYPES[params["dtype"]])
@@ -161,7 +162,7 @@ def argument_sets(params: dict[str, Any], count: int) -> Arguments:
 
 
 def by_do_bench(function: Entry, params: dict[str, Any], load: Load) -> float:
-    """Microseconds by triton.testing.do_bench, its median. It calls with one set only."""
+    """Median microseconds by triton.testing.do_bench, which uses one argument set."""
     import triton.testing
 
     x, out = argument_sets(params, 1)[0]
@@ -172,9 +173,9 @@ def by_do_bench(function: Entry, params: dict[str, Any], load: Load) -> float:
 def by_nvbench(
     function: Entry, params: dict[str, Any], load: Load, graphs: bool, beside: bool = False
 ) -> float:
-    """Microseconds by nvbench's batch measurement, its mean, over all sets in turn; `beside`
-    another process or alone."""
-    other = Other() if beside else None
+    """Mean microseconds by nvbench's batch measurement over all sets, alone or `beside` another
+    process."""
+    other = OtherProcess() if beside else None
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # it prints tables of its own
     import cuda.bench as bench
 
@@ -191,7 +192,7 @@ def by_nvbench(
 
 
 def _benchmark(
-    params: dict[str, Any], function: Entry, load: Load, graphs: bool, other: Other | None
+    params: dict[str, Any], function: Entry, load: Load, graphs: bool, other: OtherProcess | None
 ) -> Callable[[Any], None]:
     import torch
 
@@ -204,13 +205,13 @@ def _benchmark(
             for pair in sets:
                 function(*pair)
         torch.cuda.synchronize()
-        launch = captured(function, sets * turns).replay if graphs else _in_turn(function, sets)
+        launch = captured(function, sets * turns).replay if graphs else _rotating(function, sets)
         launches = itertools.count()
 
         def on_stream(_: Any) -> None:
             number = next(launches)
             if other is not None and (number < FIRST or number % ONE_IN == 0):
-                other.works()
+                other.use_gpu()
             with torch.cuda.stream(stream):
                 launch()
 
@@ -220,7 +221,7 @@ def _benchmark(
 
 
 def captured(function: Entry, sets: Sequence[Sequence[Any]]) -> Any:
-    """A CUDA graph that calls a function with each of these arguments, as it was called before."""
+    """A CUDA graph of one call per argument tuple. Each call must have run before."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -231,7 +232,7 @@ def captured(function: Entry, sets: Sequence[Sequence[Any]]) -> Any:
 
 
 def by_events(function: Entry, params: dict[str, Any], load: Load) -> float:
-    """Microseconds by a pair of events around replays in a row, of a graph that calls every set
+    """Microseconds by a pair of events around replays in a row of a graph that calls every set
     once."""
     count, _ = load
     sets = argument_sets(params, count)
@@ -242,7 +243,7 @@ def by_events(function: Entry, params: dict[str, Any], load: Load) -> float:
 
 
 def timed_us(launch: Callable[[], None], times: int) -> float:
-    """Microseconds of so many launches in a row, on a GPU that has nothing else to do."""
+    """Microseconds of `times` launches in a row on an idle GPU."""
     import torch
 
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -255,7 +256,7 @@ def timed_us(launch: Callable[[], None], times: int) -> float:
     return float(before.elapsed_time(after)) * 1e3
 
 
-def _in_turn(function: Entry, sets: Arguments) -> Callable[[], None]:
+def _rotating(function: Entry, sets: Arguments) -> Callable[[], None]:
     turn = 0
 
     def launch() -> None:
@@ -285,7 +286,7 @@ def _timed(timer: Timer, file: Path, params: dict[str, Any], load: Load) -> floa
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
 def main(sandbox: str, files: tuple[Path, ...]) -> None:
     """Time the same kernels by several timers and print a table."""
-    alone(needs_gpu)
+    alone(require_gpu)
     import triton.testing  # noqa: F401 - takes seconds; forks have it
 
     print(HEAD, flush=True)

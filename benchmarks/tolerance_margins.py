@@ -1,9 +1,9 @@
-"""How near honest work comes to the bounds of the check: PyTorch itself, over many seeds.
+"""How much of the check's bounds does plain PyTorch use, over many seeds?
 
     python -m benchmarks.tolerance_margins [--seeds 100] [--device cpu|cuda] PROBLEM...
 
-For every test case the largest share of each bound that plain PyTorch used up. A share near 1 is an
-honest kernel rejected by bad luck sooner or later.
+A row per test case has the largest share of each bound that PyTorch's error used. At a share near
+1, an honest kernel would sooner or later be rejected by bad luck.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.argument("problems", nargs=-1, required=True)
 def main(seeds: int, device: Literal["cpu", "cuda"], problems: tuple[str, ...]) -> None:
-    """Print the shares of the bounds that plain PyTorch uses up."""
+    """Print the shares of the bounds that plain PyTorch uses."""
     print(
         "| problem | case | seeds | failed | rel L2 | worst slice | budget |\n" + "|---" * 7 + "|"
     )

@@ -1,11 +1,11 @@
-"""Which configuration of our expert kernels is fastest on this GPU, case by case.
+"""Which configuration of a reference kernel is fastest on this GPU, case by case?
 
     python -m benchmarks.tune [--only WORD] PROBLEM
 
 Prints, for every ranked benchmark case of PROBLEM, each candidate's time by
 `triton.testing.do_bench` (cold L2) and the relative L2 distance of its output from plain PyTorch's.
-A candidate that fails is shown with its error, and the rest go on. The choice is then written into
-the kernel's file: a submission does not tune itself while it is graded.
+A candidate that fails is shown with its error. The choice is then written into the kernel's file by
+hand: a submission does not tune itself while it is graded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import click
 import torch
 from triton.testing import do_bench
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 from grader.judge.problem_code import ProblemCode, Values
 from grader.problem import Problem
 from grader.problem.spec import Case
@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_MS, MEASURE_MS = 20, 80
 
 Candidate = Callable[[Values, Any], Any]
-"""A call on the inputs by name and on the output, which is None for lists worked on in place. What
-it returns, if anything, stands for the output."""
+"""A call on the inputs by name and on the output, which is None for lists updated in place. A
+returned value replaces the output."""
 Candidates = Iterator[tuple[str, Candidate]]
 
 
@@ -55,7 +55,7 @@ def entry(path: str, name: str) -> Candidate:
 
 
 def prepared(code: ProblemCode, name: str) -> Candidate:
-    """A library call that needs a form of its own of the inputs; made when it is first called."""
+    """A library call on inputs in its own format, which is made at the first call."""
     calls: list[Callable[[], Any]] = []
 
     def call(values: Values, _out: Any) -> Any:
@@ -73,7 +73,7 @@ def prepared(code: ProblemCode, name: str) -> Candidate:
 
 
 def softmax(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """One kernel with and without its hints to the caches, and Triton's."""
+    """The kernel with and without its cache hints, and Triton's."""
     source = (ROOT / "reference/softmax/cluster_softmax.cu").read_text()
     plain_loads = source.replace("__ldcs(", "__ldg(")
     stores = "*reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(&pack)"
@@ -110,7 +110,7 @@ def _cuda_softmax(source: str, symbol: str) -> Candidate:
 
 
 def int4_matmul(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Splits and stages of the kernel for few rows; tiles of unpacking for many."""
+    """Splits and stages of the kernel for few rows; unpacking tiles for many."""
     expert = load("reference/int4_matmul/split_int4_matmul.py")
     m, k, n = case.params["m"], case.params["k"], case.params["n"]
     if m <= expert.SOME_ROWS:
@@ -138,7 +138,7 @@ def _named(function: Callable[..., None], values: Values, out: Any, **options: A
 
 
 def multi_tensor_adamw(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Chunks, warps, and what is kept in the caches."""
+    """Chunk sizes, warps and cache policies."""
     expert = load("reference/multi_tensor_adamw/streaming_adamw.py")
     sizes = ((1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))
     for chunk, warps in sizes:
@@ -155,7 +155,7 @@ def multi_tensor_adamw(code: ProblemCode, case: Case, values: Values) -> Candida
 
 
 def flash_attention(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Tiles of our kernel, and the library's kernels with the copy into `out`."""
+    """Tiles of our kernel, and library kernels with the copy into `out`."""
     expert = load("reference/flash_attention/descriptor_attention.py")
     tiles = [(128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (64, 64, 4, 3)]
     if case.params["head_dim"] == 64:
@@ -195,7 +195,7 @@ def distance(got: Any, expected: Any) -> float:
 
 
 def tune(code: ProblemCode, case: Case, only: str) -> None:
-    """Print the candidates of one case as they are measured, then the best."""
+    """Measure and print the candidates of one case, then the best."""
     values = code.inputs(case, 1)
     fresh = [a for a in code.written if a.role == "out"]
     out = None
@@ -216,7 +216,7 @@ def tune(code: ProblemCode, case: Case, only: str) -> None:
             del expected
             call = partial(candidate, values, out)
             time_us = 1e3 * do_bench(call, WARM_UP_MS, MEASURE_MS, return_mode="median")
-        except Exception as error:  # noqa: BLE001 - no candidate's failure stops the rest
+        except Exception as error:  # noqa: BLE001 - a candidate's failure does not stop the rest
             text = str(error).splitlines()[0][:100] if str(error) else ""
             print(f"{case.name:14} {name:40} {type(error).__name__}: {text}", flush=True)
             continue
@@ -232,7 +232,7 @@ def tune(code: ProblemCode, case: Case, only: str) -> None:
 @click.argument("problem", type=click.Choice(sorted(CANDIDATES)))
 def main(problem: str, only: str, only_case: str) -> None:
     """Time every candidate of PROBLEM on its ranked cases."""
-    needs_gpu()
+    require_gpu()
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     code = ProblemCode(Problem.load(ROOT / "problems" / problem), "cuda")
     for case in code.problem.cases("benchmark", "cuda"):

@@ -1,15 +1,15 @@
-"""How many seconds from a file to its verdict, cold and warm, by stage.
+"""How many seconds pass from a file to its verdict, cold and warm, by stage?
 
-    python -m benchmarks.verdict_latency [--sandbox docker] [--device cuda] [--runs 3] [--watch] FILE...
+    python -m benchmarks.verdict_latency [--sandbox docker] [--device cuda] [--runs 3] [--watch]
+                                         FILE...
 
-FILE lies below `submissions/<problem>/`. Cold is what a user waits for: `grade submit` from the
-shell, seen from outside, until its verdict is there and until the program is gone. Warm is a
-grading by a process that has graded that problem, in a sandbox of a pool that has had `--settle`
-seconds to import and to prime. Each is a full grading; a row gives its stages in seconds, as the
-report has them.
+FILE lies below `submissions/<problem>/`. Each row is a full grading, with the report's stages in
+seconds. Cold is `grade submit` from the shell, timed from outside, until it prints the verdict and
+until the program has ended. Warm is a grading by a process that has graded the problem before, in a
+pooled sandbox that has had `--settle` seconds to import torch and warm up.
 
-With `--watch`: how many seconds `grade watch` takes from a save to its first word on whether the
-file is right, of so many saves.
+With `--watch`: the seconds that `grade watch` takes from a save to its first line on whether the
+file is right, for `--runs` saves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gpu import needs_gpu
+from benchmarks.gpu import require_gpu
 from grader.judge import grade
 from grader.judge.record import Device
 from grader.problem import Problem
@@ -35,17 +35,17 @@ from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("sandbox_start", "baseline", "load", "test", "benchmark", "total")
-COLUMNS = ("file", "", "verdict", "ranked", *STAGES, "from outside", "until gone")
+COLUMNS = ("file", "", "verdict", "ranked", *STAGES, "from outside", "until exit")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def problem_of(file: Path) -> Problem:
-    """The problem that an example hand-in belongs to, by its folder."""
+    """The problem of an example submission, by its folder."""
     return Problem.load(ROOT / "problems" / file.resolve().parent.parent.name)
 
 
 def grade_file(file: Path, sandbox: Sandbox, device: Device) -> tuple[Report, float]:
-    """One full grading, and the seconds it took as seen from here."""
+    """A full grading, and its seconds by this process's clock."""
     start = time.monotonic()
     problem = problem_of(file)
     submission = Submission.read(file, problem.spec.limits.source_bytes)
@@ -53,16 +53,16 @@ def grade_file(file: Path, sandbox: Sandbox, device: Device) -> tuple[Report, fl
     return report, time.monotonic() - start
 
 
-def row(file: Path, how: str, report: Report, outside_s: float, gone_s: float | None = None) -> str:
+def row(file: Path, how: str, report: Report, outside_s: float, exit_s: float | None = None) -> str:
     """A row of the table."""
     words = [file.name, how, str(report.verdict), "yes" if report.ranked else "no"]
-    seconds = [*(report.stages_s.get(stage, 0.0) for stage in STAGES), outside_s, gone_s]
+    seconds = [*(report.stages_s.get(stage, 0.0) for stage in STAGES), outside_s, exit_s]
     words += ["" if value is None else f"{value:.2f}" for value in seconds]
     return f"| {' | '.join(words)} |"
 
 
 def cold(file: Path, sandbox_name: str, device: Device) -> str:
-    """The row of a grading from the shell. Raises ValueError where no verdict comes of it."""
+    """The row of a grading from the shell. Raises ValueError if it prints no report."""
     options = ["--sandbox", sandbox_name, "--device", device, "--json"]
     with tempfile.TemporaryDirectory() as folder:
         options += ["--db", f"sqlite:///{folder}/board.sqlite3"]
@@ -73,13 +73,13 @@ def cold(file: Path, sandbox_name: str, device: Device) -> str:
             assert grading.stdout is not None
             line = grading.stdout.readline()
             verdict_s = time.monotonic() - start
-        gone_s = time.monotonic() - start
-    return row(file, "cold", Report.model_validate_json(line), verdict_s, gone_s)
+        exit_s = time.monotonic() - start
+    return row(file, "cold", Report.model_validate_json(line), verdict_s, exit_s)
 
 
 def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: int) -> None:
-    """Print the rows of gradings in a pool's sandboxes; the first is left out, for what the judge
-    learns in it."""
+    """Print the rows of gradings in pooled sandboxes. The first is left out: it fills the judge's
+    caches."""
     limits = RunnerLimits.of(problem_of(file).spec.limits)
     with RunnerPool(sandbox, limits, device) as pool:
         for number in range(runs + 1):
@@ -90,7 +90,7 @@ def warm(file: Path, sandbox: Sandbox, device: Device, settle_s: float, runs: in
 
 
 def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs: int) -> None:
-    """Print what `grade watch` says first of a file, when it is opened and after each save."""
+    """Print the first line of `grade watch` on a file, when it is opened and after each save."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / file.name
         copy.write_bytes(file.read_bytes())
@@ -102,15 +102,15 @@ def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
         ) as watch:
             assert watch.stdout is not None
-            said = (line for line in watch.stdout if "after the save" in line or "no sand" in line)
+            lines = (line for line in watch.stdout if "after the save" in line or "no sand" in line)
             try:
                 for number in range(runs + 1):
                     if number:
                         time.sleep(settle_s)
                         with copy.open("ab") as stream:
                             stream.write(b"\n")
-                    what = next(said, "it ended").strip()
-                    print(f"{file.name}, {'saved' if number else 'opened'}: {what}", flush=True)
+                    line = next(lines, "it ended").strip()
+                    print(f"{file.name}, {'saved' if number else 'opened'}: {line}", flush=True)
             finally:
                 watch.terminate()
 
@@ -120,7 +120,7 @@ def watched(file: Path, sandbox_name: str, device: Device, settle_s: float, runs
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda")
 @click.option("--runs", default=3, show_default=True, help="Warm gradings of each file.")
 @click.option("--settle", default=10.0, show_default=True, help="Seconds a sandbox has to warm up.")
-@click.option("--watch", is_flag=True, help="Time the first word after a save instead.")
+@click.option("--watch", is_flag=True, help="Time the first line after a save instead.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def main(
     sandbox: str,
@@ -132,7 +132,7 @@ def main(
 ) -> None:
     """Time verdicts."""
     if device == "cuda":
-        needs_gpu()
+        require_gpu()
     if watch:
         for file in files:
             watched(file.resolve(), sandbox, device, settle, runs)

@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks/forgery.py`, and that its forgeries know the clock they forge."""
+"""The arithmetic of `benchmarks/forgery.py`, and that forgeries use the judge's real constants."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from benchmarks.forgery import (
     Try,
     chosen,
     compare,
-    honest_of,
-    keeps,
+    honest_times,
+    repeat,
     row,
     submission_of,
-    tries_of,
+    within_limit,
     worst_gain,
 )
 from grader.judge.timing import measure as clock
@@ -63,14 +63,14 @@ def report(verdict: Verdict, rule: Rule | None = None, score_us: float | None = 
 @pytest.mark.parametrize(
     ("small_us", "large_us", "case", "share"),
     [
-        (9.0, 300.0, "small", 1.0),  # 3 µs of a short call are allowed
-        (12.0, 294.0, "large", 1.0),  # and 2 % of a long one
+        (9.0, 300.0, "small", 1.0),  # a short call may gain 3 µs
+        (12.0, 294.0, "large", 1.0),  # a long one 2 %
         (12.0, 288.0, "large", 2.0),
         (6.0, 294.0, "small", 2.0),
-        (13.2, 303.0, "small", -0.4),  # both slower: the least slow in what is allowed
+        (13.2, 303.0, "small", -0.4),  # both are slower
     ],
 )
-def test_the_worst_case_is_measured_in_its_allowance(
+def test_a_gain_is_relative_to_its_allowance(
     small_us: float, large_us: float, case: str, share: float
 ) -> None:
     gain = worst_gain(HONEST, [accepted(small_us, large_us)])
@@ -79,12 +79,12 @@ def test_the_worst_case_is_measured_in_its_allowance(
     assert gain.share == pytest.approx(share)
 
 
-def test_the_worst_of_all_tries_counts() -> None:
+def test_the_largest_gain_of_all_tries_counts() -> None:
     tries = [accepted(12.0, 300.0), REJECTED, accepted(12.0, 280.0), accepted(11.9, 301.0)]
     gain = worst_gain(HONEST, tries)
     assert gain is not None
     assert (gain.case, gain.gained_us) == ("large", 20.0)
-    assert not keeps(HONEST, tries)
+    assert not within_limit(HONEST, tries)
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def test_the_worst_of_all_tries_counts() -> None:
         ([accepted(8.9, 300.0)], False),
         ([accepted(12.0, 293.9)], False),
         ([REJECTED, REJECTED], True),
-        ([REJECTED, Try("judge_error", ours=True)], False),
+        ([REJECTED, Try("judge_error", judge_failed=True)], False),
         ([], False),
     ],
 )
-def test_what_keeps_to_the_allowance(tries: list[Try], expected: bool) -> None:
-    assert keeps(HONEST, tries) is expected
+def test_within_the_limit(tries: list[Try], expected: bool) -> None:
+    assert within_limit(HONEST, tries) is expected
 
 
-def test_nothing_is_known_without_an_honest_time() -> None:
-    assert honest_of([REJECTED]) is None
-    assert not keeps(None, [accepted(12.0, 300.0)])
+def test_no_forgery_is_within_the_limit_without_an_honest_time() -> None:
+    assert honest_times([REJECTED]) is None
+    assert not within_limit(None, [accepted(12.0, 300.0)])
 
 
 def test_honest_times_are_medians_of_accepted_tries() -> None:
     tries = [accepted(12, 300, 60), REJECTED, accepted(13, 301, 62), accepted(15, 299, 61)]
-    assert honest_of(tries) == Honest(61, {"small": 13, "large": 300})
+    assert honest_times(tries) == Honest(61, {"small": 13, "large": 300})
 
 
 OK = report(Verdict.ACCEPTED, score_us=12.0)
@@ -129,24 +129,24 @@ WRONG = report(Verdict.WRONG_ANSWER)
         ([FORGED, OK, FORGED, FORGED, FORGED], 5),
     ],
 )
-def test_tries_stop_early_only_where_luck_has_no_part(reports: list[Report], made: int) -> None:
-    assert len(list(tries_of(partial(next, iter(reports)), 5))) == made
+def test_tries_stop_early_only_without_chance(reports: list[Report], made: int) -> None:
+    assert len(list(repeat(partial(next, iter(reports)), 5))) == made
 
 
-def test_a_judge_that_falls_over_is_told_and_proves_nothing(
+def test_a_failure_of_the_judge_is_reported_and_proves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fall() -> Report:
+    def fail() -> Report:
         raise OSError("no sandbox")
 
     def tried(name: str, tries: int) -> list[Try]:
-        return list(tries_of(fall if name.startswith("rejected") else lambda: OK, tries))
+        return list(repeat(fail if name.startswith("rejected") else lambda: OK, tries))
 
     names = {"rejected/forged_claim.py": "accepted/torch_softmax.py"}
     with ThreadPoolExecutor(1) as executor:
         assert compare(executor, tried, names, 3, Table(None)) == 0
     out, error = capsys.readouterr()
-    assert "the judge fell over: OSError × 2; stopped after 2" in out
+    assert "the judge failed: OSError × 2; stopped after 2" in out
     assert "no sandbox" in error
 
 
@@ -154,7 +154,7 @@ def test_a_process_that_dies_costs_one_row(capsys: pytest.CaptureFixture[str]) -
     def tried(name: str, tries: int) -> list[Try]:
         if name == "a.py":
             raise BrokenProcessPool("it died")
-        return list(tries_of(lambda: report(Verdict.REJECTED), tries))
+        return list(repeat(lambda: report(Verdict.REJECTED), tries))
 
     names = {"a.py": "honest.py", "b.py": "honest.py"}
     with ThreadPoolExecutor(1) as executor:
@@ -164,7 +164,7 @@ def test_a_process_that_dies_costs_one_row(capsys: pytest.CaptureFixture[str]) -
     assert "| `b.py` | rejected × 2 |" in out
 
 
-def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:
+def test_the_table_is_written_row_by_row(tmp_path: Path) -> None:
     out = tmp_path / "table.md"
     reports = {
         "honest.py": [OK, OK, OK],
@@ -173,9 +173,9 @@ def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:
     }
 
     def tried(name: str, tries: int) -> list[Try]:
-        if name == "b.py":  # the last: a row for each file so far comes without it
+        if name == "b.py":  # the last one: earlier rows are written before it
             until(lambda: out.exists() and len(out.read_text().splitlines()) == 2)
-        return list(tries_of(partial(next, iter(reports[name])), tries))
+        return list(repeat(partial(next, iter(reports[name])), tries))
 
     names = {"a.py": "honest.py", "b.py": "honest.py"}
     with ThreadPoolExecutor(1) as executor:
@@ -187,16 +187,16 @@ def test_the_table_is_written_as_it_grows(tmp_path: Path) -> None:
     assert second == "| ✔ | `b.py` | rejected (time_claim) × 2 | – | 12.00 | – | – | – |"
 
 
-def test_a_row_says_when_tries_were_left_out() -> None:
+def test_a_row_shows_that_tries_were_left_out() -> None:
     assert "rejected (time_claim) × 2; stopped after 2" in row("x", HONEST, [REJECTED] * 2, 10)
 
 
-def test_forgeries_are_enough_and_in_the_corpus() -> None:
+def test_every_forgery_is_an_example_submission() -> None:
     names = {name.removesuffix(UNFORGED) for name in {*WRAPPED, *WRAPPED.values()}}
     assert [name for name in names if not (FOLDER / name).exists()] == []
 
 
-def test_a_forgery_without_its_last_line_forges_nothing() -> None:
+def test_a_forgery_without_its_last_line_is_honest() -> None:
     forged = [name for name in WRAPPED.values() if name.endswith(UNFORGED)]
     assert forged
     for name in forged:
@@ -206,7 +206,7 @@ def test_a_forgery_without_its_last_line_forges_nothing() -> None:
         assert "Server._timed =" not in left
 
 
-def test_only_picks_by_part_of_a_path() -> None:
+def test_only_selects_by_part_of_a_path() -> None:
     assert set(chosen(("native", "stale_graph"))) == {
         "softmax/rejected/native_timer.py",
         "softmax/wrong_answer/hostile_stale_graph.py",
@@ -225,7 +225,7 @@ def test_only_picks_by_part_of_a_path() -> None:
         ("rejected/all_at_once.py", "SLACK_US"),
     ],
 )
-def test_a_forger_has_read_the_judges_source(file: str, name: str) -> None:
+def test_forgeries_use_the_judges_constants(file: str, name: str) -> None:
     text = (FOLDER / "softmax" / file).read_text()
     found = re.search(rf"^{name} = ([\d.]+)", text, re.MULTILINE)
     assert found is not None
