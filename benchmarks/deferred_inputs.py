@@ -10,7 +10,6 @@ gets rounds as in a grading, and goes on after a fault. Every second round has n
 - `in time`: the piece was written before any call could have read it. Outputs that match the stale
   piece were then computed too early, which is a fault.
 - `held up`: the write took long.
-- `wrong`: not in time, and the outputs are wrong.
 
 `overlaps` are samples that show two calls at work; an honest grading may have one.
 """
@@ -24,46 +23,48 @@ import click
 
 from benchmarks.gpu import require_gpu
 from benchmarks.partial_grading import chosen, prepared
-from grader.judge.benchmark import Bench, opened
-from grader.judge.integrity.deferred_inputs import Tally
+from grader.judge.benchmark import Benchmark, open_benchmark
+from grader.judge.integrity.auditor import CopyEngineAudit
+from grader.judge.integrity.deferred_inputs import DeferralCounts
 from grader.judge.verdict import SubmissionFault
 from grader.sandbox.base import SandboxError
 from grader.stats import median
 
 HEAD = """\
-| case | calls | deferred | in time | held up | wrong | rounds | faults | overlaps | µs without \
+| case | calls | deferred | in time | held up | rounds | faults | overlaps | µs without \
 | µs with | what |
-|---|---|---|---|---|---|---|---|---|---|---|---|"""
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
-def row(bench: Bench, rounds: int) -> str:
+def row(bench: Benchmark, rounds: int) -> str:
     """The row of a case."""
     times_us: dict[bool, list[float]] = {False: [], True: []}
     faults: Counter[str] = Counter()
-    meetings = 0
-    late = bench.late
-    if late is not None:
-        late.tally = Tally()  # drops the warm-up's
+    overlaps = 0
+    audit, log = bench.auditor, bench.grading.audit_log
+    deferred = audit._deferred if isinstance(audit, CopyEngineAudit) else None
+    if deferred is not None:
+        deferred.counts = DeferralCounts()  # drops the warm-up's
     for number in range(2 * rounds):
         is_deferred = number % 2 == 1
-        bench.late = late if is_deferred else None
+        if isinstance(audit, CopyEngineAudit):
+            audit._deferred = deferred if is_deferred else None
         try:
-            times_us[is_deferred].append(bench.round(1 + number).claim_us)
+            times_us[is_deferred].append(bench.round(1 + number).reported_us)
         except SubmissionFault as stop:
             faults[stop.fault.reason] += 1
-        meetings += bench.grading.meetings
-        bench.grading.meetings = 0
-    tally = late.tally if late is not None else Tally()
+        overlaps += log.overlaps
+        log.overlaps = 0
+    counts = deferred.counts if deferred is not None else DeferralCounts()
     cells = [
         bench.case.name,
-        bench.calls,
-        tally.late,
-        tally.in_time,
-        tally.held_up,
-        tally.wrong,
+        bench.sets.count,
+        counts.deferred,
+        counts.in_time,
+        counts.held_up,
         rounds,
         faults.total(),
-        meetings,
+        overlaps,
         *(f"{median(us):.2f}" if us else "–" for us in times_us.values()),
         "; ".join(f"{count} × {reason}" for reason, count in faults.items()),
     ]
@@ -77,10 +78,10 @@ def print_file(sandbox: str, path: Path, rounds: int, names: tuple[str, ...]) ->
         load()
         for case in chosen(grading.problem, names):
             try:
-                with opened(grading, case) as bench:
+                with open_benchmark(grading, case) as bench:
                     print(row(bench, rounds), flush=True)
             except (SubmissionFault, SandboxError) as stop:
-                print(f"| {case.name} |" + " |" * 10 + f" {stop} |", flush=True)
+                print(f"| {case.name} |" + " |" * 9 + f" {stop} |", flush=True)
 
 
 @click.command()

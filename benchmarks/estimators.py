@@ -22,7 +22,7 @@ import click
 
 from grader import stats
 from grader.judge.grade import KNOWN_SHARE
-from grader.judge.timing.measure import PLANS
+from grader.judge.timing.plan import PLANS
 from grader.report import geometric_mean
 
 RECORDED = Path(__file__).parent / "recorded_rounds.jsonl"

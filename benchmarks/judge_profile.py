@@ -23,18 +23,18 @@ import torch
 
 from benchmarks.gpu import require_gpu
 from benchmarks.verdict_latency import grade_file, problem_of
-from grader.judge import benchmark as bench
-from grader.judge import grading
-from grader.judge.benchmark import Bench
+from grader.judge import benchmark, grading
+from grader.judge.benchmark import Benchmark
 from grader.judge.correctness import check
 from grader.judge.correctness.batch_check import Answers, QuickLook
+from grader.judge.correctness.round_check import RoundCheck
 from grader.judge.grading import Grading
-from grader.judge.integrity.call_order import Lookout
-from grader.judge.integrity.deferred_inputs import LateInputs
-from grader.judge.memory.argument_sets import Loan
-from grader.judge.memory.shared_block import Block
+from grader.judge.integrity.auditor import CopyEngineAudit
+from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.memory.shared_block import SharedBlock
 from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device
+from grader.judge.round_inputs import RoundInputs
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits
 from grader.sandbox.pool import RunnerPool
@@ -45,22 +45,22 @@ LEAST_MS = 0.5
 """Steps with a smaller total are left out."""
 STEPS: tuple[tuple[Any, str], ...] = (
     *((ProblemCode, name) for name in ("inputs", "plain", "truth")),
-    *((Loan, name) for name in ("__init__", "fill", "tampered", "close")),
-    *((Block, name) for name in ("ready", "collect", "outside_us", "was_late")),
-    *((LateInputs, name) for name in ("withhold", "put_back")),
+    *((ArgumentSets, name) for name in ("__init__", "fill", "tampered", "close")),
+    *((SharedBlock, name) for name in ("prepare", "take_snapshot", "measured_us")),
+    *((CopyEngineAudit, name) for name in ("arm", "disarm", "conclude")),
     *((Answers, name) for name in ("__init__", "compute")),
     (QuickLook, "doubtful"),
-    *((Bench, name) for name in ("bracket", "look", "_expect_order", "_expect_unread")),
-    *((Bench, name) for name in ("_expect_explained", "_expect_right", "warm_up")),
+    *((RoundCheck, name) for name in ("begin", "worst", "check")),
+    (RoundInputs, "fill"),
+    *((Benchmark, name) for name in ("round", "warm_up")),
     (Grading, "test"),
-    (bench, "_timed"),
-    (bench, "run_round"),
-    (bench, "capture"),
+    (benchmark, "run_round"),
+    (benchmark, "capture"),
     (check, "_check"),
     (check, "_worst_slices"),
     (grading, "lend"),
 )
-BESIDE: tuple[tuple[Any, str], ...] = ((Block, "publish"), (Lookout, "watch"))
+BESIDE: tuple[tuple[Any, str], ...] = ((SharedBlock, "publish"), (CopyEngineAudit, "watch"))
 """Steps during which the GPU works for the submission; they are not synchronized."""
 
 
@@ -119,12 +119,12 @@ class StepTimes:
 
             setattr(owner, name, named)
 
-        def of_bracket(one: Bench, index: int, order: list[int] | None = None) -> str:
-            kind = "single calls" if order else "first round" if index == FIRST else "rounds"
+        def of_round(one: Benchmark, number: int, order: list[int] | None = None) -> str:
+            kind = "single calls" if order else "first round" if number == FIRST else "rounds"
             return f"{one.case.name}: {kind}"
 
-        within(Bench, "bracket", of_bracket)
-        within(bench, "_timed", lambda _, case, *rest, **options: f"{case.name}: everything else")
+        within(Benchmark, "round", of_round)
+        within(Benchmark, "warm_up", lambda one: f"{one.case.name}: warm-up")
         within(Grading, "test", lambda *_: "tests")
 
     def table(self) -> str:

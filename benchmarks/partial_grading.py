@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.verdict_latency import problem_of
+from grader.judge.benchmark import Benchmark
 from grader.judge.compile import compiling
 from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.record import Record
 from grader.judge.session import Session
+from grader.judge.timing.round import MeasuredRound
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.sandbox import make_sandbox
@@ -51,3 +54,20 @@ def prepared(sandbox: str, path: Path) -> Iterator[tuple[Grading, Callable[[], N
 def chosen(problem: Problem, names: tuple[str, ...]) -> list[Case]:
     """The benchmark cases with these names; all of them without names."""
     return [c for c in problem.cases("benchmark", "cuda") if not names or c.name in names]
+
+
+@contextmanager
+def measured_rounds(bench: Benchmark) -> Iterator[list[MeasuredRound]]:
+    """Collects what the clocks saw of each round of `bench`."""
+    found: list[MeasuredRound] = []
+    run = bench._run
+
+    def collect(*arguments: Any) -> MeasuredRound:
+        found.append(run(*arguments))
+        return found[-1]
+
+    vars(bench)["_run"] = collect
+    try:
+        yield found
+    finally:
+        del vars(bench)["_run"]

@@ -3,10 +3,10 @@
     python -m benchmarks.sample_timing [--tries 40]
 
 Needs a GPU and nvcc. A kernel writes the SM clock into some words continuously while the copy
-engine reads them, so each word shows when it was read. The first table, in nanoseconds, is of a
-sample at one place of every set, a set-boundary sample, two samples in a row, and burst samples.
-The second, in microseconds, is the latency of a sample, from request to completion: alone, and
-beside another process that keeps the GPU busy.
+engine reads them, so each word shows when it was read. The first table, in nanoseconds, is of one
+place of every set, of boundary pairs, of two reads in a row, and of the pairs of a whole sample.
+The second, in microseconds, is the latency of a read, from request to completion: alone, and beside
+another process that keeps the GPU busy.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import torch
 
 from benchmarks.copy_engine import BUSY
 from benchmarks.gpu import require_gpu
-from grader.judge.gpu.dma import Glances, PairPeek, Peek
-from grader.judge.gpu.sm_clock_kernel import sm_clock_mhz
-from grader.judge.integrity.call_order import GLANCES
+from benchmarks.sm_clock_kernel import sm_clock_mhz
+from grader.judge.gpu.dma import CopyEngine, PairReader
+from grader.judge.integrity.policy import CALL_ORDER
 
 CLOCK = r"""
 __global__ void write_clock(unsigned long long* const* at, int count, volatile int* stop) {
@@ -101,79 +101,72 @@ def main(tries: int) -> None:
     require_gpu()
     memory = torch.zeros(SETS * SET_BYTES // 8, dtype=torch.int64, device="cuda")
     base = memory.data_ptr()
-    peek = Peek(2 * SETS)
-    pairs = PairPeek(peek, SETS - 1)
+    copies = CopyEngine(2 * SETS)
     places = {step: (base + SET_BYTES - step // 2, step) for step in STEPS}
-    aimed = {step: pairs.aim(*place, SET_BYTES) for step, place in places.items()}
-    glances = Glances(GLANCES, SETS - 1)
-    glances.aim([places[STEPS[0]]] * GLANCES, SET_BYTES)
+    readers = {step: PairReader(copies, 1, SETS - 1) for step in STEPS}
+    for step, reader in readers.items():
+        reader.prepare([places[step]], SET_BYTES)
+    pairs = PairReader(copies, CALL_ORDER.pairs, SETS - 1)
+    pairs.prepare([places[STEPS[0]]] * CALL_ORDER.pairs, SET_BYTES)
 
     def one() -> list[int]:
-        peek.read(base, SET_BYTES, SETS, 0)
-        peek.wait()
-        return peek.words[:SETS].tolist()
+        copies.read(base, SET_BYTES, SETS, 0)
+        copies.wait()
+        return copies.words[:SETS].tolist()
 
     def two() -> list[int]:
-        peek.read(base, SET_BYTES, SETS, 0)
-        peek.read(base + 8, SET_BYTES, SETS, SETS)
-        peek.wait()
-        return peek.words.tolist()
+        copies.read(base, SET_BYTES, SETS, 0)
+        copies.read(base + 8, SET_BYTES, SETS, SETS)
+        copies.wait()
+        return copies.words.tolist()
 
-    def boundary(step: int) -> list[int]:
-        pairs.read(aimed[step])
-        peek.wait()
-        return pairs.words.flatten().tolist()
-
-    def some() -> list[int]:
-        glances.read()
-        glances.wait()
-        found: list[int] = glances.found.flatten().tolist()
+    def read_pairs(reader: PairReader) -> list[int]:
+        reader.read()
+        copies.wait()
+        found: list[int] = reader.found.flatten().tolist()
         return found
 
-    def beside() -> None:
-        peek.read(base, SET_BYTES, SETS, 0)
-        if glances.are_there():
-            glances.read()
-        peek.wait()
+    def sample() -> None:
+        copies.read(base, SET_BYTES, SETS, 0)
+        pairs.read()
+        copies.wait()
 
     starts = [base + i * SET_BYTES for i in range(SETS)]
     clock = ClockWriter()
     print("| nanoseconds between | least | median | most |\n|---|---|---|---|")
     ones = [clock.during(starts, one) for _ in range(tries)]
-    print(f"| first and last word of a sample | {spread([max(t) - min(t) for t in ones])} |")
-    for step in STEPS:
+    print(f"| first and last word of one place | {spread([max(t) - min(t) for t in ones])} |")
+    for step, reader in readers.items():
         words = [a + side * step // 2 for a in starts[1:] for side in (-1, 1)]
-        found = [clock.during(words, partial(boundary, step)) for _ in range(tries)]
+        found = [clock.during(words, partial(read_pairs, reader)) for _ in range(tries)]
         within = [t[i + 1] - t[i] for t in found for i in range(0, len(t), 2)]
-        print(f"| the two words of a boundary, {step >> 10} KiB apart | {spread(within)} |")
+        print(f"| the two words of a boundary pair, {step >> 10} KiB apart | {spread(within)} |")
         every = [max(t) - min(t) for t in found]
-        print(f"| first and last word of all its boundaries | {spread(every)} |")
+        print(f"| first and last word of all sets' pairs | {spread(every)} |")
     twos = [clock.during(starts + [a + 8 for a in starts], two) for _ in range(tries)]
-    print(f"| two samples in a row | {spread([t[SETS] for t in twos])} |")
+    print(f"| two reads in a row | {spread([t[SETS] for t in twos])} |")
     words = [a + side * STEPS[0] // 2 for a in starts[1:] for side in (-1, 1)]
-    found = [clock.during(words, some) for _ in range(tries)]
+    found = [clock.during(words, partial(read_pairs, pairs)) for _ in range(tries)]
     each = len(words)
     apart = [t[i + each] - t[i] for t in found for i in range(0, len(t) - each, each)]
-    print(f"| two burst samples in a row | {spread(apart)} |")
-    within = [t[i + 1] - t[i] for t in found for i in range(0, len(t), 2)]
-    print(f"| the two words of a boundary, in a burst | {spread(within)} |")
+    print(f"| two boundary pairs of a sample | {spread(apart)} |")
 
     samples: dict[str, Callable[[], object]] = {
         "one place": one,
-        "two samples": two,
-        "set boundaries": partial(boundary, STEPS[0]),
-        f"a burst of {GLANCES}": some,
-        "one place, and a burst meanwhile": beside,
+        "two reads": two,
+        "one boundary pair": partial(read_pairs, readers[STEPS[0]]),
+        f"{CALL_ORDER.pairs} boundary pairs": partial(read_pairs, pairs),
+        "a whole sample": sample,
     }
     print("\n| µs, alone and beside a busy process | median | most | median | most |")
     print("|---|---|---|---|---|")
-    alone = {name: latency_us(sample) for name, sample in samples.items()}
+    alone = {name: latency_us(read) for name, read in samples.items()}
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as busy:
         try:
             assert busy.stdout is not None
             busy.stdout.readline()
-            for name, sample in samples.items():
-                print(f"| {name} | {alone[name]} | {latency_us(sample)} |")
+            for name, read in samples.items():
+                print(f"| {name} | {alone[name]} | {latency_us(read)} |")
         finally:
             busy.kill()
 

@@ -22,10 +22,10 @@ from benchmarks.gpu import require_gpu
 from benchmarks.partial_grading import chosen, prepared
 from benchmarks.timers import Entry, captured, entry
 from benchmarks.verdict_latency import problem_of
-from grader.judge.benchmark import Bench, opened
-from grader.judge.memory.argument_sets import Loan
+from grader.judge.benchmark import Benchmark, open_benchmark
+from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.problem_code import ProblemCode, seed_for
-from grader.judge.timing.measure import calls_per_round
+from grader.judge.timing.plan import calls_per_round
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.stats import median, middle
@@ -50,18 +50,18 @@ def rests(sandbox: str, cases: tuple[str, ...], file: Path) -> None:
     with prepared(sandbox, file) as (grading, load):
         load()
         for case in chosen(grading.problem, cases):
-            with opened(grading, case) as bench:
+            with open_benchmark(grading, case) as bench:
                 for turn in range(2 * TURNS):
-                    bench.is_heavy = turn % 2 == 1
+                    bench._rests = turn % 2 == 1
                     _rounds(bench, turn)
 
 
-def _rounds(bench: Bench, turn: int) -> None:
+def _rounds(bench: Benchmark, turn: int) -> None:
     """Take rounds and print a line about them."""
     samples = [bench.round(ROUNDS * turn + i) for i in range(1, ROUNDS + 1)]
-    value, (low, high) = middle([s.claim_us for s in samples])
-    shown = " ".join(f"{s.claim_us:.1f}@{s.sm_mhz or 0:.0f}" for s in samples)
-    how = "rest" if bench.is_heavy else "none"
+    value, (low, high) = middle([s.reported_us for s in samples])
+    shown = " ".join(f"{s.reported_us:.1f}@{s.sm_mhz or 0:.0f}" for s in samples)
+    how = "rest" if bench._rests else "none"
     spread = (high - low) / 2 / value
     print(f"{bench.case.name:12} {how}  {value:9.2f} µs ± {spread:.2%}  {shown}", flush=True)
 
@@ -75,56 +75,56 @@ def blocks(blocks: int, cases: tuple[str, ...], file: Path) -> None:
     problem = problem_of(file)
     code, function = ProblemCode(problem, "cuda"), entry(file, problem.spec.entry)
     for case in chosen(problem, cases):
-        loans = [_loan(problem, code, case, blocks) for _ in range(blocks)]
-        graphs = [_graph(function, loan) for loan in loans]
+        lent = [_sets(problem, code, case, blocks) for _ in range(blocks)]
+        graphs = [_graph(function, sets) for sets in lent]
         for _ in range(MEDIANS):
             rows = [
-                [_round_us(loan, graph) for loan, graph in zip(loans, graphs, strict=True)]
+                [_round_us(sets, graph) for sets, graph in zip(lent, graphs, strict=True)]
                 for _ in range(OF)
             ]
             each = [median(list(column)) for column in zip(*rows, strict=True)]
             print(f"{case.name:12}", *(f"{us:9.3f}" for us in each), flush=True)
         del graphs
-        for loan in loans:
-            loan.close()
+        for sets in lent:
+            sets.close()
 
 
-def _loan(problem: Problem, code: ProblemCode, case: Case, sharing: int) -> Loan:
+def _sets(problem: Problem, code: ProblemCode, case: Case, sharing: int) -> ArgumentSets:
     template = code.inputs(case, seed_for(1, case.name))
     calls = calls_per_round(problem, case, template, "cuda", sharing=sharing)
-    loan = Loan(problem, case, template, calls, "cuda")
+    sets = ArgumentSets(problem, case, template, calls, "cuda")
     for index in range(calls):
-        loan.fill(index, code.inputs(case, seed_for(2, case.name, index)))
-    return loan
+        sets.fill(index, code.inputs(case, seed_for(2, case.name, index)))
+    return sets
 
 
-def _graph(function: Entry, loan: Loan) -> Any:
+def _graph(function: Entry, sets: ArgumentSets) -> Any:
     """A graph that calls `function` once on every argument set, in the lent memory."""
     import torch
 
     calls = []
-    for index in range(loan.count):
-        values = loan.scalars | loan._views(index, loan.lent, 0)
-        calls.append([values[argument.name] for argument in loan.problem.spec.args])
+    for index in range(sets.count):
+        values = sets.scalars | sets._views(index, sets.lent, 0)
+        calls.append([values[argument.name] for argument in sets.problem.spec.args])
     for arguments in calls:
         function(*arguments)
     torch.cuda.synchronize()
     return captured(function, calls)
 
 
-def _round_us(loan: Loan, graph: Any) -> float:
+def _round_us(sets: ArgumentSets, graph: Any) -> float:
     """Microseconds per call of a round on newly published inputs."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    every = list(range(loan.count))
-    loan.ready(every)
-    loan.publish(every)
+    every = list(range(sets.count))
+    sets.prepare(every)
+    sets.publish(every)
     start.record()
     graph.replay()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3 / loan.count
+    return float(start.elapsed_time(end)) * 1e3 / sets.count
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from benchmarks.forgery import (
     within_limit,
     worst_gain,
 )
-from grader.judge.timing import measure as clock
+from grader.judge.timing.plan import POLICY
 from grader.report import CaseResult, Report, Rule, Verdict
 from tests.waiting import until
 
@@ -229,4 +229,4 @@ def test_forgeries_use_the_judges_constants(file: str, name: str) -> None:
     text = (FOLDER / "softmax" / file).read_text()
     found = re.search(rf"^{name} = ([\d.]+)", text, re.MULTILINE)
     assert found is not None
-    assert float(found[1]) == getattr(clock, name)
+    assert float(found[1]) == getattr(POLICY, name.lower())

@@ -1,7 +1,7 @@
 """The GPU's copy engine: it reads and writes device memory while kernels of other processes run.
 
 A kernel of the judge's would wait for its time slice on the multiprocessors; a copy does not
-(`benchmarks/copies.py`).
+(`benchmarks/copy_engine.py`).
 """
 
 from __future__ import annotations

@@ -46,14 +46,14 @@ class DeferredInputsPolicy:
     most_sets: int = 4
     """Most deferred sets of a round,"""
     calls_per_set: int = 10
-    """and one in this many calls. They move no time measurably (`benchmarks/late_inputs.py`)."""
+    """and one in this many calls. They move no time measurably (`benchmarks/deferred_inputs.py`)."""
     least_bytes: int = 4096
     """Least size of a tensor that is deferred."""
     align_bytes: int = 16
     """Alignment of a piece's rows."""
     rows: tuple[int, int] = (8, 32)
     """Rows of a piece, with gaps between them: the driver does not give small copies without gaps
-    to the copy engine (`benchmarks/copies.py`). Drawn, so that re-reading a few words finds no
+    to the copy engine (`benchmarks/copy_engine.py`). Drawn, so that re-reading a few words finds no
     rule."""
     row_bytes: tuple[int, int] = (64, 2048)
     """Width of a row."""

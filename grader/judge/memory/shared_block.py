@@ -35,7 +35,7 @@ class BlockPolicy:
 
     probe_words: int = 512
     """Words of each strided sample of a probe. With 2,048 a probe of large outputs takes 0.1 ms
-    more (`benchmarks/outside_clock.py`)."""
+    more (`benchmarks/measured_interval.py`)."""
     stride_jitter: int = 64
     """A sample's stride is shortened by up to 1/64, so that its places are secret."""
     kept_probes: int = 64

@@ -1,6 +1,6 @@
 """Does the SM clock explain why times of one kernel differ? An analysis of recorded gradings.
 
-    python -m benchmarks.sm_clock [FILE]
+    python -m benchmarks.clock_correlation [FILE]
 
 Needs no GPU. FILE has the format of `benchmarks.precision --out`; the default is
 benchmarks/recorded_rounds.jsonl, whose runs 5 and 6 have clocks (two machines with two H200 each,
