@@ -1,7 +1,8 @@
 """Flash attention in Triton for Hopper: keys and values come by TMA, through 2-D descriptors.
 
-A tile of queries walks over the keys with a running softmax in base 2. Tiles of keys that every
-query of the tile sees go first, without a mask; the edge follows with one. `scale` is positive.
+A tile of queries iterates over the keys with a running softmax in base 2. Tiles of keys that every
+query of the tile attends to go first, without a mask; the edge follows with one. `scale` is
+positive.
 """
 
 import math
@@ -188,7 +189,7 @@ def launch(q, k, v, out, causal, scale, tile):
 
 def flash_attention(q, k, v, out, causal, scale):
     if q.is_cuda and (not causal or q.shape[2] == k.shape[2]):
-        # cuDNN's kernel, for which there is a copy to pay, is ahead of ours on the plain cases.
+        # cuDNN's kernel is faster on plain cases, although its output must be copied.
         grouped = q.shape[1] != k.shape[1]
         out.copy_(
             F.scaled_dot_product_attention(

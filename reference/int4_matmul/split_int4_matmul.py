@@ -1,9 +1,9 @@
 """Int4 matmul: a tensor-core kernel in CUDA C++ for few rows, Triton for some, cuBLAS for many.
 
-With few rows the weights are what takes time. Each is read once, straight into the registers of the
-thread whose operand of `mma` it becomes: the order of k within a tile is free as long as both
-operands agree, and columns are put back in order at the end. Every thread copies its own words
-ahead of time into its own piece of shared memory, so nobody waits for anybody in the main loop.
+With few rows, reading the weights takes most of the time. Each weight is read once, straight into
+the registers of the thread whose `mma` operand it becomes: the order of k within a tile is free as
+long as both operands agree, and columns are put back in order at the end. Every thread prefetches
+its own words into its own part of shared memory, so the main loop needs no barrier.
 
 With up to 64 rows Triton's pipelined tiles are faster (on an H100, 75 against 91 microseconds for
 16 rows); with more, unpacking once and one large fp16 product beats unpacking in every tile.
@@ -17,7 +17,7 @@ import triton.language as tl
 
 GROUP = 128
 FEW_ROWS, SOME_ROWS = 8, 64
-PROGRAMS = 264  # two for each multiprocessor of an H100
+PROGRAMS = 264  # two for each SM of an H100
 BLOCK_COLUMNS = 128
 THREADS = 128
 STAGES = 4
@@ -328,7 +328,7 @@ def _few_rows(tiles_m, stages=STAGES):
 
 
 def _done(result):
-    """What a call of the driver or of NVRTC gave. Raises RuntimeError when it failed."""
+    """The result of a call of the driver or of NVRTC. Raises RuntimeError if it failed."""
     status, *values = result
     if status != 0:
         raise RuntimeError(f"{status!r}")
@@ -337,12 +337,12 @@ def _done(result):
 
 @functools.cache
 def _arrivals(device):
-    """Counters of splits that have arrived; every call leaves them at zero."""
+    """Counters of splits that have arrived. Every call leaves them at zero."""
     return torch.zeros(1 << 16, dtype=torch.int32, device=device)
 
 
 def _splits(m, n, k, device, blocks_per_sm=None):
-    """Into how many parts k goes: as many blocks as run at once."""
+    """The number of parts that k is split into, so that all blocks run at once."""
     if blocks_per_sm is None:
         blocks_per_sm = 3 if m <= 16 else 2
     slots = blocks_per_sm * torch.cuda.get_device_properties(device).multi_processor_count
@@ -443,8 +443,8 @@ def _sum_parts(parts, out, elements, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def launch_some_rows(a, b_packed, scales, out):
-    """From 9 to 64 rows: weights are unpacked on their way to the tensor cores, and the groups of k
-    are divided among programs."""
+    """9 to 64 rows: weights are unpacked on their way to the tensor cores, and the groups of k are
+    divided among programs."""
     m, k = a.shape
     n = out.shape[1]
     groups = k // GROUP

@@ -1,6 +1,6 @@
-"""AdamW in Triton: one launch for all tensors, which finds them through a table of addresses.
+"""AdamW in Triton: one launch for all tensors, whose addresses are in a table.
 
-The table depends on addresses and lengths alone. It is built once for each set of tensors and kept.
+The table depends only on addresses and lengths. It is built once per set of tensors and kept.
 """
 
 from itertools import accumulate, chain
@@ -53,7 +53,7 @@ class Tables:
             return words
         start, self.used = self.used, self.used + words.numel()
         if self.used > self.pinned.numel():
-            raise RuntimeError("more sets of tensors than there is room for tables")
+            raise RuntimeError("too many sets of tensors for the tables")
         self.pinned[start : self.used].copy_(words)
         table = self.on_device[start : self.used]
         table.copy_(self.pinned[start : self.used], non_blocking=True)

@@ -8,15 +8,15 @@
 
 namespace {
 
-constexpr int kThreads = 512;  // of a block that shares a row with others; two blocks fit an SM
-constexpr int kElements = 32;  // held by each of its threads
+constexpr int kThreads = 512;  // per block of a cluster that shares a row; two blocks fit an SM
+constexpr int kElements = 32;  // per thread of such a block
 constexpr int kShare = kThreads * kElements;
-constexpr int kMostBlocks = 16;  // the largest cluster, with leave to be larger than 8
+constexpr int kMostBlocks = 16;  // the largest cluster; more than 8 needs an attribute
 constexpr int kMostWarps = kThreads / 32;
-constexpr int kRowsPerBlock = 4;  // where a warp has a row
+constexpr int kRowsPerBlock = 4;  // if each warp has a row
 constexpr float kLog2e = 1.4426950408889634f;
 
-// A part of a row: its maximum, and the sum of exp(x - maximum). Nothing but -inf sums to 0, not
+// A part of a row: its maximum, and the sum of exp(x - maximum). A part of only -inf sums to 0, not
 // NaN, since the rest of the row may be finite.
 struct Part {
   float highest, total;
@@ -52,7 +52,7 @@ __device__ float warp_sum(float v) {
   return v;
 }
 
-// V elements, which are 16 bytes or one. They are used once: first to leave the caches.
+// V elements: 16 bytes, or one element. They are used once, so they are evicted first.
 template <typename T, int V> struct alignas(sizeof(T) * V) Pack {
   T at[V];
 };
@@ -120,8 +120,8 @@ template <int E> __device__ Part exponentiate(float (&value)[E]) {
   return {highest, warp_sum(total)};
 }
 
-// What turns the values of `mine` into probabilities, given all parts of the row. A row of nothing
-// but -inf gives NaN here, as it must.
+// The factor that turns the values of `mine` into probabilities, given all parts of the row. A row
+// of only -inf gives NaN, as it must.
 __device__ float factor_of(const Part& mine, const Part* parts, int count) {
   const int lane = threadIdx.x % 32;
   float highest = minus_infinity();
@@ -133,7 +133,7 @@ __device__ float factor_of(const Part& mine, const Part* parts, int count) {
   return exp_fast(mine.highest - highest) / warp_sum(total);
 }
 
-// Clusters of blocks, in PTX: the header that wraps this takes longer to compile than all the rest.
+// Cluster operations in PTX: their header takes longer to compile than the rest of this file.
 
 __device__ int cluster_rank() {
   int rank;
@@ -147,7 +147,7 @@ __device__ int cluster_blocks() {
   return blocks;
 }
 
-// Writes to where `at`, in shared memory, lies in another block of the cluster.
+// Writes to the address of `at` in the shared memory of another block of the cluster.
 __device__ void store_remote(const Part* at, int rank, const Part& part) {
   const unsigned here = unsigned(__cvta_generic_to_shared(at));
   unsigned there;
@@ -189,13 +189,13 @@ __global__ void __launch_bounds__(kThreads, E > 16 ? 2 : 3)
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads, 2)
     cluster_rows(const T* __restrict__ x, T* __restrict__ out, int cols, int share) {
-  // A block may be written to once it has started: it says so now, and asks the others later.
+  // A block may be written to once it has started: arrive now, wait for the others later.
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
   __shared__ Part parts[kMostBlocks * kMostWarps];
   const int rank = cluster_rank(), blocks = cluster_blocks();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t first = int64_t(blockIdx.x / blocks) * cols + rank * share;
-  const int count = min(share, cols - rank * share);  // may be less than nothing
+  const int count = min(share, cols - rank * share);  // may be negative
 
   float value[kElements];
   load_share<T, V>(x + first, count, threadIdx.x, kThreads, value);
