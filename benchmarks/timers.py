@@ -110,7 +110,7 @@ def alone(run: Callable[[], Any]) -> Any:
         with suppress(EOFError):
             return ours.recv()
     process.join()
-    explained = process.exitcode == 1  # by a message of its own
+    explained = process.exitcode == 1  # it has printed why
     sys.exit(1 if explained else f"the timed process ended with status {process.exitcode}")
 
 
@@ -176,7 +176,7 @@ def by_nvbench(
     """Mean microseconds by nvbench's batch measurement over all sets, alone or `beside` another
     process."""
     other = OtherProcess() if beside else None
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # it prints tables of its own
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nvbench prints tables
     import cuda.bench as bench
 
     bench.register(_benchmark(params, function, load, graphs, other))
