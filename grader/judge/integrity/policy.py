@@ -46,7 +46,7 @@ class DeferredInputsPolicy:
     most_sets: int = 4
     """Most deferred sets of a round,"""
     calls_per_set: int = 10
-    """and one in this many calls. They move no time measurably (`benchmarks/deferred_inputs.py`)."""
+    """and one in this many calls. They do not change times (`benchmarks/deferred_inputs.py`)."""
     least_bytes: int = 4096
     """Least size of a tensor that is deferred."""
     align_bytes: int = 16
