@@ -2,13 +2,12 @@
 
     python -m benchmarks.forgery [--tries 10] [--sandbox process] [--only NAME]... [--out FILE]
 
-The honest kernels of a problem are graded first, three times each, then every forgery `--tries`
-times, in warm sandboxes. No case of an accepted try may be faster than the honest kernel's median
-by more than 2 % or 3 µs per call, whichever is larger. A try with another verdict has no score and
-gains nothing. Detection may depend on chance, so an accepted or rejected forgery gets all its
-tries; two equal verdicts of any other kind end them. All visible GPUs share the work, one file at a
-time each. The exit status is 0 if every forgery stays within the limit, else 1.
-"""
+Every forgery is graded `--tries` times in warm sandboxes, then the honest kernels that accepted
+forgeries wrap, three times each. No case of an accepted try may be faster than the honest kernel's
+median by more than 2 % or 3 µs per call, whichever is larger. A try with another verdict has no
+score and gains nothing. Detection may depend on chance, so an accepted or rejected forgery gets all
+its tries; two equal verdicts of any other kind end them. All visible GPUs share the work, one file
+at a time each. The exit status is 0 if every forgery stays within the limit, else 1. """
 
 from __future__ import annotations
 
@@ -55,6 +54,7 @@ FORGERIES = {
         "rejected/forged_claim.py",
         "rejected/early_done.py",
         "rejected/deferred_thread.py",
+        "rejected/scales_queries.py",
     ),
     "int4_matmul": (
         "rejected/computes_aside.py",
@@ -62,12 +62,14 @@ FORGERIES = {
         "rejected/forged_claim.py",
         "rejected/early_done.py",
         "rejected/deferred_thread.py",
+        "rejected/writes_scales.py",
     ),
     "multi_tensor_adamw": (
         "rejected/forged_claim.py",
         "rejected/early_done.py",
         "rejected/deferred_thread.py",
         "rejected/overlapping_calls.py",
+        "rejected/zeroes_grads.py",
     ),
     "softmax": (
         "rejected/patched_events.py",
@@ -80,6 +82,10 @@ FORGERIES = {
         "rejected/done_by_thread.py",
         "rejected/skips_the_server.py",
         "rejected/leaves_the_tail.py",
+        "rejected/flickering_input.py",
+        "rejected/writes_beside_input.py",
+        "rejected/writes_beside_output.py",
+        "rejected/writes_input.py",
         "accepted/hostile_patches_clocks.py",
         "accepted/hostile_shaves_claim.py",
         "accepted/hostile_shaves_to_the_limit.py",
@@ -227,10 +233,12 @@ def worst_gain(honest: Honest, tries: list[Try]) -> Gain | None:
 
 def within_limit(honest: Honest | None, tries: list[Try]) -> bool:
     """Whether a forgery gained no more than allowed; False if the judge failed."""
-    if honest is None or not tries or any(one.judge_failed for one in tries):
+    if not tries or any(one.judge_failed for one in tries):
         return False
-    gain = worst_gain(honest, tries)
-    return gain is None or gain.share <= 1
+    if not any(one.score_us is not None for one in tries):
+        return True
+    gain = worst_gain(honest, tries) if honest is not None else None
+    return gain is not None and gain.share <= 1
 
 
 def row(name: str, honest: Honest | None, tries: list[Try], wanted: int) -> str:
@@ -246,7 +254,7 @@ def row(name: str, honest: Honest | None, tries: list[Try], wanted: int) -> str:
         f"`{name}`",
         verdicts,
         f"{min(scores):.2f}" if scores else "–",
-        f"{honest.score_us:.2f}" if honest else "unknown",
+        f"{honest.score_us:.2f}" if honest else "unknown" if scores else "–",
         f"{1 - min(scores) / honest.score_us:+.1%}" if scores and honest else "–",
         gain.case if gain else "–",
         f"{gain.gained_us:+.2f} of {gain.allowed_us:.2f}" if gain else "–",
@@ -317,18 +325,25 @@ def compare(
     executor: Executor, tried: Tried, names: dict[str, str], tries: int, table: Table
 ) -> int:
     """Grade honest kernels and forgeries; the number of forgeries within the limit."""
-    honest_tries = {
-        name: executor.submit(tried, name, HONEST_TRIES) for name in dict.fromkeys(names.values())
-    }
     forged = {executor.submit(tried, name, tries): name for name in names}
-    honest: dict[str, Honest | None] = {}
-    for name, future in honest_tries.items():
-        found = tries_of(future)
-        honest[name] = honest_times(found)
-        table.add(row(name, honest[name], found, HONEST_TRIES))
+    accepted: dict[str, list[Try]] = {}
+    honest_tries: dict[str, Future[list[Try]]] = {}
     within = 0
     for future in as_completed(forged):
         name, found = forged[future], tries_of(future)
+        if any(one.score_us is not None for one in found):
+            accepted[name] = found
+            if names[name] not in honest_tries:
+                honest_tries[names[name]] = executor.submit(tried, names[name], HONEST_TRIES)
+            continue
+        within += within_limit(None, found)
+        table.add(row(name, None, found, tries))
+    honest: dict[str, Honest | None] = {}
+    for name, future in honest_tries.items():
+        graded = tries_of(future)
+        honest[name] = honest_times(graded)
+        table.add(row(name, honest[name], graded, HONEST_TRIES))
+    for name, found in accepted.items():
         within += within_limit(honest[names[name]], found)
         table.add(row(name, honest[names[name]], found, tries))
     return within

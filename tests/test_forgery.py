@@ -105,6 +105,7 @@ def test_within_the_limit(tries: list[Try], expected: bool) -> None:
 def test_no_forgery_is_within_the_limit_without_an_honest_time() -> None:
     assert honest_times([REJECTED]) is None
     assert not within_limit(None, [accepted(12.0, 300.0)])
+    assert within_limit(None, [REJECTED]), "nothing to compare"
 
 
 def test_honest_times_are_medians_of_accepted_tries() -> None:
@@ -173,22 +174,40 @@ def test_the_table_is_written_row_by_row(tmp_path: Path) -> None:
     }
 
     def tried(name: str, tries: int) -> list[Try]:
-        if name == "b.py":  # the last one: earlier rows are written before it
-            until(lambda: out.exists() and len(out.read_text().splitlines()) == 2)
+        if name == "honest.py":  # the last one: a row without an accepted try is written before it
+            until(lambda: out.exists() and len(out.read_text().splitlines()) == 1)
         return list(repeat(partial(next, iter(reports[name])), tries))
 
     names = {"a.py": "honest.py", "b.py": "honest.py"}
     with ThreadPoolExecutor(1) as executor:
         assert compare(executor, tried, names, 2, Table(out)) == 1
-    *_, first, second = out.read_text().splitlines()
-    assert first == (
+    rejected, honest, accepted = out.read_text().splitlines()
+    assert rejected == "| ✔ | `b.py` | rejected (time_claim) × 2 | – | – | – | – | – |"
+    assert "`honest.py` | accepted × 3" in honest
+    assert accepted == (
         "| ✘ | `a.py` | accepted × 2 | 8.50 | 12.00 | +29.2% | small | +3.50 of 3.00 |"
     )
-    assert second == "| ✔ | `b.py` | rejected (time_claim) × 2 | – | 12.00 | – | – | – |"
 
 
 def test_a_row_shows_that_tries_were_left_out() -> None:
     assert "rejected (time_claim) × 2; stopped after 2" in row("x", HONEST, [REJECTED] * 2, 10)
+
+
+def test_honest_kernels_are_graded_only_for_accepted_forgeries() -> None:
+    graded: list[str] = []
+
+    def tried(name: str, tries: int) -> list[Try]:
+        graded.append(name)
+        return [REJECTED] * tries
+
+    with ThreadPoolExecutor(1) as executor:
+        assert compare(executor, tried, {"a.py": "honest.py"}, 2, Table(None)) == 1
+    assert graded == ["a.py"]
+
+
+def test_every_rejected_submission_is_a_forgery() -> None:
+    rejected = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/rejected/*.*")}
+    assert rejected - set(WRAPPED) == set()
 
 
 def test_every_forgery_is_an_example_submission() -> None:
