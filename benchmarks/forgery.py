@@ -7,7 +7,8 @@ forgeries wrap, three times each. No case of an accepted try may be faster than 
 median by more than 2 % or 3 µs per call, whichever is larger. A try with another verdict has no
 score and gains nothing. Detection may depend on chance, so an accepted or rejected forgery gets all
 its tries; two equal verdicts of any other kind end them. All visible GPUs share the work, one file
-at a time each. The exit status is 0 if every forgery stays within the limit, else 1. """
+at a time each. The exit status is 0 if every forgery stays within the limit, else 1.
+"""
 
 from __future__ import annotations
 
