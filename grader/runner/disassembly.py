@@ -68,9 +68,11 @@ def read_code(file: Path) -> Iterator[CompiledKernel]:
     if not resources:
         return
     listings = split_sass(_cuobjdump("--dump-sass", file))
-    beside = file.with_suffix(".ptx")
+    ptx_file = file.with_suffix(".ptx")
     ptx = (
-        beside.read_text("utf-8", "replace") if file.suffix == ".cubin" and beside.exists() else ""
+        ptx_file.read_text("utf-8", "replace")
+        if file.suffix == ".cubin" and ptx_file.exists()
+        else ""
     )
     for code in resources:
         sass = listings.get(code.name, "")

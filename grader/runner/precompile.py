@@ -59,7 +59,7 @@ class Precompiler:
             pid = os.fork()
             if pid == 0:
                 os.setsid()
-                # Close the wire above all: its closing tells the judge that the runner has exited.
+                # Close the wire above all: the judge detects the runner's exit by it.
                 _close_all_but(made._queue_end, theirs)
                 _serve_queue(made._queue_end, theirs)
             theirs.close()

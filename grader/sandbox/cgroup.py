@@ -1,7 +1,7 @@
 """A control group that limits one runner's memory and processes, where this user may make one.
 
 It counts what polling processes misses: shared memory, files in memory and short-lived forks. The
-group is made beside or below the judge's own. Versions 1 and 2 are supported.
+group is made next to or below the judge's own. Versions 1 and 2 are supported.
 """
 
 from __future__ import annotations

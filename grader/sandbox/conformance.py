@@ -384,7 +384,7 @@ CHECKS: list[tuple[str, str, Callable[[SandboxUnderTest], list[str]]]] = [
         "mount, unshare, bpf, keyctl, ptrace of the judge … are denied",
         lambda sandbox: sandbox.ask("system_calls", owner_pid=os.getpid()),
     ),
-    ("kernel", "PID, network, IPC, mount, UTS and cgroup namespaces of its own", _namespaces),
+    ("kernel", "PID, network, IPC, mount, UTS and cgroup namespaces are separate", _namespaces),
     (
         "kernel",
         "only the devices asked for",

@@ -229,7 +229,7 @@ class DockerRunner(Runner):
         return final
 
     def _kill(self) -> None:
-        # It may have exited already; the container's state tells the cause.
+        # It may have exited already; the container's state has the cause.
         # A new connection, since this may run during any other call.
         with suppress(SandboxError, *CLIENT_ERRORS), docker_client() as api:
             api.kill(self._id)

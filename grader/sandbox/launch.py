@@ -66,7 +66,7 @@ def _start(config: JailConfig) -> int:
     """Fork the runner into its jail. Raises OSError with the child's error text when it fails."""
     if config["isolation"] == "user" and (os.geteuid() != 0 or config["uid"] == 0):
         # Its processes are killed by user, so the user must have no others.
-        raise PermissionError("only root can give a runner a user of its own")
+        raise PermissionError("only root can give a runner a separate user")
     for procs in config["cgroups"]:
         with open(procs, "w") as file:
             file.write("0")

@@ -70,8 +70,8 @@ def ask() -> Iterator[Callable[..., Reply]]:
 def compiled(ask: Callable[..., Reply], memory: int) -> Reply:
     source = sealed_memfd("source", SOURCE)
     try:
-        told = {"source_bytes": len(SOURCE), "nvcc_target": "90a"}
-        return ask("compile", (source, memory), **told)
+        request = {"source_bytes": len(SOURCE), "nvcc_target": "90a"}
+        return ask("compile", (source, memory), **request)
     finally:
         os.close(source)
 

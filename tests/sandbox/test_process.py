@@ -542,7 +542,7 @@ def test_judge_is_not_dumpable_while_a_runner_lives(isolation: Isolation) -> Non
 
 def test_two_runners_have_different_users(namespaces: Isolation) -> None:
     if os.geteuid() != 0:
-        pytest.skip("not run: only root can give each runner a user of its own")
+        pytest.skip("not run: only root can give each runner a separate user")
     code = "print(os.getuid(), flush=True); time.sleep(100)"
     with start(code, namespaces) as one, start(code, namespaces) as other:
         until(lambda: one.log() and other.log())
@@ -604,7 +604,7 @@ def test_only_root_may_assign_a_user(tmp_path: Path) -> None:
     if os.geteuid() != 0 or python is None:
         pytest.skip("not run: needs root, and a Python in /usr/bin that any user can run")
     report = _as_other(python, 1000, "user")
-    assert "only root can give a runner a user of its own" in report["error"]
+    assert "only root can give a runner a separate user" in report["error"]
 
 
 @pytest.mark.parametrize(

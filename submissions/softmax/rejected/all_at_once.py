@@ -11,7 +11,7 @@ import time
 import torch
 from grader.runner.serve import Server
 
-LIMIT_US = 3.0  # as in grader/judge/timing/measure.py
+LIMIT_US = 3.0  # as in grader/judge/timing/plan.py
 LIMIT_SHARE = 0.02
 SLACK_US = 30.0
 EARLY_NS = 40_000
