@@ -18,7 +18,7 @@ import click
 
 from benchmarks.estimators import RECORDED, Rounds, recorded, spread
 from grader.report import geometric_mean
-from grader.stats import median, middle
+from grader.stats import estimate, median
 
 MOST_DEVIATION = 0.004
 """A round whose time differs from its grading's median by more than this share is left out."""
@@ -62,7 +62,7 @@ def row(gradings: list[Grading]) -> str:
         times_us, clocks_mhz = grading
         return geometric_mean(
             [
-                middle(
+                estimate(
                     [
                         us * (1 - corrected * slopes[case] * (mhz / median_mhz - 1))
                         for us, mhz in zip(times_us[case], clocks_mhz[case], strict=True)

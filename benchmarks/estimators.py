@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from grader import stats
-from grader.judge.grade import KNOWN_SHARE
+from grader.judge.score import RANKED_PRECISION
 from grader.judge.timing.plan import PLANS
 from grader.report import geometric_mean
 
@@ -33,9 +33,9 @@ Rounds = dict[str, list[float]]
 
 
 ESTIMATORS = {
-    "median": stats.by_median,
+    "median": stats.median_estimate,
     "Hodges-Lehmann": stats.hodges_lehmann,
-    "the narrower": stats.middle,
+    "the narrower": stats.estimate,
 }
 
 
@@ -64,7 +64,7 @@ def row(gradings: list[Rounds], estimator: str) -> str:
         scores.append(score)
         widths.append((high - low) / 2 / score)
         settled += [(b - a) / 2 <= SETTLED * value for value, (a, b) in middles]
-    ranked = sum(width <= KNOWN_SHARE for width in widths)
+    ranked = sum(width <= RANKED_PRECISION for width in widths)
     return (
         f"{estimator} | {spread(scores):.2%} | ± {min(widths):.2%} to {max(widths):.2%} | "
         f"{ranked} of {len(gradings)} | {sum(settled)} of {len(settled)}"

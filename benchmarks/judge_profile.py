@@ -26,7 +26,7 @@ from benchmarks.verdict_latency import grade_file, problem_of
 from grader.judge import benchmark, grading
 from grader.judge.benchmark import Benchmark
 from grader.judge.correctness import check
-from grader.judge.correctness.batch_check import Answers, QuickLook
+from grader.judge.correctness.batch_check import BatchCheck, EagerOutputs
 from grader.judge.correctness.round_check import RoundCheck
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import CopyEngineAudit
@@ -48,8 +48,8 @@ STEPS: tuple[tuple[Any, str], ...] = (
     *((ArgumentSets, name) for name in ("__init__", "fill", "tampered", "close")),
     *((SharedBlock, name) for name in ("prepare", "take_snapshot", "measured_us")),
     *((CopyEngineAudit, name) for name in ("arm", "disarm", "conclude")),
-    *((Answers, name) for name in ("__init__", "compute")),
-    (QuickLook, "doubtful"),
+    *((EagerOutputs, name) for name in ("__init__", "compute")),
+    (BatchCheck, "suspect_sets"),
     *((RoundCheck, name) for name in ("begin", "worst", "check")),
     (RoundInputs, "fill"),
     *((Benchmark, name) for name in ("round", "warm_up")),

@@ -9,11 +9,10 @@ from typing import Any
 
 from benchmarks.verdict_latency import problem_of
 from grader.judge.benchmark import Benchmark
-from grader.judge.compile import compiling
-from grader.judge.grade import greet
+from grader.judge.compile import start_compile
 from grader.judge.grading import Grading
 from grader.judge.record import Record
-from grader.judge.session import Session
+from grader.judge.session import Session, greet
 from grader.judge.timing.round import MeasuredRound
 from grader.problem import Problem
 from grader.problem.spec import Case
@@ -34,7 +33,7 @@ def prepared(sandbox: str, path: Path) -> Iterator[tuple[Grading, Callable[[], N
     submission = Submission.read(path, problem.spec.limits.source_bytes)
     kind = make_sandbox(sandbox)
     with (
-        compiling(problem, submission, kind, "cuda") as compilation,
+        start_compile(problem, submission, kind, "cuda") as compilation,
         kind.start(RunnerLimits.of(problem.spec.limits), "cuda") as runner,
     ):
         session = Session(runner, TOTAL_S)

@@ -28,7 +28,7 @@ from grader.judge.problem_code import ProblemCode, seed_for
 from grader.judge.timing.plan import calls_per_round
 from grader.problem import Problem
 from grader.problem.spec import Case
-from grader.stats import median, middle
+from grader.stats import estimate, median
 
 ROUNDS, TURNS = 10, 2
 MEDIANS, OF = 3, 12
@@ -59,7 +59,7 @@ def rests(sandbox: str, cases: tuple[str, ...], file: Path) -> None:
 def _rounds(bench: Benchmark, turn: int) -> None:
     """Take rounds and print a line about them."""
     samples = [bench.round(ROUNDS * turn + i) for i in range(1, ROUNDS + 1)]
-    value, (low, high) = middle([s.reported_us for s in samples])
+    value, (low, high) = estimate([s.reported_us for s in samples])
     shown = " ".join(f"{s.reported_us:.1f}@{s.sm_mhz or 0:.0f}" for s in samples)
     how = "rest" if bench._rests else "none"
     spread = (high - low) / 2 / value

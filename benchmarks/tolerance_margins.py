@@ -35,7 +35,7 @@ def main(seeds: int, device: Literal["cpu", "cuda"], problems: tuple[str, ...]) 
             failed, whole, worst, budget = 0, 0.0, 0.0, 0.0
             for number in range(seeds):
                 inputs = code.inputs(case, seed_for(number, case.name))
-                truth, eager = code.truth(case, inputs), code.plain(case, inputs)
+                truth, eager = code.run_reference(case, inputs), code.run_eager(case, inputs)
                 for argument in code.written:
                     bounds = tolerance_of(code.problem, argument, case)
                     initial = inputs[argument.name] if argument.role == "inout" else None

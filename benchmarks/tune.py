@@ -200,7 +200,7 @@ def tune(code: ProblemCode, case: Case, only: str) -> None:
     fresh = [a for a in code.written if a.role == "out"]
     out = None
     if fresh:
-        dtype = code.plain(case, values)[fresh[0].name].dtype
+        dtype = code.run_eager(case, values)[fresh[0].name].dtype
         out = torch.empty(code.problem.shape(fresh[0], case), dtype=dtype, device="cuda")
     written = code.written[0].name
     found = []
@@ -208,7 +208,7 @@ def tune(code: ProblemCode, case: Case, only: str) -> None:
         if only not in name:
             continue
         try:
-            expected = code.plain(case, values)[written]
+            expected = code.run_eager(case, values)[written]
             result = candidate(values, out)
             if result is None:
                 result = out if fresh else values[written]

@@ -1,18 +1,18 @@
-"""What every other room speaks: the verdict, the result of a case, the report.
+"""The data that all rooms share: the verdict, the result of a case, the report.
 
-The tree of verdicts, by whose doing it is::
+The verdicts, by who is responsible::
 
-    (none)                       no verdict can be given here (a .cu file and no GPU)
-    accepted                     right, and won by the rules
-    the submission's
-    ├── compile_error            never became a callable entry
+    (none)                       no verdict is possible here (a .cu file and no GPU)
+    accepted                     correct outputs, no rule broken
+    the submission
+    ├── compile_error            did not become a callable entry
     ├── runtime_error            raised, exited, was killed by a signal, abused the wire
     ├── time_limit_exceeded      ┐
-    ├── memory_limit_exceeded    ├ ended by the judge at a stated limit
+    ├── memory_limit_exceeded    ├ stopped by the judge at a stated limit
     ├── output_limit_exceeded    ┘
-    ├── wrong_answer             ran, and computed something else
-    └── rejected                 right outputs, but a named rule was broken
-    ours
+    ├── wrong_answer             ran, and its outputs are wrong
+    └── rejected                 correct outputs, but a named rule was broken
+    the judge
     └── judge_error              never blamed on the submission
 """
 
@@ -28,25 +28,25 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 LOG_BYTES = 16 * 1024
-"""How much of a submission's own output a report carries."""
+"""Length limit of a submission's output in a report, in characters."""
 
 REASON_CHARS = 300
-"""How long a report's one-line reason may be."""
+"""Length limit of a report's one-line reason."""
 
-MOST_MARKS = 6
-"""How many combining marks may stand on one character: Burmese has words with four, in NFC, and a
-pile of them covers the lines above and below."""
+MAX_MARKS = 6
+"""Combining marks allowed on one character. Burmese words have up to four in NFC; a long pile
+would cover the lines above and below."""
 
 BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
-"""Letters and symbols by their category, and yet nothing is seen of them: Hangul's fillers, and the
-Braille pattern without dots."""
+"""Invisible characters that Unicode counts as letters or symbols: Hangul fillers and the blank
+Braille pattern."""
 
-UNTOLD = -1
-"""The seed of a report that came from a server, which tells seeds to nobody."""
+HIDDEN_SEED = -1
+"""Stands for the seed in a report from a server; servers keep seeds secret."""
 
 
 class Verdict(StrEnum):
-    """The judge's word on a submission. The meaning of each stands in the tree above."""
+    """The judge's decision on a submission. The module's docstring explains each."""
 
     ACCEPTED = "accepted"
     WRONG_ANSWER = "wrong_answer"
@@ -63,16 +63,17 @@ class Rule(StrEnum):
     """The closed list of rules that a `rejected` may name."""
 
     TIME_CLAIM = "time_claim"
-    """The time claimed is below what the judge's own clock allows."""
+    """The reported time is below what the judge's own clock allows."""
     WORK_OUTSIDE_CALL = "work_outside_call"
-    """Work before the inputs were there or after "done": surviving threads, streams, processes."""
+    """Work before the inputs were available or after the call returned, such as in surviving
+    threads, streams or processes."""
     CARRIED_ANSWER = "carried_answer"
-    """An answer carried from one call's inputs to another call. Since every call has inputs of its
-    own, such an answer is nearly always wrong, and `wrong_answer` beats this."""
+    """An output carried over from another call's inputs. Inputs differ from call to call, so such
+    an output is nearly always wrong, and `wrong_answer` takes precedence."""
     MEMORY_TAMPERED = "memory_tampered"
-    """An input, or lent memory that is no output, was written."""
+    """An input was written, or shared memory that is not an output."""
     BELOW_FLOOR = "below_floor"
-    """Faster than the hardware can be; held for review."""
+    """Faster than the hardware allows; held for review."""
 
 
 CaseStatus = Literal[
@@ -88,15 +89,15 @@ CaseStatus = Literal[
 
 
 class Mismatch(BaseModel):
-    """Where and how an output differs from the reference; a picture for the submitter."""
+    """Where and how an output differs from the reference, for the submitter."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
     argument: str
-    """Name of the argument, with `[i]` behind it for an element of a list."""
+    """Name of the argument, followed by `[i]` for an element of a list."""
     shape: list[int]
     index: list[int]
-    """First wrong element, row-major."""
+    """Index of the first wrong element in row-major order."""
     expected: float
     got: float
     wrong_elements: int
@@ -104,11 +105,11 @@ class Mismatch(BaseModel):
     histogram: list[tuple[str, int]] = Field(default_factory=list)
     """Absolute error by decade, each bin (label, elements)."""
     worst_slice: str | None = None
-    """The worst row, column or tile in words, such as ``rows 16:32``."""
+    """The worst row, column or tile, such as ``row 16``; null if it is not known."""
 
 
 class CaseResult(BaseModel):
-    """What was found for one test or benchmark case. Errors are null where nothing was compared."""
+    """The result of one test or benchmark case. Errors are null if nothing was compared."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
@@ -122,38 +123,38 @@ class CaseResult(BaseModel):
     rel_l2: float | None = None
     worst_slice_rel_l2: float | None = None
     error_budget_used: float | None = None
-    """Largest error over the budget that plain PyTorch's own error allows; at most 1 to pass."""
+    """Error divided by its budget, a multiple of eager PyTorch's own error; at most 1 to pass."""
     mismatch: Mismatch | None = None
     time_us: float | None = None
-    """Per call, microseconds: the larger of the claim and what the outside clock allows."""
+    """Microseconds per call: the larger of the reported time and what the outside clock allows."""
     ci_us: tuple[float, float] | None = None
-    """Confidence interval of `time_us`, of about 95 %: see `grader.stats.middle`."""
+    """Confidence interval of `time_us`, about 95 %; see `grader.stats.estimate`."""
     external_us: float | None = None
-    """Per call by the judge's own clock, of the middle one of the rounds, less the calibrated
-    constant of a round."""
+    """Microseconds per call by the judge's outside clock, of the median round, less the calibrated
+    constant cost of a round."""
     cold_us: float | None = None
-    """Latency of a single call by the judge's own clock."""
+    """Latency of a single call by the judge's outside clock, in microseconds."""
     rounds: int | None = None
     round_us: list[float] = Field(default_factory=list)
-    """What each round claimed per call, microseconds, in order; the rounds left out are not in."""
+    """Reported microseconds per call of each round, in order, without discarded rounds."""
     round_mhz: list[float] = Field(default_factory=list)
-    """The clock of one of the GPU's multiprocessors, counted there while it had nothing else to do:
-    the mean of before and after each of these rounds. Empty where that cannot be counted."""
+    """SM clock around each of these rounds, in MHz: the mean of a measurement before and one after,
+    on an idle multiprocessor. Empty if it cannot be measured."""
     calls_per_round: int | None = None
     converged: bool | None = None
-    """Whether the interval became as narrow as asked before the budget ended."""
+    """Whether the interval became narrow enough before the time budget ended."""
     graph: bool | None = None
     """Whether rounds were CUDA-graph replays."""
     baseline_us: dict[str, float] = Field(default_factory=dict)
-    """Time of each baseline in the same run, microseconds per call."""
+    """Baseline name → microseconds per call, in the same run."""
     gb_per_s: float | None = None
     tflop_per_s: float | None = None
     sol: float | None = None
-    """Fraction of the roofline (speed of light) of the GPU it ran on."""
+    """Fraction of the roofline (speed of light) of the GPU."""
 
 
 class Report(BaseModel):
-    """One grading, whole. `Report.model_dump(mode="json")` is the ``--json`` contract."""
+    """The result of one grading. `Report.model_dump(mode="json")` is the ``--json`` contract."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
@@ -165,40 +166,39 @@ class Report(BaseModel):
     verdict: Verdict | None
     rule: Rule | None = None
     reason: str
-    """One line a person can act on, at most `REASON_CHARS` long."""
+    """One line for a person, at most `REASON_CHARS` long."""
     device: Literal["cpu", "cuda"]
     gpu: str | None = None
     sandbox: str
-    """``docker``, or ``process`` with what it could isolate, such as ``process (namespaces)``."""
+    """``docker``, or ``process`` with its isolation, such as ``process (namespaces)``."""
     ranked: bool = False
     score_us: float | None = None
     """Geometric mean of `time_us` over benchmark cases; null unless accepted and timed on a GPU."""
     score_ci_us: tuple[float, float] | None = None
     rank: int | None = None
     speedup: dict[str, float] = Field(default_factory=dict)
-    """Baseline name → geometric mean over benchmark cases of baseline time over ours."""
+    """Baseline name → geometric mean over benchmark cases of baseline time / `time_us`."""
     cases: list[CaseResult] = Field(default_factory=list)
     environment: dict[str, Any] = Field(default_factory=dict)
     stages_s: dict[str, float] = Field(default_factory=dict)
-    """Seconds per stage: sandbox_start, baseline, load, test, benchmark, total; and of a `.cu` file
-    compile, which goes on beside the first of them."""
+    """Seconds per stage: sandbox_start, baseline, load, test, benchmark, total; for a `.cu` file
+    also compile, which overlaps the first ones."""
     log: str = ""
-    """The submission's own output, escaped, at most `LOG_BYTES`."""
+    """The submission's output, escaped, at most `LOG_BYTES` characters."""
     notes: list[str] = Field(default_factory=list)
-    """What the reader should know, such as a copy that counts into the time."""
+    """Remarks for the reader, such as about a copy that counts into the time."""
     seed: int
-    """Master seed of every input of this grading; with it `grade replay` repeats them."""
+    """Master seed of all inputs of this grading; `grade replay` repeats them."""
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     id: int | None = None
-    """The board's number for this result; null when it was not recorded."""
+    """The board's number for this result; null if it is not recorded."""
 
 
 def escape(text: str, limit: int) -> str:
-    """Make a submission's text safe to show: control characters escaped, cut to `limit` characters.
+    """Make a submission's text safe to show: escape control characters, cut to `limit` characters.
 
-    Newline and tab stay. Bidirectional overrides, invisible characters and marks that would pile up
-    are escaped too, since they can make a terminal or a page show another text than the one that is
-    there.
+    Newline and tab stay. Bidirectional overrides, invisible characters and piles of combining marks
+    are escaped too, since they can make a terminal or page show a different text.
     """
     shown = "".join(_shown(text[: limit + 1]))
     return shown if len(shown) <= limit else shown[: max(limit - 1, 0)] + "…"
@@ -217,13 +217,13 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def _shown(text: str) -> Iterator[str]:
-    marks = MOST_MARKS  # one at the start would stand on what is not of this text
+    marks = MAX_MARKS  # a mark at the start would modify the text before it
     for c in text:
         if unicodedata.category(c) in ("Mn", "Me"):
             marks += 1
         else:
-            marks = MOST_MARKS if c in "\n\t" else 0
-        good = c.isprintable() and c not in BLANKS and marks <= MOST_MARKS
+            marks = MAX_MARKS if c in "\n\t" else 0
+        good = c.isprintable() and c not in BLANKS and marks <= MAX_MARKS
         yield c if good or c in "\n\t" else _escaped(c)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from grader.report import MOST_MARKS, escape, one_line
+from grader.report import MAX_MARKS, escape, one_line
 
 ACUTE, RING = "\u0301", "\u20dd"
 
@@ -21,28 +21,28 @@ ACUTE, RING = "\u0301", "\u20dd"
         f"e{ACUTE}" * 9,
     ],
 )
-def test_what_people_write_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_not_escaped(text: str) -> None:
     assert escape(text, 100) == text
 
 
 @pytest.mark.parametrize("blank", "\u115f\u1160\u2800\u3164\uffa0\u200b\u202e\u00ad")
-def test_what_is_not_seen_is_escaped(blank: str) -> None:
+def test_invisible_characters_are_escaped(blank: str) -> None:
     shown = blank.encode("unicode_escape").decode()
     assert one_line(f"a{blank}b") == f"a{shown}b"
 
 
 @pytest.mark.parametrize("mark", [ACUTE, RING])
-def test_marks_do_not_pile_up(mark: str) -> None:
+def test_long_piles_of_marks_are_escaped(mark: str) -> None:
     shown = mark.encode("unicode_escape").decode()
-    pile = mark * (MOST_MARKS + 2)
-    assert escape(f"a{pile}b{mark}", 100) == f"a{mark * MOST_MARKS}{shown * 2}b{mark}"
+    pile = mark * (MAX_MARKS + 2)
+    assert escape(f"a{pile}b{mark}", 100) == f"a{mark * MAX_MARKS}{shown * 2}b{mark}"
 
 
 @pytest.mark.parametrize("word", ["လျှို့ဝှက်", "Việt", "नमस्ते", "สวัสดี"])
-def test_words_of_living_languages_stay_as_they_are(word: str) -> None:
+def test_words_with_marks_are_not_escaped(word: str) -> None:
     assert one_line(word) == word
 
 
 @pytest.mark.parametrize("before", ["", "a\n", "a\t"])
-def test_a_mark_stands_on_a_character_of_its_own_text(before: str) -> None:
+def test_a_mark_without_a_base_character_is_escaped(before: str) -> None:
     assert escape(f"{before}{ACUTE}b", 100) == f"{before}\\u0301b"

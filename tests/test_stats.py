@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.stats import (
-    Middle,
+    Estimate,
     _signed_rank,
-    by_median,
+    estimate,
     hodges_lehmann,
     is_narrow,
     median,
+    median_estimate,
     median_interval,
-    middle,
     overlap,
     product_interval,
 )
@@ -28,7 +28,7 @@ factors = st.floats(1, 100)
 
 
 def test_interval_of_known_sizes_uses_the_tabled_ranks() -> None:
-    # Ranks of the 95 % interval of a median, as statistics tables give them.
+    # Ranks of the 95 % interval of a median, from statistics tables.
     for n, low, high in [(6, 1, 6), (9, 2, 8), (15, 4, 12), (20, 6, 15)]:
         assert median_interval(range(1, n + 1)) == (low, high)
 
@@ -38,21 +38,21 @@ def test_few_values_give_their_whole_range() -> None:
 
 
 def test_signed_rank_of_known_sizes_is_as_tabled() -> None:
-    # Critical values of Wilcoxon's signed rank test, two-sided, 5 %, as statistics tables give
-    # them; the first rank that is not critical is one more.
+    # Critical values of Wilcoxon's signed rank test, two-sided, 5 %, from statistics tables. The
+    # first rank that is not critical is one more.
     tabled = [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (12, 13), (15, 25), (20, 52), (25, 89)]
     for n, critical in tabled:
         assert _signed_rank(n) == critical + 1
 
 
 def test_hodges_lehmann_by_hand() -> None:
-    # Means of pairs: 1, 1.5, 2, 3, 3.5, 5, of which the middle two have 2.5 for their mean.
+    # Means of pairs: 1, 1.5, 2, 3, 3.5, 5, and the mean of the middle two is 2.5.
     assert hodges_lehmann([5.0, 1.0, 2.0]) == (2.5, (1.0, 5.0))
 
 
 @given(numbers)
-def test_a_middle_lies_in_its_interval_and_that_among_the_values(values: list[float]) -> None:
-    for value, (low, high) in (middle(values), hodges_lehmann(values)):
+def test_an_estimate_lies_in_its_interval_within_the_values(values: list[float]) -> None:
+    for value, (low, high) in (estimate(values), hodges_lehmann(values)):
         assert min(values) <= low <= value <= high <= max(values)
     low, high = median_interval(values)
     assert low <= median(values) <= high
@@ -70,9 +70,9 @@ def seldom_slow(draw: random.Random) -> float:
     return draw.gauss(10, 1) + (30 if draw.random() < 0.08 else 0)
 
 
-@pytest.mark.parametrize("how", [by_median, hodges_lehmann])
-def test_an_interval_covers_the_true_middle_as_often_as_it_says(
-    how: Callable[[list[float]], Middle],
+@pytest.mark.parametrize("how", [median_estimate, hodges_lehmann])
+def test_an_interval_has_its_nominal_coverage(
+    how: Callable[[list[float]], Estimate],
 ) -> None:
     draw = random.Random(7)
     covered = 0
@@ -88,41 +88,41 @@ SHAPES: dict[Shape, tuple[float, float]] = {
     in_two_levels: (10, 10),
     seldom_slow: (10.1, 10.2),
 }
-"""Ways for times to be spread: the median over all of them, and the one of the means of pairs,
-which lies a little higher where a few are slow. Times in two levels have no one median."""
+"""Distribution → its true median and its true Hodges-Lehmann location, which is slightly higher
+with a few slow times. Times in two levels have no unique median."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("n", [6, 9, 15, 30])
-def test_the_narrower_interval_covers_the_truth_nearly_as_often(shape: Shape, n: int) -> None:
+def test_the_narrower_interval_has_nearly_the_nominal_coverage(shape: Shape, n: int) -> None:
     draw = random.Random(7)
     covered = 0
     for _ in range(1000):
-        _, (low, high) = middle([shape(draw) for _ in range(n)])
+        _, (low, high) = estimate([shape(draw) for _ in range(n)])
         covered += low <= SHAPES[shape][1] and SHAPES[shape][0] <= high
-    # 95 %, less twice what a thousand tries leave open, and less what choosing the narrower costs.
+    # 95 %, less two standard errors of a thousand tries, less the cost of choosing the narrower.
     assert covered / 1000 >= 0.92
 
 
-def test_a_middle_is_as_good_as_the_better_of_both() -> None:
+def test_the_estimate_is_as_good_as_the_better_of_both() -> None:
     draw = random.Random(7)
     levels = [[in_two_levels(draw) for _ in range(15)] for _ in range(200)]
     slow = [[draw.gauss(10, 0.1) for _ in range(8)] + [40.0] for _ in range(200)]
     for samples, better, worse in (
-        (levels, hodges_lehmann, by_median),
-        (slow, by_median, hodges_lehmann),
+        (levels, hodges_lehmann, median_estimate),
+        (slow, median_estimate, hodges_lehmann),
     ):
-        assert mean_width(middle, samples) <= mean_width(better, samples)
-        assert mean_width(middle, samples) < 0.75 * mean_width(worse, samples)
+        assert mean_width(estimate, samples) <= mean_width(better, samples)
+        assert mean_width(estimate, samples) < 0.75 * mean_width(worse, samples)
 
 
-def mean_width(how: Callable[[list[float]], Middle], samples: list[list[float]]) -> float:
+def mean_width(how: Callable[[list[float]], Estimate], samples: list[list[float]]) -> float:
     return sum(high - low for _, (low, high) in map(how, samples)) / len(samples)
 
 
-def test_where_both_are_as_wide_it_is_the_median() -> None:
+def test_of_equally_wide_intervals_the_median_s_is_used() -> None:
     values = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
-    assert middle(values) == (6.0, (1.0, 32.0))
+    assert estimate(values) == (6.0, (1.0, 32.0))
 
 
 def test_narrow_needs_enough_values_and_little_spread() -> None:
@@ -137,36 +137,36 @@ def test_overlap_counts_touching_ends() -> None:
 
 
 def test_product_interval_of_one_is_itself() -> None:
-    low, high = product_interval([Middle(3.0, (2.0, 8.0))])
+    low, high = product_interval([Estimate(3.0, (2.0, 8.0))])
     assert math.isclose(low, 2.0)
     assert math.isclose(high, 8.0)
 
 
 def test_product_interval_narrows_with_independent_factors() -> None:
-    one = product_interval([Middle(1.0, (0.99, 1.01))])
-    four = product_interval([Middle(1.0, (0.99, 1.01))] * 4)
+    one = product_interval([Estimate(1.0, (0.99, 1.01))])
+    four = product_interval([Estimate(1.0, (0.99, 1.01))] * 4)
     assert four[1] - four[0] == pytest.approx((one[1] - one[0]) / 2, rel=0.01)
 
 
 @given(st.lists(st.tuples(factors, factors, factors), min_size=1, max_size=8))
 def test_product_interval_holds_the_mean_of_its_values(sizes: list[tuple[float, ...]]) -> None:
-    """However far the intervals reach to one side: times have slow tails."""
-    middles = [Middle(v, (v / below, v * above)) for v, below, above in sizes]
-    mean = math.exp(math.fsum(math.log(m.value) for m in middles) / len(middles))
-    low, high = product_interval(middles)
+    """Also for asymmetric intervals: times have slow tails."""
+    estimates = [Estimate(v, (v / below, v * above)) for v, below, above in sizes]
+    mean = math.exp(math.fsum(math.log(m.value) for m in estimates) / len(estimates))
+    low, high = product_interval(estimates)
     assert low <= mean * (1 + 1e-9)
     assert high >= mean * (1 - 1e-9)
 
 
-def test_a_tail_to_one_side_moves_only_that_side() -> None:
-    low, high = product_interval([Middle(1.0, (1.0, 1.005))] * 6)
+def test_an_asymmetric_interval_stays_asymmetric() -> None:
+    low, high = product_interval([Estimate(1.0, (1.0, 1.005))] * 6)
     assert low == 1
     assert 1 < high < 1.005
 
 
 @pytest.mark.parametrize(
-    "function", [median, median_interval, hodges_lehmann, middle, product_interval]
+    "function", [median, median_interval, hodges_lehmann, estimate, product_interval]
 )
-def test_nothing_has_no_middle(function) -> None:  # type: ignore[no-untyped-def]
+def test_no_values_are_an_error(function) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError):
         function([])

@@ -1,4 +1,4 @@
-"""A submission is one regular file of a known extension and bounded size; nothing else hangs us."""
+"""A submission is one regular file with a known extension and limited size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from grader.submission import Submission, SubmissionError
 
 
-def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_file_is_read_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_bytes(b"\xff\x00 not UTF-8")
     submission = Submission.read(path, 100)
@@ -21,7 +21,7 @@ def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert submission.sha256 == hashlib.sha256(submission.source).hexdigest()
 
 
-def test_the_extension_tells_the_language(tmp_path: Path) -> None:
+def test_the_extension_decides_the_language(tmp_path: Path) -> None:
     path = tmp_path / "kernel.CU"
     path.write_bytes(b"")
     assert Submission.read(path, 0).language == "cuda"
@@ -35,7 +35,7 @@ def test_the_extension_tells_the_language(tmp_path: Path) -> None:
         ("kernel.cu", b"// as fast as triton", False),
     ],
 )
-def test_only_python_that_speaks_of_triton_may_use_it(
+def test_only_python_that_mentions_triton_may_use_it(
     tmp_path: Path, name: str, source: bytes, uses: bool
 ) -> None:
     path = tmp_path / name
@@ -57,15 +57,15 @@ def test_the_size_limit_is_exact(tmp_path: Path) -> None:
         Submission.read(path, 1024)
 
 
-def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
+def test_at_most_the_limit_is_read(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     with path.open("wb") as file:
-        file.truncate(1 << 40)  # sparse: reading it whole would take the memory of the machine
+        file.truncate(1 << 40)  # sparse: reading all of it would exhaust the memory
     with pytest.raises(SubmissionError, match="larger than the limit"):
         Submission.read(path, 1024)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_paths_that_are_no_submission(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.py")
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "dangling.py").symlink_to("nowhere")
@@ -76,7 +76,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         tmp_path / "nowhere.py": "no such file",
         tmp_path / "dangling.py": "no such file",
         tmp_path / "loop.py": "cannot be read",
-        tmp_path / "folder.py": "is a folder; hand in one file",
+        tmp_path / "folder.py": "is a folder, not a file",
         tmp_path / "fifo.py": "is not a regular file",
         Path("/dev/zero"): "is not a regular file",
         tmp_path / "notes.txt": "a submission is a .py or .cu file, not '.txt'",

@@ -13,10 +13,10 @@ from grader.sandbox.gpu_info import cuda_missing
 
 if TYPE_CHECKING:
     from grader.board import Board
-    from grader.judge.ab_compare import Comparison
-    from grader.judge.mutation import VerifyResult
-    from grader.judge.profiling.report import Bulk, Profile
-    from grader.judge.timing.baselines import Yardsticks
+    from grader.judge.ab_compare import ABComparison
+    from grader.judge.mutation import VerificationResult
+    from grader.judge.profiling.report import Profile, ProfileArtifacts
+    from grader.judge.timing.baselines import Baselines
     from grader.report import Report
 
 
@@ -27,33 +27,33 @@ def _grade(*args: Any, **options: Any) -> Report:
 
 
 def _ahead(*args: Any) -> AbstractContextManager[Sandbox]:
-    from grader.judge.prestart import ahead
+    from grader.judge.grade import prestarted
 
-    return ahead(*args)
+    return prestarted(*args)
 
 
-def _verify(*args: Any, **options: Any) -> VerifyResult:
+def _verify(*args: Any, **options: Any) -> VerificationResult:
     from grader.judge.mutation import verify
 
     return verify(*args, **options)
 
 
-def _yardsticks(*args: Any, **options: Any) -> Yardsticks:
-    from grader.judge.timing.baselines import measure
+def _yardsticks(*args: Any, **options: Any) -> Baselines:
+    from grader.judge.timing.baselines import measure_baselines
 
-    return measure(*args, **options)
+    return measure_baselines(*args, **options)
 
 
-def _profile(*args: Any, **options: Any) -> tuple[Profile, Bulk]:
+def _profile(*args: Any, **options: Any) -> tuple[Profile, ProfileArtifacts]:
     from grader.judge.profiling.profile import profile
 
     return profile(*args, **options)
 
 
-def _compare(*args: Any, **options: Any) -> Comparison:
-    from grader.judge.ab_compare import versus
+def _compare(*args: Any, **options: Any) -> ABComparison:
+    from grader.judge.ab_compare import ab_compare
 
-    return versus(*args, **options)
+    return ab_compare(*args, **options)
 
 
 def _docker_missing() -> str | None:
@@ -78,15 +78,15 @@ class Desk:
     grade: Callable[..., Report] = _grade
     """`grader.judge.grade`."""
     ahead: Callable[..., AbstractContextManager[Sandbox]] = _ahead
-    """`grader.judge.prestart.ahead`."""
-    verify: Callable[..., VerifyResult] = _verify
+    """`grader.judge.grade.prestarted`."""
+    verify: Callable[..., VerificationResult] = _verify
     """`grader.judge.mutation.verify`."""
-    yardsticks: Callable[..., Yardsticks] = _yardsticks
-    """`grader.judge.timing.baselines.measure`."""
-    profile: Callable[..., tuple[Profile, Bulk]] = _profile
+    yardsticks: Callable[..., Baselines] = _yardsticks
+    """`grader.judge.timing.baselines.measure_baselines`."""
+    profile: Callable[..., tuple[Profile, ProfileArtifacts]] = _profile
     """`grader.judge.profiling.profile.profile`."""
-    compare: Callable[..., Comparison] = _compare
-    """`grader.judge.ab_compare.versus`."""
+    compare: Callable[..., ABComparison] = _compare
+    """`grader.judge.ab_compare.ab_compare`."""
     sandbox: Callable[[str], Sandbox] = make_sandbox
     """``docker`` or ``process`` → the sandbox."""
     board: Callable[..., Board] = _board

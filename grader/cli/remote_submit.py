@@ -106,11 +106,11 @@ def wait(client: Client, number: int, on_state: OnState) -> dict[str, Any]:
 
 
 def as_report(found: dict[str, Any]) -> Report:
-    """A server's answer as a report. The seed, which servers tell nobody, becomes `UNTOLD`."""
-    from grader.report import UNTOLD, Report
+    """A server's answer as a report. The seed, which servers tell nobody, becomes `HIDDEN_SEED`."""
+    from grader.report import HIDDEN_SEED, Report
 
     known = {name: found[name] for name in Report.model_fields if found.get(name) is not None}
-    return Report.model_validate(known | {"verdict": found["verdict"], "seed": UNTOLD})
+    return Report.model_validate(known | {"verdict": found["verdict"], "seed": HIDDEN_SEED})
 
 
 def _send(client: Client, problem: str, file: Path, gpu: str | None) -> int:

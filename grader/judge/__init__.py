@@ -1,4 +1,4 @@
-"""Decide whether a submission is right and how fast it is, without ever running it."""
+"""Decides whether a submission is correct and how fast it is, and never runs its code."""
 
 from grader.judge.grade import grade
 from grader.judge.record import Progress

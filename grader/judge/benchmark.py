@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from grader.judge.benchmark_result import benchmark_result
-from grader.judge.correctness.check import Finding
+from grader.judge.correctness.check import CheckResult
 from grader.judge.correctness.round_check import RoundCheck
-from grader.judge.gpu.state import complaint
+from grader.judge.gpu.state import throttle_reason
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence, NoAudit, audit_of
 from grader.judge.integrity.call_order import rotated
@@ -131,7 +131,7 @@ class Benchmark:
         call_us = self._cost.calls_us(measured) / measured.calls
         if is_whole and is_ordinary and evidence.discard is None:
             auditor.learn(call_us)
-        throttled = complaint() if self.sets.device == "cuda" else None
+        throttled = throttle_reason() if self.sets.device == "cuda" else None
         discard = evidence.discard or throttled
         return Sample(measured.reported_us / measured.calls, call_us, discard, measured.sm_mhz)
 
@@ -141,7 +141,7 @@ class Benchmark:
         return run_round(self.grading.session, self.sets, order, start, limit_s, auditor)
 
     def _expect_right(self, number: int, evidence: Evidence, thorough: bool) -> None:
-        def named(i: int, found: Finding) -> Finding:
+        def named(i: int, found: CheckResult) -> CheckResult:
             deferred = "a part written just before the call" if i in evidence.deferred else ""
             particular = list(filter(None, (self._inputs.changed_params(number, i), deferred)))
             if found.failure is None or not particular:
@@ -149,7 +149,7 @@ class Benchmark:
             failure = f"{found.failure}, on inputs with {' and '.join(particular)}"
             return replace(found, failure=failure)
 
-        def look() -> Finding:
+        def look() -> CheckResult:
             self.check.refresh()
             return self.check.worst(evidence.unchecked, thorough, named)
 
@@ -202,6 +202,6 @@ def _measured(bench: Benchmark) -> Timing:
     timing = measure(bench.next, bench.plan, bench.sets.count, bench.graph, ranks)
     if (why := bench.auditor.unranked_reason()) is None:
         return timing
-    record.unseen.append(bench.case.name)
+    record.unranked_cases.append(bench.case.name)
     record.notes.append(f"not ranked: of '{bench.case.name}' {why}")
     return replace(timing, converged=False)

@@ -1,8 +1,8 @@
-"""A `.cu` file on its way through nvcc, in a sandbox of its own, beside the start of the runner.
+"""Compiling a `.cu` file with nvcc, in a separate sandbox, while the runner starts.
 
-Not in the runner's, since that one is still needed as ours alone: with it the judge gauges its
-clock. This sandbox has no device, and is ended before anything is gauged. The library goes from the
-one to the other through memory that the judge lends to both, and never looks at.
+The runner's own sandbox must not hold the submission yet, because the judge calibrates its clock
+with it. The compiler's sandbox has no device, and is stopped before calibration. The library
+travels between the two in memory that the judge lends to both and never reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from grader.judge.record import Device
-from grader.judge.session import Session, ours_alone
+from grader.judge.session import Session, blame_sandbox
 from grader.problem import Problem
 from grader.sandbox.base import Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.gpu_info import driver
@@ -24,58 +24,59 @@ from grader.submission import Submission
 from grader.wire import fixed_size_memfd, sealed_memfd
 
 LIBRARY_BYTES = 64 << 20
-"""The largest library, and its length; memory is taken only for what is written."""
+"""Size limit of a library. Memory is allocated only for what is written."""
 START_S = 120.0
-"""How long the sandbox's first word may take, on a busy machine."""
+"""How long the sandbox may take to answer its first request, on a busy machine."""
 
 
 @dataclass(frozen=True)
-class Library:
-    """What a compiler handed over."""
+class CompiledLibrary:
+    """A compiled shared object."""
 
     fd: int
-    """Of the memory it lies in, for the runner."""
+    """File descriptor of the memory that holds it, for the runner."""
     nvcc: str
-    """Version of the compiler."""
+    """Version of nvcc."""
 
 
-class Compilation:
-    """What becomes of one file. Of one that is not compiled ahead there is nothing to tell."""
+class CompileJob:
+    """Compiles one `.cu` file in a thread. Does nothing for submissions in other languages."""
 
     def __init__(
         self, problem: Problem, submission: Submission, sandbox: Sandbox, device: Device
     ) -> None:
         self.log = b""
-        """What was printed, once the sandbox has ended."""
+        """Output of the compiler's sandbox; complete once that has ended."""
         self.stages_s: dict[str, float] = {}
-        """How long it took, as a stage of the grading."""
+        """Duration of the stage `compile`, in seconds."""
         self._limits = problem.spec.limits
         self._submission = submission
         self._sandbox = sandbox
         self._device = device
-        self._found: Future[Library] | None = None
+        self._future: Future[CompiledLibrary] | None = None
         self._lock = threading.Lock()
         self._runner: Runner | None = None
         self._is_over = False
 
-    def library(self) -> Library | None:
-        """What came of it, waited for; its sandbox has ended then. None for what is not compiled
-        ahead. Raises `SubmissionFault` where the file does not compile, and `SandboxError`.
+    def library(self) -> CompiledLibrary | None:
+        """Wait for the library, until its sandbox has ended. None for other languages.
+
+        Raises `SubmissionFault` when the file does not compile, and `SandboxError`.
         """
-        return self._found.result() if self._found else None
+        return self._future.result() if self._future else None
 
     def begin(self, thread: ThreadPoolExecutor, fd: int) -> None:
-        """Compile in that thread, into that memory."""
-        self._found = thread.submit(self._run, fd)
+        """Start compiling in `thread`, into the memory behind `fd`."""
+        self._future = thread.submit(self._run, fd)
 
     def end(self) -> None:
-        """End it, wherever it is."""
+        """Stop compiling, at whatever point it is."""
         with self._lock:
             self._is_over, runner = True, self._runner
         if runner is not None:
             runner.stop()
 
-    def _run(self, fd: int) -> Library:
+    def _run(self, fd: int) -> CompiledLibrary:
         with self._sandbox.start(RunnerLimits.of(self._limits), "none") as runner:
             with self._lock:
                 self._runner = runner
@@ -87,8 +88,8 @@ class Compilation:
                 runner.stop()
                 self.log = runner.log()
 
-    def _compile(self, session: Session, fd: int) -> Library:
-        with ours_alone(session):
+    def _compile(self, session: Session, fd: int) -> CompiledLibrary:
+        with blame_sandbox(session):
             version = session.ask("hello", {}, START_S, "starting up").text
         if version == "none":
             raise SandboxError(
@@ -106,15 +107,15 @@ class Compilation:
         finally:
             self.stages_s["compile"] = time.monotonic() - start
             os.close(source)
-        return Library(fd, version)
+        return CompiledLibrary(fd, version)
 
 
 @contextmanager
-def compiling(
+def start_compile(
     problem: Problem, submission: Submission, sandbox: Sandbox, device: Device
-) -> Iterator[Compilation]:
-    """Compile what is to be compiled ahead, from now on; at the end its sandbox is ended too."""
-    compilation = Compilation(problem, submission, sandbox, device)
+) -> Iterator[CompileJob]:
+    """Start compiling a `.cu` file in the background; stop its sandbox at the end of the block."""
+    compilation = CompileJob(problem, submission, sandbox, device)
     if submission.language != "cuda":
         yield compilation
         return
@@ -131,11 +132,11 @@ def compiling(
 
 
 def nvcc_target(device: Device) -> str:
-    """The GPU to compile for, as nvcc has it: exactly this one; without one, Hopper, so that its
-    instructions assemble."""
+    """The architecture for nvcc, such as ``90a``: this machine's GPU, or Hopper without a GPU, so
+    that Hopper's instructions assemble."""
     major, minor = (9, 0)
     if device == "cuda":
-        found = driver()  # not torch, which is only being imported now
+        found = driver()  # not torch, which is still being imported
         if not found.gpus:
             raise SandboxError(found.missing or "the NVIDIA driver sees no GPU")
         major, minor = found.gpus[0].capability

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from grader.arena import pack
-from grader.judge.compile import Library, nvcc_target
-from grader.judge.correctness.batch_check import load_kernels
-from grader.judge.correctness.check import Finding, check, tolerance_of, worst
+from grader.judge.compile import CompiledLibrary, nvcc_target
+from grader.judge.correctness.batch_check import compile_check_kernels
+from grader.judge.correctness.check import CheckResult, check, combine_results, tolerance_of
 from grader.judge.gpu.environment import describe, measure_ceilings
 from grader.judge.integrity.auditor import AuditLog
 from grader.judge.memory.argument_sets import ArgumentSets, arguments_of, layout_of
 from grader.judge.memory.shared_block import ReusedArena, reserve_check_memory
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
-from grader.judge.session import Session, ours_alone
+from grader.judge.session import Session, blame_sandbox
+from grader.judge.timing.baselines import time_baselines
 from grader.judge.timing.calibration import calibrate, publish_us_per_set
-from grader.judge.timing.eager_baseline import time_baselines
 from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
@@ -121,10 +121,10 @@ class Grading:
             self.code.check_deterministic(case)
         if self.device == "cuda":
             measure_ceilings()
-            load_kernels(self.code)
+            compile_check_kernels(self.code)
         self.record.environment |= describe(self.device)
-        with ours_alone(self.session):
-            reply = self.session.take(greeting, 120, "starting up")
+        with blame_sandbox(self.session):
+            reply = self.session.receive(greeting, 120, "starting up")
         self.record.environment["runner"] = reply.text
         self._idle_device_bytes = self._device_bytes()
 
@@ -139,7 +139,7 @@ class Grading:
         if self.ranks:
             # Before the baselines: until another process has worked on the GPU, their kernels may
             # begin later one after the other than they do in rounds (benchmarks/results).
-            with ours_alone(self.session):
+            with blame_sandbox(self.session):
                 self.round_cost_us = calibrate(self.session)
             self.record.environment["round_cost_us"] = round(self.round_cost_us, 1)
         for case in self.problem.cases("benchmark", self.device):
@@ -159,7 +159,7 @@ class Grading:
             known = _PREPARED[key] = Prepared(time.monotonic(), per_set_us, times_us)
         return known
 
-    def load(self, submission: Submission, library: Library | None = None) -> None:
+    def load(self, submission: Submission, library: CompiledLibrary | None = None) -> None:
         """Have the runner import the source, or bind the library that was compiled of it."""
         spec = self.problem.spec
         request: dict[str, Any] = {
@@ -253,8 +253,8 @@ class Grading:
                 inputs = self._test_inputs(case, call) | carried
                 sets.fill(0, inputs)
                 self._call(sets, inputs)
-                truth = self.code.truth(case, inputs | self._state(truth))
-                eager = self.code.plain(case, inputs | self._state(eager))
+                truth = self.code.run_reference(case, inputs | self._state(truth))
+                eager = self.code.run_eager(case, inputs | self._state(eager))
                 look = partial(self._look, sets, truth, eager, initial)
                 findings.append(look())
                 self.judge(sets, findings[-1], look)
@@ -264,7 +264,7 @@ class Grading:
             self.expect_device_memory()
         finally:
             sets.close()
-        return _tested(case, worst(findings))
+        return _tested(case, combine_results(findings))
 
     def _test_inputs(self, case: Case, call: int) -> Values:
         return self.code.inputs(case, seed_for(self.master, "test", case.name, call), call)
@@ -284,7 +284,9 @@ class Grading:
         sets.probe()
         sets.take_snapshot()
 
-    def _look(self, sets: ArgumentSets, truth: Values, eager: Values, initial: Values) -> Finding:
+    def _look(
+        self, sets: ArgumentSets, truth: Values, eager: Values, initial: Values
+    ) -> CheckResult:
         return self.compare(sets.case, sets.outputs(0), truth, eager, initial)
 
     def _state(self, values: Values) -> Values:
@@ -304,7 +306,9 @@ class Grading:
         dims = [int(case.params[name]) for name in dimensions(self.problem.spec)]
         return {"dims": dims, "symbol": self._symbol(case)}
 
-    def judge(self, sets: ArgumentSets, finding: Finding, look: Callable[[], Finding]) -> None:
+    def judge(
+        self, sets: ArgumentSets, finding: CheckResult, look: Callable[[], CheckResult]
+    ) -> None:
         """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on.
 
         `look` checks the sets's snapshot anew, after it was taken again.
@@ -327,16 +331,16 @@ class Grading:
             reason = f"case '{sets.case.name}': {tampered}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
 
-    def _becomes_right(self, sets: ArgumentSets, look: Callable[[], Finding]) -> bool:
+    def _becomes_right(self, sets: ArgumentSets, look: Callable[[], CheckResult]) -> bool:
         """Whether outputs that were wrong at "done" are right a moment later."""
         time.sleep(GRACE_S)
         return sets.snapshot_changed() and look().failure is None
 
     def compare(
         self, case: Case, outputs: Values, truth: Values, eager: Values | None, initial: Values
-    ) -> Finding:
+    ) -> CheckResult:
         """Every output of one call through every gate."""
-        return worst(
+        return combine_results(
             [
                 check(
                     argument.name,
@@ -406,7 +410,7 @@ def by_turns(cases: list[Case], weight: Callable[[Case], float]) -> list[Case]:
     return list({case.name: case for case in turns}.values())
 
 
-def _tested(case: Case, finding: Finding) -> CaseResult:
+def _tested(case: Case, finding: CheckResult) -> CaseResult:
     return CaseResult(
         name=case.name,
         kind="test",

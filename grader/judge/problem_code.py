@@ -1,7 +1,7 @@
-"""A problem's own code at work: inputs from a seed, the float64 truth, and PyTorch's answer.
+"""Runs a problem's own code: inputs from a seed, the float64 reference, and eager PyTorch.
 
-`inputs.py` and `reference.py` are the problem author's, not a submission's; they run in the judge.
-Whatever goes wrong in them is a `ProblemError`.
+`inputs.py` and `reference.py` belong to the problem's author, not to a submission, so they run in
+the judge. Every failure in them is a `ProblemError`, except running out of device memory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Values = dict[str, Any]
 
 
 def seed_for(master: int, *path: object) -> int:
-    """A 63-bit seed for one place in a grading. One-way, so one case's inputs tell nothing of
-    another's."""
+    """A 63-bit seed for one place in a grading, by SHA-256: the inputs of one case reveal nothing
+    about those of another."""
     text = "/".join([str(master), *map(str, path)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -36,9 +36,8 @@ class ProblemCode:
     def __init__(self, problem: Problem, device: str) -> None:
         self.problem = problem
         self.device = device
-        self._checked: set[str] = set()
-        """Cases and variants whose inputs were found to be as declared; thousands of tensors take a
-        while."""
+        self._checked_cases: set[str] = set()
+        """Cases and variants whose inputs were checked once; thousands of tensors take a while."""
         self._inputs = _import(problem, "inputs.py")
         self._reference = _import(problem, "reference.py")
         self._generate = self._function(self._inputs, "inputs.py", "generate")
@@ -47,12 +46,15 @@ class ProblemCode:
         extra = getattr(self._reference, "BASELINES", {})
         self.baselines: dict[str, Callable[..., Any]] = {"eager": self.eager, **extra}
         self.prepared: dict[str, Callable[..., Any]] = getattr(self._reference, "PREPARED", {})
-        """By name, functions of the inputs that do what a library does once, and return a callable
-        to be timed; or None where the library has no such call for this device or case."""
+        """Name → function of the inputs that does a library's one-time setup and returns the
+        callable to time, or None if the library does not support the device or case."""
         self.written = [a for a in problem.spec.args if a.role != "in"]
 
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
-        """Every `in`, `inout` and scalar argument of a case, on the judge's device."""
+        """Every `in`, `inout` and scalar argument of a case, on the judge's device.
+
+        Raises `ProblemError` when `generate()` fails or does not give what the spec declares.
+        """
         generator = torch.Generator(device=self.device).manual_seed(seed)
         try:
             values = self._generate(generator, call=call, **case.params)
@@ -60,10 +62,10 @@ class ProblemCode:
             raise
         except Exception as error:
             raise self._blame("inputs.py", f"generate() for case '{case.name}'", error) from error
-        key = f"{case.name} {case.params}"  # a benchmark's variants go by its name
-        if key not in self._checked:
+        key = f"{case.name} {case.params}"  # variants share the benchmark's name
+        if key not in self._checked_cases:
             self._check_inputs(case, values)
-            self._checked.add(key)
+            self._checked_cases.add(key)
         return {a.name: values[a.name] for a in self.problem.spec.args if a.role != "out"}
 
     def check_deterministic(self, case: Case) -> None:
@@ -77,16 +79,19 @@ class ProblemCode:
                     "draw every random number from the generator it is given"
                 )
 
-    def truth(self, case: Case, inputs: Values) -> Values:
-        """The reference in float64. Inputs are not modified."""
-        return self.run(self.reference, "reference()", case, each(inputs, _upcast))
+    def run_reference(self, case: Case, inputs: Values) -> Values:
+        """The outputs of `reference()` on inputs cast to float64. Does not modify the inputs."""
+        return self.run(self.reference, "reference()", case, map_tensors(inputs, _upcast))
 
-    def plain(self, case: Case, inputs: Values) -> Values:
-        """What plain PyTorch computes at the inputs' own dtypes."""
+    def run_eager(self, case: Case, inputs: Values) -> Values:
+        """The outputs of `eager()`, or of `reference()`, at the inputs' own dtypes."""
         return self.run(self.eager, "eager()", case, inputs)
 
     def run(self, function: Callable[..., Any], what: str, case: Case, inputs: Values) -> Values:
-        """Call one of the problem's own functions; its results by the names of the outputs."""
+        """Call one of the problem's functions. Returns its results by name of the output.
+
+        Raises `ProblemError` when it fails or returns something else than the declared outputs.
+        """
         try:
             with torch.no_grad():
                 result = function(**inputs)
@@ -173,7 +178,7 @@ class ProblemCode:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether some elements may lie on others, so that they cannot be written one by one."""
+    """Whether elements may share memory, so that they cannot be written independently."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -198,8 +203,8 @@ def _import(problem: Problem, file: str) -> ModuleType:
     return module
 
 
-def each(values: Values, function: Callable[[torch.Tensor], torch.Tensor]) -> Values:
-    """`function` on every tensor; scalars stay as they are."""
+def map_tensors(values: Values, function: Callable[[torch.Tensor], torch.Tensor]) -> Values:
+    """Apply `function` to every tensor; scalars stay as they are."""
 
     def one(value: Any) -> Any:
         if isinstance(value, list):

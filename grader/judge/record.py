@@ -1,4 +1,4 @@
-"""What a grading has found so far, and where it is. No torch in here."""
+"""What a grading has found so far, and its progress. No torch in here."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from grader.report import CaseResult
 from grader.sandbox.base import Device as Device
 
 Effort = Literal["full", "quick"]
-"""How long to measure: `full` is for ranking, `quick` for a person at work."""
+"""How long to measure: `full` for ranking, `quick` for one's own code during development."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a grading is, for whoever watches."""
+    """The step that a grading begins, or has just ended."""
 
     stage: str
     """sandbox_start, baseline, load, test, benchmark or verify."""
@@ -29,7 +29,7 @@ class Progress:
     """The case's status when it has just ended; None when it begins."""
 
 
-Watcher = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass
@@ -40,15 +40,18 @@ class Record:
     cases: list[CaseResult] = field(default_factory=list)
     stages_s: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    unseen: list[str] = field(default_factory=list)
-    """Benchmark cases that do not rank for what was not seen of them, or looked odd."""
+    unranked_cases: list[str] = field(default_factory=list)
+    """Benchmark cases that cannot rank because the judge could not watch them well enough. A note
+    says why."""
     environment: dict[str, Any] = field(default_factory=dict)
     log: bytes = b""
-    loaded_only: bool = False
+    """Output of the compiler and the runner."""
+    compiled_only: bool = False
+    """Whether the submission was compiled and not run, for lack of a GPU."""
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage, in seconds."""
+        """Add the duration of the block, in seconds, to the stage `name`."""
         start = time.monotonic()
         try:
             yield

@@ -1,4 +1,4 @@
-"""The judge's side of one runner: ask, wait no longer than allowed, and say what went wrong."""
+"""The judge's end of the wire to one runner: requests, time limits, and what went wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Verdict, one_line
-from grader.sandbox.base import Runner, RunnerExit, SandboxError
+from grader.sandbox.base import Device, Runner, RunnerExit, SandboxError
+from grader.submission import Submission
 from grader.wire import (
     Reply,
     Status,
@@ -26,13 +27,15 @@ from grader.wire import (
     send_packed,
 )
 
-_SLICE_S = 0.1
+_POLL_S = 0.1
+"""How often a waiting session checks whether the runner has ended."""
 _ENDING_S = 5.0
+"""How long a runner may take to end after it closed the wire."""
 
 
 @dataclass(frozen=True)
-class Aimed:
-    """A request that only needs to be sent, so that nothing else is timed."""
+class PreparedRequest:
+    """A packed request. Sending it does nothing else, so nothing else is timed."""
 
     sequence: int
     payload: bytes
@@ -42,7 +45,7 @@ class Session:
     """One conversation with one runner. Every fault of the submission is a `SubmissionFault`."""
 
     def __init__(self, runner: Runner, total_s: float, left_s: float | None = None) -> None:
-        """`left_s` is what is left of a grading's `total_s`: if nothing is said, all of it."""
+        """`left_s` is what remains of the grading's `total_s`; None means all of it."""
         self.runner = runner
         refuse_descriptors(runner.channel)
         self._deadline = time.monotonic() + (total_s if left_s is None else left_s)
@@ -60,35 +63,40 @@ class Session:
         what: str,
         fds: tuple[int, ...] = (),
     ) -> Reply:
-        """Send one request and take its one reply.
+        """Send one request and wait for its one reply.
 
         `what` names the step in a reason, such as ``the call on test 'tiny'``. Raises
         `SubmissionFault` when the runner fails, breaks the wire, ends, or takes too long.
         """
-        return self.take(self.send(kind, request, what, fds), limit_s, what)
+        return self.receive(self.send(kind, request, what, fds), limit_s, what)
 
     def send(self, kind: str, request: dict[str, Any], what: str, fds: tuple[int, ...] = ()) -> int:
-        """Send one request without waiting; its number goes to `take`."""
-        return self.fire(self.aim(kind, request), what, fds)
+        """Send one request without waiting. Returns its number, for `receive`."""
+        return self.send_prepared(self.prepare(kind, request), what, fds)
 
-    def aim(self, kind: str, request: dict[str, Any]) -> Aimed:
-        """A request that is ready to be fired. Raises `SubmissionFault` for a message too many."""
+    def prepare(self, kind: str, request: dict[str, Any]) -> PreparedRequest:
+        """Pack a request. Raises `SubmissionFault` if the runner sent an unrequested message."""
         self.expect_silence()
         sequence = secrets.randbits(32)
-        return Aimed(sequence, pack_request({"kind": kind, "sequence": sequence, **request}))
+        return PreparedRequest(
+            sequence, pack_request({"kind": kind, "sequence": sequence, **request})
+        )
 
-    def fire(self, aimed: Aimed, what: str, fds: tuple[int, ...] = ()) -> int:
-        """Send a request that was aimed; its number goes to `take`. Raises `SandboxError` where it
-        cannot be sent, and not for want of a runner."""
+    def send_prepared(self, prepared: PreparedRequest, what: str, fds: tuple[int, ...] = ()) -> int:
+        """Send a prepared request. Returns its number, for `receive`.
+
+        Raises `SubmissionFault` when the runner is gone, `SandboxError` when sending fails for
+        another reason.
+        """
         try:
-            send_packed(self.runner.channel, aimed.payload, fds)
+            send_packed(self.runner.channel, prepared.payload, fds)
         except WireClosed:
             raise self._ended(what) from None
         except WireError as error:
             raise self._abuse(str(error)) from None
         except OSError as error:
-            raise SandboxError(f"{what} could not be asked for: {error.strerror}") from None
-        return aimed.sequence
+            raise SandboxError(f"{what} could not be requested: {error.strerror}") from None
+        return prepared.sequence
 
     def has_reply(self) -> bool:
         """Whether a message waits, or the runner has hung up."""
@@ -96,10 +104,10 @@ class Session:
         poller.register(self.runner.channel, select.POLLIN)
         return bool(poller.poll(0))
 
-    def take(self, sequence: int, limit_s: float, what: str) -> Reply:
-        """Wait for the reply to a request; see `ask`."""
+    def receive(self, sequence: int, limit_s: float, what: str) -> Reply:
+        """Wait for the reply to the request numbered `sequence`. Raises as `ask` does."""
         if time.monotonic() >= self._deadline:  # also where every reply comes at once
-            raise self._late(False, limit_s, what)
+            raise self._timed_out(False, limit_s, what)
         try:
             reply = self._receive(limit_s, what)
         except WireClosed:
@@ -109,13 +117,12 @@ class Session:
         if reply.sequence != sequence:
             raise self._abuse("a reply to a request that was not made")
         if reply.status is not Status.OK:
-            raise self._fault(
-                self._confessed(reply.status), one_line(reply.text) or f"{what} failed"
-            )
+            reason = one_line(reply.text) or f"{what} failed"
+            raise self._fault(self._verdict_of(reply.status), reason)
         return reply
 
     def expect_silence(self) -> None:
-        """Raise `SubmissionFault` if a message waits that nobody asked for."""
+        """Raise `SubmissionFault` if an unrequested message waits."""
         if not self.has_reply():
             return
         try:
@@ -124,7 +131,7 @@ class Session:
             raise self._ended("between calls, the runner") from None
         except (WireError, WireTimeout):
             pass
-        raise self._abuse("a message that nobody asked for")
+        raise self._abuse("an unrequested message")
 
     def _receive(self, limit_s: float, what: str) -> Reply:
         step_deadline = time.monotonic() + limit_s
@@ -133,22 +140,22 @@ class Session:
             try:
                 return receive_reply(
                     self.runner.channel,
-                    max(0.0, min(_SLICE_S, deadline - time.monotonic())),
+                    max(0.0, min(_POLL_S, deadline - time.monotonic())),
                     self.busy_wait,
                 )
             except WireTimeout:
                 if self.runner.poll() is not None:
                     raise self._ended(what) from None
                 if time.monotonic() >= deadline:
-                    raise self._late(deadline == step_deadline, limit_s, what) from None
+                    raise self._timed_out(deadline == step_deadline, limit_s, what) from None
 
-    def _confessed(self, status: Status) -> Verdict:
+    def _verdict_of(self, status: Status) -> Verdict:
         if status is Status.OUT_OF_MEMORY:
             return Verdict.MEMORY_LIMIT_EXCEEDED
         return Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
 
-    def _late(self, step: bool, limit_s: float, what: str) -> SubmissionFault:
-        if step:
+    def _timed_out(self, is_step: bool, limit_s: float, what: str) -> SubmissionFault:
+        if is_step:
             reason = f"{what} took longer than {limit_s:g} s"
         else:
             reason = f"the whole grading took longer than {self._total_s:g} s, at {what}"
@@ -158,7 +165,7 @@ class Session:
         return self._fault(Verdict.RUNTIME_ERROR, f"it abused the wire to the judge: {how}")
 
     def _ended(self, what: str) -> SubmissionFault:
-        """The wire is closed: give the runner a moment to end, then say how it ended."""
+        """The wire is closed: wait briefly for the runner to end, then report how it ended."""
         deadline = time.monotonic() + _ENDING_S
         ending = self.runner.poll()
         while ending is None and time.monotonic() < deadline:
@@ -175,7 +182,9 @@ class Session:
         if ending.out_of_memory:
             return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, f"{what} used more memory than allowed")
         if ending.exit_code is None and ending.signal is None and not ending.stopped:
-            raise SandboxError(f"the sandbox lost sight of its runner ({what}){self.last_words()}")
+            raise SandboxError(
+                f"the sandbox lost track of its runner ({what}){self.last_log_line()}"
+            )
         if ending.signal is not None:
             name = _signal_name(ending.signal)
             killed = ending.signal == signal.SIGKILL and not ending.stopped
@@ -183,26 +192,34 @@ class Session:
         verdict = Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
         return Fault(verdict, f"{what} exited with status {ending.exit_code}")
 
-    def last_words(self) -> str:
-        """``: `` and the last line that the runner printed, or nothing."""
+    def last_log_line(self) -> str:
+        """``: `` and the last line that the runner printed; empty if it printed none."""
         log = self.runner.log().decode("utf-8", "replace").strip().splitlines()
         return f": {one_line(log[-1])}" if log else ""
 
     def _fault(self, verdict: Verdict, reason: str) -> SubmissionFault:
-        """A fault seen on the wire; if the sandbox saw a graver one at the same time, that one."""
+        """A fault seen on the wire. A limit that the sandbox saw exceeded takes precedence."""
         ending = self.runner.poll()
         if ending is not None and (ending.output_exceeded or ending.out_of_memory):
             return SubmissionFault(self._classify(ending, "the submission"))
         return SubmissionFault(Fault(verdict, one_line(reason)))
 
 
+def greet(session: Session, submission: Submission, device: Device) -> int:
+    """Ask the runner to import what this submission will need. Returns the request's number."""
+    request = {"device": device, "triton": submission.uses_triton}
+    with blame_sandbox(session):
+        return session.send("hello", request, "starting up")
+
+
 @contextlib.contextmanager
-def ours_alone(session: Session) -> Iterator[None]:
-    """Until the load, what fails in the runner is a `SandboxError`, not the submission's fault."""
+def blame_sandbox(session: Session) -> Iterator[None]:
+    """Turn a `SubmissionFault` into a `SandboxError`: the submission is not loaded yet, so a
+    failing runner is not its fault."""
     try:
         yield
     except SubmissionFault as stop:
-        reason = f"the runner failed at start: {stop.fault.reason}{session.last_words()}"
+        reason = f"the runner failed at start: {stop.fault.reason}{session.last_log_line()}"
         raise SandboxError(reason) from None
 
 

@@ -1,16 +1,16 @@
-"""One pure function from what was seen to the verdict.
+"""One pure function from the faults of a grading to its verdict.
 
 Precedence, highest first, when a grading shows several faults:
 
 1. `judge_error`: our own failure says nothing about the submission.
 2. `output_limit_exceeded`, `memory_limit_exceeded`, `time_limit_exceeded`: the judge ended the run,
-   so whatever else was seen is unfinished.
+   so everything else it showed is unfinished.
 3. `compile_error`: nothing ran.
-4. `runtime_error`: a call did not come to its end.
-5. `wrong_answer`: calls ended and an output is wrong. It beats `rejected`: a trick that does not
+4. `runtime_error`: a call did not finish.
+5. `wrong_answer`: calls finished and an output is wrong. It beats `rejected`: a trick that does not
    even give right outputs is a wrong answer.
-6. `rejected`: outputs are right, and a named rule was broken. Of several rules the first in the
-   order of `Rule` is named: `below_floor`, which only holds a result for review, comes last.
+6. `rejected`: the outputs are right, and a named rule was broken. Of several rules, the first in
+   the order of `Rule` is named; `below_floor`, which only holds a result for review, comes last.
 7. `accepted`.
 """
 
@@ -35,14 +35,14 @@ PRECEDENCE = (
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that was wrong, with the verdict it calls for."""
+    """One thing that went wrong, with the verdict it calls for."""
 
     verdict: Verdict
     reason: str
     rule: Rule | None = None
     """The broken rule; set if and only if the verdict is `rejected`."""
     killed: bool = False
-    """Whether the runner died of SIGKILL, and nothing says why: others can do that too."""
+    """Whether the runner died of SIGKILL for no visible reason. The host may have sent it."""
 
     def __post_init__(self) -> None:
         if self.verdict not in PRECEDENCE:
@@ -60,10 +60,13 @@ class SubmissionFault(Exception):
 
 
 def decide(faults: Iterable[Fault]) -> Fault | None:
-    """The fault that gives the verdict, or None for `accepted`; the first of the gravest kind."""
-    return min(faults, key=_gravity, default=None)
+    """The fault that decides the verdict, or None for `accepted`.
+
+    Among faults of equal precedence, the first one found decides.
+    """
+    return min(faults, key=_rank, default=None)
 
 
-def _gravity(fault: Fault) -> tuple[int, int]:
+def _rank(fault: Fault) -> tuple[int, int]:
     rule = 0 if fault.rule is None else list(Rule).index(fault.rule)
     return PRECEDENCE.index(fault.verdict), rule

@@ -1,10 +1,9 @@
-"""A folder on disk → `Problem`. Pure: nothing here imports torch or runs a problem's code."""
+"""Reads problem folders. Nothing here imports torch or runs a problem's code."""
 
-from grader.problem.errors import ProblemError
 from grader.problem.formula import Formula, FormulaError
 from grader.problem.load import Problem
 from grader.problem.prototype import prototypes
-from grader.problem.spec import Argument, Case, Spec
+from grader.problem.spec import Argument, Case, ProblemError, Spec
 
 __all__ = [
     "Argument",

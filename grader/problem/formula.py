@@ -1,8 +1,8 @@
-"""Formulas of a spec, such as ``rows * cols * itemsize``: parsed against a whitelist, never run.
+"""Formulas of a spec, such as ``rows * cols * itemsize``: parsed by a whitelist, never executed.
 
-A formula may hold integers, floats, names, ``+ - * / // % **``, unary minus, parentheses,
-``min``, ``max`` and ``ceil_div(a, b)``. Every value on the way stays within ±`LARGEST` and powers
-have whole exponents up to `MAX_EXPONENT`, so that evaluation takes no time worth counting.
+A formula may contain integers, floats, names, ``+ - * / // % **``, unary minus, parentheses,
+``min``, ``max`` and ``ceil_div(a, b)``. Intermediate values are limited to ±`LARGEST` and exponents
+to whole numbers up to `MAX_EXPONENT`, so evaluation is always fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from grader.problem.errors import ProblemError
+from grader.problem.spec import ProblemError
 
 Number = int | float
 
@@ -25,11 +25,11 @@ MAX_CHARS = 500
 
 
 class FormulaError(ProblemError):
-    """The formula does not parse, or has no value for these names. The text says why."""
+    """The formula is invalid, or has no value for the given names. The text says why."""
 
 
 def ceil_div(a: Number, b: Number) -> Number:
-    """How many `b` it takes to cover `a`: ``ceil(a / b)``, exact for integers."""
+    """``ceil(a / b)``, exact for integers."""
     return -(-a // b)
 
 
@@ -58,7 +58,7 @@ class Formula:
 
     text: str
     names: tuple[str, ...]
-    """The names it needs, in order of first appearance."""
+    """Names that it uses, in order of first appearance."""
     _tree: ast.expr
 
     @classmethod
@@ -67,10 +67,10 @@ class Formula:
         return _parse(text)
 
     def evaluate(self, values: Mapping[str, object]) -> Number:
-        """Its value, with booleans counting 0 or 1.
+        """The value; booleans count as 0 or 1.
 
-        Raises `FormulaError` for a name that is missing or no number, a division by zero, or a
-        value that is not finite or beyond ±`LARGEST`.
+        Raises `FormulaError` for a missing or non-numeric name, a division by zero, or a value that
+        is not finite or exceeds ±`LARGEST`.
         """
         return _evaluate(self._tree, values)
 
@@ -78,7 +78,7 @@ class Formula:
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> Formula:
     if len(text) > MAX_CHARS:
-        raise FormulaError(f"formula of {len(text)} characters; at most {MAX_CHARS} are taken")
+        raise FormulaError(f"formula of {len(text)} characters; at most {MAX_CHARS} are allowed")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -89,7 +89,7 @@ def _parse(text: str) -> Formula:
 
 
 def _check(node: ast.expr, names: dict[str, None], depth: int) -> None:
-    """Refuse whatever is not on the whitelist; collect names in reading order."""
+    """Raise `FormulaError` for nodes off the whitelist; collect names in reading order."""
     if depth > MAX_DEPTH:
         raise FormulaError(f"formula is nested more than {MAX_DEPTH} deep")
     match node:
@@ -123,7 +123,7 @@ def _evaluate(node: ast.expr, values: Mapping[str, object]) -> Number:
         raise FormulaError(f"division by zero in {ast.unparse(node)!r}") from None
     except OverflowError:
         value = math.inf
-    if not -LARGEST <= value <= LARGEST:  # false for NaN too
+    if not -LARGEST <= value <= LARGEST:  # also catches NaN
         raise FormulaError(f"{ast.unparse(node)!r} is not a number within ±{LARGEST:g}")
     return value
 

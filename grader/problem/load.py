@@ -1,4 +1,4 @@
-"""Reading a problem folder: four files, one digest, a checked spec."""
+"""Loads a problem folder: four files, their digest, and the validated spec."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,31 +14,31 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from grader.files import UnreadableFileError, read_regular_file
 from grader.problem import strict_yaml, validation
-from grader.problem.errors import ProblemError
-from grader.problem.spec import Argument, Case, Spec
+from grader.problem.spec import Argument, Case, ProblemError, Spec
 
 FILES = ("problem.yaml", "reference.py", "inputs.py", "statement.md")
-"""What a problem consists of; its digest covers these."""
+"""The files of a problem; its digest covers them."""
 
 FILE_BYTES = 1 << 20
-"""How large each file may be."""
+"""Size limit of each file."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem, loaded and checked."""
+    """A loaded and validated problem."""
 
     folder: Path
     name: str
     """The folder's name."""
     spec: Spec
     digest: str
-    """sha256, hex, over the names and contents of the four files: the problem's version."""
+    """SHA-256, hexadecimal, over names and contents of the four files: the problem's version."""
     times_digest: str
-    """sha256, hex, over what its times depend on: arguments, benchmarks, reference and inputs."""
+    """SHA-256, hexadecimal, over what times depend on: arguments, benchmarks, reference, inputs."""
     statement: str
     """Markdown."""
 
@@ -54,11 +53,13 @@ class Problem:
         if not _NAME.fullmatch(name):
             raise ProblemError(
                 f"{folder}: a problem folder is named in lower case, digits and underscores, "
-                f"from a letter on; {name!r} is not"
+                f"starting with a letter; {name!r} is not"
             )
         contents = {file: _read(folder / file) for file in FILES}
-        spec = _spec(folder / "problem.yaml", contents["problem.yaml"])
-        statement = _decode(folder / "statement.md", contents["statement.md"])
+        with validation.error_at(str(folder / "problem.yaml")):
+            spec = _spec(contents["problem.yaml"])
+        with validation.error_at(str(folder / "statement.md")):
+            statement = _decode(contents["statement.md"])
         timed = spec.model_dump_json(include={"args", "benchmarks"}, exclude_defaults=True).encode()
         times_digest = _digest(
             {"timed": timed} | {file: contents[file] for file in ("reference.py", "inputs.py")}
@@ -71,7 +72,7 @@ class Problem:
         return [case for case in every if case.device in ("any", device)]
 
     def variants(self, case: Case) -> list[Case]:
-        """A benchmark with other values of its parameters, as the spec's `variants` names them."""
+        """The benchmark with other parameter values, from the spec's `variants`."""
         return validation.variants(self.spec, case)
 
     def shape(self, argument: Argument, case: Case) -> tuple[int, ...]:
@@ -83,40 +84,28 @@ class Problem:
         return validation.dtype(argument, case)
 
     def bytes(self, case: Case) -> float:
-        """Device memory one call must move at the least, bytes."""
+        """Minimum device memory traffic of one call, in bytes."""
         return validation.cost(self.spec.cost.bytes, case)
 
     def flops(self, case: Case) -> float:
-        """Floating-point operations one call must do."""
+        """Minimum floating-point operations of one call."""
         return validation.cost(self.spec.cost.flops, case)
 
 
 def _read(path: Path) -> bytes:
-    """A regular file of at most `FILE_BYTES`, never through a symbolic link."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_regular_file(path, FILE_BYTES, follow_link=False)
     except FileNotFoundError:
         raise ProblemError(f"{path}: missing; a problem consists of {', '.join(FILES)}") from None
-    except OSError as error:
-        link = " (symbolic links are not followed)" if path.is_symlink() else ""
-        raise ProblemError(f"{path}: cannot be read: {error.strerror}{link}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ProblemError(f"{path}: is not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(FILE_BYTES + 1)
-    finally:
-        os.close(descriptor)
-    if len(content) > FILE_BYTES:
-        raise ProblemError(f"{path}: larger than the limit of {FILE_BYTES:,} bytes")
-    return content
+    except UnreadableFileError as error:
+        raise ProblemError(str(error)) from None
 
 
-def _decode(path: Path, content: bytes) -> str:
+def _decode(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProblemError(f"{path}: not UTF-8 at byte {error.start}") from None
+        raise ProblemError(f"not UTF-8 at byte {error.start}") from None
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
@@ -127,31 +116,21 @@ def _digest(contents: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
-def _spec(path: Path, content: bytes) -> Spec:
-    try:
-        data = strict_yaml.parse(_decode_yaml(content))
-        if not isinstance(data, dict):
-            raise ProblemError("top level: must be keys and values, such as 'title: …'")
-        spec = _validate(data)
-        validation.check(spec)
-    except ProblemError as error:
-        raise ProblemError(f"{path}: {error}") from None
+def _spec(content: bytes) -> Spec:
+    data = strict_yaml.parse(_decode(content))
+    if not isinstance(data, dict):
+        raise ProblemError("top level: must be keys and values, such as 'title: …'")
+    spec = _validate(data)
+    validation.check(spec)
     return spec
-
-
-def _decode_yaml(content: bytes) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ProblemError(f"not UTF-8 at byte {error.start}") from None
 
 
 def _validate(data: dict[str, Any]) -> Spec:
     try:
-        # By way of JSON: strict about types (no "3" for 3), yet a list may stand for a tuple.
+        # Strict about types (no "3" for 3). JSON mode still accepts a list for a tuple.
         return Spec.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        # A misspelt key is also a missing key; the unknown one is the one to show.
+        # A misspelt key also leaves a key missing; report the unknown one.
         problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ProblemError(_describe(problems[0])) from None
 
@@ -175,7 +154,7 @@ def _suggest(location: tuple[int | str, ...]) -> str:
 
 
 def _model_at(location: Iterable[int | str]) -> type[BaseModel]:
-    """The model whose key stands at `location`; indices and dtype keys lead no deeper."""
+    """The model that has the key at `location`; indices and dtype keys do not change the model."""
     model: type[BaseModel] = Spec
     for step in location:
         if isinstance(step, str) and step in model.model_fields:

@@ -1,4 +1,4 @@
-"""The C prototypes a `.cu` submission must define, made from the spec."""
+"""The C prototypes that a `.cu` submission must define, generated from the spec."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ C_TYPES: dict[str, str] = {
     "uint8": "uint8_t",
     "bool": "bool",
 }
-"""What a dtype is called in CUDA C++. `__half` and `__nv_bfloat16` come from CUDA's own headers."""
+"""Dtype → CUDA C++ type. `__half` and `__nv_bfloat16` are from CUDA's headers."""
 
 
 def prototypes(spec: Spec) -> dict[str, str]:
     """Symbol → prototype without a semicolon, the plain symbol first.
 
-    One symbol unless arguments' dtype is a case parameter: then one for each of `cuda_dtypes`.
+    One symbol, or one per `cuda_dtypes` if the arguments' dtype is a case parameter.
     """
     if not spec.cuda_dtypes:
         return {spec.entry: _prototype(spec, spec.entry, "")}
@@ -33,7 +33,7 @@ def prototypes(spec: Spec) -> dict[str, str]:
 
 
 def dimensions(spec: Spec) -> list[str]:
-    """Case parameters that occur in a shape, in order of first appearance."""
+    """Case parameters used in a shape, in order of first appearance."""
     formulas = [Formula.parse(text) for argument in spec.args for text in argument.shape]
     return list(dict.fromkeys(name for formula in formulas for name in formula.names))
 
@@ -52,7 +52,7 @@ def _declare(argument: Argument, case_dtype: str) -> list[str]:
     if argument.kind == "scalar":
         return [f"{c_type} {name}"]
     if argument.kind == "tensors":
-        # The array of pointers is the host's own, and never the kernel's to change.
+        # The array of pointers is in host memory, and constant for both roles.
         return [
             f"{const}{c_type}* const* {name}",
             f"const int64_t* {name}_lengths",

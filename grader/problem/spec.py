@@ -1,6 +1,6 @@
-"""The data of a problem: what `problem.yaml` may say. Strict: an unknown key is an error.
+"""The schema of `problem.yaml`. Strict: an unknown key is an error.
 
-Everything here is plain data with no torch in it, so that loading a problem costs milliseconds.
+Plain data without torch, so that loading a problem takes milliseconds.
 """
 
 from __future__ import annotations
@@ -12,22 +12,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from grader.arena.layout import ITEM_BYTES
 
 DTYPES = ITEM_BYTES
-"""Tensor element types a problem may use, with their size in bytes."""
+"""Tensor element types that a problem may use, with their size in bytes."""
 FLOATING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
-"""Those of them that are rounded, so that a tolerance must say how far."""
+"""The floating-point types, whose outputs need a tolerance."""
 
 
 def _as_text(value: object) -> object:
-    """YAML reads a formula that is one plain number as that number."""
+    """A formula that is a plain number: YAML has read it as a number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if is_number else value
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-Formula = Annotated[str, BeforeValidator(_as_text), StringConstraints(min_length=1, max_length=500)]
+FormulaText = Annotated[
+    str, BeforeValidator(_as_text), StringConstraints(min_length=1, max_length=500)
+]
 GpuType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}$")]
 Role = Literal["in", "out", "inout"]
-Device = Literal["any", "cpu", "cuda"]
+CaseDevice = Literal["any", "cpu", "cuda"]
+
+
+class ProblemError(Exception):
+    """A problem folder is not usable. One line for a person: file, place, what to do."""
 
 
 class _Strict(BaseModel):
@@ -40,18 +46,18 @@ class Argument(_Strict):
     name: Name
     role: Role = "in"
     kind: Literal["tensor", "tensors", "scalar"] = "tensor"
-    """`tensors` is a list of tensors whose count and sizes the input generator decides."""
+    """`tensors` is a list of tensors; the input generator decides their number and sizes."""
     dtype: str
     """One of `DTYPES`, or the name of a case parameter that holds one. For a scalar: ``int64``,
-    ``fp64`` or ``bool`` (what C sees as ``int64_t``, ``double`` and ``bool``)."""
-    shape: list[Formula] = Field(default_factory=list)
-    """A formula per dimension over the case's parameters. Tensors only; a list has none."""
+    ``fp64`` or ``bool`` (in C ``int64_t``, ``double`` and ``bool``)."""
+    shape: list[FormulaText] = Field(default_factory=list)
+    """One formula per dimension, over the case's parameters. Only for a tensor, not for a list."""
     contiguous: bool = True
-    """False where the generator may hand in other strides. Inputs only."""
+    """False if the generator may give non-contiguous tensors. Inputs only."""
     structured: bool = False
-    """True where its elements keep a property together (sorted rows, a positive definite matrix),
-    which a mixture of two tensors would not have: it never comes late (`deferred_inputs`). What
-    is told by other inputs, such as offsets, needs no mark: wide integers never do. Inputs only."""
+    """True if the elements together have a property (sorted rows, a positive definite matrix) that
+    a mixture of two tensors would break. Such an input is never deferred (`deferred_inputs`). Wide
+    integers, such as offsets, are never deferred anyway. Inputs only."""
 
 
 class Case(_Strict):
@@ -59,15 +65,15 @@ class Case(_Strict):
 
     name: Name
     params: dict[str, Any]
-    """Dimensions and whatever else the generator takes: integers, numbers, booleans, words."""
+    """Dimensions and other arguments of the generator: integers, numbers, booleans, words."""
     calls: int = Field(default=1, ge=1, le=64)
-    """Calls in a row with `inout` state carried from one to the next, for optimizers."""
-    device: Device = "any"
+    """Consecutive calls that carry `inout` state from one to the next, for optimizers."""
+    device: CaseDevice = "any"
     """`cuda`: too heavy for a CPU. `cpu`: practice size, never run on a GPU."""
 
 
 class Tolerance(_Strict):
-    """Bounds on the error of an output of one dtype; all of them must hold."""
+    """Error bounds for outputs of one dtype; all must hold."""
 
     atol: float = Field(ge=0)
     rtol: float = Field(ge=0)
@@ -75,37 +81,37 @@ class Tolerance(_Strict):
     rel_l2: float = Field(gt=0)
     """``||out - ref||_2 / ||ref||_2`` over the whole output and over the worst slice."""
     budget: float = Field(default=4.0, ge=1)
-    """RMS and maximum error may be this many times what plain PyTorch makes at the same dtype."""
+    """RMS and maximum error may be this multiple of eager PyTorch's error at the same dtype."""
 
 
 class Cost(_Strict):
-    """What one call must do at the least: formulas over a case's parameters.
+    """The minimum work of one call, as formulas over a case's parameters.
 
-    `itemsize` is the size in bytes of the case's `dtype` parameter where there is one.
+    `itemsize` is the size in bytes of the case's `dtype` parameter, if it has one.
     """
 
-    bytes: Formula
-    """Device memory that must be read and written, each byte once."""
-    flops: Formula
+    bytes: FormulaText
+    """Device memory that must be read and written, counting each byte once."""
+    flops: FormulaText
     """Floating-point operations."""
     unit: Literal["fp32", "tensor"] = "fp32"
-    """Which of the GPU's ceilings the operations are held against."""
+    """The GPU's ceiling that limits the operations."""
 
 
 class Limits(_Strict):
-    """What a submission may use. Times in seconds, sizes in bytes."""
+    """Resource limits of a submission. Times in seconds, sizes in bytes."""
 
     source_bytes: int = Field(default=1 << 20, gt=0)
     load_s: float = Field(default=120, gt=0)
-    """Import, in which `load_inline` was seen to take 67 s; of a `.cu`, its compiler, and then to
-    bind what it made."""
+    """Import, in which `load_inline` may take over a minute; for a `.cu` file, compiling it and,
+    separately, binding the library."""
     call_s: float = Field(default=20, gt=0)
-    """One call; the first one includes just-in-time compilation."""
+    """One call; the first includes just-in-time compilation."""
     total_s: float = Field(default=600, gt=0)
     memory_bytes: int = Field(default=8 << 30, gt=0)
-    """Of the runner's sandbox, and as much of the one in which a `.cu` is compiled."""
+    """Of the runner's sandbox, and of the sandbox that compiles a `.cu` file."""
     device_memory_bytes: int = Field(default=16 << 30, gt=0)
-    """Device memory of the submission's own, beyond what the judge lends."""
+    """Device memory that the submission allocates, beyond the memory that the judge lends."""
     scratch_bytes: int = Field(default=1 << 30, gt=0)
     output_bytes: int = Field(default=64 << 20, gt=0)
     """stdout and stderr together."""
@@ -114,7 +120,7 @@ class Limits(_Strict):
 
 
 class Spec(_Strict):
-    """A whole `problem.yaml`."""
+    """The content of `problem.yaml`."""
 
     format: Literal[1]
     title: Annotated[str, StringConstraints(min_length=1, max_length=120)]
@@ -122,19 +128,18 @@ class Spec(_Strict):
     entry: Name
     args: list[Argument] = Field(min_length=1)
     cuda_dtypes: list[str] = Field(default_factory=list)
-    """Dtypes a `.cu` file must have a symbol for, when arguments' dtype is a case parameter.
-    The first has the plain symbol, each other one the symbol with ``_<dtype>`` behind it."""
+    """Dtypes for which a `.cu` file must define a symbol, if the arguments' dtype is a case
+    parameter. The first has the plain symbol, the others the symbol followed by ``_<dtype>``."""
     tolerances: dict[str, Tolerance]
     """By dtype of the output."""
     cost: Cost
     limits: Limits = Limits()
     gpu: GpuType | None = None
-    """The type of GPU that a server grades it on unless the submitter asks for another, as words of
-    the GPU's name: ``H100`` or ``A100 80GB``. None takes any worker."""
+    """Default GPU type on a server, as words of the GPU's name: ``H100`` or ``A100 80GB``. None
+    allows any worker."""
     tests: list[Case] = Field(min_length=1)
     benchmarks: list[Case] = Field(min_length=1)
     variants: dict[str, list[Any]] = Field(default_factory=dict)
-    """Other values of a benchmark's parameter, such as other distributions; shapes, dtypes and
-    scalars must stay. A round that is not timed, nobody knows which, has inputs of each for one set
-    (several rounds, where one has fewer sets), so that code that is right for the usual inputs only
-    is found."""
+    """Other values of benchmark parameters, such as other distributions; shapes, dtypes and scalars
+    must not change. One untimed round, at a secret position, has one set with inputs of each (or
+    several rounds, if one has fewer sets), to find code that is correct only for usual inputs."""

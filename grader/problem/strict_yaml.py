@@ -1,7 +1,7 @@
-"""`problem.yaml` as plain data, stricter than YAML: no duplicate keys, no aliases, no tags.
+"""`problem.yaml` as plain data, stricter than YAML: no duplicate keys, aliases or tags.
 
-What comes out is what JSON could say: objects with text keys, lists, text, finite numbers,
-booleans and null. So nothing a hostile or careless file does reaches the models behind.
+The result is JSON data: objects with text keys, lists, text, finite numbers, booleans and null. A
+hostile or careless file cannot pass anything else to the models.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from grader.problem.errors import ProblemError
+from grader.problem.spec import ProblemError
 
 MAX_DEPTH = 12
 LARGEST_INTEGER = 2**63 - 1
@@ -21,10 +21,10 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc, valid-type]
-    """Safe YAML that takes ``1e-6`` for a number and a key at most once."""
+    """Safe YAML that reads ``1e-6`` as a number."""
 
 
-# YAML 1.1, which PyYAML speaks, wants a dot in a float and would read 1e-6 as text.
+# PyYAML implements YAML 1.1, which requires a dot in a float and reads 1e-6 as text.
 _FLOAT = re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$")
 
 
@@ -32,7 +32,7 @@ _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0
 
 
 def parse(text: str) -> Any:
-    """The data in `text`. Raises `ProblemError` with the place in the file (no file name)."""
+    """The data in `text`. Raises `ProblemError` with the position, but without the file name."""
     try:
         _refuse_deep_aliased_or_tagged(text)
         node = yaml.compose(text, Loader=_StrictLoader)
@@ -52,22 +52,22 @@ def parse(text: str) -> Any:
 
 
 def join(path: str, step: str | int) -> str:
-    """A key path with one more step: ``tests[3].params``."""
+    """Append a step to a key path: ``tests[3].params``."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     return f"{path}.{step}" if path else step
 
 
 def _refuse_deep_aliased_or_tagged(text: str) -> None:
-    """Before anything is built: an alias can stand for more data than memory holds."""
+    """Checks the events before building data: nested aliases could expand beyond all memory."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            raise ProblemError(f"alias *{event.anchor} is not taken; write it out")
-        if tag := getattr(event, "tag", None):  # PyYAML fails anyhow where one does not fit
+            raise ProblemError(f"alias *{event.anchor} is not supported; write it out")
+        if tag := getattr(event, "tag", None):  # PyYAML itself fails for a tag that does not fit
             name = tag.replace("tag:yaml.org,2002:", "!!")
             where = f"line {event.start_mark.line + 1}: " if event.start_mark else ""
-            raise ProblemError(f"{where}tag {name} is not taken; leave it out")
+            raise ProblemError(f"{where}tag {name} is not supported; leave it out")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -109,4 +109,4 @@ def _refuse_odd_values(value: Any, path: str) -> None:
             pass
         case _:
             kind = type(value).__name__
-            raise ProblemError(f"{place}: a YAML {kind} is not taken; put it in quotes")
+            raise ProblemError(f"{place}: a YAML {kind} is not supported; put it in quotes")

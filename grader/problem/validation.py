@@ -1,6 +1,6 @@
-"""What a spec must satisfy beyond the types of its fields; and its values for a given case.
+"""Validates a spec beyond the types of its fields, and evaluates it for a case.
 
-Every message starts with the path of the key that is wrong.
+Every error message starts with the path of the invalid key.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from grader.problem.errors import ProblemError
 from grader.problem.formula import Formula, FormulaError
 from grader.problem.prototype import dimensions
-from grader.problem.spec import DTYPES, FLOATING_DTYPES, Argument, Case, Spec
+from grader.problem.spec import DTYPES, FLOATING_DTYPES, Argument, Case, ProblemError, Spec
 
-MOST_ELEMENTS = 2**40
+MAX_ELEMENTS = 2**40
 SCALAR_DTYPES = ("int64", "fp64", "bool")
 RESERVED_PARAMS = {"generator", "call", "itemsize"}
-"""`generate()` has the first two for itself, cost formulas the third."""
+"""Reserved by `generate()` (the first two) and by cost formulas."""
 
 C_WORDS = frozenset(
     """
@@ -31,13 +30,13 @@ C_WORDS = frozenset(
     typedef typeid typename union unsigned using virtual void volatile while xor
     """.split()  # noqa: SIM905 - one name per line would fill a screen
 )
-"""Names an argument or dimension cannot have in a `.cu` prototype."""
+"""Names that an argument or dimension cannot have in a `.cu` prototype."""
 
 _PARAM = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
 def check(spec: Spec) -> None:
-    """Raise `ProblemError` with the first thing that is wrong."""
+    """Raise `ProblemError` for the first violation."""
     _check_arguments(spec)
     for where, case in _cases(spec):
         _check_params(f"{where}.params", case)
@@ -53,7 +52,7 @@ def check(spec: Spec) -> None:
 
 
 def dtype(argument: Argument, case: Case) -> str:
-    """Dtype of an argument in a case. Raises `ProblemError` when the case has none for it."""
+    """Dtype of an argument in a case. Raises `ProblemError` if the case does not define it."""
     if argument.dtype in DTYPES:
         return argument.dtype
     value = case.params.get(argument.dtype)
@@ -72,7 +71,7 @@ def dtype(argument: Argument, case: Case) -> str:
 
 
 def variants(spec: Spec, case: Case) -> list[Case]:
-    """A benchmark with each of the spec's `variants` in place of its own value."""
+    """A benchmark with each value of the spec's `variants` in place of its own."""
     return [
         case.model_copy(update={"params": case.params | {name: value}})
         for name, values in spec.variants.items()
@@ -82,14 +81,14 @@ def variants(spec: Spec, case: Case) -> list[Case]:
 
 
 def shape(argument: Argument, case: Case) -> tuple[int, ...]:
-    """Shape of an argument in a case. Raises `ProblemError` unless it is made of whole numbers."""
+    """Shape of an argument in a case. Raises `ProblemError` unless all sizes are whole numbers."""
     sizes = []
     for formula in argument.shape:
         size = _evaluate(formula, case)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ProblemError(
                 f"{formula!r} is {size} in case '{case.name}'; "
-                "a size is a whole number from 1 on (divide with //)"
+                "a size is a whole number of at least 1 (divide with //)"
             )
         sizes.append(size)
     return tuple(sizes)
@@ -104,7 +103,7 @@ def cost(formula: str, case: Case) -> float:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'params'?``, or nothing when no known name is near."""
+    """``did you mean 'params'?``, or empty if no known name is similar."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else ""
 
@@ -122,7 +121,8 @@ def _evaluate(formula: str, case: Case) -> int | float:
     for name in parsed.names:
         if name not in values:
             raise FormulaError(
-                f"{formula!r} needs '{name}', which case '{case.name}' has not{_hint(name, values)}"
+                f"{formula!r} needs '{name}', which case '{case.name}' does not have"
+                f"{_hint(name, values)}"
             )
     return parsed.evaluate(values)
 
@@ -145,7 +145,7 @@ def _check_arguments(spec: Spec) -> None:
     if spec.entry in C_WORDS or keyword.iskeyword(spec.entry):
         raise ProblemError(f"entry: '{spec.entry}' is a word of C++ or Python")
     if not any(argument.role != "in" for argument in spec.args):
-        raise ProblemError("args: no argument is out or inout; a call must leave something behind")
+        raise ProblemError("args: no argument is out or inout; a call must have an output")
 
 
 def _check_argument(where: str, argument: Argument) -> None:
@@ -211,11 +211,11 @@ def _check_cuda_dtypes(spec: Spec) -> None:
 
 def _check_case(spec: Spec, where: str, case: Case) -> None:
     for index, argument in enumerate(spec.args):
-        with _at(f"args[{index}].dtype"):
+        with error_at(f"args[{index}].dtype"):
             dtype(argument, case)
-        with _at(f"args[{index}].shape"):
+        with error_at(f"args[{index}].shape"):
             sizes = shape(argument, case)
-        if math.prod(sizes) > MOST_ELEMENTS:
+        if math.prod(sizes) > MAX_ELEMENTS:
             raise ProblemError(f"args[{index}].shape: {sizes} in case '{case.name}' is too large")
         if argument.role != "in":
             _check_tolerance(spec, argument, case)
@@ -224,14 +224,14 @@ def _check_case(spec: Spec, where: str, case: Case) -> None:
             raise ProblemError(f"{where}.params.{name}: a dimension cannot have this name in C++")
     if case.calls > 1 and not any(argument.role == "inout" for argument in spec.args):
         raise ProblemError(f"{where}.calls: {case.calls} calls need an inout argument")
-    with _at("cost.bytes"):
+    with error_at("cost.bytes"):
         cost(spec.cost.bytes, case)
-    with _at("cost.flops"):
+    with error_at("cost.flops"):
         cost(spec.cost.flops, case)
 
 
 def _check_tolerance(spec: Spec, argument: Argument, case: Case) -> None:
-    """Of floating point one must say what is right; everything else must be exact."""
+    """Floating-point outputs need tolerances; all others must be exact."""
     name = dtype(argument, case)
     if name in FLOATING_DTYPES and name not in spec.tolerances:
         raise ProblemError(
@@ -259,9 +259,9 @@ def _form(argument: Argument, case: Case) -> tuple[str, tuple[int, ...]]:
 
 
 @contextmanager
-def _at(path: str) -> Iterator[None]:
-    """Put the path of the key in front of whatever is wrong inside."""
+def error_at(place: str) -> Iterator[None]:
+    """Prefix the text of a `ProblemError` with `place`: the path of a key or of the file."""
     try:
         yield
     except ProblemError as error:
-        raise ProblemError(f"{path}: {error}") from None
+        raise ProblemError(f"{place}: {error}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grader.cli.app import COMMANDS
-from grader.judge.mutation import VerifyResult, VerifyRow
+from grader.judge.mutation import VerificationResult, VerificationRow
 from grader.report import Report
 from tests.cli.conftest import Shell
 
@@ -447,17 +447,17 @@ def corpus(problem: Path) -> None:
 def test_verify(shell: Shell, problem: Path) -> None:
     corpus(problem)
     rows = [
-        VerifyRow("zeros", "one", "fail", "failed", "off"),
-        VerifyRow("zeros", "odd", "fail", "same as reference"),
-        VerifyRow("eager", "one", "pass", "passed"),
+        VerificationRow("zeros", "one", "fail", "failed", "off"),
+        VerificationRow("zeros", "odd", "fail", "same as reference"),
+        VerificationRow("eager", "one", "pass", "passed"),
     ]
-    shell.change(verify=lambda *_: VerifyResult(rows))
+    shell.change(verify=lambda *_: VerificationResult(rows))
     status, out, _ = shell("verify", "double", "--device", "cpu")
     assert status == 0
     assert "1 failed, 1 same as reference" in out
     assert "1 as expected, 0 not as expected, 2 not run" in out
     assert "double holds on cpu" in out
-    rows.append(VerifyRow("eager", "odd", "pass", "failed", "too strict"))
+    rows.append(VerificationRow("eager", "odd", "pass", "failed", "too strict"))
     status, out, _ = shell("verify", "double", "--device", "cpu")
     assert status == 1
     assert "odd: failed. too strict" in out
@@ -465,15 +465,17 @@ def test_verify(shell: Shell, problem: Path) -> None:
 
 def test_verify_notices_a_wrong_verdict(shell: Shell, problem: Path) -> None:
     corpus(problem)
-    shell.change(verify=lambda *_: VerifyResult([VerifyRow("eager", "one", "pass", "passed")]))
+    shell.change(
+        verify=lambda *_: VerificationResult([VerificationRow("eager", "one", "pass", "passed")])
+    )
     status, out, _ = shell("verify", "double", "--device", "cuda")
     assert status == 1
     assert "2 as expected, 1 not as expected, 0 not run" in out
 
 
 def test_verify_notices_a_mutant_that_is_never_caught(shell: Shell, problem: Path) -> None:
-    rows = [VerifyRow("zeros", "one", "fail", "same as reference")]
-    shell.change(verify=lambda *_: VerifyResult(rows))
+    rows = [VerificationRow("zeros", "one", "fail", "same as reference")]
+    shell.change(verify=lambda *_: VerificationResult(rows))
     status, out, _ = shell("verify", "double")
     assert status == 1
     assert "never caught" in out

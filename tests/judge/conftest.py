@@ -1,15 +1,17 @@
-"""A tiny problem on disk, and a way to grade a text against it through the real path."""
+"""A tiny problem on disk, grading of source text against it, and a GPU lock of its own."""
 
 from __future__ import annotations
 
+import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from grader.judge import grade
+from grader.judge.gpu import lock
 from grader.problem import Problem
 from grader.report import Report
 from grader.sandbox.process import ProcessSandbox
@@ -47,7 +49,7 @@ TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 def generate(generator, call, n, dtype):
     device = generator.device
-    # Away from zero, so that rounding is small beside every change of the total.
+    # Away from zero, so that rounding is small relative to each change of the total.
     x = (1 + torch.rand(n, generator=generator, device=device)).to(TYPES[dtype])
     total = torch.randn(n, generator=generator, device=device)
     return {"x": x, "total": total, "factor": 2.0 + call}
@@ -70,7 +72,7 @@ Judge = Callable[..., Report]
 
 @pytest.fixture
 def write_problem(tmp_path: Path) -> WriteProblem:
-    """Writes the tiny problem, with files replaced, and loads it."""
+    """Writes the tiny problem, with some files replaced, and loads it."""
 
     def write(spec: str = SPEC, inputs: str = INPUTS, reference: str = REFERENCE) -> Problem:
         folder = tmp_path / "scale"
@@ -81,6 +83,16 @@ def write_problem(tmp_path: Path) -> WriteProblem:
         return Problem.load(folder)
 
     return write
+
+
+@pytest.fixture
+def unused_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes `gpu_lock` lock a GPU that no other test or process uses."""
+    name = f"test-{os.getpid()}"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    monkeypatch.setattr(lock, "selected_gpu_node", lambda: None)
+    yield
+    (lock.FOLDER / f"grade-gpu-{name}.lock").unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The judge's side of compiling ahead, against compilers of every kind."""
+"""Compiling a `.cu` file ahead, against scripted compilers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from grader.judge import compile as room
-from grader.judge.compile import compiling, nvcc_target
+from grader.judge import compile as module
+from grader.judge.compile import nvcc_target, start_compile
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
 from grader.report import Verdict
@@ -35,7 +35,7 @@ CUDA = Submission("kernel.cu", "cuda", b"int main( {")
 
 
 class Scripted(Sandbox):
-    """Starts runners that follow a script, after its gate has opened."""
+    """Starts runners that follow a script, once `gate` is set."""
 
     name = "scripted"
 
@@ -59,25 +59,25 @@ class Scripted(Sandbox):
 
 
 class Stoppable(ScriptedRunner):
-    """Knows when it was stopped."""
+    """Records whether it was stopped."""
 
     is_stopped = False
 
     def log(self) -> bytes:
-        return b"it said\n"
+        return b"output\n"
 
     def poll(self) -> RunnerExit | None:
         return RunnerExit(stopped=True) if self.is_stopped else super().poll()
 
     def stop(self) -> RunnerExit:
         self.is_stopped = True
-        with contextlib.suppress(OSError):  # it was stopped before
-            self.far.shutdown(socket.SHUT_RDWR)  # as a script would see it
+        with contextlib.suppress(OSError):  # it is already stopped
+            self.far.shutdown(socket.SHUT_RDWR)  # ends a script that is receiving
         return super().stop()
 
 
 def greeted(then: Script) -> Script:
-    """A compiler that says its version first."""
+    """A compiler that first reports its version."""
 
     def script(sock: socket.socket) -> None:
         answer(sock, text="13.0")
@@ -86,8 +86,8 @@ def greeted(then: Script) -> Script:
     return script
 
 
-def says(**changes: object) -> Script:
-    """A reply to the request to compile, which does nothing."""
+def replies(**changes: object) -> Script:
+    """Replies to the request to compile, without compiling."""
 
     def script(sock: socket.socket) -> None:
         request, fds = receive_request(sock)
@@ -100,7 +100,7 @@ def says(**changes: object) -> Script:
 
 
 def dies(sock: socket.socket) -> None:
-    """Ends in the middle of its work."""
+    """Ends while compiling."""
     _, fds = receive_request(sock)
     for fd in fds:
         os.close(fd)
@@ -114,7 +114,7 @@ def waits(sock: socket.socket) -> None:
 
 
 def writes(sock: socket.socket) -> None:
-    """Takes a request, and writes into the memory lent with it."""
+    """Receives a request, and writes a library into the lent memory."""
     request, (source, memory) = receive_request(sock)
     assert request["kind"] == "compile"
     assert os.pread(source, 100, 0) == CUDA.source
@@ -130,43 +130,43 @@ def problem(write_problem: WriteProblem) -> Problem:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_leaks() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))
     yield
     assert len(os.listdir("/proc/self/fd")) == before
     assert not [t for t in threading.enumerate() if t.name.startswith("grade-compile")]
 
 
-def test_what_was_compiled_is_handed_over(problem: Problem) -> None:
+def test_the_library_is_in_sealed_memory(problem: Problem) -> None:
     sandbox = Scripted(greeted(writes))
-    with compiling(problem, CUDA, sandbox, "cpu") as compilation:
+    with start_compile(problem, CUDA, sandbox, "cpu") as compilation:
         library = compilation.library()
         assert library is not None
         assert library.nvcc == "13.0"
         assert os.pread(library.fd, 11, 0)[8:] == b"ELF"
         with pytest.raises(PermissionError):
             os.ftruncate(library.fd, 0)
-        assert sandbox.started[0].is_stopped, "it may not write on while the runner reads"
-        assert compilation.log == b"it said\n"
+        assert sandbox.started[0].is_stopped, "it cannot write while the runner reads"
+        assert compilation.log == b"output\n"
         assert 0 < compilation.stages_s["compile"] < 0.4
 
 
-def test_it_begins_at_once(problem: Problem) -> None:
-    """Nobody has to ask for the library first."""
+def test_it_starts_immediately(problem: Problem) -> None:
+    """Before `library()` is called."""
     replied = threading.Event()
 
     def script(sock: socket.socket) -> None:
         writes(sock)
         replied.set()
 
-    with compiling(problem, CUDA, Scripted(greeted(script)), "cpu"):
+    with start_compile(problem, CUDA, Scripted(greeted(script)), "cpu"):
         assert replied.wait(PATIENCE_S)
 
 
-def test_what_is_not_cuda_needs_no_sandbox(problem: Problem) -> None:
+def test_other_languages_need_no_compiler(problem: Problem) -> None:
     sandbox = Scripted(greeted(writes))
     python = Submission("kernel.py", "python", b"")
-    with compiling(problem, python, sandbox, "cpu") as compilation:
+    with start_compile(problem, python, sandbox, "cpu") as compilation:
         assert compilation.library() is None
         assert (compilation.log, compilation.stages_s) == (b"", {})
     assert not sandbox.started
@@ -176,13 +176,13 @@ def test_what_is_not_cuda_needs_no_sandbox(problem: Problem) -> None:
     ("then", "ending", "verdict", "words"),
     [
         (
-            says(status=Status.COMPILE_ERROR, text="nvcc: error: x"),
+            replies(status=Status.COMPILE_ERROR, text="nvcc: error: x"),
             None,
             Verdict.COMPILE_ERROR,
             "nvcc: error: x",
         ),
         (
-            says(status=Status.OUT_OF_MEMORY, text="MemoryError"),
+            replies(status=Status.OUT_OF_MEMORY, text="MemoryError"),
             None,
             Verdict.MEMORY_LIMIT_EXCEEDED,
             "MemoryError",
@@ -207,26 +207,26 @@ def test_what_is_not_cuda_needs_no_sandbox(problem: Problem) -> None:
         ),
         (dies, RunnerExit(exit_code=3), Verdict.COMPILE_ERROR, "exited with status 3"),
         (lambda s: s.send(b"nonsense"), None, Verdict.RUNTIME_ERROR, "abused the wire"),
-        (says(sequence=5), None, Verdict.RUNTIME_ERROR, "abused the wire"),
+        (replies(sequence=5), None, Verdict.RUNTIME_ERROR, "abused the wire"),
     ],
 )
-def test_faults_are_those_of_a_load(
+def test_faults_are_those_of_loading(
     problem: Problem, then: Script, ending: RunnerExit | None, verdict: Verdict, words: str
 ) -> None:
     sandbox = Scripted(greeted(then), ending)
-    with compiling(problem, CUDA, sandbox, "cpu") as compilation:
+    with start_compile(problem, CUDA, sandbox, "cpu") as compilation:
         with pytest.raises(SubmissionFault) as caught:
             compilation.library()
         assert sandbox.started[0].is_stopped
     assert caught.value.fault.verdict is verdict
     assert words in caught.value.fault.reason
-    assert compilation.log == b"it said\n"
+    assert compilation.log == b"output\n"
 
 
-def test_one_that_was_killed_may_be_graded_again(problem: Problem) -> None:
+def test_a_killed_compiler_is_a_killed_runner(problem: Problem) -> None:
     sandbox = Scripted(greeted(dies), RunnerExit(signal=9))
     with (
-        compiling(problem, CUDA, sandbox, "cpu") as compilation,
+        start_compile(problem, CUDA, sandbox, "cpu") as compilation,
         pytest.raises(SubmissionFault) as caught,
     ):
         compilation.library()
@@ -241,34 +241,37 @@ def test_one_that_was_killed_may_be_graded_again(problem: Problem) -> None:
         (lambda s: s.close(), "failed at start"),
     ],
 )
-def test_what_fails_before_it_has_the_source_is_ours(
+def test_a_failure_before_the_source_is_sent_is_the_sandbox_s(
     problem: Problem, script: Script, words: str
 ) -> None:
     ending = RunnerExit(exit_code=1) if words == "failed at start" else None
     with (
-        compiling(problem, CUDA, Scripted(script, ending), "cpu") as compilation,
+        start_compile(problem, CUDA, Scripted(script, ending), "cpu") as compilation,
         pytest.raises(SandboxError, match=words),
     ):
         compilation.library()
 
 
-def test_a_sandbox_that_does_not_start_is_ours(problem: Problem) -> None:
+def test_a_sandbox_that_does_not_start_is_the_sandbox_s_fault(problem: Problem) -> None:
     sandbox = Scripted(writes)
     sandbox.error = SandboxError("no space left")
     with (
-        compiling(problem, CUDA, sandbox, "cpu") as compilation,
+        start_compile(problem, CUDA, sandbox, "cpu") as compilation,
         pytest.raises(SandboxError, match="no space left"),
     ):
         compilation.library()
 
 
 @pytest.mark.parametrize("is_started", [True, False])
-def test_it_ends_with_the_grading(problem: Problem, is_started: bool) -> None:
+def test_it_stops_with_the_grading(problem: Problem, is_started: bool) -> None:
     sandbox = Scripted(greeted(waits))
     if not is_started:
         sandbox.gate.clear()
     start = time.monotonic()
-    with pytest.raises(SandboxError, match="no runner"), compiling(problem, CUDA, sandbox, "cpu"):
+    with (
+        pytest.raises(SandboxError, match="no runner"),
+        start_compile(problem, CUDA, sandbox, "cpu"),
+    ):
         if is_started:
             while not sandbox.started:
                 time.sleep(0.001)
@@ -282,16 +285,16 @@ def test_it_ends_with_the_grading(problem: Problem, is_started: bool) -> None:
 @pytest.mark.parametrize(
     ("capability", "target"), [((8, 6), "86"), ((9, 0), "90a"), ((12, 0), "120a")]
 )
-def test_code_is_for_this_gpu(
+def test_the_target_is_this_gpu(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], target: str
 ) -> None:
     gpu = Gpu("one", 1 << 30, capability)
-    monkeypatch.setattr(room, "driver", lambda: Driver(None, (13, 0), (gpu,)))
+    monkeypatch.setattr(module, "driver", lambda: Driver(None, (13, 0), (gpu,)))
     assert nvcc_target("cuda") == target
 
 
-def test_code_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_target_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvcc_target("cpu") == "90a"
-    monkeypatch.setattr(room, "driver", lambda: Driver("no NVIDIA GPU"))
+    monkeypatch.setattr(module, "driver", lambda: Driver("no NVIDIA GPU"))
     with pytest.raises(SandboxError, match="no NVIDIA GPU"):
         nvcc_target("cuda")

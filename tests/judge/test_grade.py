@@ -1,4 +1,4 @@
-"""A grading from end to end: real runner, real sandbox, tiny problem."""
+"""Gradings from end to end: real runner, real sandbox, tiny problem."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_outputs_may_be_returned_and_the_report_says_so(judge: Judge) -> None:
     assert any("returns its outputs" in note for note in report.notes)
 
 
-def test_state_is_carried_over_the_calls_of_a_case(judge: Judge) -> None:
+def test_state_is_carried_from_call_to_call(judge: Judge) -> None:
     report = judge("""
         calls = 0
         def scale(x, total, factor, out):
@@ -71,7 +71,7 @@ def test_state_is_carried_over_the_calls_of_a_case(judge: Judge) -> None:
     assert "total" in report.reason
 
 
-def test_a_wrong_answer_shows_where(judge: Judge) -> None:
+def test_a_wrong_answer_has_a_mismatch(judge: Judge) -> None:
     report = judge("""
         def scale(x, total, factor, out):
             total += x
@@ -84,7 +84,7 @@ def test_a_wrong_answer_shows_where(judge: Judge) -> None:
     assert (mismatch.argument, mismatch.index, mismatch.got) == ("out", [999], 7.0)
 
 
-def test_what_is_not_written_is_seen(judge: Judge) -> None:
+def test_unwritten_outputs_are_a_wrong_answer(judge: Judge) -> None:
     report = judge("def scale(x, total, factor, out):\n    total += x\n")
     assert report.verdict is Verdict.WRONG_ANSWER
     assert "never written" in report.reason
@@ -117,20 +117,20 @@ def test_each_fault_has_its_verdict(judge: Judge, body: str, verdict: Verdict, w
     assert (report.verdict, words in report.reason) == (verdict, True), report.reason
 
 
-def test_a_call_that_does_not_end_is_ended(judge: Judge) -> None:
+def test_a_call_that_never_returns_is_stopped(judge: Judge) -> None:
     body = "import time\n" + HONEST.replace("total +=", "time.sleep(600); total +=")
     report = judge(body, spec=SPEC.replace("call_s: 100", "call_s: 3"))
     assert report.verdict is Verdict.TIME_LIMIT_EXCEEDED
     assert "longer than 3 s" in report.reason
 
 
-def test_writing_an_input_is_a_broken_rule(judge: Judge) -> None:
+def test_writing_an_input_is_rejected(judge: Judge) -> None:
     report = judge(HONEST + "    x.zero_()\n")
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.MEMORY_TAMPERED)
     assert "'x'" in report.reason
 
 
-def test_writing_beside_an_output_is_a_broken_rule(judge: Judge) -> None:
+def test_writing_next_to_an_output_is_rejected(judge: Judge) -> None:
     report = judge(HONEST + "    out.as_strided((out.numel() + 8,), (1,))[-1] = 5\n")
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.MEMORY_TAMPERED)
 
@@ -157,8 +157,8 @@ def test_benchmarks_draw_other_inputs_too(judge: Judge) -> None:
     assert all(case.kind == "test" or case.status == "passed" for case in report.cases)
 
 
-def test_work_after_done_is_a_broken_rule(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grading, "GRACE_S", 5.0)  # a busy machine may hold the thread up
+def test_work_after_the_call_is_rejected(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grading, "GRACE_S", 5.0)  # a busy machine may delay the thread
     report = judge("""
         import threading, time
         def late(x, total, factor, out):
@@ -171,7 +171,7 @@ def test_work_after_done_is_a_broken_rule(judge: Judge, monkeypatch: pytest.Monk
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.WORK_OUTSIDE_CALL)
 
 
-def test_an_accepted_kernel_may_not_leave_a_message_behind(judge: Judge) -> None:
+def test_an_unrequested_message_is_a_runtime_error(judge: Judge) -> None:
     report = judge("""
         import gc, socket
         def scale(x, total, factor, out):
@@ -185,14 +185,14 @@ def test_an_accepted_kernel_may_not_leave_a_message_behind(judge: Judge) -> None
     assert "wire" in report.reason
 
 
-def test_the_log_is_shown_escaped_and_cut(judge: Judge) -> None:
+def test_the_log_is_escaped_and_truncated(judge: Judge) -> None:
     report = judge("print('\\x1b]0;gotcha\\x07' + 'x' * 100_000)\n" + HONEST)
     assert report.verdict is Verdict.ACCEPTED
     assert "\x1b" not in report.log
     assert len(report.log) <= 16 * 1024
 
 
-def test_the_same_seed_repeats_the_same_errors(write_problem: WriteProblem, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_errors(write_problem: WriteProblem, tmp_path: Path) -> None:
     problem = write_problem()
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
@@ -240,7 +240,7 @@ def test_progress_names_each_stage_and_case(write_problem: WriteProblem, tmp_pat
         ({"inputs": "def generate(generator, call, n, dtype): return 5"}, "not a dict"),
     ],
 )
-def test_a_broken_problem_is_the_authors_fault(
+def test_a_broken_problem_is_the_author_s_fault(
     judge: Judge, changes: dict[str, str], words: str
 ) -> None:
     words = re.escape(words)
@@ -250,8 +250,8 @@ def test_a_broken_problem_is_the_authors_fault(
         judge(HONEST, benchmarks=True, **changes)
 
 
-class KilledFromOutside(ProcessSandbox):
-    """Kills what it has started, so many times, once the submission runs."""
+class KillingSandbox(ProcessSandbox):
+    """Kills its first `times` runners once the submission runs."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -259,13 +259,13 @@ class KilledFromOutside(ProcessSandbox):
         self.started: list[Runner] = []
 
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
-        """A runner that may be killed."""
+        """Start a runner, and remember it."""
         runner = super().start(limits, device)
         self.started.append(runner)
         return runner
 
     def watch(self, progress: Progress) -> None:
-        """Called by the grading wherever it is."""
+        """The grading's progress callback."""
         begins = progress.stage == "test" and progress.index == 1 and progress.status is None
         if begins and len(self.started) <= self.times:
             runner = self.started[-1]
@@ -274,12 +274,12 @@ class KilledFromOutside(ProcessSandbox):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_runner_that_is_killed_is_graded_once_more(
+def test_a_killed_runner_is_graded_once_more(
     write_problem: WriteProblem, tmp_path: Path, times: int
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
-    sandbox = KilledFromOutside(times)
+    sandbox = KillingSandbox(times)
     report = grade(
         write_problem(),
         Submission.read(path, 10_000),
@@ -295,20 +295,20 @@ def test_a_runner_that_is_killed_is_graded_once_more(
 
 
 @pytest.mark.parametrize(("took_s", "left_s"), [(100.0, [300.0, 200.0]), (160.0, [300.0])])
-def test_both_gradings_have_the_time_of_one(
+def test_both_attempts_share_the_time_of_one_grading(
     write_problem: WriteProblem,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     took_s: float,
     left_s: list[float],
 ) -> None:
-    """Else whoever has a grading done would wait for longer than it may take."""
-    now_s, given_s = 0.0, list[float]()
+    """The caller must not wait longer than a grading may take."""
+    now_s, seen_left_s = 0.0, list[float]()
 
-    def killed(*given: Any) -> None:
+    def killed(*arguments: Any) -> None:
         nonlocal now_s
         now_s += took_s
-        given_s.append(given[7])
+        seen_left_s.append(arguments[2])
         raise SubmissionFault(Fault(Verdict.RUNTIME_ERROR, "killed", killed=True))
 
     path = tmp_path / "kernel.py"
@@ -319,10 +319,10 @@ def test_both_gradings_have_the_time_of_one(
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
     report = grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu")
     assert report.verdict is Verdict.RUNTIME_ERROR
-    assert given_s == left_s
+    assert seen_left_s == left_s
 
 
-def test_one_that_kills_itself_does_so_twice(judge: Judge) -> None:
+def test_a_submission_that_kills_itself_is_graded_twice(judge: Judge) -> None:
     report = judge("""
         import os, signal
         def scale(x, total, factor, out):
@@ -333,9 +333,7 @@ def test_one_that_kills_itself_does_so_twice(judge: Judge) -> None:
     assert any("graded twice" in note for note in report.notes)
 
 
-def test_who_kills_himself_knows_nothing_of_the_second_inputs(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_attempt_has_other_inputs(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, randbits = iter([5, 6]), secrets.randbits
     monkeypatch.setattr(secrets, "randbits", lambda k: next(drawn) if k == 53 else randbits(k))
     report = judge("""
@@ -347,7 +345,7 @@ def test_who_kills_himself_knows_nothing_of_the_second_inputs(
     assert report.seed == 6
 
 
-def test_who_was_wrong_before_he_was_killed_is_not_graded_again(judge: Judge) -> None:
+def test_a_wrong_answer_before_the_kill_is_final(judge: Judge) -> None:
     report = judge("""
         import os, signal
         calls = []
@@ -362,7 +360,7 @@ def test_who_was_wrong_before_he_was_killed_is_not_graded_again(judge: Judge) ->
 
 
 @pytest.mark.parametrize("broken", ["inputs", "reference"])
-def test_a_problem_that_fails_for_want_of_memory_is_held_against_who_holds_it(
+def test_running_out_of_memory_is_blamed_on_a_submission_that_holds_too_much(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     kept = grading.Grading.test
@@ -383,13 +381,13 @@ def test_a_problem_that_fails_for_want_of_memory_is_held_against_who_holds_it(
     assert judge(HONEST).verdict is Verdict.MEMORY_LIMIT_EXCEEDED
 
 
-def test_what_fails_before_the_load_is_not_the_submissions(
+def test_a_failure_before_the_load_is_the_sandbox_s(
     write_problem: WriteProblem, tmp_path: Path
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     submission = Submission.read(path, 10_000)
-    broken = ProcessSandbox(module="json.tool")  # starts, and ends at once
+    broken = ProcessSandbox(module="json.tool")  # starts and exits at once
     with pytest.raises(SandboxError, match="failed at start"):
         grade(write_problem(), submission, sandbox=broken, device="cpu")
 
@@ -418,7 +416,7 @@ def test_a_cuda_file_is_compiled_and_not_run_without_a_gpu(judge: Judge) -> None
 
 
 @pytest.mark.nvcc
-def test_a_compiler_sees_its_own_sandbox_only(judge: Judge, tmp_path: Path) -> None:
+def test_a_compiler_sees_only_its_sandbox(judge: Judge, tmp_path: Path) -> None:
     described = ProcessSandbox().describe()
     if "namespaces" not in described:
         pytest.skip(f"not run, needs namespaces: the sandbox here is {described}")
@@ -433,16 +431,16 @@ def test_a_compiler_sees_its_own_sandbox_only(judge: Judge, tmp_path: Path) -> N
     assert str(secret) in embedded.log
 
 
-def test_nothing_is_left_behind(
+def test_no_file_or_descriptor_leaks(
     judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before = len(os.listdir("/proc/self/fd"))
     judge(HONEST)
     judge("import os; os._exit(1)")
-    assert not list(room.iterdir())
+    assert not list(temporary.iterdir())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
@@ -459,18 +457,18 @@ def test_the_tests_of_a_grading_share_their_memory(
     report = judge(HONEST)
     assert report.verdict is Verdict.ACCEPTED
     assert len(sizes) < len(report.cases)
-    assert sizes == sorted(set(sizes))  # new only where one did not fit
+    assert sizes == sorted(set(sizes))  # a new arena only for a larger case
 
 
-def test_a_scalar_that_differs_from_set_to_set_is_the_problems_fault(judge: Judge) -> None:
-    """A benchmark's runner is told the scalars once; honest kernels would be wrong answers."""
+def test_a_scalar_that_differs_between_sets_is_the_problem_s_fault(judge: Judge) -> None:
+    """A benchmark's runner receives the scalars once; honest kernels would be wrong answers."""
     random = "torch.rand((), generator=generator, device=device).item()"
     inputs = INPUTS.replace("2.0 + call", f"2.0 + call + {random}")
     with pytest.raises(ProblemError, match="another 'factor' for some set of benchmark 'small'"):
         judge(HONEST, benchmarks=True, inputs=inputs)
 
 
-def test_an_empty_list_of_tensors_is_the_problems_fault(judge: Judge) -> None:
+def test_an_empty_list_of_tensors_is_the_problem_s_fault(judge: Judge) -> None:
     spec = SPEC.replace(
         "{name: x, role: in, dtype: dtype, shape: [n]}",
         "{name: x, role: in, kind: tensors, dtype: dtype}",
@@ -489,7 +487,7 @@ def test_an_empty_list_of_tensors_is_the_problems_fault(judge: Judge) -> None:
         ("torch.ones(n, 3)[:, 1]", None),
     ],
 )
-def test_inputs_that_cannot_be_lent_are_the_problems_fault(
+def test_inputs_that_cannot_be_shared_are_the_problem_s_fault(
     judge: Judge, x: str, wrong: str | None
 ) -> None:
     spec = SPEC.replace(
@@ -519,7 +517,7 @@ def test_inputs_that_cannot_be_lent_are_the_problems_fault(
         ((2, 3, 4), (100, 4, 1), False),
     ],
 )
-def test_elements_that_lie_on_others(
+def test_overlapping_elements(
     shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool
 ) -> None:
     assert problem_code._overlaps(torch.zeros(300).as_strided(shape, strides)) is overlaps

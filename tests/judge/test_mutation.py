@@ -1,5 +1,4 @@
-"""That PyTorch passes on what benchmarks draw too, and parts of `grader/judge/mutation.py` that the
-problems of this repository do not reach."""
+"""Eager PyTorch passes on every variant; parts of mutation testing that no problem here reaches."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grader.judge.mutation import Piece, _last_row, _rounding, _variant_row, watched_row
+from grader.judge.mutation import OutputTensor, _last_row, _rounding, _variant_row, watchable_row
 from grader.judge.problem_code import ProblemCode
 from grader.problem import Problem
 
@@ -40,8 +39,8 @@ def test_pytorch_passes_on_every_variant_on_a_gpu(problem: Problem, case: Any, o
     assert row.outcome == "passed", row
 
 
-def test_a_variant_that_pytorch_cannot_do_is_found() -> None:
-    """Over a long row a single peak is the worst case of an fp32 sum."""
+def test_a_variant_that_pytorch_fails_is_found() -> None:
+    """A single peak in a long row is the worst case of an fp32 sum."""
     problem = Problem.load(PROBLEMS / "softmax")
     case = next(c for c in problem.spec.benchmarks if c.name == "practice_wide")
     other = case.model_copy(update={"params": case.params | {"values": "one_hot"}})
@@ -50,25 +49,25 @@ def test_a_variant_that_pytorch_cannot_do_is_found() -> None:
 
 
 @pytest.mark.parametrize(("rows", "outcome"), [(8191, "passed"), (8192, "failed")])
-def test_a_benchmark_too_large_to_be_watched_is_found(rows: int, outcome: str) -> None:
+def test_a_benchmark_too_large_to_watch_is_found(rows: int, outcome: str) -> None:
     problem = Problem.load(PROBLEMS / "softmax")
     case = problem.spec.benchmarks[0]
     large = case.model_copy(update={"params": case.params | {"rows": rows, "cols": 65536}})
-    row = watched_row(problem, large, {"x": torch.empty(rows, 65536, device="meta")})
+    row = watchable_row(problem, large, {"x": torch.empty(rows, 65536, device="meta")})
     assert (row.expected, row.outcome) == ("pass", outcome)
     assert ("make the case smaller" in row.detail) == (outcome == "failed")
 
 
-def test_an_integer_is_off_by_nothing() -> None:
+def test_integers_have_no_rounding_error() -> None:
     truth = torch.tensor([3.0, -7.0], dtype=torch.float64)
     assert _rounding(truth, torch.int32).tolist() == [0, 0]
     assert (_rounding(truth, torch.float16) > 0).all()
 
 
-def test_the_last_row_is_left_out_of_a_strided_output() -> None:
-    """PyTorch may answer with a transposed view."""
+def test_the_last_row_of_a_strided_output_is_dropped() -> None:
+    """Eager PyTorch may return a transposed view."""
     value = torch.arange(1.0, 25).reshape(2, 3, 4).transpose(1, 2)
-    dropped = _last_row(Piece(value, value, None, None, None, last=True, listed=False))
+    dropped = _last_row(OutputTensor(value, value, None, None, None, last=True, listed=False))
     assert torch.equal(dropped[:, :-1], value[:, :-1])
     assert torch.equal(dropped[0], value[0])
     assert not dropped[-1, -1].any()

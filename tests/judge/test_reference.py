@@ -1,4 +1,4 @@
-"""Our expert kernels get the verdict that a competitor's would, and so do the prepared calls."""
+"""Expert kernels are accepted, and prepared library calls compute the right result."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_an_expert_is_accepted(name: str, path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_pytorchs_int4_product_multiplies_what_ours_does() -> None:
+def test_pytorch_s_int4_product_matches_the_reference() -> None:
     problem = Problem.load(PROBLEMS / "int4_matmul")
     code = ProblemCode(problem, "cuda")
     case = next(case for case in problem.cases("test", "cuda") if case.name == "batch")
     values = code.inputs(case, 1)
     call = code.prepared["int4pack_mm"](**values)
     assert call is not None
-    truth = code.truth(case, values)["out"]
-    # Its activations are bf16: 8 bits.
+    truth = code.run_reference(case, values)["out"]
+    # Its activations are bf16, with 8 bits of precision.
     assert torch.linalg.norm(call().double() - truth) < 1e-2 * torch.linalg.norm(truth)

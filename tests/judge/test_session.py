@@ -1,4 +1,4 @@
-"""The judge's side of the wire against runners that misbehave: always a fault, never a hang."""
+"""The judge's end of the wire against misbehaving runners: always a fault, never a hang."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Script = Callable[[socket.socket], None]
 
 
 class ScriptedRunner(Runner):
-    """A runner whose every move is a function of the test's."""
+    """A runner that follows a function of the test."""
 
     def __init__(self, script: Script, ending: RunnerExit | None = None) -> None:
         self.channel, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -31,7 +31,7 @@ class ScriptedRunner(Runner):
         self.thread.start()
 
     def _play(self, script: Script) -> None:
-        with contextlib.suppress(OSError, WireError):  # the judge may hang up in the middle
+        with contextlib.suppress(OSError, WireError):  # the judge may close the wire at any time
             script(self.far)
 
     def poll(self) -> RunnerExit | None:
@@ -77,7 +77,7 @@ def answer(sock: socket.socket, **changes: object) -> None:
     send_reply(sock, Reply(**fields))  # type: ignore[arg-type]
 
 
-def test_an_honest_reply_is_taken() -> None:
+def test_an_honest_reply_is_accepted() -> None:
     with ScriptedRunner(lambda s: answer(s, reported_ns=12)) as runner:
         assert Session(runner, 60).ask("call", {}, 20, "the call").reported_ns == 12
 
@@ -100,13 +100,13 @@ def test_the_whole_grading_has_its_own_limit() -> None:
     [b"nonsense", bytes(5000), b"", Reply(1, Status.OK).pack() + b"x"],
     ids=["text", "oversize", "empty", "trailing"],
 )
-def test_what_is_no_reply_is_abuse(fault_of: Callable[..., Fault], frame: bytes) -> None:
+def test_an_invalid_frame_is_abuse(fault_of: Callable[..., Fault], frame: bytes) -> None:
     def script(sock: socket.socket) -> None:
         receive_request(sock)
         sock.send(frame)
         time.sleep(1)
 
-    # An empty message reads as a closed wire, whose runner is given time to end.
+    # An empty message reads as a closed wire; the session then waits for the runner to end.
     fault = fault_of(script, RunnerExit(exit_code=0) if frame == b"" else None)
     assert fault.verdict is Verdict.RUNTIME_ERROR
 
@@ -132,7 +132,7 @@ def test_a_reply_before_the_request_is_abuse() -> None:
         runner.thread.join(PATIENCE_S)
         with pytest.raises(SubmissionFault) as caught:
             Session(runner, 5).ask("call", {}, 1, "the call")
-    assert "nobody asked for" in caught.value.fault.reason
+    assert "an unrequested message" in caught.value.fault.reason
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_reply_before_the_request_is_abuse() -> None:
         (Status.OUT_OF_MEMORY, False, Verdict.MEMORY_LIMIT_EXCEEDED),
     ],
 )
-def test_a_confession_is_believed(
+def test_a_reported_failure_is_believed(
     fault_of: Callable[..., Fault], status: Status, loading: bool, verdict: Verdict
 ) -> None:
     text = "because\x1b[31m\nof this"
@@ -163,7 +163,7 @@ def test_a_confession_is_believed(
         (RunnerExit(signal=9, output_exceeded=True), Verdict.OUTPUT_LIMIT_EXCEEDED, "printed"),
     ],
 )
-def test_an_end_is_told_from_outside(
+def test_the_sandbox_reports_how_a_runner_ended(
     fault_of: Callable[..., Fault], ending: RunnerExit, verdict: Verdict, words: str
 ) -> None:
     fault = fault_of(lambda s: s.close(), ending)
@@ -182,7 +182,7 @@ def test_an_end_is_told_from_outside(
         (RunnerExit(exit_code=1), False),
     ],
 )
-def test_only_what_nothing_explains_may_have_been_killed_by_another(
+def test_only_an_unexplained_kill_may_come_from_the_host(
     fault_of: Callable[..., Fault], ending: RunnerExit, killed: bool
 ) -> None:
     assert fault_of(lambda s: s.close(), ending).killed == killed
@@ -193,14 +193,14 @@ def test_an_exit_while_loading_is_a_compile_error(fault_of: Callable[..., Fault]
     assert fault.verdict is Verdict.COMPILE_ERROR
 
 
-def test_an_end_is_seen_although_a_child_keeps_the_wire_open(
+def test_an_end_is_noticed_while_a_child_keeps_the_wire_open(
     fault_of: Callable[..., Fault],
 ) -> None:
     fault = fault_of(lambda s: None, RunnerExit(signal=9), limit_s=30)
     assert fault.verdict is Verdict.RUNTIME_ERROR
 
 
-def test_a_sandbox_limit_outweighs_what_the_runner_says(fault_of: Callable[..., Fault]) -> None:
+def test_a_sandbox_limit_outweighs_the_runner_s_reply(fault_of: Callable[..., Fault]) -> None:
     fault = fault_of(
         lambda s: answer(s, status=Status.RUNTIME_ERROR, text="Broken pipe"),
         RunnerExit(signal=9, output_exceeded=True),
@@ -208,44 +208,44 @@ def test_a_sandbox_limit_outweighs_what_the_runner_says(fault_of: Callable[..., 
     assert fault.verdict is Verdict.OUTPUT_LIMIT_EXCEEDED
 
 
-def test_no_descriptor_is_left_behind() -> None:
+def test_no_descriptor_leaks() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with ScriptedRunner(answer) as runner:
         Session(runner, 5).ask("call", {}, 1, "the call")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_runner_that_was_lost_sight_of_is_not_to_blame() -> None:
-    """As when the engine goes away: nobody knows how it ended, or whether it did."""
+def test_a_lost_runner_is_the_sandbox_s_fault() -> None:
+    """Such as when the container engine goes away: it is unknown whether and how it ended."""
     with (
         ScriptedRunner(lambda s: s.close(), RunnerExit()) as runner,
         pytest.raises(SandboxError) as caught,
     ):
         Session(runner, 60).ask("call", {}, 20, "the call")
-    assert "the sandbox lost sight of its runner" in str(caught.value)
+    assert "the sandbox lost track of its runner" in str(caught.value)
 
 
-def test_what_cannot_be_sent_to_a_runner_that_lives_is_not_its_fault() -> None:
+def test_a_failed_send_to_a_live_runner_is_the_sandbox_s_fault() -> None:
     with ScriptedRunner(answer) as runner, pytest.raises(SandboxError) as caught:
         Session(runner, 60).ask("load", {}, 20, "loading the file", (-1,))
-    assert str(caught.value) == "loading the file could not be asked for: Bad file descriptor"
+    assert str(caught.value) == "loading the file could not be requested: Bad file descriptor"
 
 
-def test_what_is_left_of_a_grading_ends_it_and_the_limit_is_told_as_it_is() -> None:
+def test_the_remaining_time_ends_a_grading_and_the_reason_names_the_limit() -> None:
     with ScriptedRunner(lambda _: time.sleep(2)) as runner, pytest.raises(SubmissionFault) as stop:
         Session(runner, total_s=60, left_s=0.2).ask("call", {}, 50, "the call")
     assert stop.value.fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
     assert "60 s" in stop.value.fault.reason
 
 
-def test_the_whole_gradings_limit_holds_where_every_reply_comes_at_once() -> None:
-    """It may be the judge's own steps that take long, as on a device that is kept busy."""
+def test_the_total_limit_holds_even_if_every_reply_is_immediate() -> None:
+    """The judge's own steps may be slow, such as on a busy device."""
     with ScriptedRunner(answer) as runner:
         session = Session(runner, total_s=0.3)
         sequence = session.send("call", {}, "the call")
         until(session.has_reply)
         time.sleep(0.4)
         with pytest.raises(SubmissionFault) as caught:
-            session.take(sequence, PATIENCE_S, "the call")
+            session.receive(sequence, PATIENCE_S, "the call")
     assert caught.value.fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
     assert "the whole grading" in caught.value.fault.reason

@@ -1,4 +1,4 @@
-"""The one function that decides: its precedence, as a property."""
+"""Property tests of the precedence of verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ faults = st.lists(st.builds(fault, st.sampled_from(PRECEDENCE), st.text(max_size
 
 
 @given(faults)
-def test_the_gravest_fault_decides_and_nothing_else_does(seen: list[Fault]) -> None:
+def test_the_gravest_fault_decides(seen: list[Fault]) -> None:
     decided = decide(seen)
     if not seen:
         assert decided is None
@@ -34,7 +34,7 @@ def test_the_gravest_fault_decides_and_nothing_else_does(seen: list[Fault]) -> N
 
 
 @given(faults, st.randoms(use_true_random=False))
-def test_order_of_faults_does_not_change_the_verdict(seen: list[Fault], random) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_faults_does_not_change_the_verdict(seen: list[Fault], random) -> None:  # type: ignore[no-untyped-def]
     shuffled = list(seen)
     random.shuffle(shuffled)
     a, b = decide(seen), decide(shuffled)
@@ -49,11 +49,11 @@ def test_more_faults_never_make_a_milder_verdict(seen: list[Fault], more: list[F
         assert PRECEDENCE.index(after.verdict) <= PRECEDENCE.index(before.verdict)
 
 
-def test_every_verdict_but_accepted_has_its_place() -> None:
+def test_every_verdict_but_accepted_has_a_precedence() -> None:
     assert set(PRECEDENCE) == set(Verdict) - {Verdict.ACCEPTED}
 
 
-def test_the_written_precedence() -> None:
+def test_the_documented_precedence() -> None:
     order = [fault(v) for v in PRECEDENCE]
     for graver, milder in itertools.combinations(order, 2):
         assert decide([milder, graver]) is graver
@@ -65,7 +65,7 @@ def test_wrong_outputs_beat_a_broken_rule() -> None:
     assert decided.verdict is Verdict.WRONG_ANSWER
 
 
-def test_a_result_held_for_review_gives_way_to_a_rule_that_was_broken() -> None:
+def test_a_broken_rule_beats_a_result_held_for_review() -> None:
     held = fault(Verdict.REJECTED, rule=Rule.BELOW_FLOOR)
     forged = fault(Verdict.REJECTED, rule=Rule.TIME_CLAIM)
     assert decide([held, forged]) is forged

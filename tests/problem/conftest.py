@@ -1,4 +1,4 @@
-"""A small valid problem folder, and a way to spoil it."""
+"""A small valid problem folder, with replacements in its YAML."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MakeFolder = Callable[..., Path]
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> MakeFolder:
-    """Write a problem named ``scale``; `old` → `new` in its YAML, which must be there."""
+    """Writes a problem named ``scale``, with `old` replaced by `new` in its YAML."""
 
     def make(old: str = "", new: str = "") -> Path:
         assert old in YAML

@@ -1,4 +1,4 @@
-"""Formulas agree with Python where they are allowed, and are refused where they are not."""
+"""Allowed formulas agree with Python; all others are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _binary(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 _leaves = st.integers(0, 10**6).map(str) | st.sampled_from(list(NAMES)) | st.just("0.5")
 expressions = st.recursive(_leaves, _binary, max_leaves=12).filter(
-    # Powers of powers are right to refuse, and take Python minutes.
+    # Powers of powers are refused rightly, and would take Python minutes.
     lambda text: len(text) < 400 and text.count("**") <= 3
 )
 
@@ -48,7 +48,7 @@ def test_it_agrees_with_python(text: str) -> None:
 
 
 def _within_bound(text: str) -> bool:
-    """Whether every part of the expression has a value that the parser may pass through."""
+    """Whether every intermediate value is within ±`LARGEST`."""
     nodes = ast.walk(ast.parse(text, mode="eval").body)
     parts = [node for node in nodes if isinstance(node, ast.expr) and not _is_function(node)]
     return all(abs(_python(part)) <= LARGEST for part in parts)
@@ -59,7 +59,7 @@ def _is_function(node: ast.expr) -> bool:
 
 
 def _python(node: ast.expr) -> int | float:
-    """What Python's own operators make of it."""
+    """The value by Python's own operators."""
     if isinstance(node, ast.Constant):
         assert isinstance(node.value, int | float)
         return node.value
@@ -97,7 +97,7 @@ def test_ceil_div_is_exact(a: int, b: int) -> None:
     assert (value - 1) * b < a <= value * b
 
 
-def test_names_stand_in_order_of_first_appearance() -> None:
+def test_names_are_in_order_of_first_appearance() -> None:
     assert Formula.parse("c * (a + b) - max(a, c)").names == ("c", "a", "b")
 
 
@@ -159,13 +159,13 @@ def test_anything_else_is_refused(text: str) -> None:
         ("word + 1", "'word' is 'normal', not a number"),
     ],
 )
-def test_what_has_no_value_says_why(text: str, message: str) -> None:
+def test_a_formula_without_a_value_says_why(text: str, message: str) -> None:
     with pytest.raises(FormulaError) as caught:
         Formula.parse(text).evaluate(NAMES | {"word": "normal"})
     assert str(caught.value) == message
 
 
-def test_values_never_leave_the_bound() -> None:
+def test_values_stay_within_the_bound() -> None:
     nines = " * ".join(["999999"] * 6)
     with pytest.raises(FormulaError):
         Formula.parse(nines).evaluate({})

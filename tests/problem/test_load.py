@@ -1,4 +1,4 @@
-"""A problem folder loads, or is refused with one line that names file, place and remedy."""
+"""A problem folder loads, or fails with one line that names file, place and remedy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_plain_number_is_a_formula(make_folder: MakeFolder, number: str, flops
     assert problem.flops(problem.spec.benchmarks[0]) == flops
 
 
-def test_a_problem_may_ask_for_a_gpu_type(make_folder: MakeFolder) -> None:
+def test_a_problem_may_name_a_gpu_type(make_folder: MakeFolder) -> None:
     folder = make_folder("entry: scale", "gpu: A100 80GB\nentry: scale")
     assert Problem.load(folder).spec.gpu == "A100 80GB"
     with pytest.raises(ProblemError, match=r"problem.yaml: gpu: string should match pattern"):
@@ -101,20 +101,24 @@ BAD = [
     (
         "title: Scale",
         "title: 2026-01-01",
-        "title: a YAML date is not taken; put it in quotes",
+        "title: a YAML date is not supported; put it in quotes",
     ),
-    ("title: Scale", "title: &a Scale\nx: *a", "alias *a is not taken; write it out"),
+    ("title: Scale", "title: &a Scale\nx: *a", "alias *a is not supported; write it out"),
     ("title: Scale", "title: " + "[" * 13 + "]" * 13, "nested more than 12 deep"),
     ("title: Scale", "title: [", None),
     (
         "title: Scale",
         "title: !!python/object:os.system x",
-        "line 2: tag !!python/object:os.system is not taken; leave it out",
+        "line 2: tag !!python/object:os.system is not supported; leave it out",
     ),
-    # PyYAML fails at these with errors of Python's own.
-    ("title: Scale", "title: !!timestamp xx", "line 2: tag !!timestamp is not taken; leave it out"),
-    ("title: Scale", "title: !!bool xx", "line 2: tag !!bool is not taken; leave it out"),
-    ("title: Scale", "title: !!int ''", "line 2: tag !!int is not taken; leave it out"),
+    # PyYAML raises built-in exceptions for these.
+    (
+        "title: Scale",
+        "title: !!timestamp xx",
+        "line 2: tag !!timestamp is not supported; leave it out",
+    ),
+    ("title: Scale", "title: !!bool xx", "line 2: tag !!bool is not supported; leave it out"),
+    ("title: Scale", "title: !!int ''", "line 2: tag !!int is not supported; leave it out"),
     # arguments
     ("name: out", "name: x", "args[1].name: 'x' is used twice"),
     ("name: x", "name: float", "args[0].name: 'float' is a word of C++ or Python"),
@@ -123,7 +127,7 @@ BAD = [
     (
         "role: out",
         "role: in",
-        "args: no argument is out or inout; a call must leave something behind",
+        "args: no argument is out or inout; a call must have an output",
     ),
     (
         X,
@@ -201,19 +205,19 @@ BAD = [
     (
         "shape: [rows, cols]",
         "shape: [row, cols]",
-        "args[0].shape: 'row' needs 'row', which case 'tiny' has not; did you mean 'rows'?",
+        "args[0].shape: 'row' needs 'row', which case 'tiny' does not have; did you mean 'rows'?",
     ),
     (
         "shape: [rows, cols]",
         "shape: [rows / 2, cols]",
         "args[0].shape: 'rows / 2' is 0.5 in case 'tiny'; "
-        "a size is a whole number from 1 on (divide with //)",
+        "a size is a whole number of at least 1 (divide with //)",
     ),
     (
         "shape: [rows, cols]",
         "shape: [rows - 1, cols]",
         "args[0].shape: 'rows - 1' is 0 in case 'tiny'; "
-        "a size is a whole number from 1 on (divide with //)",
+        "a size is a whole number of at least 1 (divide with //)",
     ),
     (
         "shape: [rows, cols]",
@@ -223,7 +227,8 @@ BAD = [
     (
         "flops: rows * cols",
         "flops: rows * cola",
-        "cost.flops: 'rows * cola' needs 'cola', which case 'tiny' has not; did you mean 'cols'?",
+        "cost.flops: 'rows * cola' needs 'cola', which case 'tiny' does not have; "
+        "did you mean 'cols'?",
     ),
     ("flops: rows * cols", "flops: 2 ** 999", "cost.flops: exponents are whole numbers from 0"),
     (
@@ -263,14 +268,14 @@ def test_a_bad_spec_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"# nothing\n", b"- a list\n", b"\xff\xfe\x00", b"\x00"])
-def test_a_spec_that_is_no_spec(make_folder: MakeFolder, content: bytes) -> None:
+def test_a_file_that_is_no_spec(make_folder: MakeFolder, content: bytes) -> None:
     folder = make_folder()
     (folder / "problem.yaml").write_bytes(content)
     with pytest.raises(ProblemError, match=r"problem\.yaml: "):
         Problem.load(folder)
 
 
-def test_a_dimension_needs_a_name_that_c_takes(make_folder: MakeFolder) -> None:
+def test_a_dimension_needs_a_name_that_is_valid_in_c(make_folder: MakeFolder) -> None:
     folder = make_folder()
     path = folder / "problem.yaml"
     path.write_text(path.read_text().replace("rows", "stream"))
@@ -278,7 +283,7 @@ def test_a_dimension_needs_a_name_that_c_takes(make_folder: MakeFolder) -> None:
         Problem.load(folder)
 
 
-def test_folders_that_are_none(tmp_path: Path, make_folder: MakeFolder) -> None:
+def test_paths_that_are_no_problem_folder(tmp_path: Path, make_folder: MakeFolder) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for folder, message in [
@@ -334,7 +339,7 @@ def test_loading_imports_no_torch(make_folder: MakeFolder) -> None:
 
 
 def test_an_output_of_integers_needs_no_tolerance(make_folder: MakeFolder) -> None:
-    """It must be exact, whatever one might allow."""
+    """It must be exact."""
     problem = Problem.load(make_folder("cols: 3, dtype: fp32", "cols: 3, dtype: int32"))
     assert "int32" not in problem.spec.tolerances
 
@@ -362,17 +367,17 @@ def test_variants_are_the_benchmarks_with_other_values(make_folder: MakeFolder) 
         ("values: [[large]]", "variants.values: must be a number, true or false, or a word"),
     ],
 )
-def test_variants_that_cannot_be(make_folder: MakeFolder, text: str, message: str) -> None:
+def test_invalid_variants(make_folder: MakeFolder, text: str, message: str) -> None:
     with pytest.raises(ProblemError) as caught:
         with_variants(make_folder, text)
     assert message in str(caught.value)
 
 
-def test_what_its_times_depend_on_has_a_digest_of_its_own(make_folder: MakeFolder) -> None:
+def test_the_times_digest_covers_what_times_depend_on(make_folder: MakeFolder) -> None:
     folder = make_folder()
 
     def after(file: str, old: str, new: str) -> tuple[bool, bool]:
-        """Whether its version, and what its times depend on, are others after a change."""
+        """Whether a change alters the digest and the times digest."""
         before, text = Problem.load(folder), (folder / file).read_text()
         assert old in text
         (folder / file).write_text(text.replace(old, new))

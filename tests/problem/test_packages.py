@@ -1,4 +1,4 @@
-"""The four problems: their inputs, their references, and the numbers they promise."""
+"""The four problems: inputs, references, and costs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_has_enough_cases(name: str) -> None:
+def test_each_problem_has_enough_cases(name: str) -> None:
     problem = Problem.load(PROBLEMS / name)
     assert len(problem.cases("test", "cpu")) >= 8
     assert 3 <= len(problem.cases("benchmark", "cuda")) <= 6
@@ -77,7 +77,7 @@ def test_each_has_enough_cases(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "case"), EVERY)
-def test_inputs_are_what_the_spec_says(name: str, case: Case) -> None:
+def test_inputs_follow_the_spec(name: str, case: Case) -> None:
     problem = Problem.load(PROBLEMS / name)
     values = generate(name, case, seed=3)
     wanted = [argument for argument in problem.spec.args if argument.role != "out"]
@@ -101,7 +101,7 @@ def check_argument(problem: Problem, argument: Argument, case: Case, value: Any)
 
 
 @pytest.mark.parametrize(("name", "case"), EVERY)
-def test_the_seed_alone_decides(name: str, case: Case) -> None:
+def test_inputs_depend_only_on_the_seed(name: str, case: Case) -> None:
     first, again, other = (generate(name, case, seed) for seed in (5, 5, 6))
     assert all(same(first[key], again[key]) for key in first)
     assert not all(same(first[key], other[key]) for key in first)
@@ -135,7 +135,7 @@ def case_of(name: str, case_name: str) -> Case:
     return next(case for case in cpu_cases(name) if case.name == case_name)
 
 
-def test_softmax_distributions_do_what_they_are_for() -> None:
+def test_softmax_distributions_have_their_special_values() -> None:
     large = generate("softmax", case_of("softmax", "large_logits"), 0)["x"]
     assert (large.amax(1) > 89).all()  # exp overflows fp32 in every row
     masked = generate("softmax", case_of("softmax", "masked"), 0)["x"]
@@ -176,7 +176,7 @@ def test_int4_extreme_codes() -> None:
     assert set(packed.unique().tolist()) == {0x00, 0x0F, 0xF0, 0xFF}
 
 
-def test_adamw_reference_is_the_optimizer_of_torch() -> None:
+def test_adamw_reference_matches_torch_optim() -> None:
     case = case_of("multi_tensor_adamw", "first_step")
     values = upcast_all(generate("multi_tensor_adamw", case, 2))
     reference = load("multi_tensor_adamw", "reference").reference
@@ -203,7 +203,7 @@ def upcast_all(values: dict[str, Any]) -> dict[str, Any]:
     return {key: upcast(value) for key, value in values.items()}
 
 
-def test_adamw_calls_have_their_own_gradients_and_step() -> None:
+def test_adamw_calls_have_different_gradients_and_steps() -> None:
     case = case_of("multi_tensor_adamw", "three_steps")
     calls = [generate("multi_tensor_adamw", case, 4, call) for call in range(3)]
     assert [values["step"] for values in calls] == [1, 2, 3]
@@ -238,7 +238,7 @@ def test_attention_reference_row_by_row(case: Case) -> None:
             torch.testing.assert_close(out[0, h, i], expected, rtol=1e-10, atol=1e-12)
 
 
-def test_attention_flops_count_the_pairs_that_see_each_other() -> None:
+def test_attention_flops_count_the_visible_pairs() -> None:
     problem = Problem.load(PROBLEMS / "flash_attention")
     for case in problem.spec.tests:
         p = case.params

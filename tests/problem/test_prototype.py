@@ -1,4 +1,4 @@
-"""The C prototypes: what they say, and that nvcc takes them."""
+"""The C prototypes, and that nvcc compiles them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_prototypes_of_the_four_problems(name: str) -> None:
 
 
 @pytest.mark.nvcc
-def test_nvcc_takes_them_all(tmp_path: Path) -> None:
+def test_nvcc_compiles_them_all(tmp_path: Path) -> None:
     includes = ["cstdint", "cuda_fp16.h", "cuda_bf16.h"]
     lines = [f"#include <{header}>" for header in includes]
     for name in EXPECTED:

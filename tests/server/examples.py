@@ -14,7 +14,7 @@ from grader.fleet import Ledger
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import CaseResult, Mismatch, Report, geometric_mean
-from grader.stats import Middle, middle, product_interval
+from grader.stats import Estimate, estimate, product_interval
 from grader.submission import Submission
 from tests.fleet.conftest import Clock
 
@@ -69,7 +69,7 @@ def accepted(problem: Problem, sol: float, gpu: str = H100, noise: int = 0) -> d
         "ranked": True,
         "score_us": geometric_mean(times),
         "score_ci_us": product_interval(
-            [Middle(case.time_us, case.ci_us) for case in timed if case.time_us and case.ci_us]
+            [Estimate(case.time_us, case.ci_us) for case in timed if case.time_us and case.ci_us]
         ),
         "speedup": ratios,
         "cases": results + timed,
@@ -233,7 +233,7 @@ def _timed(problem: Problem, case: Case, sol: float, gpu: str, chance: random.Ra
     sol = min(sol, 0.97)
     rounds = [least_us / sol * chance.gauss(1, 0.004) for _ in range(120)]
     rounds += [least_us / sol * chance.uniform(1.01, 1.04) for _ in range(9)]
-    time_us, (low_us, high_us) = middle(rounds)
+    time_us, (low_us, high_us) = estimate(rounds)
     return CaseResult(
         name=case.name, kind="benchmark", params=case.params, status="passed",
         rel_l2=6.2e-8, max_abs_err=7.8e-9, error_budget_used=0.17,

@@ -13,8 +13,8 @@ from grader.cli.dependencies import Desk
 from grader.cli.options import choose_device, device_option, find_problem, sandbox_option
 
 if TYPE_CHECKING:
-    from grader.judge.timing.baseline_store import Ceilings, Timings
-    from grader.judge.timing.baselines import Yardsticks
+    from grader.judge.timing.baseline_store import BaselineFile, RecordedCeilings
+    from grader.judge.timing.baselines import Baselines
     from grader.problem import Problem
     from grader.report import Report
     from grader.sandbox.base import Device
@@ -91,7 +91,7 @@ def _grade_experts(
         yield Expert(path.name, run(desk, job, show=True))
 
 
-def _measure(desk: Desk, problem: Problem, device: Device) -> Yardsticks:
+def _measure(desk: Desk, problem: Problem, device: Device) -> Baselines:
     from grader.cli.output.progress import watching
 
     with watching(show=True) as watcher:
@@ -101,19 +101,19 @@ def _measure(desk: Desk, problem: Problem, device: Device) -> Yardsticks:
 def _timings(
     problem: Problem,
     device: Device,
-    sticks: Yardsticks,
+    sticks: Baselines,
     experts: list[Expert],
-    old: Timings | None,
-) -> Timings:
+    old: BaselineFile | None,
+) -> BaselineFile:
     """The record with this problem's part made anew."""
-    from grader.judge.timing.baseline_store import ProblemTimes, Timings
+    from grader.judge.timing.baseline_store import BaselineFile, ProblemBaselines
 
     cases = {name: dict(times) for name, times in sticks.cases.items()}
     for expert in experts:
         for case in expert.report.cases:
             if case.time_us is not None and case.name in cases:
                 cases[case.name][expert.name] = case.time_us
-    times = ProblemTimes(
+    times = ProblemBaselines(
         digest=problem.times_digest,
         environment=sticks.environment,
         experts=[expert.name for expert in experts],
@@ -122,13 +122,13 @@ def _timings(
             for name, row in cases.items()
         },
     )
-    empty = Timings(hardware=sticks.hardware, device=device, ranked=device == "cuda")
+    empty = BaselineFile(hardware=sticks.hardware, device=device, ranked=device == "cuda")
     return (old or empty).updated(problem.name, times, _ceilings(device, experts))
 
 
-def _ceilings(device: Device, experts: list[Expert]) -> Ceilings | None:
+def _ceilings(device: Device, experts: list[Expert]) -> RecordedCeilings | None:
     """As the newest grading on the GPU measured them; a CPU's, which no grading does, as of now."""
-    from grader.judge.timing.baseline_store import Ceilings
+    from grader.judge.timing.baseline_store import RecordedCeilings
 
     if device == "cpu":
         from grader.judge.gpu.environment import measure_cpu_ceilings
@@ -138,4 +138,4 @@ def _ceilings(device: Device, experts: list[Expert]) -> Ceilings | None:
         measured = [found for e in experts if (found := e.report.environment.get("ceilings"))]
     if not measured:
         return None
-    return Ceilings(**{name: float(f"{rate:.4g}") for name, rate in measured[-1].items()})
+    return RecordedCeilings(**{name: float(f"{rate:.4g}") for name, rate in measured[-1].items()})

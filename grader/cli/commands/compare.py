@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from grader.cli.commands.submit import Job
     from grader.cli.output.tables import Fitting
-    from grader.judge.ab_compare import Answer, Comparison, Ratio
+    from grader.judge.ab_compare import ABComparison, RatioVerdict, TimeRatio
     from grader.problem import Problem
 
-STYLES: dict[Answer, str] = {
+STYLES: dict[RatioVerdict, str] = {
     "faster": "bold green",
     "slower": "bold red",
     "same": "bold",
@@ -65,7 +65,7 @@ def compare(
     """
     from grader.cli.commands.submit import Job
     from grader.cli.output.terminal import emit, err, out
-    from grader.judge.ab_compare import Unequal
+    from grader.judge.ab_compare import ComparisonError
     from grader.report import one_line
 
     found = find_problem(problem) if problem else _problem_of(a)
@@ -80,7 +80,7 @@ def compare(
         err().print(jobs[0].note, style="yellow", soft_wrap=True)
     try:
         comparison = _compare(desk, jobs[0], jobs[1], show=not as_json)
-    except Unequal as error:
+    except ComparisonError as error:
         if as_json:
             emit(json.dumps({"error": one_line(str(error))}))
         else:
@@ -98,7 +98,7 @@ def _by_path(job: Job, file: Path) -> Job:
     return replace(job, submission=replace(job.submission, name=str(file)))
 
 
-def _compare(desk: Desk, a: Job, b: Job, *, show: bool) -> Comparison:
+def _compare(desk: Desk, a: Job, b: Job, *, show: bool) -> ABComparison:
     from grader.cli.commands.submit import unwinding
     from grader.cli.output.progress import watching
 
@@ -130,7 +130,7 @@ def _problem_of(file: Path) -> Problem:
     raise click.UsageError(f"{file} could be of {names}; say which: --problem PROBLEM")
 
 
-def _print(console: Console, names: list[str], comparison: Comparison, device: str) -> None:
+def _print(console: Console, names: list[str], comparison: ABComparison, device: str) -> None:
     from rich.text import Text
 
     from grader.cli.output.terminal import safe
@@ -145,7 +145,7 @@ def _print(console: Console, names: list[str], comparison: Comparison, device: s
         console.print("times of a CPU: practice", style="dim")
 
 
-def _table(ratios: list[Ratio]) -> Fitting:
+def _table(ratios: list[TimeRatio]) -> Fitting:
     from rich.text import Text
 
     from grader.cli.output.tables import Column, Fitting, numbers
@@ -164,7 +164,7 @@ def _table(ratios: list[Ratio]) -> Fitting:
     )
 
 
-def _sentence(overall: Ratio) -> str:
+def _sentence(overall: TimeRatio) -> str:
     from grader.cli.output.render import AS_TIMES, gap
 
     by = gap(overall.ratio)
@@ -178,10 +178,10 @@ def _sentence(overall: Ratio) -> str:
             return f"B is {amount} {word} than A."
 
 
-def _as_json(problem: Problem, comparison: Comparison) -> str:
+def _as_json(problem: Problem, comparison: ABComparison) -> str:
     from dataclasses import asdict
 
-    def one(ratio: Ratio) -> dict[str, object]:
+    def one(ratio: TimeRatio) -> dict[str, object]:
         return asdict(ratio) | {"answer": ratio.answer}
 
     return json.dumps(

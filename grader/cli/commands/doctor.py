@@ -87,9 +87,9 @@ def _measured(findings: list[Finding]) -> dict[str, Any]:
     if state["GPU"] == state["torch"] == "ok":
         gpu = {"device": "cuda", "name": gpu_name("cuda")}
         return gpu | asdict(measure_ceilings()) | {"gpu_state": gpu_state()}
-    from grader.judge.timing.baselines import processor
+    from grader.judge.timing.baseline_store import processor_name
 
-    return {"device": "cpu", "name": processor()} | asdict(measure_cpu_ceilings())
+    return {"device": "cpu", "name": processor_name()} | asdict(measure_cpu_ceilings())
 
 
 def _rates(measured: dict[str, Any]) -> Table:

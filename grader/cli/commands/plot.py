@@ -23,7 +23,7 @@ from grader.cli.options import (
 
 if TYPE_CHECKING:
     from grader.cli.plotting.plot_style import Ceiling, Picture, Series
-    from grader.judge.timing.baseline_store import Recorded
+    from grader.judge.timing.baseline_store import RecordedBaselines
     from grader.problem import Problem
     from grader.report import Report
 
@@ -148,16 +148,16 @@ def _best(desk: Desk, problem: Problem, device: str, db: str | None) -> dict[str
         board.close()
 
 
-def _record(problem: Problem, reports: dict[str, Report], device: str) -> Recorded | None:
+def _record(problem: Problem, reports: dict[str, Report], device: str) -> RecordedBaselines | None:
     """The recorded times of the reports' hardware; without reports, the first of that device. A
     record that cannot be read hides nothing else."""
     from grader.cli.output.terminal import err, safe
-    from grader.judge.timing.baseline_store import recorded
+    from grader.judge.timing.baseline_store import load_recorded
     from grader.problem import ProblemError
 
     hardware = {_hardware(report) for report in reports.values()}
     try:
-        records = recorded(problem)
+        records = load_recorded(problem)
     except ProblemError as error:
         err().print(safe(f"no recorded times: {error}", 400, "yellow"), soft_wrap=True)
         return None
@@ -168,16 +168,16 @@ def _record(problem: Problem, reports: dict[str, Report], device: str) -> Record
 
 
 def _hardware(report: Report) -> str:
-    from grader.judge.timing.baselines import processor
+    from grader.judge.timing.baseline_store import processor_name
 
-    return report.gpu or processor()
+    return report.gpu or processor_name()
 
 
 # The picture of it -------------------------------------------------------------------------------
 
 
 def _picture(
-    problem: Problem, reports: dict[str, Report], record: Recorded | None, graded: bool
+    problem: Problem, reports: dict[str, Report], record: RecordedBaselines | None, graded: bool
 ) -> Picture | None:
     """All that is drawn; None when there is nothing. `graded`: the reports are of here and now."""
     from grader.cli.plotting.plot_style import Picture, Spot
@@ -236,7 +236,7 @@ def _live(report: Report) -> list[Series]:
     ]
 
 
-def _recorded(record: Recorded, known: set[str], beside: bool) -> list[Series]:
+def _recorded(record: RecordedBaselines, known: set[str], beside: bool) -> list[Series]:
     """What was recorded on the same hardware; our own kernels first.
 
     `beside` submissions they are all baselines; else our own kernels are what is drawn in colour.
@@ -256,7 +256,7 @@ def _recorded(record: Recorded, known: set[str], beside: bool) -> list[Series]:
     ]
 
 
-def _rates(report: Report | None, record: Recorded | None, graded: bool) -> dict[str, Any]:
+def _rates(report: Report | None, record: RecordedBaselines | None, graded: bool) -> dict[str, Any]:
     """The ceilings that the report's grading measured, else those on record; a CPU's of now."""
     if graded and report and report.device == "cpu":
         from grader.judge.gpu.environment import measure_cpu_ceilings
@@ -275,7 +275,9 @@ def _ceiling(rates: dict[str, Any], unit: str) -> Ceiling | None:
     return Ceiling(float(rates["bytes_per_s"]), float(rates[f"{unit}_per_s"]), unit)
 
 
-def _footnote(report: Report | None, record: Recorded | None, ceiling: Ceiling | None) -> str:
+def _footnote(
+    report: Report | None, record: RecordedBaselines | None, ceiling: Ceiling | None
+) -> str:
     """Where the numbers are from, as far as the reports say."""
     parts = []
     if report is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from grader.judge.profiling.report import Bulk, Kernel, Profile
+    from grader.judge.profiling.report import KernelProfile, Profile, ProfileArtifacts
     from grader.problem import Problem
     from grader.problem.spec import Case
 
@@ -85,7 +85,7 @@ def profile(
     For your own code: unlike a grading, a profile believes what runs beside the submission. It
     writes the profiler's table, a Chrome trace, PTX and SASS into a folder.
     """
-    from grader.judge.profiling.report import Unprofiled
+    from grader.judge.profiling.report import ProfilingError
     from grader.problem import ProblemError
 
     job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
@@ -104,7 +104,7 @@ def profile(
             )
     except ProblemError:
         raise
-    except Unprofiled as stop:
+    except ProfilingError as stop:
         return tell(stop.report, as_json)
     except Exception as error:  # whatever it is, it is no fault of the submission
         if os.environ.get("GRADE_DEBUG") == "1":
@@ -149,7 +149,7 @@ def check_folder(folder: Path) -> None:
         raise click.UsageError(f"--out: {folder} holds other files ({min(others)}); name another")
 
 
-def write(folder: Path, found: Profile, bulk: Bulk) -> Profile:
+def write(folder: Path, found: Profile, bulk: ProfileArtifacts) -> Profile:
     """Write all files, or none; the profile, telling which there are.
 
     Raises click.UsageError when they cannot be written.
@@ -238,7 +238,7 @@ def _rate(value: float, ceiling: float | None, unit: str) -> str:
     return f"{value:,.4g} of {ceiling:,.4g} {unit} measured here ({value / ceiling:.0%})"
 
 
-def _kernels(kernels: list[Kernel], width: int) -> Table:
+def _kernels(kernels: list[KernelProfile], width: int) -> Table:
     """Where there is no room for all figures, those that say what limits a kernel."""
     from grader.cli.output.render import micros
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from grader.cli.examples import Example
-    from grader.judge.mutation import VerifyResult, VerifyRow
+    from grader.judge.mutation import VerificationResult, VerificationRow
     from grader.problem import Problem
     from grader.sandbox.base import Device
 
@@ -62,14 +62,14 @@ def verify(desk: Desk, problem: str, device: str, sandbox_name: str) -> int:
     return 0 if ok else 1
 
 
-def _prove(desk: Desk, problem: Problem, device: Device) -> VerifyResult:
+def _prove(desk: Desk, problem: Problem, device: Device) -> VerificationResult:
     from grader.cli.output.progress import watching
 
     with watching(show=True) as watcher:
         return desk.verify(problem, device, watcher)
 
 
-def _print_proof(console: Console, proof: VerifyResult) -> None:
+def _print_proof(console: Console, proof: VerificationResult) -> None:
     from rich import box
     from rich.table import Table
 
@@ -84,8 +84,8 @@ def _print_proof(console: Console, proof: VerifyResult) -> None:
     console.print(table)
 
 
-def _by_name(rows: Iterable[VerifyRow]) -> dict[str, list[VerifyRow]]:
-    grouped: dict[str, list[VerifyRow]] = {}
+def _by_name(rows: Iterable[VerificationRow]) -> dict[str, list[VerificationRow]]:
+    grouped: dict[str, list[VerificationRow]] = {}
     for row in rows:
         grouped.setdefault(row.name, []).append(row)
     return grouped

@@ -303,7 +303,7 @@ def _first_word(step: Progress, seconds: float) -> Text:
 def _times(report: Report) -> dict[str, Timed]:
     """By case, and over all of them under an empty name."""
     from grader.report import geometric_mean
-    from grader.stats import Middle, product_interval
+    from grader.stats import Estimate, product_interval
 
     found = {
         case.name: Timed(case.time_us, case.ci_us, case.rounds or 0, bool(case.converged))
@@ -314,7 +314,7 @@ def _times(report: Report) -> dict[str, Timed]:
         every = list(found.values())
         found[""] = Timed(
             geometric_mean([timed.time_us for timed in every]),
-            product_interval([Middle(timed.time_us, timed.ci_us) for timed in every]),
+            product_interval([Estimate(timed.time_us, timed.ci_us) for timed in every]),
             min(timed.rounds for timed in every),
             all(timed.settled for timed in every),
         )

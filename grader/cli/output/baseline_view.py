@@ -14,7 +14,7 @@ from grader.cli.output.terminal import safe
 from grader.report import CaseResult, Report, geometric_mean
 
 if TYPE_CHECKING:
-    from grader.judge.timing.baseline_store import ProblemTimes, Recorded
+    from grader.judge.timing.baseline_store import ProblemBaselines, RecordedBaselines
     from grader.problem import Problem
 
 Ratios = dict[str, dict[str, float]]
@@ -26,20 +26,19 @@ def beside(problem: Problem, report: Report) -> Iterator[RenderableType]:
 
     A record that cannot be read is no reason to hide a verdict: it is shown as a note.
     """
-    from grader.judge.timing.baseline_store import recorded
-    from grader.judge.timing.baselines import processor
+    from grader.judge.timing.baseline_store import load_recorded, processor_name
     from grader.problem import ProblemError
 
     try:
-        records = recorded(problem)
+        records = load_recorded(problem)
     except ProblemError as error:
         yield safe(f"no recorded times: {error}", 400, "yellow")
         return
-    yield from compared(report, records, report.gpu or processor())
+    yield from compared(report, records, report.gpu or processor_name())
 
 
 def compared(
-    report: Report, records: Sequence[Recorded], hardware: str
+    report: Report, records: Sequence[RecordedBaselines], hardware: str
 ) -> Iterator[RenderableType]:
     """Speedups over the record of this hardware, or else the times of the first other GPU."""
     timed = [case for case in report.cases if case.kind == "benchmark" and case.time_us]
@@ -57,7 +56,7 @@ def compared(
         yield from (times_table(other.times), Text())
 
 
-def times_table(times: ProblemTimes) -> Fitting:
+def times_table(times: ProblemBaselines) -> Fitting:
     """Times per call: a row per case, a column per baseline, the least of each row in bold."""
     names = list(dict.fromkeys(name for row in times.cases.values() for name in row))
     columns = [
@@ -66,7 +65,7 @@ def times_table(times: ProblemTimes) -> Fitting:
     return _table(list(times.cases), names, columns)
 
 
-def _ratios(timed: Sequence[CaseResult], times: ProblemTimes) -> Ratios:
+def _ratios(timed: Sequence[CaseResult], times: ProblemBaselines) -> Ratios:
     """What was timed live beside this result is not compared with its record once more."""
     live = {name for case in timed for name in case.baseline_us}
     found = {
@@ -113,5 +112,5 @@ def _ratio(ratio: float | None, unsettled: bool) -> Text:
     return Text.assemble(("~" if unsettled else "", "yellow"), (speedup(ratio), style))
 
 
-def _place(record: Recorded) -> str:
+def _place(record: RecordedBaselines) -> str:
     return f"{record.hardware}, {record.times.environment.measured_at:%Y-%m-%d}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from grader.cli.output.tables import Column, Fitting, numbers
 from grader.cli.output.terminal import safe
-from grader.report import LOG_BYTES, UNTOLD, CaseResult, Mismatch, Report, Verdict
+from grader.report import HIDDEN_SEED, LOG_BYTES, CaseResult, Mismatch, Report, Verdict
 from grader.server.pages import format
 
 LOG_ROWS = 12
@@ -96,7 +96,7 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
     yield "sandbox", safe(report.sandbox)
     yield "ranked", safe("yes" if report.ranked else f"no, {_why_unranked(report)}")
     yield "result", Text(f"{report.id}" if report.id is not None else "not recorded")
-    if report.seed != UNTOLD:
+    if report.seed != HIDDEN_SEED:
         yield "seed", Text(str(report.seed))
 
 
@@ -302,7 +302,7 @@ def _failure(case: CaseResult, report: Report, width: int) -> Panel:
     if case.reason:
         facts.add_row("what", safe(case.reason))
     facts.add_row("parameters", Text(parameters(case.params)))
-    told = report.seed != UNTOLD
+    told = report.seed != HIDDEN_SEED
     if told:
         facts.add_row("seed", Text(str(report.seed)))
     for label, value in _mismatch(case.mismatch, width) if case.mismatch else ():

@@ -1,1 +1,1 @@
-"""Are the outputs right? Every bound an output must meet."""
+"""Correctness: every bound that an output must meet."""

@@ -1,4 +1,4 @@
-"""The kernel behind `batch_check.QuickLook`. Imported only where there is a GPU."""
+"""The kernel behind `batch_check.BatchCheck`. Imported only where there is a GPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _compare(  # type: ignore[no-untyped-def]
     error = tl.where(finite, tl.abs(out - expected), 0.0)
     reference = tl.where(finite, reference, 0.0)
     alike = ((out != out) & (expected != expected)) | (out == expected)
-    # Said the other way round, a NaN would be within bounds.
+    # Every comparison with a NaN is false, so `fine` must be the one that is compared.
     fine = tl.where(finite, error <= atol + rtol * tl.abs(reference), alike)
     wrong = inside & ((fine == 0) | unwritten)
     tl.store(bad + chunk, tl.sum(wrong.to(tl.int32), axis=0))
@@ -79,14 +79,15 @@ def compare(
     whole: bool,
     chunk: int,
 ) -> None:
-    """Compare `chunks` pieces of at most `chunk` elements of `dtype`; `whole` promises that each
-    has so many and lies at a multiple of 16 bytes, and is faster.
+    """Compare `chunks` chunks of at most `chunk` elements of `dtype`.
 
-    `out_at`, `expected_at`, `initial_at` int64 [chunks] hold addresses in device memory, `counts`
-    int32 [chunks] the elements there. Written, one value per piece: `bad` int32, the elements that
-    are unwritten (all bits `poison`), not finite where they should be, or off by more than
-    ``atol + rtol·|reference|``; `error2` and `reference2` float32, sums of squares. The reference
-    is the expected value, or with `has_initial` its change.
+    `out_at`, `expected_at`, `initial_at`: int64 [chunks], addresses in device memory; `counts`:
+    int32 [chunks], elements in each chunk. Results, one per chunk: `bad` int32, the number of
+    elements that are unwritten (all bits `poison`), not finite where they should be, or off by more
+    than ``atol + rtol·|reference|``; `error2` and `reference2` float32, sums of squares. The
+    reference is the expected value, or with `has_initial` its change from the initial value.
+
+    `whole` promises that every chunk is full and aligned to 16 bytes, which is faster.
     """
     FLOAT, BITS = _TYPES[dtype]
     _compare[(chunks,)](

@@ -9,24 +9,24 @@ import secrets
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 
-from grader.judge.correctness.batch_check import Answers, QuickLook
+from grader.judge.correctness.batch_check import BatchCheck, EagerOutputs
 from grader.judge.correctness.check import (
-    Finding,
+    CheckResult,
     check,
+    combine_results,
+    count_unwritten,
+    errors_beyond_mixed_inputs,
     tolerance_of,
-    unexplained,
-    unwritten,
-    worst,
 )
 from grader.judge.memory.argument_sets import ArgumentSets
-from grader.judge.problem_code import ProblemCode, each
+from grader.judge.problem_code import ProblemCode, map_tensors
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
 
 EAGER_ALLOWANCE = 2.0
 """Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
 
-Compare = Callable[..., Finding]
+Compare = Callable[..., CheckResult]
 """`Grading.compare`: every output of one call through every bound."""
 
 
@@ -41,8 +41,8 @@ class RoundCheck:
         self._case = case
         self._sets = sets
         self._compare = compare
-        self._eager = Answers(code, case, sets)
-        self._batch = QuickLook.over(self._eager, sets, self._bounds)
+        self._eager = EagerOutputs(code, case, sets)
+        self._batch = BatchCheck.build(self._eager, sets, self._bounds)
         self._order: list[int] = []
         self._found: tuple[set[int], list[int]] | None = None
         self.eager_us: list[float] = []
@@ -72,12 +72,15 @@ class RoundCheck:
                 shuffled = secrets.SystemRandom().sample(self._order, len(self._order))
                 self._found = set(self._order), shuffled
             else:
-                self._found = self._batch.doubtful()
+                self._found = self._batch.suspect_sets()
         return self._found
 
     def worst(
-        self, unchecked: Collection[int], thorough: bool, named: Callable[[int, Finding], Finding]
-    ) -> Finding:
+        self,
+        unchecked: Collection[int],
+        thorough: bool,
+        named: Callable[[int, CheckResult], CheckResult],
+    ) -> CheckResult:
         """The worst finding over all sets but the `unchecked`. With `thorough`, the set furthest
         from PyTorch's answer goes through every bound. `named(i, finding)` adds what is particular
         about set i."""
@@ -85,21 +88,21 @@ class RoundCheck:
         checked = [i for i in self._order if i not in unchecked]
         one = next((i for i in furthest if i in checked), None)
         looked = [i for i in checked if i in doubtful or (thorough and i == one)]
-        return worst([named(i, self.check(i, thorough and i == one)) for i in looked])
+        return combine_results([named(i, self.check(i, thorough and i == one)) for i in looked])
 
-    def check(self, index: int, thorough: bool) -> Finding:
+    def check(self, index: int, thorough: bool) -> CheckResult:
         """Check the outputs of one set: through every bound, or against PyTorch's answer."""
         inputs, outputs = self._sets.inputs(index), self._sets.outputs(index)
-        eager = self._code.plain(self._case, inputs)
+        eager = self._code.run_eager(self._case, inputs)
         if thorough:
-            truth = self._code.truth(self._case, inputs)
+            truth = self._code.run_reference(self._case, inputs)
             return self._compare(self._case, outputs, truth, eager, inputs)
         findings = []
         for argument in self._code.written:
             initial = inputs[argument.name] if argument.role == "inout" else None
             name, bounds = argument.name, self._bounds(argument)
             findings.append(check(name, outputs[name], eager[name], None, bounds, initial))
-        return worst(findings)
+        return combine_results(findings)
 
     def is_right(self, index: int) -> bool:
         """Whether a set's outputs match PyTorch's answer for the inputs in the shadow."""
@@ -109,15 +112,17 @@ class RoundCheck:
         """The output of a set with the most elements that were never written, or are wrong by more
         than any mixture of true and stale inputs explains; and how many those are."""
         inputs, outputs = self._sets.inputs(index), self._sets.outputs(index)
-        right = self._code.plain(self._case, inputs)
+        right = self._code.run_eager(self._case, inputs)
         with stale:
             # A copy, since an answer may be a view of the inputs.
-            old = each(self._code.plain(self._case, inputs), lambda answer: answer.clone())
+            old = map_tensors(
+                self._code.run_eager(self._case, inputs), lambda answer: answer.clone()
+            )
         wrong = {}
         for argument in self._code.written:
             name, bounds = argument.name, self._bounds(argument)
             initial = inputs[name] if argument.role == "inout" else None
-            wrong[name] = unwritten(outputs[name]) or unexplained(
+            wrong[name] = count_unwritten(outputs[name]) or errors_beyond_mixed_inputs(
                 outputs[name], right[name], old[name], bounds, initial
             )
         return max(wrong.items(), key=lambda found: found[1])

@@ -1,1 +1,1 @@
-"""What the judge asks of its GPU: copies, graphs, the lock, its state."""
+"""The judge's use of its GPU: copies, CUDA graphs, the lock, the GPU's state."""

@@ -1,4 +1,4 @@
-"""What a result was measured on: versions, GPU, clocks, and the ceilings of its roofline."""
+"""What a result was measured on: versions, the GPU, and the ceilings of its roofline."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from typing import Any
 
 import torch
 
+from grader.judge.gpu.graphs import event_us
+
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The best this GPU or processor was seen to do, in units per second."""
+    """The highest rates measured on this GPU or processor, per second."""
 
     bytes_per_s: float
-    """Device-to-device copy, bytes read plus bytes written."""
+    """Of a device-to-device copy: bytes read plus bytes written."""
     fp32_per_s: float
-    """Multiply-adds of a float32 matrix product without tensor cores, two operations each."""
+    """Operations of a float32 matrix product without tensor cores; a multiply-add counts two."""
     tensor_per_s: float
-    """The same for a bfloat16 matrix product on tensor cores."""
+    """Operations of a bfloat16 matrix product on tensor cores."""
 
     def floor_us(self, nbytes: float, flops: float, unit: str) -> float:
-        """The least time in microseconds that so many bytes and operations take: the roofline."""
+        """The roofline's lower bound in microseconds for moving `nbytes` and doing `flops`."""
         rate = self.tensor_per_s if unit == "tensor" else self.fp32_per_s
         return max(nbytes / self.bytes_per_s, flops / rate) * 1e6
 
 
 @cache
 def measure_ceilings() -> Ceilings:
-    """Measure the current GPU's ceilings; about 0.2 s, once per process."""
+    """Measure the current GPU's ceilings. Takes about 0.2 s, once per process."""
     nbytes = 1 << 30
     source = torch.empty(nbytes, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
@@ -50,8 +52,8 @@ def measure_ceilings() -> Ceilings:
 
 @cache
 def measure_cpu_ceilings() -> Ceilings:
-    """The same of the processor, with as many threads as PyTorch takes here; about a second."""
-    nbytes = 256 << 20  # beyond the caches of most
+    """Measure the processor's ceilings with PyTorch's own number of threads, in about a second."""
+    nbytes = 256 << 20  # larger than most caches
     source = torch.ones(nbytes, dtype=torch.uint8)
     target = torch.empty_like(source)
     copy_s = _best_cpu_s(lambda: target.copy_(source), 5)
@@ -74,16 +76,7 @@ def _best_cpu_s(body: Any, repeats: int) -> float:
 
 def _best_s(body: Any, repeats: int) -> float:
     body()
-    best_ms = float("inf")
-    for _ in range(repeats):
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        start.record()
-        body()
-        end.record()
-        end.synchronize()
-        best_ms = min(best_ms, start.elapsed_time(end))
-    return best_ms / 1e3
+    return min(event_us(body) for _ in range(repeats)) / 1e6
 
 
 def gpu_name(device: str) -> str | None:
@@ -92,7 +85,7 @@ def gpu_name(device: str) -> str | None:
 
 
 def describe(device: str) -> dict[str, Any]:
-    """Versions and hardware of the judge's side."""
+    """Versions and hardware of the judge's process."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,

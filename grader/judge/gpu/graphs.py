@@ -1,4 +1,4 @@
-"""CUDA graphs of our own PyTorch code: captured, and timed without what launching them takes."""
+"""Capturing and timing the judge's own PyTorch code, with CUDA graphs and events."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import torch
 
-AHEAD_CYCLES = 400_000
-"""How long the GPU is kept busy while a graph is launched, 0.2 ms at 2 GHz: else it waits for the
-processor, and the graph seems to take so much longer."""
+BUSY_CYCLES = 400_000
+"""Clock cycles that the GPU is kept busy while a graph is launched, 0.2 ms at 2 GHz. Without this
+it waits for the host, and the launch counts into the graph's time."""
 
 
-def captured(body: Callable[[], object]) -> torch.cuda.CUDAGraph | None:
-    """A graph of what `body` launches, which must have run before. None where that cannot be
-    captured, such as code that synchronises; other errors than `RuntimeError` are passed on."""
+def capture_graph(body: Callable[[], object]) -> torch.cuda.CUDAGraph | None:
+    """Capture what `body` launches; it must have run once before.
+
+    None if that raises `RuntimeError`, such as for code that synchronises. Other errors propagate.
+    """
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
@@ -26,11 +28,17 @@ def captured(body: Callable[[], object]) -> torch.cuda.CUDAGraph | None:
 
 
 def replay_us(graph: torch.cuda.CUDAGraph) -> float:
-    """Microseconds that one replay takes on the GPU."""
+    """GPU time of one replay, in microseconds."""
+    torch.cuda._sleep(BUSY_CYCLES)
+    return event_us(graph.replay)
+
+
+def event_us(body: Callable[[], object]) -> float:
+    """Microseconds between CUDA events before and after `body`, including the cost of launching its
+    kernels unless the GPU is still busy."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(AHEAD_CYCLES)
     start.record()
-    graph.replay()
+    body()
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e3

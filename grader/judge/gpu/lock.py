@@ -1,4 +1,4 @@
-"""One measurement at a time on a GPU: two would slow each other, and share its memory."""
+"""A lock per GPU and machine: concurrent measurements would slow each other and share memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from grader.sandbox.base import SandboxError
 from grader.sandbox.host import selected_gpu_node
 
 FOLDER = Path("/tmp")
-"""Of the locks: the same for everybody on a machine, whatever their TMPDIR."""
+"""Folder of the lock files: the same for all users of a machine, whatever their TMPDIR."""
 
-
-_ours = ContextVar("ours", default=False)
-"""Whether this thread holds the GPU."""
+_is_held = ContextVar("is_held", default=False)
+"""Whether this thread holds the lock."""
 
 
 @contextlib.contextmanager
-def exclusive(device: str, wait: bool = True) -> Iterator[bool]:
-    """Hold the current GPU against every other measurement on this machine, waiting for it if need
-    be; without `wait`, False where another holds it.
+def gpu_lock(device: str, wait: bool = True) -> Iterator[bool]:
+    """Lock the current GPU against other measurements on this machine. Yields whether it is locked.
 
-    On a CPU there is nothing to hold, and none within another of the same thread.
+    Waits for the lock; without `wait`, yields False at once if another holds it. Reentrant within a
+    thread. On a CPU there is nothing to lock. Raises `SandboxError` if the lock file cannot be
+    opened.
     """
-    if device == "cpu" or _ours.get():
+    if device == "cpu" or _is_held.get():
         yield True
         return
     fd = _open(FOLDER / f"grade-gpu-{_name()}.lock")
@@ -38,48 +38,49 @@ def exclusive(device: str, wait: bool = True) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
-        outside = _ours.set(True)
+        token = _is_held.set(True)
         try:
             yield True
         finally:
-            _ours.reset(outside)
+            _is_held.reset(token)
     finally:
         os.close(fd)
 
 
 def _open(path: Path) -> int:
-    """A descriptor of the file, made if it is not there. To read it is enough to lock it, so that
-    another user's will do; but to open that with O_CREAT may be refused in a shared directory."""
+    """Open the lock file, creating it if needed.
+
+    Read access is enough to lock, so another user's file works too.
+    """
     try:
-        fd = _made_or_found(path)
+        fd = _open_or_create(path)
     except OSError as error:
         raise SandboxError(
-            f"{path} cannot be opened ({error.strerror}); remove it, since gradings wait for each "
-            "other there"
+            f"{path} cannot be opened ({error.strerror}); remove it: gradings use this path as a "
+            "lock"
         ) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise SandboxError(
-            f"{path} is not a file; remove it, since gradings wait for each other there"
-        )
+        raise SandboxError(f"{path} is not a file; remove it: gradings use this path as a lock")
     return fd
 
 
-def _made_or_found(path: Path) -> int:
+def _open_or_create(path: Path) -> int:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    # Linux may refuse O_CREAT on another user's file in a sticky directory, so try without first.
     with contextlib.suppress(FileNotFoundError):
         return os.open(path, flags)
     try:
         fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError:  # another was faster
+    except FileExistsError:  # another process was faster
         return os.open(path, flags)
     os.fchmod(fd, 0o644)  # whatever the umask
     return fd
 
 
 def _name() -> str:
-    """The GPU that CUDA would take: its node; where the driver does not tell, as it was named to
-    us."""
+    """Name of the GPU that CUDA would take: its device node, or if the driver does not report it,
+    the first entry of CUDA_VISIBLE_DEVICES."""
     if (node := selected_gpu_node()) is not None:
         return node.name
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()

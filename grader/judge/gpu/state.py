@@ -1,4 +1,4 @@
-"""How the chip is doing, as NVML tells it: clocks, temperature, and what holds it back."""
+"""The GPU's state by NVML: clocks, temperature, power, and throttling."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-SLOWED = {
+THROTTLE_REASONS = {
     0x8: "hardware slowdown",
     0x20: "thermal limit",
     0x40: "thermal limit of the hardware",
     0x80: "power brake",
 }
-"""Reasons for which a round says nothing about the kernel, by the bit of NVML's clocks event
-reasons. A software power cap (0x4) is not among them: heavy kernels usually run at it."""
+"""Bit of NVML's clocks event reasons → a reason for which a round is discarded. The software power
+cap (0x4) is not among them: heavy kernels usually run at it."""
 
 
-def complaint() -> str | None:
-    """Why the round that has just ended does not count; None where it does.
+def throttle_reason() -> str | None:
+    """Why the GPU is throttled now, so that the round that just ended does not count; else None.
 
     Without NVML nothing is known, and every round counts.
     """
@@ -31,11 +31,11 @@ def complaint() -> str | None:
         reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     except pynvml.NVMLError:
         return None
-    return next((words for bit, words in SLOWED.items() if reasons & bit), None)
+    return next((words for bit, words in THROTTLE_REASONS.items() if reasons & bit), None)
 
 
 def sm_clock_mhz() -> float | None:
-    """The SM clock that NVML gives, MHz, in steps of 15; None where NVML does not answer."""
+    """The SM clock by NVML in MHz, in steps of 15; None if NVML fails."""
     handle = _handle()
     if handle is None:
         return None
@@ -48,10 +48,9 @@ def sm_clock_mhz() -> float | None:
 
 
 def gpu_state() -> dict[str, Any]:
-    """Driver, clocks in MHz, temperature, power and throttle reasons at this moment.
+    """Driver version, clocks in MHz, temperature, power and throttle reasons, at this moment.
 
-    Empty when the package `nvidia-ml-py` is missing or NVML does not answer: a result is still a
-    result without them, and says so by their absence.
+    Empty if the package `nvidia-ml-py` is missing or NVML fails; a result is valid without them.
     """
     handle = _handle()
     if handle is None:
@@ -73,7 +72,7 @@ def gpu_state() -> dict[str, Any]:
 
 @cache
 def _handle() -> Any:
-    """NVML's handle of the GPU in use; None where there is no NVML."""
+    """NVML's handle of the GPU in use; None without NVML."""
     try:
         import pynvml
     except ImportError:

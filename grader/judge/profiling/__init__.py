@@ -1,1 +1,1 @@
-"""What a kernel is made of, and what limits it."""
+"""Profiles of kernels: launches, resources, and what limits them."""

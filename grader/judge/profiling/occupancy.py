@@ -1,7 +1,7 @@
-"""How many warps of a kernel an SM can hold at once, and what stops there being more.
+"""Occupancy: how many warps of a kernel an SM can hold at once, and which resource limits them.
 
-The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit): each
-resource of an SM is shared out in whole blocks, and the scarcest one decides.
+The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit): an SM
+takes whole blocks, and the scarcest resource decides how many.
 """
 
 from __future__ import annotations
@@ -11,42 +11,43 @@ from typing import Literal
 
 WARP = 32
 REGISTER_UNIT = 256
-"""Registers are given to a warp in portions of so many."""
+"""Registers are allocated to a warp in multiples of this."""
 SHARED_UNIT_BYTES = 128
-"""Shared memory is given to a block in portions of so many, from compute capability 8 on."""
+"""Shared memory is allocated to a block in multiples of this, from compute capability 8.0 on."""
 PARTITIONS = 4
-"""Parts of an SM that have registers of their own, from compute capability 7 on."""
+"""Partitions of an SM's register file, from compute capability 7.0 on."""
 
 Resource = Literal["threads", "blocks", "registers", "shared memory"]
 
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one SM of a GPU has, and how many of them there are."""
+    """The resources of one SM, and the number of SMs of a GPU."""
 
     count: int
+    """SMs of the GPU."""
     threads: int
     blocks: int
     registers: int
     shared_bytes: int
     reserved_bytes: int
-    """Shared memory that the system takes of every block's."""
+    """Shared memory that CUDA reserves for each block."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How full of a kernel an SM can be."""
+    """The occupancy of an SM by one kernel."""
 
     share: float
-    """Warps that fit, of those that an SM can hold."""
+    """Resident warps, as a fraction of the most that an SM can hold."""
     blocks: int
-    """Blocks that fit on one SM."""
+    """Resident blocks per SM."""
     bound: Resource
-    """What would have to shrink for another block to fit."""
+    """The limiting resource: less use of it would let another block fit."""
 
 
 def occupancy(sm: Multiprocessor, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Occupancy of blocks of so many threads, registers a thread, and bytes of shared memory."""
+    """Occupancy of blocks with the given threads, registers per thread, and shared memory."""
     warps = -(-threads // WARP)
     fits: dict[Resource, int] = {
         "threads": sm.threads // WARP // warps,
@@ -61,8 +62,8 @@ def occupancy(sm: Multiprocessor, threads: int, registers: int, shared_bytes: in
 def _by_registers(sm: Multiprocessor, warps: int, registers: int) -> int:
     if registers == 0:
         return sm.blocks
-    each = _round_up(registers * WARP, REGISTER_UNIT)
-    return sm.registers // PARTITIONS // each * PARTITIONS // warps
+    per_warp = _round_up(registers * WARP, REGISTER_UNIT)
+    return sm.registers // PARTITIONS // per_warp * PARTITIONS // warps
 
 
 def _by_shared(sm: Multiprocessor, shared_bytes: int) -> int:
@@ -74,26 +75,26 @@ def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def this_gpu() -> Multiprocessor:
-    """The current GPU's, as its driver tells. Raises RuntimeError when the driver does not."""
+def current_multiprocessor() -> Multiprocessor:
+    """The current GPU's, from its driver. Raises RuntimeError if the driver reports an error."""
     import torch
     from cuda.bindings import driver
 
     kinds = driver.CUdevice_attribute
 
-    def ask(name: str) -> int:
+    def query(name: str) -> int:
         kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}")
         status, value = driver.cuDeviceGetAttribute(kind, torch.cuda.current_device())
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"the CUDA driver does not tell {name}: {status.name}")
+            raise RuntimeError(f"the CUDA driver does not report {name}: {status.name}")
         return int(value)
 
     torch.cuda.init()
     return Multiprocessor(
-        count=ask("MULTIPROCESSOR_COUNT"),
-        threads=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
-        blocks=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
-        registers=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-        shared_bytes=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-        reserved_bytes=ask("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        count=query("MULTIPROCESSOR_COUNT"),
+        threads=query("MAX_THREADS_PER_MULTIPROCESSOR"),
+        blocks=query("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        registers=query("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        shared_bytes=query("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        reserved_bytes=query("RESERVED_SHARED_MEMORY_PER_BLOCK"),
     )

@@ -1,4 +1,4 @@
-"""The data of a profile: what a runner may claim, and what is told of it. No torch in here."""
+"""The data of a profile: what a runner may report, and what is shown. No torch in here."""
 
 from __future__ import annotations
 
@@ -10,72 +10,72 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.report import Report, Verdict, one_line
 
-FACTS_BYTES = 1 << 20
+PROFILE_DATA_BYTES = 1 << 20
 TRACE_BYTES = 64 << 20
 CODE_BYTES = 8 << 20
-"""How much a runner may tell: facts, a trace, and PTX and SASS each."""
+"""Size limits of what a runner reports: profile data, trace, and each of PTX and SASS."""
 
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
-Micros = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Microseconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Percent = Annotated[float, Field(ge=0, le=1e4, allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1, le=1 << 31)]
-Name = Annotated[str, Field(max_length=300)]
+ShortText = Annotated[str, Field(max_length=300)]
 
 
-class _Claim(BaseModel):
+class _Reported(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class KernelClaim(_Claim):
-    """One kernel, or copy by the driver, as the runner tells of it."""
+class ReportedKernel(_Reported):
+    """One kernel, or copy by the driver, as the runner reports it. Totals are over all calls."""
 
-    name: Name
+    name: ShortText
     launches: Count = 0
-    total_us: Micros = 0.0
+    total_us: Microseconds = 0.0
     grid: tuple[Count, Count, Count] | None = None
     block: tuple[Size, Size, Size] | None = None
     registers: Count | None = None
     """Per thread."""
     shared_bytes: Count | None = None
-    """Per block. Where nothing ran, as the compiler has it: without what a launch adds, and on
-    newer GPUs with the 1 KiB that the system reserves."""
+    """Per block. If nothing ran, the compiler's number: without dynamic shared memory, and on newer
+    GPUs with the 1 KiB that CUDA reserves."""
     local_bytes: Count | None = None
-    """Per thread, spilled registers among them."""
+    """Per thread, including spilled registers."""
     local_instructions: Count | None = None
     tensor_instructions: Count | None = None
 
 
-class Counters(_Claim):
-    """What Nsight Compute counted over one launch, in percent of what is possible."""
+class NcuCounters(_Reported):
+    """Nsight Compute's counters for one launch, in percent of the peak."""
 
-    name: Name
+    name: ShortText
     dram_percent: Percent | None
     sm_percent: Percent | None
     l2_hit_percent: Percent | None
     occupancy_percent: Percent | None
 
 
-class Facts(_Claim):
-    """Everything that a runner may tell. Times are of a whole round: one call per set."""
+class ProfileData(_Reported):
+    """Everything that a runner may report. Times are of a whole round: one call per set."""
 
     calls: Annotated[int, Field(ge=0, le=1000)]
-    kernels: Annotated[list[KernelClaim], Field(max_length=40)]
+    kernels: Annotated[list[ReportedKernel], Field(max_length=40)]
     table: Annotated[str, Field(max_length=100_000)]
-    notes: Annotated[list[Name], Field(max_length=20)]
-    ncu: Annotated[list[Counters], Field(max_length=20)]
-    eager_us: Micros | None = None
+    notes: Annotated[list[ShortText], Field(max_length=20)]
+    ncu: Annotated[list[NcuCounters], Field(max_length=20)]
+    eager_us: Microseconds | None = None
     """Launched one by one, without the profiler."""
-    graph_us: Micros | None = None
-    """As a CUDA graph; null where the calls cannot be captured."""
-    busy_us: Micros | None = None
-    """Time in which something ran on the GPU, by the profiler."""
+    graph_us: Microseconds | None = None
+    """As a CUDA graph; null if the calls cannot be captured."""
+    busy_us: Microseconds | None = None
+    """Time during which the GPU was busy, from the profiler."""
     trace_bytes: Annotated[int, Field(ge=0, le=TRACE_BYTES)]
     ptx_bytes: Annotated[int, Field(ge=0, le=CODE_BYTES)]
     sass_bytes: Annotated[int, Field(ge=0, le=CODE_BYTES)]
 
 
-class Kernel(BaseModel):
-    """One kernel of a profile: what the runner told, per call, and what follows from it."""
+class KernelProfile(BaseModel):
+    """One kernel of a profile: the runner's numbers per call, and what follows from them."""
 
     name: str
     launches: float
@@ -83,7 +83,7 @@ class Kernel(BaseModel):
     time_us: float
     """Per call."""
     share: float
-    """Of the time that the GPU worked."""
+    """Fraction of the time that the GPU was busy."""
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     registers: int | None
@@ -92,15 +92,15 @@ class Kernel(BaseModel):
     local_instructions: int | None
     tensor_instructions: int | None
     occupancy: float | None = None
-    """Share of an SM's warps that fit; null where something needed for it is not known."""
+    """Fraction of an SM's warps that are resident; null if it cannot be computed."""
     occupancy_bound: str | None = None
-    """What would have to shrink for more to fit."""
+    """The resource that limits the occupancy."""
     waves: float | None = None
-    """Blocks of a launch, over those that the GPU holds at once."""
+    """Blocks of a launch, divided by the blocks that the GPU holds at once."""
 
 
 class Profile(BaseModel):
-    """One profile, whole: the object of ``grade profile --json``."""
+    """A complete profile: the object of ``grade profile --json``."""
 
     problem: str
     submission_name: str
@@ -110,36 +110,36 @@ class Profile(BaseModel):
     gpu: str | None
     sandbox: str
     case: str | None
-    """Benchmark case; null where the code was compiled and not run."""
+    """Benchmark case; null if the code was compiled and not run."""
     params: dict[str, Any]
     calls: int
     time_us: float | None
-    """Per call: the GPU at work, or on a CPU the wall's time."""
+    """Per call: time that the GPU was busy; on a CPU, wall time."""
     eager_us: float | None
     """Per call, launched one by one."""
     graph_us: float | None
-    """Per call in a CUDA graph; null where it cannot be captured."""
+    """Per call in a CUDA graph; null if it cannot be captured."""
     gb_per_s: float | None
     tflop_per_s: float | None
     ceiling_gb_per_s: float | None
-    """Of a copy, measured on this GPU."""
+    """Measured on this GPU with a copy."""
     ceiling_tflop_per_s: float | None
-    """Of a matrix product in the unit that the problem is held against, measured on this GPU."""
+    """Measured on this GPU with a matrix product, in the unit that the problem names."""
     limit: str
     """What limits the kernel, in words."""
-    kernels: list[Kernel]
-    ncu: list[Counters]
+    kernels: list[KernelProfile]
+    ncu: list[NcuCounters]
     notes: list[str]
     log: str
-    """The submission's own output, escaped and cut."""
+    """The submission's output, escaped and truncated."""
     environment: dict[str, Any]
     files: dict[str, str] = Field(default_factory=dict)
-    """What was written, by kind; filled in by who writes it."""
+    """Kind → path of a written file; filled in by the command."""
 
 
 @dataclass(frozen=True)
-class Bulk:
-    """Text of the submission's making, for files and for nobody's parser."""
+class ProfileArtifacts:
+    """Files of a profile. The submission controls their content, so nothing parses them."""
 
     table: str
     trace: bytes
@@ -147,20 +147,20 @@ class Bulk:
     sass: bytes
 
 
-class Unprofiled(Exception):
-    """The submission failed; `report` says how, with a verdict, as practice would."""
+class ProfilingError(Exception):
+    """The submission failed before it could be profiled; `report` has the verdict and reason."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(report.reason)
         self.report = report
 
 
-def read_facts(text: bytes) -> Facts:
-    """Check what a runner told. Raises `SubmissionFault` unless it is exactly a set of facts."""
+def parse_profile_data(text: bytes) -> ProfileData:
+    """Parse what a runner reported. Raises `SubmissionFault` unless it follows the schema."""
     try:
-        return Facts.model_validate_json(text)
+        return ProfileData.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "all of it"
-        reason = f"what it tells of itself is no profile: {where}: {first['msg']}"
+        reason = f"its profile data is invalid: {where}: {first['msg']}"
         raise SubmissionFault(Fault(Verdict.RUNTIME_ERROR, one_line(reason))) from None

@@ -1,6 +1,7 @@
-"""What limits a kernel, in words: from its rates, the GPU's ceilings, and how it used the GPU.
+"""What limits a kernel, in words, from the roofline model and the kernel's use of the GPU.
 
-The roofline tells which resource must run out first; the rest are the usual reasons why it did not.
+The roofline gives the resource that bounds the work; the rest are the usual reasons why a kernel
+stays below that bound.
 """
 
 from __future__ import annotations
@@ -9,109 +10,109 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from grader.judge.profiling.report import Kernel
+from grader.judge.profiling.report import KernelProfile
 
 NEAR = 0.85
-"""From this share of the ceiling on, there is little left to win."""
+"""Above this share of the ceiling, little is left to gain."""
 TOO_GOOD = 1.05
-"""Beyond this it is no noise of the ceiling."""
+"""Above this share of the ceiling, it is not measurement noise."""
 IDLE = 0.15
-"""A GPU idle for this share of a call is worth a word."""
+"""A GPU idle for this share of a call is mentioned."""
 LOW_OCCUPANCY = 0.25
-"""Below a quarter of the warps, latency of memory is hard to hide."""
+"""Below a quarter of the warps, memory latency is hard to hide."""
 FEW_WAVES = 1.0
-"""Fewer blocks than fit on the GPU at once leave SMs without work."""
+"""Fewer blocks than the GPU holds at once leave SMs idle."""
 TINY_US = 5.0
-"""A call that needs less than this is mostly the launch of its kernel, itself 2 to 5 µs."""
-MOST_REASONS = 3
+"""A call with less work than this is dominated by the launch, which takes 2 to 5 µs."""
+MAX_REASONS = 3
 
 
 @dataclass(frozen=True)
-class Rates:
-    """One call against the ceilings of its GPU; all in units per second, or microseconds."""
+class RooflinePoint:
+    """One call on the roofline of its GPU. Rates are per second."""
 
     time_us: float
-    """GPU at work."""
+    """Time that the GPU was busy."""
     elapsed_us: float
-    """From call to call, idle time between kernels included."""
+    """Time from call to call, including idle time between kernels."""
     bytes_per_s: float
     flops_per_s: float
-    most_bytes_per_s: float
-    most_flops_per_s: float
+    ceiling_bytes_per_s: float
+    ceiling_flops_per_s: float
     unit: Literal["fp32", "tensor"]
 
     @property
     def bytes_share(self) -> float:
-        """Of the memory ceiling."""
-        return self.bytes_per_s / self.most_bytes_per_s
+        """Fraction of the memory ceiling."""
+        return self.bytes_per_s / self.ceiling_bytes_per_s
 
     @property
     def flops_share(self) -> float:
-        """Of the arithmetic ceiling."""
-        return self.flops_per_s / self.most_flops_per_s
+        """Fraction of the arithmetic ceiling."""
+        return self.flops_per_s / self.ceiling_flops_per_s
 
     @property
     def memory_bound(self) -> bool:
-        """Whether the roofline has memory run out before arithmetic."""
+        """Whether memory bounds the work rather than arithmetic."""
         return self.bytes_share >= self.flops_share
 
     @property
     def share(self) -> float:
-        """Of the ceiling that must be reached first."""
+        """Fraction of the ceiling that bounds the work."""
         return max(self.bytes_share, self.flops_share)
 
 
-def explain(rates: Rates, kernels: list[Kernel]) -> str:
-    """One to four sentences: what bounds this work, how near it is, and what is in the way."""
-    head = _head(rates)
-    reasons = list(_reasons(rates, kernels))[:MOST_REASONS]
-    if rates.share > TOO_GOOD:
-        return f"{head}; more than the ceiling: does it do all of the work? `grade practice` tells."
-    if rates.share >= NEAR and not reasons:
+def explain_bottleneck(point: RooflinePoint, kernels: list[KernelProfile]) -> str:
+    """One to four sentences: what bounds the work, how near the bound is, and why not nearer."""
+    head = _head(point)
+    reasons = list(_reasons(point, kernels))[:MAX_REASONS]
+    if point.share > TOO_GOOD:
+        return f"{head}; more than the ceiling: is all of it done? `grade practice` checks it."
+    if point.share >= NEAR and not reasons:
         return f"{head}, near the ceiling: only fewer bytes or operations would make it faster."
     if not reasons:
-        reasons = [_nothing_seen(rates)]
+        reasons = [_no_reason(point)]
     return ". ".join([head, *(reason[0].upper() + reason[1:] for reason in reasons)]) + "."
 
 
-def _head(rates: Rates) -> str:
-    if rates.memory_bound:
-        got, most, unit = rates.bytes_per_s / 1e9, rates.most_bytes_per_s / 1e9, "GB/s"
+def _head(point: RooflinePoint) -> str:
+    if point.memory_bound:
+        rate, ceiling, unit = point.bytes_per_s / 1e9, point.ceiling_bytes_per_s / 1e9, "GB/s"
         bound = "Memory-bound"
     else:
-        got, most, unit = rates.flops_per_s / 1e12, rates.most_flops_per_s / 1e12, "TFLOP/s"
+        rate, ceiling, unit = point.flops_per_s / 1e12, point.ceiling_flops_per_s / 1e12, "TFLOP/s"
         bound = "Compute-bound"
-    return f"{bound}: {got:,.4g} of {most:,.4g} {unit} ({rates.share:.0%})"
+    return f"{bound}: {rate:,.4g} of {ceiling:,.4g} {unit} ({point.share:.0%})"
 
 
-def _reasons(rates: Rates, kernels: list[Kernel]) -> Iterator[str]:
-    """What is in the way, what weighs most first."""
+def _reasons(point: RooflinePoint, kernels: list[KernelProfile]) -> Iterator[str]:
+    """Why the kernel is below its bound, the heaviest reason first."""
     launches = sum(kernel.launches for kernel in kernels)
-    idle = 1 - rates.time_us / rates.elapsed_us if rates.elapsed_us > 0 else 0.0
+    idle = 1 - point.time_us / point.elapsed_us if point.elapsed_us > 0 else 0.0
     if idle >= IDLE:
         yield (
             f"the GPU is idle {idle:.0%} of the time, between {launches:.3g} launches a call: "
             "launch less, or let the call be captured into a CUDA graph"
         )
-    if rates.share >= NEAR:
+    if point.share >= NEAR:
         return
-    if rates.share * rates.time_us < TINY_US:
+    if point.share * point.time_us < TINY_US:
         yield (
-            f"the work itself needs {rates.share * rates.time_us:.2g} µs, less than a launch "
+            f"the work itself needs {point.share * point.time_us:.2g} µs, less than a launch "
             "takes: take a larger --case to see the kernel"
         )
         return
-    if launches >= 2 and rates.memory_bound:
+    if launches >= 2 and point.memory_bound:
         yield (
             f"{launches:.3g} launches a call may pass intermediate results through memory: "
             "fuse them"
         )
     if kernels:
-        yield from _of_kernel(max(kernels, key=lambda kernel: kernel.share), rates)
+        yield from _kernel_reasons(max(kernels, key=lambda kernel: kernel.share), point)
 
 
-def _of_kernel(kernel: Kernel, rates: Rates) -> Iterator[str]:
-    """What is wrong with the kernel that takes longest."""
+def _kernel_reasons(kernel: KernelProfile, point: RooflinePoint) -> Iterator[str]:
+    """What is wrong with the kernel that takes the most time."""
     name = f"`{kernel.name[:60]}`"
     if kernel.waves is not None and kernel.waves < FEW_WAVES:
         yield f"{name} has blocks for only {kernel.waves:.0%} of the GPU: split the work finer"
@@ -120,7 +121,7 @@ def _of_kernel(kernel: Kernel, rates: Rates) -> Iterator[str]:
             f"{name} keeps {kernel.local_bytes} bytes a thread in local memory "
             f"({kernel.registers} registers): registers spill, or an array is indexed at run time"
         )
-    if not rates.memory_bound and rates.unit == "tensor" and kernel.tensor_instructions == 0:
+    if not point.memory_bound and point.unit == "tensor" and kernel.tensor_instructions == 0:
         yield f"{name} has no tensor-core instruction in its SASS"
     if kernel.occupancy is not None and kernel.occupancy < LOW_OCCUPANCY:
         yield (
@@ -129,8 +130,8 @@ def _of_kernel(kernel: Kernel, rates: Rates) -> Iterator[str]:
         )
 
 
-def _nothing_seen(rates: Rates) -> str:
-    if rates.memory_bound:
+def _no_reason(point: RooflinePoint) -> str:
+    if point.memory_bound:
         return (
             "nothing stands out in its launch, so look at the loads in the SASS: are they wide, "
             "coalesced, and are enough of them under way at once?"

@@ -1,1 +1,1 @@
-"""How fast is it? Rounds of calls, the judge's own clock, and the baselines."""
+"""Timing: rounds of calls, the judge's outside clock, and baselines."""

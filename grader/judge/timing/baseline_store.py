@@ -1,14 +1,15 @@
-"""Recorded times: `reference/timings/<gpu>.json`, written by `grade baseline`, read by practice.
+"""Recorded baselines: `reference/timings/<gpu>.json`, written by `grade baseline`.
 
-One file per GPU, and per processor where there is no GPU. It holds, per problem and per benchmark
-case, the microseconds per call of every baseline, of torch.compile and of our expert kernels, with
-the environment they were measured in. No torch in here.
+There is one file per GPU, and per processor for machines without a GPU. It holds, per problem and
+benchmark case, the microseconds per call of every baseline, of torch.compile and of our expert
+kernels, and the environment of the measurement. No torch in here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import tempfile
 from datetime import datetime
@@ -20,10 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from grader.problem import Problem, ProblemError
 from grader.problem.spec import Name
 
+CPUINFO = Path("/proc/cpuinfo")
 COMPILED = "compiled"
-"""What torch.compile of a problem's eager function is called in every record."""
+"""Name of the baseline that is torch.compile of the problem's eager function."""
 
-Micros = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Microseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Word = Annotated[str, Field(min_length=1, max_length=200)]
@@ -33,105 +35,105 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Environment(_Strict):
-    """What a problem's times were measured in. Versions as their owners print them."""
+class BaselineEnvironment(_Strict):
+    """The environment in which a problem's baselines were measured. Versions as text."""
 
     driver: Word | None
-    """Of the GPU; null on a CPU, and where NVML does not tell."""
+    """Of the GPU; null on a CPU, and without NVML."""
     cuda: Word | None
     torch: Word
     triton: Word | None
-    """Null where it is not installed."""
+    """Null if it is not installed."""
     python: Word
     grade: Word
     measured_at: datetime
 
 
-class ProblemTimes(_Strict):
-    """The times of one problem on one GPU."""
+class ProblemBaselines(_Strict):
+    """The baselines of one problem on one GPU or processor."""
 
     digest: Digest
-    """`Problem.times_digest`: where that is another, these times say nothing of the problem's."""
-    environment: Environment
+    """`Problem.times_digest`; the times are valid only for a problem with the same digest."""
+    environment: BaselineEnvironment
     experts: list[Word]
-    """The names in `cases` that are our own kernels: files of `reference/<problem>/`."""
-    cases: dict[Name, dict[Word, Micros]] = Field(min_length=1)
+    """The names in `cases` that are our expert kernels: files of `reference/<problem>/`."""
+    cases: dict[Name, dict[Word, Microseconds]] = Field(min_length=1)
     """Benchmark case → baseline or kernel → microseconds per call, cold L2."""
 
 
-class Ceilings(_Strict):
-    """The best that this hardware was seen to do, per second: `environment.Ceilings`, kept."""
+class RecordedCeilings(_Strict):
+    """`grader.judge.gpu.environment.Ceilings` in a file: the highest measured rates, per second."""
 
     bytes_per_s: Rate
     fp32_per_s: Rate
     tensor_per_s: Rate
 
 
-class Timings(_Strict):
-    """A whole `reference/timings/<gpu>.json`."""
+class BaselineFile(_Strict):
+    """The content of one `reference/timings/<gpu>.json`."""
 
     format: Literal[1] = 1
     hardware: Word
     """The GPU's name, or the processor's."""
     device: Literal["cpu", "cuda"]
     ranked: bool
-    """False for a CPU: its times are practice, and stand beside no GPU's."""
-    ceilings: Ceilings | None = None
-    """The newest that were measured; null in a record from before they were kept."""
-    problems: dict[Name, ProblemTimes] = Field(default_factory=dict)
+    """False for a CPU: its times are for practice, and are not compared with a GPU's."""
+    ceilings: RecordedCeilings | None = None
+    """The newest measurement; null in files of older versions."""
+    problems: dict[Name, ProblemBaselines] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _only_gpus_rank(self) -> Timings:
+    def _only_gpus_rank(self) -> BaselineFile:
         if self.ranked != (self.device == "cuda"):
             raise ValueError("times of a GPU are ranked, and times of a CPU are not")
         return self
 
     def updated(
-        self, problem: str, times: ProblemTimes, ceilings: Ceilings | None = None
-    ) -> Timings:
-        """The same with one problem's times exchanged, and the ceilings if there are new ones."""
+        self, problem: str, times: ProblemBaselines, ceilings: RecordedCeilings | None = None
+    ) -> BaselineFile:
+        """A copy with the times of one problem replaced, and the ceilings if new ones are given."""
         problems = dict(sorted({**self.problems, problem: times}.items()))
         return self.model_copy(update={"problems": problems, "ceilings": ceilings or self.ceilings})
 
 
-class Recorded(_Strict):
-    """The times of one problem, and the hardware that they are of."""
+class RecordedBaselines(_Strict):
+    """The baselines of one problem, with their hardware."""
 
     hardware: str
     device: Literal["cpu", "cuda"]
-    times: ProblemTimes
-    ceilings: Ceilings | None = None
+    times: ProblemBaselines
+    ceilings: RecordedCeilings | None = None
 
 
 def folder_of(problem: Problem) -> Path:
-    """Where the times of a problem lie: `reference/timings` beside the folder `problems`, or beside
-    the problem's own folder where that lies in none of this name."""
+    """The folder for a problem's baselines: `reference/timings` beside the folder `problems` that
+    contains the problem, or else beside the problem's own folder."""
     parent = problem.folder.resolve().parent
     root = parent.parent if parent.name == "problems" else parent
     return root / "reference" / "timings"
 
 
-def load(folder: Path, hardware: str) -> Timings | None:
-    """The record of this hardware; None where there is none yet.
+def load(folder: Path, hardware: str) -> BaselineFile | None:
+    """The file of this hardware; None if there is none yet.
 
-    Raises `ProblemError` when there is a file and it is no record of it.
+    Raises `ProblemError` when the file is invalid or of other hardware.
     """
     path = folder / f"{slug(hardware)}.json"
     if not path.exists():
         return None
-    timings = _read(path)
-    if timings.hardware != hardware:
-        raise ProblemError(f"{path}: is of '{timings.hardware}', not of '{hardware}'; rename it")
-    return timings
+    file = _read(path)
+    if file.hardware != hardware:
+        raise ProblemError(f"{path}: is of '{file.hardware}', not of '{hardware}'; rename it")
+    return file
 
 
-def save(folder: Path, timings: Timings) -> Path:
-    """Write a record whole, or leave what was there; gives its path.
+def save(folder: Path, file: BaselineFile) -> Path:
+    """Write the file atomically. Returns its path.
 
-    Raises `ProblemError` when it cannot be written.
+    Raises `ProblemError` when it cannot be written; the old file stays then.
     """
-    path = folder / f"{slug(timings.hardware)}.json"
-    text = json.dumps(timings.model_dump(mode="json"), indent=1) + "\n"
+    path = folder / f"{slug(file.hardware)}.json"
+    text = json.dumps(file.model_dump(mode="json"), indent=1) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _replace(path, text)
@@ -140,32 +142,41 @@ def save(folder: Path, timings: Timings) -> Path:
     return path
 
 
-def recorded(problem: Problem) -> list[Recorded]:
-    """Every record of what a problem times, GPUs first, in order of the hardware's name.
+def load_recorded(problem: Problem) -> list[RecordedBaselines]:
+    """The recorded baselines of a problem's current version, GPUs first, then by hardware name.
 
-    Raises `ProblemError` when a file beside them is no record.
+    Raises `ProblemError` when any file of the folder is invalid.
     """
     found = [
-        Recorded(
-            hardware=timings.hardware,
-            device=timings.device,
+        RecordedBaselines(
+            hardware=file.hardware,
+            device=file.device,
             times=times,
-            ceilings=timings.ceilings,
+            ceilings=file.ceilings,
         )
-        for timings in map(_read, sorted(folder_of(problem).glob("*.json")))
-        if (times := timings.problems.get(problem.name)) and times.digest == problem.times_digest
+        for file in map(_read, sorted(folder_of(problem).glob("*.json")))
+        if (times := file.problems.get(problem.name)) and times.digest == problem.times_digest
     ]
     return sorted(found, key=lambda one: (one.device == "cpu", one.hardware))
 
 
 def slug(hardware: str) -> str:
-    """A file name for it: `NVIDIA H100 80GB HBM3` → `nvidia-h100-80gb-hbm3`."""
+    """A file name without extension: `NVIDIA H100 80GB HBM3` → `nvidia-h100-80gb-hbm3`."""
     return re.sub(r"[^a-z0-9]+", "-", hardware.lower()).strip("-")
 
 
-def _read(path: Path) -> Timings:
+def processor_name() -> str:
+    """The processor's name as Linux reports it: the hardware of a machine without a GPU."""
+    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
+        key, _, name = line.partition(":")
+        if key.strip() == "model name":
+            return " ".join(name.split())
+    return platform.machine() or "unknown processor"
+
+
+def _read(path: Path) -> BaselineFile:
     try:
-        return Timings.model_validate_json(path.read_bytes())
+        return BaselineFile.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ProblemError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -178,11 +189,11 @@ def _read(path: Path) -> Timings:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write beside the file and rename over it, so that a reader sees the old or the new."""
+    """Write beside the file and rename over it, so that readers see the old or the new content."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

@@ -1,82 +1,165 @@
-"""What a kernel is measured against on this machine: every live baseline, and torch.compile."""
+"""Baselines: PyTorch and library code that a kernel is compared with, timed by the judge.
+
+A grading times a problem's baselines before the submission is loaded: a running submission could
+slow the machine down meanwhile. Only a quick grading, which is of one's own code, tests first.
+`grade baseline` also measures torch.compile, which takes minutes.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import platform
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from grader import __version__
-from grader.judge.gpu.lock import exclusive
-from grader.judge.record import Device, Progress, Watcher
-from grader.judge.timing.baseline_store import COMPILED, Environment
+import torch
+
+from grader import __version__, stats
+from grader.judge.gpu.environment import gpu_name
+from grader.judge.gpu.graphs import capture_graph, event_us, replay_us
+from grader.judge.gpu.lock import gpu_lock
+from grader.judge.gpu.state import gpu_state
+from grader.judge.problem_code import ProblemCode, Values, seed_for
+from grader.judge.record import Device, Progress, ProgressCallback
+from grader.judge.timing.baseline_store import COMPILED, BaselineEnvironment, processor_name
+from grader.judge.timing.plan import POLICY, calls_per_round
 from grader.problem import Problem, ProblemError
 from grader.problem.spec import Case
 
-if TYPE_CHECKING:
-    from grader.judge.problem_code import ProblemCode
+ROUNDS = 3
+"""Timed rounds per baseline; the median counts."""
+KEPT_RESULTS = 8
+"""Results that stay allocated during the next calls. Freed at once, every call's outputs would
+reuse the memory of the last one's, stay in L2, and cost no traffic: torch.compile then copied at
+3.2 TB/s on a GPU that can do 3.0."""
+SEED = 20_262
 
-CPUINFO = Path("/proc/cpuinfo")
+Call = Callable[[], object]
 
 
 @dataclass
-class Yardsticks:
-    """What was measured, and on what."""
+class Baselines:
+    """The measured baselines of one problem."""
 
     hardware: str
-    environment: Environment
+    """Name of the GPU, or of the processor."""
+    environment: BaselineEnvironment
     cases: dict[str, dict[str, float]] = field(default_factory=dict)
     """Benchmark case → baseline → microseconds per call, cold L2."""
     notes: list[str] = field(default_factory=list)
-    """What could not be measured, and why."""
+    """Baselines that could not be measured, and why."""
 
 
-def measure(problem: Problem, device: Device, progress: Watcher = lambda _: None) -> Yardsticks:
-    """Time every baseline of a problem, and its compiled eager function, on every benchmark case.
+def measure_baselines(
+    problem: Problem, device: Device, progress: ProgressCallback = lambda _: None
+) -> Baselines:
+    """Time every baseline of a problem, and torch.compile of its eager function, on every
+    benchmark case.
 
-    Minutes rather than seconds: torch.compile works on each case anew. Raises `ProblemError` when
-    a baseline fails; torch.compile failing is noted.
+    Takes minutes, since torch.compile compiles for each case. Raises `ProblemError` when a baseline
+    fails; a failure of torch.compile is noted instead.
     """
-    from grader.judge.gpu.environment import gpu_name
-    from grader.judge.problem_code import ProblemCode
-    from grader.judge.timing.eager_baseline import time_baselines
-
     code = ProblemCode(problem, device)
-    found = Yardsticks(gpu_name(device) or processor(), environment(device))
+    found = Baselines(gpu_name(device) or processor_name(), environment(device))
     cases = problem.cases("benchmark", device)
-    with exclusive(device):
+    with gpu_lock(device):
         for index, case in enumerate(cases):
             progress(Progress("baseline", case.name, index, len(cases)))
             times = time_baselines(code, case)
             try:
-                times |= _compiled(code, case)
+                times |= _time_compiled(code, case)
             except ProblemError as error:
                 found.notes.append(f"torch.compile, case '{case.name}': {error}")
             found.cases[case.name] = times
     return found
 
 
-def _compiled(code: ProblemCode, case: Case) -> dict[str, float]:
-    """Microseconds per call of torch.compile on the shapes of one case."""
-    import torch
+def time_baselines(
+    code: ProblemCode, case: Case, functions: dict[str, Callable[..., Any]] | None = None
+) -> dict[str, float]:
+    """Time each baseline of the problem, or each of `functions`, on a benchmark case.
 
-    from grader.judge.timing.eager_baseline import time_baselines
+    Returns name → microseconds per call with a cold L2 cache, in rounds of as many calls as a
+    submission's rounds have. Raises `ProblemError` when one fails or returns something else than
+    the outputs.
+    """
+    template = code.inputs(case, SEED)
+    count = calls_per_round(code.problem, case, template, code.device)
+    sets = [code.inputs(case, seed_for(SEED, i)) for i in range(count)]
+    times = {}
+    with torch.no_grad():
+        for name, function in (functions or code.baselines).items():
+            code.run(function, f"{name}()", case, sets[0])
+            times[name] = _time([partial(function, **values) for values in sets], code.device)
+        for name, prepare in ({} if functions else code.prepared).items():
+            if ready := _prepared_calls(prepare, sets, code.device):
+                code.run(lambda *, call=ready[0], **_: call(), f"{name}()", case, sets[0])
+                calls = list(itertools.islice(itertools.cycle(ready), count))
+                times[name] = _time(calls, code.device)
+    return times
 
-    torch._dynamo.reset()  # otherwise it gives up after the shapes of some cases
+
+def _time_compiled(code: ProblemCode, case: Case) -> dict[str, float]:
+    """Microseconds per call of torch.compile for the shapes of one case."""
+    torch._dynamo.reset()  # without this it stops compiling after the shapes of some cases
     compiled = torch.compile(code.eager, dynamic=False)
     return time_baselines(code, case, functions={COMPILED: compiled})
 
 
-def environment(device: Device) -> Environment:
-    """The versions on this machine, as of now."""
-    import torch
+def _prepared_calls(
+    prepare: Callable[..., Call | None], sets: Sequence[Values], device: str
+) -> list[Call]:
+    """A library's prepared calls, one per argument set; empty if it does not support the case.
 
-    from grader.judge.gpu.state import gpu_state
+    What a library prepares may be far larger than the inputs, so only as many sets are prepared as
+    keep L2 cold.
+    """
+    before_bytes = torch.cuda.memory_allocated() if device == "cuda" else 0
+    first = prepare(**sets[0])
+    if first is None:
+        return []
+    count = len(sets)
+    if device == "cuda" and (taken_bytes := torch.cuda.memory_allocated() - before_bytes):
+        l2_bytes = torch.cuda.get_device_properties().L2_cache_size
+        count = min(count, math.ceil(POLICY.cold_l2 * l2_bytes / taken_bytes) + 1)
+    others = [prepare(**values) for values in sets[1:count]]
+    return [first, *(call for call in others if call is not None)]
 
-    return Environment(
+
+def _time(calls: Sequence[Call], device: str) -> float:
+    """Median microseconds per call, each on its own set; on a GPU by graph replay if possible."""
+    for call in calls[:3]:
+        call()
+
+    def body() -> None:
+        kept: deque[object] = deque(maxlen=KEPT_RESULTS)
+        for call in calls:
+            kept.append(call())
+
+    graph = capture_graph(body) if device == "cuda" else None
+    one_round = partial(replay_us, graph) if graph else partial(_round_us, body, device)
+    return stats.median([one_round() for _ in range(ROUNDS)]) / len(calls)
+
+
+def _round_us(body: Callable[[], None], device: str) -> float:
+    """Microseconds of one round, including the cost of launching its kernels."""
+    if device == "cpu":
+        start_ns = time.perf_counter_ns()
+        body()
+        return (time.perf_counter_ns() - start_ns) / 1e3
+    return event_us(body)
+
+
+def environment(device: Device) -> BaselineEnvironment:
+    """The versions on this machine, and the current time."""
+    return BaselineEnvironment(
         driver=gpu_state().get("driver") if device == "cuda" else None,
         cuda=torch.version.cuda if device == "cuda" else None,
         torch=torch.__version__,
@@ -85,15 +168,6 @@ def environment(device: Device) -> Environment:
         grade=__version__,
         measured_at=datetime.now(UTC).replace(microsecond=0),
     )
-
-
-def processor() -> str:
-    """The processor's name, as Linux knows it."""
-    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
-        key, _, name = line.partition(":")
-        if key.strip() == "model name":
-            return " ".join(name.split())
-    return platform.machine() or "unknown processor"
 
 
 def _version(package: str) -> str | None:

@@ -79,7 +79,7 @@ def measure(
             continue
         samples.append(sample)
         reports = [s.reported_us for s in samples]
-        reported, (low, high) = stats.middle(reports)
+        reported, (low, high) = stats.estimate(reports)
         all_measured = sorted(s.measured_us for s in samples)
         measured = all_measured[len(all_measured) // 2]
         allowed, forged = 0.0, None

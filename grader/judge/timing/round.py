@@ -88,7 +88,7 @@ def run_round(
     sequence = run(session, block, order, what, limit_s, auditor)
     end_s = time.monotonic() + limit_s
     auditor.watch(lambda: not session.has_reply() and time.monotonic() < end_s)
-    reply = session.take(sequence, limit_s, what)
+    reply = session.receive(sequence, limit_s, what)
     block.probe()
     sm_mhz = sm_clock_mhz() if block.device == "cuda" else None
     block.take_snapshot()
@@ -107,7 +107,7 @@ def _start_at_gate(
 ) -> int:
     """Say "go", then publish; the request's number. The runner's stream reaches the gate while
     outputs are poisoned."""
-    sequence = session.fire(session.aim("go", {"gate": block.round}), what)
+    sequence = session.send_prepared(session.prepare("go", {"gate": block.round}), what)
     publish(block, order, auditor)
     return sequence
 
@@ -131,10 +131,10 @@ def _start_by_message(
     block.prepare(order)
     for _ in range(PINGS):
         session.ask("ping", {}, limit_s, what)
-    go = session.aim("go", {})
+    go = session.prepare("go", {})
     block.publish(order, meanwhile)
     auditor.sample_early(lambda: True)
-    return session.fire(go, what)
+    return session.send_prepared(go, what)
 
 
 def publish(block: SharedBlock, order: list[int], auditor: Auditor) -> None:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from markupsafe import Markup, escape
 
 from grader.server.pages.format import micros
-from grader.stats import Interval, middle
+from grader.stats import Interval, estimate
 
 CHAR = 6.6
 """About how wide a character of a label is, in units of a picture."""
@@ -197,7 +197,7 @@ def distribution(
             tall = max(count / max(counts) * (floor - top), 2.0)
             column = inner / bins
             parts.append(_rect(left + place * column + 0.5, floor - tall, column - 1, tall, "fill"))
-    centre = middle(ordered).value
+    centre = estimate(ordered).value
     parts.append(_line(left, floor, width - right, floor, "axis"))
     parts.append(_line(x(centre), top - 4, x(centre), floor, "centre"))
     parts.append(_text(left, height - 5, micros(low), "tick"))

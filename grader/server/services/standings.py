@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from grader.board.ranking import ranks
-from grader.judge.timing.baseline_store import Recorded, recorded
+from grader.judge.timing.baseline_store import RecordedBaselines, load_recorded
 from grader.problem import Problem, ProblemError
 from grader.report import geometric_mean
 from grader.server.http.ttl_cache import Fresh
@@ -177,10 +177,10 @@ class Races:
         return None if sol is None else race.leader.score_us * sol
 
 
-def on_record(problem: Problem) -> list[Recorded]:
+def on_record(problem: Problem) -> list[RecordedBaselines]:
     """The recorded times of a problem; none where a file beside them is broken, which is logged."""
     try:
-        return recorded(problem)
+        return load_recorded(problem)
     except ProblemError as error:
         log.warning("recorded times are not shown: %s", error)
         return []
@@ -216,7 +216,7 @@ def _detail(report: str) -> Detail:
     )
 
 
-def _of_record(problem: Problem, record: Recorded) -> list[Yardstick]:
+def _of_record(problem: Problem, record: RecordedBaselines) -> list[Yardstick]:
     """The names that have a time for every case that is scored."""
     cases = [case.name for case in problem.cases("benchmark", record.device)]
     times = [record.times.cases.get(name, {}) for name in cases]

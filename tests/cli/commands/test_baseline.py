@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 
-from grader.judge.timing.baseline_store import Ceilings, Environment, ProblemTimes, Timings, save
-from grader.judge.timing.baselines import Yardsticks
+from grader.judge.timing.baseline_store import (
+    BaselineEnvironment,
+    BaselineFile,
+    ProblemBaselines,
+    RecordedCeilings,
+    save,
+)
+from grader.judge.timing.baselines import Baselines
 from grader.problem import Problem
 from grader.report import CaseResult
 from tests.cli.conftest import Shell
 
 H100 = "NVIDIA H100 80GB HBM3"
-ENVIRONMENT = Environment(
+ENVIRONMENT = BaselineEnvironment(
     driver="580.1",
     cuda="13.0",
     torch="2.11.0",
@@ -36,9 +42,9 @@ class FakeYardsticks:
     hardware: str = H100
     notes: list[str] = field(default_factory=list)
 
-    def __call__(self, *_: object) -> Yardsticks:
+    def __call__(self, *_: object) -> Baselines:
         cases = {"small": {"eager": 100.0, "compiled": 60.0 + 1 / 3}}
-        return Yardsticks(self.hardware, ENVIRONMENT, cases, self.notes)
+        return Baselines(self.hardware, ENVIRONMENT, cases, self.notes)
 
 
 def result(time_us: float = 50.0, **changes: Any) -> CaseResult:
@@ -102,11 +108,11 @@ def test_everything_is_recorded_and_shown(
 def test_other_problems_keep_their_times(
     measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
 ) -> None:
-    other = ProblemTimes(
+    other = ProblemBaselines(
         digest="d" * 64, environment=ENVIRONMENT, experts=[], cases={"a": {"eager": 1.0}}
     )
     folder = problem.parent.parent / "reference" / "timings"
-    save(folder, Timings(hardware=H100, device="cuda", ranked=True, problems={"other": other}))
+    save(folder, BaselineFile(hardware=H100, device="cuda", ranked=True, problems={"other": other}))
     assert measuring("baseline", problem)[0] == 0
     assert list(timings()["problems"]) == ["double", "other"]
 
@@ -151,7 +157,7 @@ def test_a_cpu_is_marked_as_not_ranked(
     status, out, err = measuring("baseline", problem, "--device", "cpu")
     assert status == 0
     assert timings()["ranked"] is False
-    assert Ceilings.model_validate(timings()["ceilings"]).fp32_per_s > 1e6
+    assert RecordedCeilings.model_validate(timings()["ceilings"]).fp32_per_s > 1e6
     assert "not ranked" in out
     assert "no compiler" in err
 
@@ -169,13 +175,13 @@ def test_a_broken_record_is_the_users_to_mend(measuring: Shell, problem: Path) -
 
 
 def record(problem: Path, hardware: str) -> None:
-    times = ProblemTimes(
+    times = ProblemBaselines(
         digest=Problem.load(problem).times_digest,
         environment=ENVIRONMENT,
         experts=["wide.py"],
         cases={"small": {"eager": 100.0, "compiled": 60.0, "wide.py": 20.0}},
     )
-    found = Timings(hardware=hardware, device="cuda", ranked=True, problems={"double": times})
+    found = BaselineFile(hardware=hardware, device="cuda", ranked=True, problems={"double": times})
     save(problem.parent.parent / "reference" / "timings", found)
 
 

@@ -8,32 +8,32 @@ from typing import Any
 
 import pytest
 
-from grader.judge.ab_compare import Comparison, Ratio, Unequal
+from grader.judge.ab_compare import ABComparison, ComparisonError, TimeRatio
 from grader.problem import ProblemError
 from grader.sandbox.base import SandboxError
 from tests.cli.conftest import Shell
 
-SLOWER = Ratio("small", 40.0, 44.0, 1.1, (1.09, 1.11))
-FASTER = Ratio("large", 90.0, 81.0, 0.9, (0.89, 0.91))
+SLOWER = TimeRatio("small", 40.0, 44.0, 1.1, (1.09, 1.11))
+FASTER = TimeRatio("large", 90.0, 81.0, 0.9, (0.89, 0.91))
 
 
-def overall(low: float, high: float) -> Ratio:
-    return Ratio("all", 60.0, 60.0, (low + high) / 2, (low, high))
+def overall(low: float, high: float) -> TimeRatio:
+    return TimeRatio("all", 60.0, 60.0, (low + high) / 2, (low, high))
 
 
 @dataclass
 class FakeVersus:
     """Compares nothing, says what the test wants, and remembers how it was asked."""
 
-    answer: Ratio = field(default_factory=lambda: overall(0.985, 0.995))
+    answer: TimeRatio = field(default_factory=lambda: overall(0.985, 0.995))
     error: BaseException | None = None
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def __call__(self, problem: Any, a: Any, b: Any, **options: Any) -> Comparison:
+    def __call__(self, problem: Any, a: Any, b: Any, **options: Any) -> ABComparison:
         self.asked.append((problem.name, a.name, b.name, options))
         if self.error is not None:
             raise self.error
-        return Comparison([SLOWER, FASTER], self.answer)
+        return ABComparison([SLOWER, FASTER], self.answer)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_no_time_is_cut_where_the_terminal_is_narrow(
     width: int,
 ) -> None:
     monkeypatch.setenv("COLUMNS", f"{width}")
-    versus.answer = Ratio("all_together", 123456.78, 123456.78, 1.0, (0.99, 1.01))
+    versus.answer = TimeRatio("all_together", 123456.78, 123456.78, 1.0, (0.99, 1.01))
     _, out, _ = shell("compare", kernel, other)
     assert "…" not in out
     (line,) = (line for line in out.splitlines() if "all_together" in line)
@@ -144,7 +144,7 @@ def test_json(shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, oth
 def test_a_file_that_is_not_right_is_1_and_one_line(
     shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
 ) -> None:
-    versus.error = Unequal("other.py: case 'one': \x1b[2Jall of it\nis wrong")
+    versus.error = ComparisonError("other.py: case 'one': \x1b[2Jall of it\nis wrong")
     status, out, err = shell("compare", kernel, other)
     assert (status, out) == (1, "")
     assert err == "grade: other.py: case 'one': \\x1b[2Jall of it is wrong\n"
@@ -171,7 +171,7 @@ def test_help_says_whose_times_it_believes(shell: Shell) -> None:
 def test_a_file_that_is_not_right_is_told_in_json_too(
     shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
 ) -> None:
-    versus.error = Unequal("other.py: case 'one': wrong")
+    versus.error = ComparisonError("other.py: case 'one': wrong")
     assert shell.json("compare", kernel, other) == (1, {"error": "other.py: case 'one': wrong"})
 
 

@@ -86,7 +86,7 @@ def h100(name: str) -> Picture:
 def of_record(name: str) -> Picture:
     """The picture of that problem as `grade plot` makes it of what was recorded on an H100."""
     problem = Problem.load(ROOT / "problems" / name)
-    picture = plot._picture(problem, {}, baseline_store.recorded(problem)[0], graded=False)
+    picture = plot._picture(problem, {}, baseline_store.load_recorded(problem)[0], graded=False)
     assert picture is not None
     return picture
 
@@ -397,7 +397,7 @@ def test_a_problem_without_operations_is_drawn_by_its_bytes(
     spec.write_text(spec.read_text().replace("flops: n}", f"flops: {flops}, unit: tensor}}"))
     record(problem)
     found = Problem.load(problem)
-    picture = plot._picture(found, {}, baseline_store.recorded(found)[0], graded=False)
+    picture = plot._picture(found, {}, baseline_store.load_recorded(found)[0], graded=False)
     assert picture is not None
     assert picture.by == by
     assert len(compose(picture).axes) == panels
@@ -431,10 +431,10 @@ def test_without_files_the_board_is_drawn(
     assert status == 2, "no CPU is on the board"
 
 
-def record(problem: Path, ceilings: baseline_store.Ceilings | None = None) -> None:
+def record(problem: Path, ceilings: baseline_store.RecordedCeilings | None = None) -> None:
     """Times of the problem on a processor."""
     found = Problem.load(problem)
-    environment = baseline_store.Environment(
+    environment = baseline_store.BaselineEnvironment(
         driver=None,
         cuda=None,
         torch="2.13",
@@ -443,23 +443,23 @@ def record(problem: Path, ceilings: baseline_store.Ceilings | None = None) -> No
         grade="0",
         measured_at=datetime.now(UTC),
     )
-    times = baseline_store.ProblemTimes(
+    times = baseline_store.ProblemBaselines(
         digest=found.times_digest,
         environment=environment,
         experts=["kernel.py"],
         cases={"small": {"eager": 20.0, "kernel.py": 9.0}},
     )
-    kept = baseline_store.Timings(hardware="Old Processor", device="cpu", ranked=False)
+    kept = baseline_store.BaselineFile(hardware="Old Processor", device="cpu", ranked=False)
     baseline_store.save(baseline_store.folder_of(found), kept.updated("double", times, ceilings))
 
 
 def test_without_results_the_recorded_times_are_drawn(shell: Shell, problem: Path) -> None:
-    ceilings = baseline_store.Ceilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
+    ceilings = baseline_store.RecordedCeilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
     record(problem, ceilings)
     found = Problem.load(problem)
     status, _, err = shell("plot", problem)
     assert (status, err) == (0, "drawn: double.png\n")
-    picture = plot._picture(found, {}, baseline_store.recorded(found)[0], graded=False)
+    picture = plot._picture(found, {}, baseline_store.load_recorded(found)[0], graded=False)
     assert picture is not None
     assert picture.title == "Doubling on Old Processor (practice, not ranked)"
     assert [(one.name, one.baseline) for one in picture.series] == [
@@ -469,7 +469,7 @@ def test_without_results_the_recorded_times_are_drawn(shell: Shell, problem: Pat
     assert picture.ceiling == Ceiling(1e10, 1e11, "fp32")
     assert "speed of light" in picture.footnote
     record(problem)
-    picture = plot._picture(found, {}, baseline_store.recorded(found)[0], graded=False)
+    picture = plot._picture(found, {}, baseline_store.load_recorded(found)[0], graded=False)
     assert picture is not None
     assert picture.ceiling is None
     assert "speed of light" not in picture.footnote
@@ -478,10 +478,10 @@ def test_without_results_the_recorded_times_are_drawn(shell: Shell, problem: Pat
 def test_a_grading_without_ceilings_takes_those_of_the_record(
     problem: Path, timed: list[CaseResult], make_report: Callable[..., Report]
 ) -> None:
-    ceilings = baseline_store.Ceilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
+    ceilings = baseline_store.RecordedCeilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
     record(problem, ceilings)
     found = Problem.load(problem)
-    old = baseline_store.recorded(found)[0]
+    old = baseline_store.load_recorded(found)[0]
     own = {"bytes_per_s": 2e10, "fp32_per_s": 2e11, "tensor_per_s": 2e12}
     for environment, expected in (({}, 1e10), ({"ceilings": own}, 2e10)):
         report = make_report(cases=timed, environment=environment)

@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from grader.cli.commands.profile import brief, choose_case
-from grader.judge.profiling.report import Bulk, Counters, Kernel, Profile, Unprofiled
+from grader.judge.profiling.report import (
+    KernelProfile,
+    NcuCounters,
+    Profile,
+    ProfileArtifacts,
+    ProfilingError,
+)
 from grader.problem import Problem, ProblemError
 from grader.report import Report
 from grader.sandbox.base import SandboxError
 from tests.cli.conftest import Shell
 
-KERNEL = Kernel(
+KERNEL = KernelProfile(
     name="void (anonymous namespace)::twice<float, 4>(float const*, float*)",
     launches=2.0,
     time_us=50.0,
@@ -40,7 +46,7 @@ class FakeProfiler:
         self.error = error
         self.changes = changes
         self.asked: list[tuple[Any, ...]] = []
-        self.bulk = Bulk("a table", b'{"traceEvents": []}', b".entry", b"")
+        self.bulk = ProfileArtifacts("a table", b'{"traceEvents": []}', b".entry", b"")
 
     def __call__(self, problem: Any, submission: Any, case: Any, **options: Any) -> Any:
         self.asked.append((case, options["device"]))
@@ -83,7 +89,7 @@ def profiler(shell: Shell, problem: Path) -> FakeProfiler:
 
 
 def test_what_a_person_sees(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
-    counted = Counters(
+    counted = NcuCounters(
         name="twice", dram_percent=91.5, sm_percent=None, l2_hit_percent=3.0, occupancy_percent=70.0
     )
     profiler.changes = {"ncu": [counted]}
@@ -113,7 +119,7 @@ def test_what_is_written(shell: Shell, kernel: Path, profiler: FakeProfiler) -> 
     assert shown["files"]["ptx"] == "profile-kernel/kernels.ptx"
     assert (folder / "table.txt").read_text() == "a table"
     # Another profile takes its place, whole, and leaves nothing else behind.
-    profiler.bulk = Bulk("", b"", b"", b"HGMMA")
+    profiler.bulk = ProfileArtifacts("", b"", b"", b"HGMMA")
     shell.json("profile", "double", kernel)
     assert sorted(os.listdir(folder)) == ["kernels.sass", "profile.json"]
     assert not [name for name in os.listdir() if name.startswith(".profile-")]
@@ -169,7 +175,7 @@ def test_a_full_disk_is_told_and_leaves_the_old_profile(
 ) -> None:
     shell("profile", "double", kernel)
     files = sorted(os.listdir("profile-kernel"))
-    profiler.bulk = Bulk("another", b"x" * 5000, b"", b"")
+    profiler.bulk = ProfileArtifacts("another", b"x" * 5000, b"", b"")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
@@ -215,7 +221,7 @@ def test_only_the_name_shrinks_in_a_narrow_terminal(
     shown: list[str],
     hidden: str | None,
 ) -> None:
-    counted = Counters(
+    counted = NcuCounters(
         name=str(WIDEST["name"]),
         dram_percent=91.5,
         sm_percent=12.0,
@@ -273,7 +279,7 @@ def test_a_failing_submission_is_told_as_practice_tells_it(
     shell: Shell, kernel: Path, profiler: FakeProfiler, make_report: Any
 ) -> None:
     report: Report = make_report(verdict="runtime_error", reason="ValueError: no", ranked=False)
-    profiler.error = Unprofiled(report)
+    profiler.error = ProfilingError(report)
     status, shown = shell.json("profile", "double", kernel)
     assert (status, shown["verdict"], shown["reason"]) == (1, "runtime_error", "ValueError: no")
     assert not Path("profile-kernel").exists()

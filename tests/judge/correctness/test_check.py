@@ -1,16 +1,21 @@
-"""Each gate of the check lets honest rounding through and stops what `allclose` would not."""
+"""Every part of the check accepts honest rounding and finds errors that `allclose` accepts."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from grader.judge.correctness.check import Finding, check, unexplained, unwritten
+from grader.judge.correctness.check import (
+    CheckResult,
+    check,
+    count_unwritten,
+    errors_beyond_mixed_inputs,
+)
 from grader.judge.memory.shared_block import poison
 from grader.problem.spec import Tolerance
 
 LOOSE = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-2, budget=4)
-"""What this field takes for granted; the other gates must hold where this one does not."""
+"""Common loose bounds, under which the other parts of the check must find errors."""
 
 
 def softmax_case(
@@ -21,62 +26,62 @@ def softmax_case(
     return torch.softmax(x.double(), -1), torch.softmax(x, -1)
 
 
-def look(out: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor | None) -> Finding:
+def checked(out: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor | None) -> CheckResult:
     return check("out", out, truth, eager, LOOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_truth_rounded_passes(dtype: torch.dtype) -> None:
+def test_the_rounded_reference_passes(dtype: torch.dtype) -> None:
     truth, eager = softmax_case(dtype=dtype)
-    assert look(truth.to(dtype), truth, eager).failure is None
-    assert look(eager, truth, eager).failure is None
+    assert checked(truth.to(dtype), truth, eager).failure is None
+    assert checked(eager, truth, eager).failure is None
 
 
 def test_zeros_pass_allclose_and_fail_here() -> None:
     truth, eager = softmax_case()
     zeros = torch.zeros_like(eager)
     assert torch.allclose(zeros.double(), truth, atol=1e-2)
-    assert look(zeros, truth, eager).failure is not None
+    assert checked(zeros, truth, eager).failure is not None
 
 
 def test_a_constant_passes_allclose_and_fails_here() -> None:
     truth, eager = softmax_case()
     constant = torch.full_like(eager, 1 / truth.shape[1])
     assert torch.allclose(constant.double(), truth, atol=1e-2)
-    assert look(constant, truth, eager).failure is not None
+    assert checked(constant, truth, eager).failure is not None
 
 
-def test_one_dropped_column_of_many_is_seen_by_its_slice() -> None:
+def test_one_dropped_column_is_found_by_its_slice() -> None:
     truth, eager = softmax_case(columns=32_768)
     out = eager.clone()
     out[:, 77] = 0
-    finding = look(out, truth, None)
-    assert finding.failure is not None
-    assert "column 77" in finding.failure
+    result = checked(out, truth, None)
+    assert result.failure is not None
+    assert "column 77" in result.failure
 
 
-def test_one_dropped_row_is_seen_by_its_slice() -> None:
+def test_one_dropped_row_is_found_by_its_slice() -> None:
     truth, eager = softmax_case(rows=40_000, columns=64)
     out = eager.clone()
     out[39_999] = out[39_998]
-    finding = check("out", out, truth, None, Tolerance(atol=1, rtol=1, rel_l2=1e-2))
-    assert finding.failure is not None
-    assert "row 39999" in finding.failure
+    result = check("out", out, truth, None, Tolerance(atol=1, rtol=1, rel_l2=1e-2))
+    assert result.failure is not None
+    assert "row 39999" in result.failure
 
 
-def test_a_spoilt_tile_is_seen_although_its_rows_and_columns_are_long() -> None:
+def test_a_wrong_tile_is_found_in_long_rows_and_columns() -> None:
     generator = torch.Generator().manual_seed(1)
     truth = torch.randn(2048, 2048, generator=generator).double()
     out = truth.float()
     out[64:128, 128:192] *= 1.05
     bounds = Tolerance(atol=1, rtol=1, rel_l2=3e-2)
-    finding = check("out", out, truth, None, bounds)
-    assert finding.failure is not None
-    assert "tile" in finding.failure
+    result = check("out", out, truth, None, bounds)
+    assert result.failure is not None
+    assert "tile" in result.failure
 
 
 @pytest.mark.parametrize("shape", [(4099,), (65, 65), (129, 64), (3, 4100)])
-def test_a_ragged_edge_of_few_elements_is_no_slice(shape: tuple[int, ...]) -> None:
+def test_a_slice_of_few_elements_is_left_out(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(3)
     truth = torch.randn(shape, generator=generator).double()
     out = truth.float()
@@ -86,23 +91,23 @@ def test_a_ragged_edge_of_few_elements_is_no_slice(shape: tuple[int, ...]) -> No
     assert check("out", out, truth, None, bounds).failure is None
 
 
-def test_where_every_slice_is_too_small_there_is_no_worst_one() -> None:
-    """Nothing was measured, which is not the same as no error."""
+def test_without_large_enough_slices_there_is_no_worst_slice() -> None:
+    """The error is unknown then, and not 0."""
     truth = torch.rand(1, 3, dtype=torch.float64)
-    found = look((truth * 2).float(), truth, None)
+    found = checked((truth * 2).float(), truth, None)
     assert found.failure is not None
     assert found.worst_slice_rel_l2 is None
 
 
-def test_half_precision_breaks_the_error_budget_of_float32() -> None:
+def test_half_precision_exceeds_the_error_budget_of_float32() -> None:
     truth, eager = softmax_case()
     out = truth.half().float()
-    finding = look(out, truth, eager)
-    assert finding.failure is not None
-    assert "budget" in finding.failure
+    result = checked(out, truth, eager)
+    assert result.failure is not None
+    assert "budget" in result.failure
 
 
-def test_the_budget_of_an_exact_yardstick_still_allows_an_ulp() -> None:
+def test_the_budget_allows_an_ulp_even_if_eager_is_exact() -> None:
     truth = torch.linspace(0.5, 1, 1000).double()
     exact = truth.float()
     out = torch.nextafter(exact, torch.tensor(2.0))
@@ -115,13 +120,13 @@ def test_unwritten_elements_are_counted() -> None:
     left = torch.empty(3, 7)
     poison(left)
     out[1:, 3:10] = left
-    finding = look(out, truth, eager)
-    assert finding.failure is not None
-    assert "21 of 400" in finding.failure
+    result = checked(out, truth, eager)
+    assert result.failure is not None
+    assert "21 of 400" in result.failure
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_poison_is_a_nan_and_no_nan_that_arithmetic_makes(dtype: torch.dtype) -> None:
+def test_poison_differs_from_every_nan_of_arithmetic(dtype: torch.dtype) -> None:
     left = torch.empty(64, dtype=dtype)
     poison(left)
     assert bool(torch.isnan(left).all())
@@ -139,42 +144,42 @@ def test_poison_is_a_nan_and_no_nan_that_arithmetic_makes(dtype: torch.dtype) ->
     assert "never written" in unwritten
 
 
-def test_nan_and_infinity_must_sit_where_the_reference_has_them() -> None:
+def test_nan_and_infinity_must_be_where_the_reference_has_them() -> None:
     truth = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")]).double()
-    assert look(truth.float(), truth, None).failure is None
+    assert checked(truth.float(), truth, None).failure is None
     for index, value in [(0, float("nan")), (1, 1.0), (2, -float("inf")), (3, 5.0)]:
         out = truth.float()
         out[index] = value
-        finding = look(out, truth, None)
-        assert finding.failure is not None
-        assert finding.mismatch is not None
-        assert finding.mismatch.index == [index]
+        result = checked(out, truth, None)
+        assert result.failure is not None
+        assert result.mismatch is not None
+        assert result.mismatch.index == [index]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_one_special_value_among_many_is_seen(dtype: torch.dtype, device: str) -> None:
+def test_one_special_value_among_many_is_found(dtype: torch.dtype, device: str) -> None:
     truth = torch.ones(300, 1000, dtype=torch.float64, device=device)
     for value in (float("nan"), float("inf"), -float("inf")):
         out = truth.to(dtype, copy=True)
-        assert look(out, truth, out).failure is None
+        assert checked(out, truth, out).failure is None
         out[211, 707] = value
-        finding = look(out, truth, truth.to(dtype))
-        assert finding.failure is not None
-        assert "NaN or infinity" in finding.failure
-        assert finding.mismatch is not None
-        assert finding.mismatch.index == [211, 707]
+        result = checked(out, truth, truth.to(dtype))
+        assert result.failure is not None
+        assert "NaN or infinity" in result.failure
+        assert result.mismatch is not None
+        assert result.mismatch.index == [211, 707]
         with_same = truth.clone()
         with_same[211, 707] = value
-        assert look(out, with_same, out).failure is None
+        assert checked(out, with_same, out).failure is None
 
 
-def test_what_overflows_the_dtype_is_infinity_there() -> None:
+def test_overflow_of_the_output_dtype_is_infinity() -> None:
     truth = torch.tensor([1e5, 1.0]).double()
-    assert look(truth.half(), truth, None).failure is None
+    assert checked(truth.half(), truth, None).failure is None
 
 
-def test_state_is_judged_by_its_change() -> None:
+def test_state_is_checked_by_its_change() -> None:
     generator = torch.Generator().manual_seed(2)
     before = torch.randn(4096, generator=generator)
     truth = before.double() - 1e-3 * torch.sign(before).double()
@@ -184,13 +189,13 @@ def test_state_is_judged_by_its_change() -> None:
     assert check("p", before.clone(), truth, None, bounds, before).failure is not None
 
 
-def test_a_list_names_the_tensor_and_index_that_is_wrong() -> None:
+def test_a_mismatch_in_a_list_names_tensor_and_index() -> None:
     truth = [torch.ones(5).double(), torch.ones(3).double(), torch.ones(70).double()]
     out = [t.float() for t in truth]
     out[1][2] = 3.0
-    finding = check("params", out, truth, None, LOOSE)
-    assert finding.mismatch is not None
-    assert (finding.mismatch.argument, finding.mismatch.index) == ("params[1]", [2])
+    result = check("params", out, truth, None, LOOSE)
+    assert result.mismatch is not None
+    assert (result.mismatch.argument, result.mismatch.index) == ("params[1]", [2])
 
 
 def test_integers_must_be_exact() -> None:
@@ -205,34 +210,34 @@ def test_the_histogram_counts_every_element() -> None:
     truth, eager = softmax_case(8, 500)
     out = eager.clone()
     out[0, 0] = 9.0
-    mismatch = look(out, truth, eager).mismatch
+    mismatch = checked(out, truth, eager).mismatch
     assert mismatch is not None
     assert sum(count for _, count in mismatch.histogram) == 4000
 
 
-def test_reference_of_all_zeros_is_no_division_by_zero() -> None:
+def test_a_reference_of_zeros_is_no_division_by_zero() -> None:
     truth = torch.zeros(64, 64).double()
     assert check("out", torch.zeros(64, 64), truth, torch.zeros(64, 64), LOOSE).failure is None
-    finding = check("out", torch.full((64, 64), 1e-3), truth, torch.zeros(64, 64), LOOSE)
-    assert finding.failure is not None
+    result = check("out", torch.full((64, 64), 1e-3), truth, torch.zeros(64, 64), LOOSE)
+    assert result.failure is not None
 
 
-def test_a_float64_of_zero_is_held_against_the_least_number_of_its_format() -> None:
+def test_the_budget_of_a_float64_zero_is_its_smallest_normal_number() -> None:
     zero = torch.zeros(1, dtype=torch.float64)
     assert check("out", zero, zero, zero, LOOSE).failure is None
-    finding = check("out", zero + 1e-300, zero, zero, LOOSE)
-    assert finding.budget_used is not None
-    assert finding.budget_used > 1
+    result = check("out", zero + 1e-300, zero, zero, LOOSE)
+    assert result.budget_used is not None
+    assert result.budget_used > 1
 
 
-# --- where inputs came late: a call may have met one set's, another's, or some of each
+# Deferred inputs: a call may have read new ones, stale ones, or some of each --------------------
 
 TIGHT = Tolerance(atol=1e-7, rtol=1e-3, rel_l2=1e-3)
 
 
 @pytest.fixture
-def late_rows() -> dict[str, torch.Tensor]:
-    """Softmax of true inputs, of inputs of which half a row is stale, and of a mixture of both."""
+def deferred_rows() -> dict[str, torch.Tensor]:
+    """Softmax of the right inputs, of inputs with half a row stale, and of a mixture of both."""
     true = torch.randn(64, 4096, generator=torch.Generator().manual_seed(5))
     stale, mixed = true.clone(), true.clone()
     stale[7, :2048] = -true[7, :2048] + 1
@@ -241,76 +246,76 @@ def late_rows() -> dict[str, torch.Tensor]:
     return {name: torch.softmax(x, -1) for name, x in every.items()}
 
 
-def test_either_set_or_some_of_each_explain_an_output(late_rows: dict[str, torch.Tensor]) -> None:
-    right, stale = late_rows["right"], late_rows["stale"]
+def test_mixed_inputs_explain_an_output(deferred_rows: dict[str, torch.Tensor]) -> None:
+    right, stale = deferred_rows["right"], deferred_rows["stale"]
     torn = right.clone()
     torn[7, 100:300] = stale[7, 100:300]
-    for out in (right, stale, late_rows["mixed"], torn):
-        assert unexplained(out, right, stale, TIGHT) == 0
-        assert unexplained([out[:8], out[8:]], [right], [stale], TIGHT) == 0
+    for out in (right, stale, deferred_rows["mixed"], torn):
+        assert errors_beyond_mixed_inputs(out, right, stale, TIGHT) == 0
+        assert errors_beyond_mixed_inputs([out[:8], out[8:]], [right], [stale], TIGHT) == 0
 
 
-def test_no_late_inputs_explain_what_depends_on_none_of_them(
-    late_rows: dict[str, torch.Tensor],
+def test_mixed_inputs_do_not_explain_errors_in_other_rows(
+    deferred_rows: dict[str, torch.Tensor],
 ) -> None:
-    right, stale = late_rows["right"], late_rows["stale"]
-    assert unexplained(torch.zeros_like(right), right, stale, TIGHT) == 63 * 4096
-    for wrong in (right.roll(1, 0), right.mean() + 0 * right):  # some are right by chance
-        assert unexplained(wrong, right, stale, TIGHT) > 60 * 4096
+    right, stale = deferred_rows["right"], deferred_rows["stale"]
+    assert errors_beyond_mixed_inputs(torch.zeros_like(right), right, stale, TIGHT) == 63 * 4096
+    for wrong in (right.roll(1, 0), right.mean() + 0 * right):  # a few elements are right by chance
+        assert errors_beyond_mixed_inputs(wrong, right, stale, TIGHT) > 60 * 4096
     half = right.clone()
     half[20:40] = 0
-    assert unexplained(half, right, stale, TIGHT) == 20 * 4096
+    assert errors_beyond_mixed_inputs(half, right, stale, TIGHT) == 20 * 4096
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_what_was_never_written_is_counted(dtype: torch.dtype) -> None:
+def test_unwritten_elements_of_lists_are_counted(dtype: torch.dtype) -> None:
     out = torch.randn(40, 50).to(dtype)
-    assert unwritten(out) == unwritten([out, out]) == 0
+    assert count_unwritten(out) == count_unwritten([out, out]) == 0
     poison(out[7, :5])
-    assert unwritten(out) == 5
-    assert unwritten([out[:8], out[8:], out]) == 10
-    assert unwritten(torch.zeros(4, dtype=torch.int32)) == 0, "of integers nobody knows"
+    assert count_unwritten(out) == 5
+    assert count_unwritten([out[:8], out[8:], out]) == 10
+    assert count_unwritten(torch.zeros(4, dtype=torch.int32)) == 0, "unknown for integers"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "answer"),
+    ("dtype", "output"),
     [(torch.uint8, torch.arange(4096) * 7), (torch.float16, 1e4 * torch.randn(4096) ** 3)],
 )
-def test_what_explains_is_seen_as_the_outputs_dtype_can_hold_it(
-    dtype: torch.dtype, answer: torch.Tensor
+def test_eager_outputs_are_converted_to_the_output_s_dtype(
+    dtype: torch.dtype, output: torch.Tensor
 ) -> None:
-    """PyTorch's answer may have another, and wrap or overflow in this one."""
-    assert not torch.equal(answer.to(dtype).to(answer.dtype), answer)
-    assert unexplained(answer.to(dtype), answer, answer.clone(), TIGHT) == 0
+    """Eager PyTorch's output may have another dtype, and wrap or overflow in this one."""
+    assert not torch.equal(output.to(dtype).to(output.dtype), output)
+    assert errors_beyond_mixed_inputs(output.to(dtype), output, output.clone(), TIGHT) == 0
 
 
-def test_as_many_may_be_off_as_the_answers_differ_in() -> None:
-    """What is rounded may be the same for either set, and off for some of each."""
+def test_as_many_elements_may_be_wrong_as_the_outputs_differ_in() -> None:
+    """A rounded element may agree for both inputs, and be off for a mixture."""
     right = torch.ones(100)
     stale, out = right.clone(), right.clone()
     stale[:3] = 2
     out[10:13] = 3
-    assert unexplained(out, right, stale, TIGHT) == 0
+    assert errors_beyond_mixed_inputs(out, right, stale, TIGHT) == 0
     out[13] = 3
-    assert unexplained(out, right, stale, TIGHT) == 4
+    assert errors_beyond_mixed_inputs(out, right, stale, TIGHT) == 4
     whole = right.long(), stale.long()
-    assert unexplained(out.long(), *whole, TIGHT) == 4
-    assert unexplained(whole[0], *whole, TIGHT) == 0
+    assert errors_beyond_mixed_inputs(out.long(), *whole, TIGHT) == 4
+    assert errors_beyond_mixed_inputs(whole[0], *whole, TIGHT) == 0
 
 
-def test_a_nan_of_both_answers_is_no_difference() -> None:
+def test_a_nan_in_both_outputs_is_no_difference() -> None:
     right = torch.tensor([float("nan"), 1.0, 2.0, float("inf")])
-    assert unexplained(right, right, right.clone(), TIGHT) == 0
-    assert unexplained(torch.ones(4), right, right.clone(), TIGHT) == 3
-    assert unexplained(torch.full((4,), torch.nan), right, right.clone(), TIGHT) == 3
+    assert errors_beyond_mixed_inputs(right, right, right.clone(), TIGHT) == 0
+    assert errors_beyond_mixed_inputs(torch.ones(4), right, right.clone(), TIGHT) == 3
+    assert errors_beyond_mixed_inputs(torch.full((4,), torch.nan), right, right.clone(), TIGHT) == 3
 
 
-def test_state_that_was_left_as_it_was_is_not_explained() -> None:
+def test_unchanged_state_is_not_explained() -> None:
     before = torch.randn(4096, generator=torch.Generator().manual_seed(2))
     right = before - 1e-3 * torch.sign(before)
     stale = right.clone()
     stale[:200] += 1e-3
     bounds = Tolerance(atol=1e-7, rtol=1e-2, rel_l2=1e-3)
     near = right * (1 + 1e-7)
-    assert unexplained(near, right, stale, bounds, before) == 0
-    assert unexplained(before.clone(), right, stale, bounds, before) == 4096 - 200
+    assert errors_beyond_mixed_inputs(near, right, stale, bounds, before) == 0
+    assert errors_beyond_mixed_inputs(before.clone(), right, stale, bounds, before) == 4096 - 200

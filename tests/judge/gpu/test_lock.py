@@ -1,4 +1,4 @@
-"""One measurement at a time on a GPU, whoever asks."""
+"""The lock that allows one measurement at a time on a GPU."""
 
 from __future__ import annotations
 
@@ -6,87 +6,78 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from grader.judge.gpu import lock as module
-from grader.judge.gpu.lock import exclusive
+from grader.judge.gpu.lock import gpu_lock
 from grader.sandbox.base import SandboxError
 
-ANOTHER = """
+pytestmark = pytest.mark.usefixtures("unused_gpu")
+
+OTHER_PROCESS = """
 import signal
 from grader.judge.gpu import lock
 lock.selected_gpu_node = lambda: None
 signal.alarm(2)
-with lock.exclusive("cuda"):
+with lock.gpu_lock("cuda"):
     print("held")
 """
 
 
-def another(tmp: Path) -> subprocess.CompletedProcess[str]:
-    """Somebody else on this machine, with temporary files of their own."""
+def other_process(tmp: Path) -> subprocess.CompletedProcess[str]:
+    """Another user's process on this machine, with another folder for temporary files."""
     environment = os.environ | {"TMPDIR": str(tmp)}
-    command = [sys.executable, "-c", ANOTHER]
+    command = [sys.executable, "-c", OTHER_PROCESS]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(autouse=True)
-def of_no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A GPU that no other test, and nobody on this machine, measures on."""
-    name = f"test-{os.getpid()}"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
-    monkeypatch.setattr(module, "selected_gpu_node", lambda: None)
-    yield
-    (Path("/tmp") / f"grade-gpu-{name}.lock").unlink(missing_ok=True)
+def test_the_lock_holds_for_processes_with_other_temporary_folders(tmp_path: Path) -> None:
+    with gpu_lock("cuda"):
+        assert other_process(tmp_path).returncode == -signal.SIGALRM
+    assert other_process(tmp_path).stdout == "held\n"
 
 
-def test_a_gpu_is_held_against_people_with_other_temporary_folders(tmp_path: Path) -> None:
-    with exclusive("cuda"):
-        assert another(tmp_path).returncode == -signal.SIGALRM
-    assert another(tmp_path).stdout == "held\n"
-
-
-def test_a_cpu_is_not_held() -> None:
-    with exclusive("cpu"), exclusive("cpu"):
+def test_a_cpu_has_no_lock() -> None:
+    with gpu_lock("cpu"), gpu_lock("cpu"):
         pass
 
 
-def test_one_thread_may_hold_it_twice(tmp_path: Path) -> None:
-    with exclusive("cuda"):
-        with exclusive("cuda") as ours:
-            assert ours
-        assert another(tmp_path).returncode == -signal.SIGALRM, "the outer one still holds it"
-    assert another(tmp_path).stdout == "held\n"
+def test_one_thread_may_lock_twice(tmp_path: Path) -> None:
+    with gpu_lock("cuda"):
+        with gpu_lock("cuda") as is_held:
+            assert is_held
+        assert other_process(tmp_path).returncode == -signal.SIGALRM, "the outer block holds it"
+    assert other_process(tmp_path).stdout == "held\n"
 
 
-def test_who_does_not_wait_is_told_of_another() -> None:
+def test_without_wait_a_held_lock_is_reported() -> None:
     def try_it() -> bool:
-        with exclusive("cuda", wait=False) as ours:
-            return ours
+        with gpu_lock("cuda", wait=False) as is_held:
+            return is_held
 
     with ThreadPoolExecutor(1) as another_thread:
-        with exclusive("cuda"):
+        with gpu_lock("cuda"):
             assert another_thread.submit(try_it).result() is False
             assert try_it() is True
         assert another_thread.submit(try_it).result() is True
 
 
-def test_what_is_no_file_is_refused_in_words(
+def test_a_folder_in_place_of_the_lock_file_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOLDER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     (tmp_path / "grade-gpu-0.lock").mkdir()
-    with pytest.raises(SandboxError, match="remove it"), exclusive("cuda"):
+    with pytest.raises(SandboxError, match="remove it"), gpu_lock("cuda"):
         pytest.fail("it was held")
 
 
-def test_where_no_lock_can_be_made_it_is_told_in_words(
+def test_a_lock_file_that_cannot_be_created_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOLDER", tmp_path / "gone")
-    with pytest.raises(SandboxError, match="No such file"), exclusive("cuda"):
+    with pytest.raises(SandboxError, match="No such file"), gpu_lock("cuda"):
         pytest.fail("it was held")

@@ -1,4 +1,4 @@
-"""What holds the chip back, told by a NVML that says what the test wants."""
+"""Throttle reasons and GPU state, from a fake NVML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grader.judge.gpu import state
-from grader.judge.gpu.state import SLOWED, complaint, gpu_state
+from grader.judge.gpu.state import THROTTLE_REASONS, gpu_state, throttle_reason
 
 POWER_CAP, SYNC_BOOST = 0x4, 0x10
 
@@ -21,7 +21,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml(ModuleType):
-    """As much of `pynvml` as is used."""
+    """The part of `pynvml` that is used."""
 
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
@@ -77,31 +77,31 @@ def nvml(monkeypatch: pytest.MonkeyPatch, uuid: str) -> Iterator[FakeNvml]:
     state._handle.cache_clear()
 
 
-@pytest.mark.parametrize(("bit", "words"), SLOWED.items())
-def test_each_slowdown_is_a_complaint(nvml: FakeNvml, bit: int, words: str) -> None:
+@pytest.mark.parametrize(("bit", "words"), THROTTLE_REASONS.items())
+def test_each_slowdown_discards_a_round(nvml: FakeNvml, bit: int, words: str) -> None:
     nvml.reasons = bit | POWER_CAP
-    assert complaint() == words
+    assert throttle_reason() == words
 
 
 @pytest.mark.parametrize("reasons", [0, 0x1, 0x2, POWER_CAP, SYNC_BOOST, 0x100])
-def test_what_heavy_kernels_usually_meet_is_none(nvml: FakeNvml, reasons: int) -> None:
+def test_usual_reasons_under_load_discard_nothing(nvml: FakeNvml, reasons: int) -> None:
     nvml.reasons = reasons
-    assert complaint() is None
+    assert throttle_reason() is None
 
 
-def test_a_round_counts_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
+def test_rounds_count_again_after_throttling(nvml: FakeNvml) -> None:
     nvml.reasons = 0x20
-    assert complaint() == "thermal limit"
+    assert throttle_reason() == "thermal limit"
     nvml.reasons = 0
-    assert complaint() is None
+    assert throttle_reason() is None
 
 
 @pytest.mark.parametrize("prefix", ["", "GPU-"])
-def test_the_gpu_is_found_by_its_own_name(nvml: FakeNvml, uuid: str, prefix: str) -> None:
-    """Not by its index, which NVML counts without regard to CUDA_VISIBLE_DEVICES."""
+def test_the_gpu_is_found_by_its_uuid(nvml: FakeNvml, uuid: str, prefix: str) -> None:
+    """Its index in NVML ignores CUDA_VISIBLE_DEVICES."""
     torch.cuda.get_device_properties().uuid = prefix + uuid
-    complaint()
-    complaint()
+    throttle_reason()
+    throttle_reason()
     assert nvml.asked_for == [f"GPU-{uuid}"]
 
 
@@ -118,15 +118,15 @@ def test_the_state_has_its_units(nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize("failing", ["init", "handle", "reasons"])
-def test_a_nvml_that_does_not_answer_leaves_every_round_in(nvml: FakeNvml, failing: str) -> None:
+def test_a_failing_nvml_discards_nothing(nvml: FakeNvml, failing: str) -> None:
     nvml.reasons = 0x8
     nvml.fails = {failing}
-    assert complaint() is None
+    assert throttle_reason() is None
     assert gpu_state() == {}
 
 
 @pytest.mark.parametrize("failing", ["driver", "clock", "temperature", "power"])
-def test_a_state_that_is_not_whole_is_left_out(nvml: FakeNvml, failing: str) -> None:
+def test_an_incomplete_state_is_left_out(nvml: FakeNvml, failing: str) -> None:
     nvml.fails = {failing}
     assert gpu_state() == {}
 
@@ -135,5 +135,5 @@ def test_without_the_package_nothing_is_known(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert complaint() is None
+    assert throttle_reason() is None
     assert gpu_state() == {}

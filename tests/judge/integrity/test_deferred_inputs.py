@@ -23,8 +23,7 @@ from benchmarks.verdict_latency import ROOT
 from grader.arena import TensorSpec, arrange
 from grader.arena.layout import view
 from grader.judge.benchmark import UNEXPLAINED, Bench
-from grader.judge.correctness.check import unexplained
-from grader.judge.grade import greet
+from grader.judge.correctness.check import errors_beyond_mixed_inputs
 from grader.judge.grading import Grading
 from grader.judge.integrity.call_order import turned
 from grader.judge.integrity.deferred_inputs import (
@@ -48,7 +47,7 @@ from grader.judge.integrity.deferred_inputs import (
 from grader.judge.memory.argument_sets import Loan
 from grader.judge.memory.shared_block import Block, poison
 from grader.judge.record import Record
-from grader.judge.session import Session
+from grader.judge.session import Session, greet
 from grader.judge.verdict import SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Role, Tolerance
@@ -804,7 +803,9 @@ def mixtures_told(operator: Callable[[torch.Tensor], torch.Tensor], x: Callable[
             there = piece.of(image.view(-1).view(torch.uint8))
             there[:count] = piece.of(other.view(-1).view(torch.uint8))[:count]
         out, right, wrong = map(operator, (mixed, true, stale))
-        told += bool(unexplained(out, right, wrong, Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3)))
+        told += bool(
+            errors_beyond_mixed_inputs(out, right, wrong, Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3))
+        )
     return told / 400
 
 

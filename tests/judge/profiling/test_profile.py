@@ -8,9 +8,16 @@ from typing import Any, Literal
 import pytest
 
 from grader.judge.profiling.occupancy import Multiprocessor, occupancy
-from grader.judge.profiling.profile import kernel_of, profile, time_per_call_us
-from grader.judge.profiling.report import Bulk, Facts, Kernel, Profile, Unprofiled, read_facts
-from grader.judge.profiling.roofline import Rates, explain
+from grader.judge.profiling.profile import kernel_profile, profile, time_per_call_us
+from grader.judge.profiling.report import (
+    KernelProfile,
+    Profile,
+    ProfileArtifacts,
+    ProfileData,
+    ProfilingError,
+    parse_profile_data,
+)
+from grader.judge.profiling.roofline import RooflinePoint, explain_bottleneck
 from grader.judge.verdict import SubmissionFault
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
@@ -35,16 +42,16 @@ extern "C" void scale(const float* x, float* total, double factor, float* out, i
 extern "C" void scale_fp16(const __half* x, float* total, double factor, __half* out, int64_t n,
                            cudaStream_t stream) {}
 """
-Run = Callable[..., tuple[Profile, Bulk]]
+Run = Callable[..., tuple[Profile, ProfileArtifacts]]
 
 
 @pytest.fixture
 def run(write_problem: WriteProblem) -> Run:
-    """Profiles a text on the tiny problem, in the process sandbox."""
+    """Profiles source text on the tiny problem, in the process sandbox."""
 
     def run(
         source: str, suffix: str = ".py", device: Literal["cpu", "cuda"] = "cpu"
-    ) -> tuple[Profile, Bulk]:
+    ) -> tuple[Profile, ProfileArtifacts]:
         problem = write_problem()
         path = problem.folder.parent / f"kernel{suffix}"
         path.write_text(textwrap.dedent(source))
@@ -56,7 +63,7 @@ def run(write_problem: WriteProblem) -> Run:
     return run
 
 
-# Occupancy: blocks per SM as cuda_occupancy.h of CUDA 13.0 gives them for compute capability 9.0.
+# Blocks per SM by cuda_occupancy.h of CUDA 13.0, for compute capability 9.0.
 @pytest.mark.parametrize(
     ("threads", "registers", "shared_bytes", "blocks", "bound"),
     [
@@ -81,7 +88,7 @@ def test_occupancy(
     assert found.share == pytest.approx(blocks * -(-threads // 32) * 32 / 2048)
 
 
-def kernel(**changes: Any) -> Kernel:
+def kernel(**changes: Any) -> KernelProfile:
     fields: dict[str, Any] = {
         "name": "softmax_kernel",
         "launches": 1.0,
@@ -98,23 +105,23 @@ def kernel(**changes: Any) -> Kernel:
         "occupancy_bound": "threads",
         "waves": 8.0,
     }
-    return Kernel(**fields | changes)
+    return KernelProfile(**fields | changes)
 
 
-def rates(**changes: Any) -> Rates:
+def point(**changes: Any) -> RooflinePoint:
     fields: dict[str, Any] = {
         "time_us": 100.0,
         "elapsed_us": 101.0,
         "bytes_per_s": 1e12,
         "flops_per_s": 1e12,
-        "most_bytes_per_s": 3e12,
-        "most_flops_per_s": 50e12,
+        "ceiling_bytes_per_s": 3e12,
+        "ceiling_flops_per_s": 50e12,
         "unit": "fp32",
     }
-    return Rates(**fields | changes)
+    return RooflinePoint(**fields | changes)
 
 
-COMPUTE = {"bytes_per_s": 1e11, "flops_per_s": 2e14, "most_flops_per_s": 8e14, "unit": "tensor"}
+COMPUTE = {"bytes_per_s": 1e11, "flops_per_s": 2e14, "ceiling_flops_per_s": 8e14, "unit": "tensor"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +142,7 @@ COMPUTE = {"bytes_per_s": 1e11, "flops_per_s": 2e14, "most_flops_per_s": 8e14, "
     ],
 )
 def test_what_limits_it(rate: dict[str, Any], seen: dict[str, Any], words: list[str]) -> None:
-    text = explain(rates(**rate), [kernel(**seen)])
+    text = explain_bottleneck(point(**rate), [kernel(**seen)])
     for word in words:
         assert word in text, text
 
@@ -150,16 +157,16 @@ def test_what_limits_it(rate: dict[str, Any], seen: dict[str, Any], words: list[
     ],
 )
 def test_what_does_not_limit_it(rate: dict[str, Any], seen: dict[str, Any], word: str) -> None:
-    assert word not in explain(rates(**rate), [kernel(**seen)])
+    assert word not in explain_bottleneck(point(**rate), [kernel(**seen)])
 
 
-def test_without_any_kernel_there_is_still_a_sentence() -> None:
-    assert explain(rates(), []).startswith("Memory-bound")
+def test_a_profile_without_kernels_still_has_a_sentence() -> None:
+    assert explain_bottleneck(point(), []).startswith("Memory-bound")
 
 
-# What a runner tells -----------------------------------------------------------------------------
+# Reported by a runner -----------------------------------------------------------------------------
 
-FACTS: dict[str, Any] = {
+DATA: dict[str, Any] = {
     "calls": 4,
     "kernels": [
         {
@@ -185,24 +192,24 @@ FACTS: dict[str, Any] = {
 }
 
 
-def facts(**changes: Any) -> Facts:
-    return read_facts(json.dumps(FACTS | changes).encode())
+def data(**changes: Any) -> ProfileData:
+    return parse_profile_data(json.dumps(DATA | changes).encode())
 
 
-def test_a_kernel_per_call() -> None:
-    claims = facts().kernels
-    first, copy = (kernel_of(claim, facts(), H100) for claim in claims)
+def test_kernel_numbers_are_per_call() -> None:
+    kernels = data().kernels
+    first, copy = (kernel_profile(reported, data(), H100) for reported in kernels)
     assert (first.launches, first.time_us, first.share) == (2.0, 75.0, 0.75)
     assert (first.occupancy, first.occupancy_bound) == (0.75, "registers")
     assert first.waves == pytest.approx(4096 / (6 * 132))
     assert (copy.occupancy, copy.waves, copy.registers) == (None, None, None)
 
 
-def test_time_is_that_of_the_gpu_at_work() -> None:
-    assert time_per_call_us(facts()) == 100.0
-    assert time_per_call_us(facts(busy_us=None)) == 112.5
-    assert time_per_call_us(facts(busy_us=0.0, graph_us=None)) == 200.0
-    assert time_per_call_us(facts(calls=0)) is None
+def test_time_is_the_time_that_the_gpu_was_busy() -> None:
+    assert time_per_call_us(data()) == 100.0
+    assert time_per_call_us(data(busy_us=None)) == 112.5
+    assert time_per_call_us(data(busy_us=0.0, graph_us=None)) == 200.0
+    assert time_per_call_us(data(calls=0)) is None
 
 
 @pytest.mark.parametrize(
@@ -221,52 +228,52 @@ def test_time_is_that_of_the_gpu_at_work() -> None:
         {"ncu": [{"name": "k", "dram_percent": float("inf")}]},
     ],
 )
-def test_facts_that_are_none(changes: dict[str, Any]) -> None:
+def test_data_that_breaks_the_schema(changes: dict[str, Any]) -> None:
     with pytest.raises(SubmissionFault) as caught:
-        facts(**changes)
+        data(**changes)
     assert caught.value.fault.verdict == "runtime_error"
     assert next(iter(changes)) in caught.value.fault.reason
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"null"])
-def test_facts_that_are_no_json_object(text: bytes) -> None:
-    with pytest.raises(SubmissionFault, match="is no profile"):
-        read_facts(text)
+def test_data_that_is_no_json_object(text: bytes) -> None:
+    with pytest.raises(SubmissionFault, match="data is invalid"):
+        parse_profile_data(text)
 
 
 # Through the sandbox -----------------------------------------------------------------------------
 
 
 def test_on_a_cpu(run: Run) -> None:
-    found, bulk = run(HONEST)
+    found, artifacts = run(HONEST)
     assert (found.calls, found.case, found.kernels) == (1, "small", [])
     assert found.time_us is not None
     assert found.time_us > 0
     assert found.gb_per_s == pytest.approx(3 * 4096 * 4 / found.time_us / 1e3)
     assert "nothing can be said" in found.limit
     assert "ncu: not run: no GPU here" in found.notes
-    assert "aten::copy_" in bulk.table
-    events = json.loads(bulk.trace)["traceEvents"]
+    assert "aten::copy_" in artifacts.table
+    events = json.loads(artifacts.trace)["traceEvents"]
     assert any(event.get("name") == "aten::copy_" for event in events)
-    assert (bulk.ptx, bulk.sass) == (b"", b"")
+    assert (artifacts.ptx, artifacts.sass) == (b"", b"")
 
 
 @pytest.mark.nvcc
-def test_a_cuda_file_is_compiled_and_looked_at(run: Run) -> None:
-    found, bulk = run(CUDA, ".cu")
+def test_a_cuda_file_is_compiled_and_disassembled(run: Run) -> None:
+    found, artifacts = run(CUDA, ".cu")
     assert (found.calls, found.time_us, found.case) == (0, None, None)
     (only,) = found.kernels
     assert only.name == "scaled(float const*, float*, long)"
-    assert only.shared_bytes in (1024, 2048)  # newer compilers count what the system reserves
+    assert only.shared_bytes in (1024, 2048)  # newer compilers count what CUDA reserves
     assert only.local_bytes == 0
     assert only.registers
-    assert b".entry _Z6scaledPKfPfl" in bulk.ptx
-    assert bulk.sass.startswith(b"// scaled(float const*, float*, long)")
-    assert b"STG" in bulk.sass
+    assert b".entry _Z6scaledPKfPfl" in artifacts.ptx
+    assert artifacts.sass.startswith(b"// scaled(float const*, float*, long)")
+    assert b"STG" in artifacts.sass
 
 
 def test_a_failing_submission(run: Run) -> None:
-    with pytest.raises(Unprofiled) as caught:
+    with pytest.raises(ProfilingError) as caught:
         run("def scale(x, total, factor, out): raise ValueError('no \x07')")
     report = caught.value.report
     assert report.verdict == "runtime_error"
@@ -275,7 +282,7 @@ def test_a_failing_submission(run: Run) -> None:
 
 
 def test_one_that_does_not_load(run: Run) -> None:
-    with pytest.raises(Unprofiled) as caught:
+    with pytest.raises(ProfilingError) as caught:
         run("def other(): pass")
     assert caught.value.report.verdict == "compile_error"
 
@@ -283,18 +290,18 @@ def test_one_that_does_not_load(run: Run) -> None:
 @pytest.mark.parametrize(
     ("trick", "reason"),
     [
-        ("json.dumps = lambda *a, **k: '{}'", "is no profile: calls"),
-        ("os.pwrite = lambda fd, data, at: len(data)", "is no profile"),
+        ("json.dumps = lambda *a, **k: '{}'", "data is invalid: calls"),
+        ("os.pwrite = lambda fd, data, at: len(data)", "data is invalid"),
         ("os.pwrite = lambda fd, data, at: os.ftruncate(fd, 1 << 27)", "not permitted"),
     ],
 )
-def test_one_that_tells_nonsense(run: Run, trick: str, reason: str) -> None:
-    with pytest.raises(Unprofiled) as caught:
+def test_one_that_reports_nonsense(run: Run, trick: str, reason: str) -> None:
+    with pytest.raises(ProfilingError) as caught:
         run(f"import json, os\n{trick}\n{HONEST}")
     assert reason in caught.value.report.reason
 
 
-def test_words_of_its_own_are_escaped(run: Run) -> None:
+def test_labels_of_the_submission_are_escaped(run: Run) -> None:
     source = """
     import torch
     def scale(x, total, factor, out):
@@ -302,8 +309,8 @@ def test_words_of_its_own_are_escaped(run: Run) -> None:
             total += x
             out.copy_(x * factor)
     """
-    found, bulk = run(source)
-    assert "boo \\x1b[2J \\u202e" in bulk.table
+    found, artifacts = run(source)
+    assert "boo \\x1b[2J \\u202e" in artifacts.table
     assert "\x1b" not in found.model_dump_json()
 
 
@@ -328,7 +335,7 @@ def scale(x, total, factor, out):
 @pytest.mark.cuda
 @pytest.mark.parametrize(("source", "launches"), [(TRITON, 1), (HONEST, 3)])
 def test_kernels_on_a_gpu(run: Run, source: str, launches: int) -> None:
-    found, bulk = run(source, device="cuda")
+    found, artifacts = run(source, device="cuda")
     assert found.calls >= 4
     assert sum(kernel.launches for kernel in found.kernels) == launches
     longest = next(kernel for kernel in found.kernels if kernel.registers)  # a copy has none
@@ -341,23 +348,23 @@ def test_kernels_on_a_gpu(run: Run, source: str, launches: int) -> None:
     assert found.ceiling_gb_per_s is not None
     assert found.limit.startswith("Memory-bound")
     assert any(note.startswith("ncu: ") for note in found.notes) != bool(found.ncu)
-    assert any(e.get("cat") == "kernel" for e in json.loads(bulk.trace)["traceEvents"])
+    assert any(e.get("cat") == "kernel" for e in json.loads(artifacts.trace)["traceEvents"])
 
 
 @pytest.mark.cuda
 def test_the_code_of_a_triton_kernel_that_ran(run: Run) -> None:
-    found, bulk = run(TRITON, device="cuda")
+    found, artifacts = run(TRITON, device="cuda")
     assert found.kernels[0].name == "scaled"
     assert found.kernels[0].local_bytes == 0
-    assert b".entry scaled(" in bulk.ptx
-    assert bulk.sass.startswith(b"// scaled")
+    assert b".entry scaled(" in artifacts.ptx
+    assert artifacts.sass.startswith(b"// scaled")
 
 
 @pytest.mark.cuda
 @pytest.mark.nvcc
 def test_the_code_of_a_cuda_kernel_that_ran(run: Run) -> None:
-    found, bulk = run(CUDA, ".cu", device="cuda")
+    found, artifacts = run(CUDA, ".cu", device="cuda")
     assert found.kernels[0].name == "scaled(float const*, float*, long)"
     assert found.kernels[0].block == (256, 1, 1)
     assert found.kernels[0].local_bytes == 0
-    assert b"STG" in bulk.sass
+    assert b"STG" in artifacts.sass

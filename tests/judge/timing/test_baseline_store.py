@@ -1,4 +1,4 @@
-"""Records of times: strict, whole or not at all, and only for the version they were taken of."""
+"""Files of recorded baselines: strict, written atomically, valid for one version of a problem."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from pydantic import ValidationError
 from grader.judge.gpu import environment
 from grader.judge.timing.baseline_store import (
     COMPILED,
-    Ceilings,
-    Environment,
-    ProblemTimes,
-    Timings,
+    BaselineEnvironment,
+    BaselineFile,
+    ProblemBaselines,
+    RecordedCeilings,
     folder_of,
     load,
-    recorded,
+    load_recorded,
+    processor_name,
     save,
     slug,
 )
-from grader.judge.timing.baselines import measure, processor
+from grader.judge.timing.baselines import measure_baselines
 from grader.problem import Problem, ProblemError
 from tests.judge.conftest import REFERENCE, WriteProblem
 
 H100 = "NVIDIA H100 80GB HBM3"
-ENVIRONMENT = Environment(
+ENVIRONMENT = BaselineEnvironment(
     driver="580.1",
     cuda="13.0",
     torch="2.11.0",
@@ -40,22 +41,22 @@ ENVIRONMENT = Environment(
 )
 
 
-def times(problem: Problem | None = None, **changes: Any) -> ProblemTimes:
+def times(problem: Problem | None = None, **changes: Any) -> ProblemBaselines:
     fields: dict[str, Any] = {
         "digest": problem.times_digest if problem else "d" * 64,
         "environment": ENVIRONMENT,
         "experts": ["cluster.cu"],
         "cases": {"small": {"eager": 12.5, "cluster.cu": 10.0}},
     }
-    return ProblemTimes(**fields | changes)
+    return ProblemBaselines(**fields | changes)
 
 
-def timings(hardware: str = H100, **problems: ProblemTimes) -> Timings:
-    return Timings(hardware=hardware, device="cuda", ranked=True, problems=problems)
+def baseline_file(hardware: str = H100, **problems: ProblemBaselines) -> BaselineFile:
+    return BaselineFile(hardware=hardware, device="cuda", ranked=True, problems=problems)
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    kept = timings(softmax=times())
+def test_a_saved_file_is_loaded(tmp_path: Path) -> None:
+    kept = baseline_file(softmax=times())
     path = save(tmp_path / "new", kept)
     assert path.name == "nvidia-h100-80gb-hbm3.json"
     assert load(tmp_path / "new", H100) == kept
@@ -63,14 +64,14 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "new").iterdir()] == [path.name]
 
 
-def test_there_is_no_record_of_other_hardware(tmp_path: Path) -> None:
-    save(tmp_path, timings())
+def test_other_hardware_has_no_file(tmp_path: Path) -> None:
+    save(tmp_path, baseline_file())
     assert load(tmp_path, "NVIDIA B200") is None
     assert load(tmp_path / "missing", H100) is None
 
 
-def test_one_problem_is_exchanged_and_the_others_stay() -> None:
-    old = timings(softmax=times(), attention=times())
+def test_one_problem_is_replaced_and_the_others_stay() -> None:
+    old = baseline_file(softmax=times(), attention=times())
     new = times(cases={"small": {"eager": 1.0}})
     changed = old.updated("softmax", new)
     assert changed.problems["softmax"] == new
@@ -79,21 +80,22 @@ def test_one_problem_is_exchanged_and_the_others_stay() -> None:
     assert list(changed.problems) == ["attention", "softmax"]
 
 
-def test_ceilings_stay_until_there_are_new_ones() -> None:
+def test_ceilings_stay_until_new_ones_are_given() -> None:
     old, new = (
-        Ceilings(**asdict(environment.Ceilings(*rates))) for rates in ((1.0, 2.0, 3.0), (4, 5, 6))
+        RecordedCeilings(**asdict(environment.Ceilings(*rates)))
+        for rates in ((1.0, 2.0, 3.0), (4, 5, 6))
     )
-    first = timings().updated("softmax", times(), old)
+    first = baseline_file().updated("softmax", times(), old)
     assert first.updated("attention", times()).ceilings == old
     assert first.updated("attention", times(), new).ceilings == new
 
 
-def test_a_record_from_before_ceilings_were_kept_is_read(tmp_path: Path) -> None:
-    path = save(tmp_path, timings(softmax=times()))
+def test_a_file_of_an_older_version_without_ceilings_is_read(tmp_path: Path) -> None:
+    path = save(tmp_path, baseline_file(softmax=times()))
     before = json.loads(path.read_text())
     del before["ceilings"]
     path.write_text(json.dumps(before))
-    assert load(tmp_path, H100) == timings(softmax=times())
+    assert load(tmp_path, H100) == baseline_file(softmax=times())
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_a_record_from_before_ceilings_were_kept_is_read(tmp_path: Path) -> None
         ({"problems": {"Bad Name": None}}, "problems"),
     ],
 )
-def test_what_is_no_record_is_refused(tmp_path: Path, change: dict[str, Any], named: str) -> None:
-    path = save(tmp_path, timings(softmax=times()))
+def test_an_invalid_file_is_refused(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    path = save(tmp_path, baseline_file(softmax=times()))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ProblemError, match=named) as error:
         load(tmp_path, H100)
@@ -121,60 +123,62 @@ def test_a_time_is_a_positive_number(time_us: float) -> None:
         times(cases={"small": {"eager": time_us}})
 
 
-def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    path = save(tmp_path, timings(softmax=times()))
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, baseline_file(softmax=times()))
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ProblemError, match="no record of times"):
         load(tmp_path, H100)
 
 
-def test_a_record_of_other_hardware_under_this_name_is_refused(tmp_path: Path) -> None:
-    save(tmp_path, timings("NVIDIA-H100.80GB HBM3"))
+def test_a_file_of_other_hardware_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, baseline_file("NVIDIA-H100.80GB HBM3"))
     with pytest.raises(ProblemError, match="is of 'NVIDIA-H100"):
         load(tmp_path, H100)
 
 
-def test_a_failed_write_leaves_the_old_record(
+def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(tmp_path, timings(softmax=times()))
+    save(tmp_path, baseline_file(softmax=times()))
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("grader.judge.timing.baseline_store.os.replace", full)
     with pytest.raises(ProblemError, match="No space left"):
-        save(tmp_path, timings())
-    assert load(tmp_path, H100) == timings(softmax=times())
+        save(tmp_path, baseline_file())
+    assert load(tmp_path, H100) == baseline_file(softmax=times())
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_recorded_are_those_of_this_version_gpus_first(write_problem: WriteProblem) -> None:
+def test_recorded_baselines_of_the_current_version_gpus_first(
+    write_problem: WriteProblem,
+) -> None:
     problem = write_problem()
     problem = Problem.load(problem.folder.rename(problem.folder.parent / "scale2"))
     folder = folder_of(problem)
-    cpu = Timings(hardware="A CPU", device="cpu", ranked=False)
+    cpu = BaselineFile(hardware="A CPU", device="cpu", ranked=False)
     save(folder, cpu.updated("scale2", times(problem)))
-    save(folder, timings("NVIDIA H100", scale2=times(problem)))
-    save(folder, timings("NVIDIA A100", scale2=times(problem)))
-    save(folder, timings("NVIDIA B200", scale2=times(), other=times(problem)))
-    found = [(one.hardware, one.device) for one in recorded(problem)]
+    save(folder, baseline_file("NVIDIA H100", scale2=times(problem)))
+    save(folder, baseline_file("NVIDIA A100", scale2=times(problem)))
+    save(folder, baseline_file("NVIDIA B200", scale2=times(), other=times(problem)))
+    found = [(one.hardware, one.device) for one in load_recorded(problem)]
     assert found == [("NVIDIA A100", "cuda"), ("NVIDIA H100", "cuda"), ("A CPU", "cpu")]
 
 
 @pytest.mark.parametrize(
     ("folder", "root"), [("work/problems/scale", "work"), ("work/scale", "work")]
 )
-def test_where_the_times_of_a_problem_lie(
+def test_the_folder_of_a_problem_s_baselines(
     write_problem: WriteProblem, tmp_path: Path, folder: str, root: str
 ) -> None:
     place = tmp_path / folder
     place.parent.mkdir(parents=True)
     problem = Problem.load(write_problem().folder.rename(place))
     assert folder_of(problem) == tmp_path / root / "reference" / "timings"
-    kept = save(folder_of(problem), timings(scale=times(problem)))
+    kept = save(folder_of(problem), baseline_file(scale=times(problem)))
     assert kept.parent == folder_of(problem)
-    assert [one.hardware for one in recorded(problem)] == [H100]
+    assert [one.hardware for one in load_recorded(problem)] == [H100]
 
 
 def test_slug() -> None:
@@ -183,19 +187,19 @@ def test_slug() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
-def test_every_baseline_and_the_compiled_eager_are_measured(write_problem: WriteProblem) -> None:
+def test_every_baseline_and_torch_compile_are_measured(write_problem: WriteProblem) -> None:
     faster = "\n\nBASELINES = {'same': reference}\n"
-    found = measure(write_problem(reference=REFERENCE + faster), "cpu")
+    found = measure_baselines(write_problem(reference=REFERENCE + faster), "cpu")
     assert found.notes == []
     assert set(found.cases["small"]) == {"eager", "same", COMPILED}
     assert all(time_us > 0 for time_us in found.cases["small"].values())
-    assert found.hardware == processor()
+    assert found.hardware == processor_name()
     assert found.environment.driver is None
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
-def test_what_compiles_to_something_else_is_noted(write_problem: WriteProblem) -> None:
+def test_a_wrong_result_of_torch_compile_is_noted(write_problem: WriteProblem) -> None:
     differs = (
         "\n\nimport torch\n\n"
         "def eager(x, total, factor):\n"
@@ -203,6 +207,6 @@ def test_what_compiles_to_something_else_is_noted(write_problem: WriteProblem) -
         "        return x\n"
         "    return reference(x, total, factor)\n"
     )
-    found = measure(write_problem(reference=REFERENCE + differs), "cpu")
+    found = measure_baselines(write_problem(reference=REFERENCE + differs), "cpu")
     assert set(found.cases["small"]) == {"eager"}
     assert "torch.compile, case 'small'" in found.notes[0]

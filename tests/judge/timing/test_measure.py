@@ -20,14 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.judge import benchmark as bench
-from grader.judge import grade
+from grader.judge import grade, score
 from grader.judge.benchmark import HELD_UP_US, ODD, PACE_SHARE, SUDDEN_SHARE, Bench
 from grader.judge.gpu.environment import Ceilings
-from grader.judge.grade import _heavy_share, _scored
 from grader.judge.integrity.call_order import turned
 from grader.judge.memory.argument_sets import set_bytes
 from grader.judge.problem_code import Values
 from grader.judge.record import Effort, Record
+from grader.judge.score import tensor_bound_share
 from grader.judge.timing.measure import (
     AGREE_SHARE,
     CHANGES_US,
@@ -61,7 +61,7 @@ from grader.problem.spec import Case
 from grader.report import CaseResult, Report, Rule, Verdict
 from grader.sandbox.base import SandboxError
 from grader.sandbox.process import ProcessSandbox
-from grader.stats import middle
+from grader.stats import estimate
 from grader.submission import Submission
 from tests.judge.conftest import HONEST, WriteProblem
 
@@ -212,7 +212,7 @@ def test_the_time_is_the_middle_claim_with_its_interval() -> None:
     claims = [50.0, 50.01, 49.99, 50.02, 49.98, 50.0]
     timing = timed(*map(honest, claims))
     assert timing.rounds == len(claims)
-    assert (timing.time_us, timing.ci_us) == middle(claims)
+    assert (timing.time_us, timing.ci_us) == estimate(claims)
 
 
 def test_every_round_has_a_number_of_its_own() -> None:
@@ -452,7 +452,7 @@ def test_a_score_is_the_larger_of_claim_and_clock(rounds: list[tuple[float, floa
     timing = timed(*samples, most_rounds=20, budget_s=60)
     # `rounds_of` repeats the last round, so that the rounds that were run are known.
     ran = (samples + [samples[-1]] * 20)[: timing.rounds]
-    claim = middle([sample.claim_us for sample in ran]).value
+    claim = estimate([sample.claim_us for sample in ran]).value
     externals = sorted(sample.external_us for sample in ran)
     external = externals[len(ran) // 2]
     allowed = allowed_us(external)
@@ -718,21 +718,25 @@ def test_heavy_is_what_waits_for_tensor_cores(
     )
     case: Any = 1
     assert is_heavy(problem, case) is heavy
-    assert _heavy_share(problem) == (1 / 3 if heavy else 0)
+    assert tensor_bound_share(problem) == (1 / 3 if heavy else 0)
 
 
 def test_a_report_has_the_wider_interval_of_heavy_cases(
     write_problem: WriteProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("grader.judge.grade")  # not the function of that name
-    monkeypatch.setattr(module, "_heavy_share", lambda _: 1.0)
+    monkeypatch.setattr(module, "tensor_bound_share", lambda _: 1.0)
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     record = Record()
     record.cases = [benchmark_case()]
     submission = Submission.read(path, 10_000)
     sandbox = ProcessSandbox()
-    report = module._report(write_problem(), submission, sandbox, "cuda", 1, "full", record)
+    report = module._report(
+        module.GradingRequest(write_problem(), submission, sandbox, "cuda", True, "full", print),
+        1,
+        record,
+    )
     assert report.ranked
     assert report.score_ci_us == pytest.approx((40 * 0.9955, 40 * 1.0045))
 
@@ -811,7 +815,7 @@ def scored(
     unseen: Sequence[str] = (),
 ) -> Report:
     bare = report(cases=list(cases), score_us=None, score_ci_us=None, speedup={}, ranked=False)
-    return _scored(bare, effort, heavy_share, unseen)
+    return score.scored(bare, effort, heavy_share, unseen)
 
 
 def test_a_score_is_the_geometric_mean_of_the_benchmarks(

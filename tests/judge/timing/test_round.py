@@ -25,14 +25,14 @@ class Wire:
     def ask(self, kind: str, request: dict[str, Any], limit_s: float, what: str) -> None:
         self.asked.append((kind, request, int(self.gate)))
 
-    def aim(self, kind: str, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def prepare(self, kind: str, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return kind, request
 
-    def fire(self, aimed: tuple[str, dict[str, Any]], what: str) -> int:
-        self.asked.append((*aimed, int(self.gate)))
+    def send_prepared(self, prepared: tuple[str, dict[str, Any]], what: str) -> int:
+        self.asked.append((*prepared, int(self.gate)))
         return 1
 
-    def take(self, sequence: int, limit_s: float, what: str) -> Reply:
+    def receive(self, sequence: int, limit_s: float, what: str) -> Reply:
         return Reply(sequence, Status.OK, reported_ns=7000)
 
 

@@ -406,16 +406,16 @@ def replace_case(fields: dict[str, Any], mismatch: Any) -> dict[str, Any]:
 def test_recorded_times_stand_where_nobody_ranks_and_between_those_who_do(tmp_path: Path) -> None:
     shutil.copytree(PROBLEMS / "softmax", tmp_path / "problems/softmax")
     problem = Problem.load(tmp_path / "problems/softmax")
-    environment = baseline_store.Environment(
+    environment = baseline_store.BaselineEnvironment(
         driver="1", cuda="13.0", torch="2.11", triton="3.6", python="3.12", grade="0",
         measured_at=datetime(2030, 1, 1, tzinfo=UTC),
     )  # fmt: skip
     cases = problem.cases("benchmark", "cuda")
-    times = baseline_store.ProblemTimes(
+    times = baseline_store.ProblemBaselines(
         digest=problem.times_digest, environment=environment, experts=["ours.cu"],
         cases={case.name: {"eager": 120.0, "ours.cu": 95.0} for case in cases},
     )  # fmt: skip
-    record = baseline_store.Timings(hardware=H100, device="cuda", ranked=True)
+    record = baseline_store.BaselineFile(hardware=H100, device="cuda", ranked=True)
     baseline_store.save(baseline_store.folder_of(problem), record.updated("softmax", times))
     clock = Clock()
     services = Services.open(f"sqlite:///{tmp_path}/b.sqlite3", {"softmax": problem}, now=clock)
