@@ -11,10 +11,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from grader import format
 from grader.cli.output.tables import Column, Fitting, numbers
 from grader.cli.output.terminal import safe
 from grader.report import LOG_BYTES, UNTOLD, CaseResult, Mismatch, Report, Verdict
-from grader.server.pages import format
 
 LOG_ROWS = 12
 BAR_CELLS = 8
