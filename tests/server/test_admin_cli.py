@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from grader.cli import main
+from tests.server.command_line import Grade, runner
 from tests.server.conftest import World
-
-
-@dataclass
-class Result:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Grade = Callable[..., Result]
 
 
 @pytest.fixture
@@ -41,12 +23,7 @@ def grade(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*words: str) -> Result:
-        status = main(["admin", *words])
-        captured = capsys.readouterr()
-        return Result(status, captured.out, captured.err)
-
-    return run
+    return runner(capsys, "admin")
 
 
 def test_user_add_prints_only_the_token(grade: Grade, world: World) -> None:

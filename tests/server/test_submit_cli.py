@@ -7,31 +7,21 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grader.cli import main, remote_submit
+from grader.cli import remote_submit
 from grader.cli.remote import Credentials
 from grader.report import Report
 from grader.server.services.job_events import Hub
 from grader.submission import Submission
 from tests.fleet.cluster import free_port
+from tests.server.command_line import Grade, runner
 from tests.server.conftest import KERNEL, SEED, Server, World
 from tests.waiting import PATIENCE_S, until
-
-
-@dataclass
-class Result:
-    status: int
-    out: str
-    err: str
-
-
-Grade = Callable[..., Result]
 
 
 @pytest.fixture
@@ -50,12 +40,7 @@ def grade(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kernel.py").write_bytes(KERNEL)
 
-    def run(*words: str) -> Result:
-        status = main(list(words))
-        captured = capsys.readouterr()
-        return Result(status, captured.out, captured.err)
-
-    return run
+    return runner(capsys)
 
 
 @pytest.fixture
@@ -191,7 +176,7 @@ def test_exit_status_as_of_a_local_grading(
     with FakeWorker(world, **changes):
         result = grade("submit", "problems/softmax", "kernel.py", "--server", world.url, "--json")
         assert result.status == status, result.err
-        shown = json.loads(result.out)
+        shown = result.json
         assert result.out.count("\n") == 1
         assert shown["verdict"] == changes.get("verdict", "accepted")
         assert set(Report.model_fields) - set(shown) == {"seed"}
@@ -217,7 +202,7 @@ def test_the_stored_token_is_used(grade: Grade, world: World) -> None:
     grade("login", "--server", world.url, "--token", world.tokens["bob"])
     with FakeWorker(world):
         result = grade("submit", "softmax", "kernel.py", "--server", world.url, "--json")
-    assert json.loads(result.out)["user"] == "bob"
+    assert result.json["user"] == "bob"
 
 
 @pytest.mark.usefixtures("as_ada")
@@ -257,7 +242,7 @@ def test_a_cancelled_submission(grade: Grade, world: World) -> None:
     result = grade("submit", "softmax", "kernel.py", "--server", world.url, "--json")
     thread.join()
     assert result.status == 2
-    assert "submission 1 was cancelled" in json.loads(result.out)["error"]
+    assert "submission 1 was cancelled" in result.json["error"]
 
 
 @pytest.mark.usefixtures("as_ada")
@@ -274,7 +259,7 @@ def test_a_held_submission_is_a_judge_error(grade: Grade, world: World) -> None:
     result = grade("submit", "softmax", "kernel.py", "--server", world.url, "--json")
     thread.join()
     assert result.status == 3
-    shown = json.loads(result.out)
+    shown = result.json
     assert shown["verdict"] == "judge_error"
     assert "operator" in shown["reason"]
     assert "no sandbox" not in result.out
