@@ -1,7 +1,7 @@
-# Three commands set everything up by themselves:
-#   make demo          grade an example softmax kernel on the best device and sandbox found
-#   make demo-server   serve a filled leaderboard, with ten submissions graded here
-#   make test          format, lint, types, import rules, tests
+# Each command installs what it needs into .venv:
+#   make demo          grade an example softmax kernel on the best device and sandbox available
+#   make demo-server   serve a filled leaderboard, and grade ten submissions
+#   make test          check format, lint, types and import rules, and run the tests
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -9,9 +9,9 @@ SHELL := bash
 
 BIN := .venv/bin
 COMMA := ,
-# Tests run beside each other, except where they might time something on one GPU.
-BESIDE := --numprocesses auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder
-# A machine with an NVIDIA GPU needs the CUDA bindings besides.
+# Tests run in parallel, except on a machine with a GPU, where they could disturb timings.
+PARALLEL := --numprocesses auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder
+# A machine with an NVIDIA GPU also needs the CUDA bindings.
 GPU := $(if $(wildcard /dev/nvidia0),gpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--constraint constraints.txt --editable
@@ -27,13 +27,13 @@ test: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --durations 15 $(if $(GPU),,$(BESIDE))
+	$(BIN)/pytest --durations 15 $(if $(GPU),,$(PARALLEL))
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "Installing grade into .venv. The first time takes some minutes: PyTorch is large."
+	@echo "Installing grade into .venv. The first installation takes minutes: PyTorch is large."
 	$(INSTALL) '.$(GPU:%=[%])'
 	@touch $@
 
@@ -50,10 +50,10 @@ clean:
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
 	    "$$python" -m venv .venv && exit 0; \
 	    rm -rf .venv; \
-	    echo "$$python cannot make a virtual environment." \
+	    echo "$$python cannot create a virtual environment." \
 	        "On Debian or Ubuntu: apt-get install python3-venv" >&2; \
 	    exit 1; \
 	done; \
 	echo "grade needs Python 3.11 or newer, and none was found." \
-	    "Install it, or name one: make demo PYTHON=/path/to/python3.11" >&2; \
+	    "Install it, or give its path: make demo PYTHON=/path/to/python3.11" >&2; \
 	exit 1

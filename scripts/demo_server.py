@@ -1,9 +1,9 @@
-"""A whole hosted leaderboard on this machine, to look at: `make demo-server`.
+"""A filled leaderboard server on this machine: `make demo-server`.
 
-It serves the problems of this repository from a throw-away database. The GPU boards are filled with
-recorded gradings of our own kernels on an H100 and an H200 (`scripts/demo/recorded.jsonl`, see
-`scripts/demo/README.md`); then ten submissions are handed in over HTTP and graded here for real, on
-the CPU where there is no GPU. It prints the address and a token, and runs until Ctrl-C.
+It serves the problems of this repository from a temporary database. The GPU boards show recorded
+gradings on an H100 and an H200 (`scripts/demo/recorded.jsonl`, see `scripts/demo/README.md`). Then
+ten submissions are made over HTTP and graded on this machine, on the CPU if there is no GPU. It
+prints the address and a token, and runs until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIVE = {
         "softmax/accepted/returns_softmax.py",
     ),
 }
-"""Who hands in what of `submissions/`."""
+"""User → their submissions, files of `submissions/`."""
 
 
 def problems() -> dict[str, Problem]:
@@ -55,14 +55,14 @@ def problems() -> dict[str, Problem]:
 
 
 def recorded() -> Iterator[tuple[str, Path, Report]]:
-    """User, file and report of each recorded grading."""
+    """The user, file and report of each recorded grading."""
     for line in RECORDED.read_text().splitlines():
         entry = json.loads(line)
         yield entry["user"], ROOT / entry["file"], Report.model_validate(entry["report"])
 
 
 def fill(ledger: Ledger, loaded: dict[str, Problem]) -> int:
-    """Put the recorded gradings on the board; how many were of other versions, and left out."""
+    """Put the recorded gradings on the board; return how many were skipped as outdated."""
     left_out = 0
     for user, file, report in recorded():
         submission = Submission.read(file, 1 << 20)
@@ -79,7 +79,7 @@ def fill(ledger: Ledger, loaded: dict[str, Problem]) -> int:
 
 
 def prepare(url: str) -> dict[str, str]:
-    """Make the database with its boards and users; the token of each user who hands in."""
+    """Create the database with boards and users; return the token of each user of `LIVE`."""
     services = Services.open(url, problems())
     try:
         left_out = fill(services.ledger, services.problems)
@@ -88,13 +88,13 @@ def prepare(url: str) -> dict[str, str]:
     finally:
         services.close()
     if left_out:
-        say(f"{left_out} recorded gradings are of other versions of their problem or kernel")
+        print_line(f"{left_out} recorded gradings of older versions are left out")
     return tokens
 
 
-def hand_in(address: str, tokens: dict[str, str]) -> dict[int, str]:
-    """Hand in all of `LIVE`; number → what it is."""
-    found = {}
+def submit_all(address: str, tokens: dict[str, str]) -> dict[int, str]:
+    """Submit all files of `LIVE`; return number → file and user."""
+    submitted = {}
     with httpx.Client(base_url=address, timeout=30) as client:
         for user, files in LIVE.items():
             for name in files:
@@ -105,65 +105,65 @@ def hand_in(address: str, tokens: dict[str, str]) -> dict[int, str]:
                     files={"file": (name.split("/")[-1], (ROOT / "submissions" / name).open("rb"))},
                 )
                 answer.raise_for_status()
-                found[int(answer.json()["id"])] = f"{name} by {user}"
-    return found
+                submitted[int(answer.json()["id"])] = f"{name} by {user}"
+    return submitted
 
 
 def follow(address: str, numbers: dict[int, str], tokens: dict[str, str]) -> None:
-    """Say each verdict as it comes."""
+    """Print each verdict until all submissions are graded."""
     waiting = dict(numbers)
     with httpx.Client(base_url=address, timeout=30) as client:
         while waiting:
-            for number, what in list(waiting.items()):
-                token = tokens[what.rsplit(" ", 1)[1]]
+            for number, label in list(waiting.items()):
+                token = tokens[label.rsplit(" ", 1)[1]]
                 headers = {"Authorization": f"Bearer {token}"}
                 answer = client.get(f"/api/v1/submissions/{number}", headers=headers)
                 answer.raise_for_status()
                 report = answer.json()
                 if report["state"] in ("done", "cancelled", "held"):
                     del waiting[number]
-                    say(f"#{number} {what}: {report.get('verdict') or report['state']}")
-            time.sleep(2)  # a minute may have no more than 600 requests
+                    print_line(f"#{number} {label}: {report.get('verdict') or report['state']}")
+            time.sleep(2)  # the server allows 600 requests per minute
 
 
-def say(text: str) -> None:
-    """A line for whoever watches."""
+def print_line(text: str) -> None:
+    """Print a line at once, also into a pipe."""
     print(text, flush=True)
 
 
 @click.command()
-@click.option("--port", default=8000, show_default=True, help="0 takes any that is free.")
+@click.option("--port", default=8000, show_default=True, help="0 chooses a free port.")
 @click.option("--sandbox", default="auto", show_default=True, help="auto, docker or process.")
-@click.option("--once", is_flag=True, help="End when all is graded, as a test does.")
+@click.option("--once", is_flag=True, help="Exit when all submissions are graded, for tests.")
 def main(port: int, sandbox: str, once: bool) -> None:
     """Serve a filled leaderboard until Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="demo-server-") as folder:
         url = f"sqlite:///{folder}/board.sqlite3"
         tokens = prepare(url)
-        words = ["serve", "--port", str(port), "--db", url, "--problems", str(ROOT / "problems")]
+        command = ["serve", "--port", str(port), "--db", url, "--problems", str(ROOT / "problems")]
         server = subprocess.Popen(
-            [sys.executable, "-m", "grader.cli", *words, "--sandbox", sandbox],
+            [sys.executable, "-m", "grader.cli", *command, "--sandbox", sandbox],
             stdout=subprocess.PIPE,
             stderr=(log := Path(folder) / "log").open("w"),
             text=True,
         )
         try:
             address = _address(server, log)
-            numbers = hand_in(address, tokens)
-            say(f"\n  {address}\n\nTo log in there, or for GRADE_TOKEN: {tokens['ada']} (ada)\n")
+            numbers = submit_all(address, tokens)
+            print_line(f"\n  {address}\n\nToken of ada, to log in: {tokens['ada']}\n")
             follow(address, numbers, tokens)
-            say(f"\nAll {len(numbers)} are graded. The boards are at {address}; Ctrl-C ends it.")
+            print_line(f"\nAll {len(numbers)} submissions are graded: {address}; Ctrl-C ends it")
             if not once:
                 server.wait()
         except KeyboardInterrupt:
-            say("")
+            print_line("")
         finally:
             server.terminate()
             server.wait(60)
 
 
 def _address(server: subprocess.Popen[str], log: Path) -> str:
-    """Where the server says that it is; ends with its own words when it does not start."""
+    """The address that the server prints; exits with its log if it does not start."""
     assert server.stdout is not None
     for line in server.stdout:
         if found := re.search(r"https?://\S+", line):

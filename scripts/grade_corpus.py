@@ -1,10 +1,10 @@
-"""Grade every file of `submissions/` and compare each verdict with the folder it lies in.
+"""Grade every file of `submissions/` and compare its verdict with the name of its folder.
 
     python -m scripts.grade_corpus [--device cuda] [--sandbox docker] [--only TEXT]... [--out FILE]
 
-Prints each row of a Markdown table when it is known, and a summary; in the file they lie in the
-order of the corpus. All GPUs that may be used share the work. Exit status 0 when every file that
-could run here got its verdict, 1 when one did not.
+Prints a Markdown table, row by row, and a summary; the rows in FILE are in the order of the corpus.
+All visible GPUs share the work. Exit status: 0 if every file that can run here got its expected
+verdict, 1 if not.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ LIMITS: dict[Device, dict[str, float]] = {
     "cuda": {"load_s": 120, "call_s": 20, "total_s": 300},
 }
 SHORT_CALL_S: dict[Device, float] = {"cpu": 3, "cuda": 10}
-"""Limit of a call for the files that are there to run into it."""
+"""Time limit of a call for files that are expected to exceed it."""
 
 
 @dataclass(frozen=True)
-class Graded:
-    """One file of the corpus and what became of it."""
+class CorpusResult:
+    """Result of one file of the corpus."""
 
     problem: str
     example: Example
     report: Report | None = None
-    """None where it could not run here, or where the judge fell over."""
+    """None if the file cannot run here, or the judge failed."""
     failure: str | None = None
-    """How the judge fell over."""
+    """Exception of the judge."""
     took_s: float = 0.0
 
     @property
     def outcome(self) -> str:
-        """The verdict in a word, or why there is none."""
+        """The verdict, or why there is none."""
         if self.failure is not None:
-            return "judge fell over"
+            return "judge failed"
         if self.report is None:
             return "not run"
         return self.report.verdict.value if self.report.verdict else "no verdict"
 
     @property
     def ok(self) -> bool | None:
-        """Whether it got its verdict and rule; None when it was not run."""
+        """Whether the verdict and rule are the expected ones; None if it was not run."""
         if self.failure is not None:
             return False
         if self.report is None:
@@ -103,8 +103,8 @@ def problems() -> list[Problem]:
     return [Problem.load(path.parent) for path in sorted(ROOT.glob("problems/*/problem.yaml"))]
 
 
-def hasty(problem: Problem, example: Example, device: Device) -> Problem:
-    """The same problem with limits that a file which runs into one reaches soon."""
+def with_short_limits(problem: Problem, example: Example, device: Device) -> Problem:
+    """The same problem with short limits, so that files that exceed them end soon."""
     changes = dict(LIMITS[device])
     if example.expected is Verdict.TIME_LIMIT_EXCEEDED:
         changes["call_s"] = SHORT_CALL_S[device]
@@ -113,14 +113,14 @@ def hasty(problem: Problem, example: Example, device: Device) -> Problem:
 
 
 def grade_example(problem: Problem, example: Example, sandbox: Sandbox, device: Device) -> Report:
-    """Grade one file through the real path."""
+    """Grade one file with the judge."""
     submission = Submission.read(example.path, problem.spec.limits.source_bytes)
-    hurried = hasty(problem, example, device)
-    return grade(hurried, submission, sandbox=sandbox, device=device)
+    short = with_short_limits(problem, example, device)
+    return grade(short, submission, sandbox=sandbox, device=device)
 
 
-def chosen(only: tuple[str, ...]) -> list[tuple[Problem, Example]]:
-    """The files whose path contains one of the texts; all of them without a text."""
+def select(only: tuple[str, ...]) -> list[tuple[Problem, Example]]:
+    """The files whose path contains one of the texts; without texts, all files."""
     return [
         (problem, example)
         for problem in problems()
@@ -129,18 +129,18 @@ def chosen(only: tuple[str, ...]) -> list[tuple[Problem, Example]]:
     ]
 
 
-def graded(problem: Problem, example: Example, sandbox: str, device: Device) -> Graded:
-    """Grade one file, if it can run here; whatever comes of it."""
+def run_example(problem: Problem, example: Example, sandbox: str, device: Device) -> CorpusResult:
+    """Grade one file if it can run here; a failure of the judge is a result too."""
     if example.needs_gpu and device == "cpu":
-        return Graded(problem.name, example)
+        return CorpusResult(problem.name, example)
     start = time.monotonic()
     report, failure = None, None
     try:
         report = grade_example(problem, example, make_sandbox(sandbox), device)
-    except Exception as error:  # noqa: BLE001 - it is reported, as the defect it is
+    except Exception as error:  # noqa: BLE001 - reported as a failure of the judge
         traceback.print_exc()
         failure = f"{type(error).__name__}: {error}"
-    return Graded(problem.name, example, report, failure, time.monotonic() - start)
+    return CorpusResult(problem.name, example, report, failure, time.monotonic() - start)
 
 
 @click.command()
@@ -148,32 +148,32 @@ def graded(problem: Problem, example: Example, sandbox: str, device: Device) -> 
 @click.option(
     "--sandbox", type=click.Choice(["docker", "process"]), default="process", show_default=True
 )
-@click.option("--only", multiple=True, help="Only files whose path contains this.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the table to this file too.")
+@click.option("--only", multiple=True, help="Only files whose path contains this text.")
+@click.option("--out", type=click.Path(path_type=Path), help="File to write the table to as well.")
 def main(device: Device, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
     """Grade the corpus and print a Markdown table."""
     rows: dict[int, str] = {}
     counts: Counter[bool | None] = Counter()
     with workers(device) as executor:
         print(HEAD, flush=True)
-        files = chosen(only)
-        places = {
-            executor.submit(graded, problem, example, sandbox, device): place
-            for place, (problem, example) in enumerate(files)
+        files = select(only)
+        indices = {
+            executor.submit(run_example, problem, example, sandbox, device): index
+            for index, (problem, example) in enumerate(files)
         }
-        for future in as_completed(places):
+        for future in as_completed(indices):
             try:
-                one = future.result()
+                result = future.result()
             except BrokenProcessPool:
-                problem, example = files[places[future]]
-                one = Graded(problem.name, example, failure="the judge's process died")
-            counts[one.ok] += 1
-            rows[places[future]] = one.row()
-            print(one.row(), flush=True)
+                problem, example = files[indices[future]]
+                result = CorpusResult(problem.name, example, failure="the judge's process died")
+            counts[result.ok] += 1
+            rows[indices[future]] = result.row()
+            print(result.row(), flush=True)
             if out is not None:
-                out.write_text("\n".join([HEAD, *(rows[place] for place in sorted(rows))]) + "\n")
-    told = ", ".join(f"{counts[ok]} {word}" for word, ok in OUTCOMES.items())
-    summary = f"{counts.total()} files: {told}"
+                out.write_text("\n".join([HEAD, *(rows[index] for index in sorted(rows))]) + "\n")
+    shown = ", ".join(f"{counts[ok]} {word}" for word, ok in OUTCOMES.items())
+    summary = f"{counts.total()} files: {shown}"
     print(f"\n{summary}")
     if out is not None:
         with out.open("a") as file:

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Leaves a Docker engine answering on this machine. For CI and any Debian-like machine, as root.
+# Starts a Docker engine on this machine. For CI and any Debian-like machine, as root.
 #
 #   scripts/start-docker.sh
 #
-# Does nothing when an engine answers already. Otherwise installs docker.io if there is no dockerd,
-# starts dockerd in the background and waits for it. No image is pulled, no client is needed.
+# Does nothing if an engine answers already. Otherwise it installs docker.io if dockerd is missing,
+# starts dockerd in the background and waits for it. It pulls no image and needs no client.
 set -euo pipefail
 
 socket=/var/run/docker.sock
@@ -16,10 +16,10 @@ say() { echo "start-docker: $*" >&2; }
 answers() {
   case "${DOCKER_HOST:-unix://$socket}" in
     unix://*) local path="${DOCKER_HOST:-unix://$socket}"; path="${path#unix://}" ;;
-    *) say "DOCKER_HOST=$DOCKER_HOST is no local socket; the grader needs an engine on this machine"; exit 1 ;;
+    *) say "DOCKER_HOST=$DOCKER_HOST is not a local socket; the grader needs an engine on this machine"; exit 1 ;;
   esac
   [ -S "$path" ] || return 1
-  # The engine's own health check, over the socket: works where no docker client is installed.
+  # The engine's health check over the socket, since a docker client may be missing.
   python3 - "$path" <<'PING'
 import socket, sys
 try:
@@ -38,7 +38,7 @@ if answers; then
   exit 0
 fi
 if [ -n "${DOCKER_HOST:-}" ]; then
-  say "no engine answers at DOCKER_HOST=$DOCKER_HOST; start that one, or unset DOCKER_HOST"
+  say "no engine answers at DOCKER_HOST=$DOCKER_HOST; start it, or unset DOCKER_HOST"
   exit 1
 fi
 if [ "$(id -u)" != 0 ]; then
@@ -50,7 +50,7 @@ missing=()
 command -v dockerd >/dev/null || missing+=(docker.io)
 command -v iptables >/dev/null || missing+=(iptables)
 if [ ${#missing[@]} -gt 0 ]; then
-  command -v apt-get >/dev/null || { say "install a Docker engine (dockerd) first; there is no apt-get here"; exit 1; }
+  command -v apt-get >/dev/null || { say "install a Docker engine (dockerd) first; apt-get is missing"; exit 1; }
   say "installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q >/dev/null
@@ -62,16 +62,16 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 
-# A stale pid file of an engine that was killed would stop the new one.
+# The pid file of a killed engine would keep the new one from starting.
 pidfile=/var/run/docker.pid
 if [ -f "$pidfile" ] && ! kill -0 "$(cat "$pidfile")" 2>/dev/null; then
   rm -f "$pidfile"
 fi
 
-# Runners have no network, so an engine whose bridge cannot be made serves as well.
+# Runners have no network, so an engine without a bridge is good enough.
 for options in "" "--bridge=none --iptables=false --ip6tables=false"; do
   say "starting dockerd $options(log: $log)"
-  # shellcheck disable=SC2086 # the options are words on purpose
+  # shellcheck disable=SC2086 # the options are split into words on purpose
   setsid dockerd --host "unix://$socket" $options >"$log" 2>&1 </dev/null &
   engine=$!
   for _ in $(seq $((wait_s * 5))); do
@@ -84,6 +84,6 @@ for options in "" "--bridge=none --iptables=false --ip6tables=false"; do
   done
   kill "$engine" 2>/dev/null && wait "$engine" 2>/dev/null || true
 done
-say "dockerd does not come up; the end of $log:"
+say "dockerd does not start; the end of $log:"
 tail -n 5 "$log" >&2
 exit 1

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Leaves a throw-away PostgreSQL for the tests and prints its URL, the value of GRADE_TEST_POSTGRES.
+# Starts a temporary PostgreSQL for the tests and prints its URL, the value of GRADE_TEST_POSTGRES.
 # For CI and any Debian-like machine.
 #
 #   export GRADE_TEST_POSTGRES=$(scripts/start-postgres.sh)
 #   scripts/start-postgres.sh stop
 #
-# The cluster lies in a temporary folder and listens on a Unix socket there, never on the network.
-# One that runs already is used again. As root the server runs as the user postgres, and Debian's
-# package is installed where it is missing.
+# The cluster is in a temporary folder and listens on a Unix socket there, never on the network. A
+# running cluster is used again. As root, the script runs the server as the user postgres and installs
+# Debian's package if it is missing.
 set -euo pipefail
 
 folder="${TMPDIR:-/tmp}/grade-postgres-$(id -u)"
@@ -24,7 +24,7 @@ programs() {
   return 1
 }
 
-# PostgreSQL refuses to run as root. A folder this user cannot read must not stop it either.
+# PostgreSQL refuses to run as root. `cd /`: postgres may not be allowed to read this folder.
 as_owner() {
   if [ "$(id -u)" = 0 ]; then
     (cd / && runuser -u postgres -- "$@")
@@ -35,7 +35,7 @@ as_owner() {
 
 if ! programs >/dev/null; then
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    say "there is no PostgreSQL server here; install it: sudo apt-get install postgresql"
+    say "PostgreSQL is not installed; sudo apt-get install postgresql"
     exit 1
   fi
   say "installing postgresql"
@@ -57,13 +57,13 @@ if ! as_owner "$bin/pg_ctl" --pgdata "$data" status >/dev/null 2>&1; then
   rm -rf "$folder"
   mkdir -m 700 "$folder"
   [ "$(id -u)" != 0 ] || chown postgres: "$folder"
-  # The folder's mode guards the socket, and a crash of the machine may cost a throw-away its data.
+  # The folder's mode protects the socket. fsync is off: the data may be lost in a crash.
   if ! { as_owner "$bin/initdb" --pgdata "$data" --username postgres --auth trust \
            --encoding UTF8 --locale C --no-sync &&
          as_owner "$bin/pg_ctl" --pgdata "$data" --log "$log" --wait start --options \
            "-c listen_addresses= -c unix_socket_directories=$folder -c fsync=off"; } >"$folder/out" 2>&1
   then
-    say "the cluster does not come up:"
+    say "the cluster does not start:"
     tail -n 5 "$folder/out" "$log" >&2 || true
     exit 1
   fi

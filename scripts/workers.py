@@ -1,4 +1,4 @@
-"""Processes that grade side by side, one for each GPU."""
+"""Worker processes for parallel gradings, one per GPU."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from typing import Any, Literal
 
 @contextmanager
 def workers(device: Literal["cpu", "cuda"]) -> Iterator[Executor]:
-    """An executor with a process for every GPU that this one may use, which sees only that GPU; or
-    with one process for the CPU. What is submitted first is begun first; what has not begun when
-    the block is left, be it by an interruption, never is. What a process was at when it died ends
-    with `BrokenProcessPool`, and another takes its place.
+    """An executor with one process per visible GPU, or one process for the CPU.
 
-    Ends the program when a GPU is wanted and there is none.
+    Each process sees only its GPU. Tasks start in the order of their submission; tasks that have
+    not started when the block is left are cancelled. When a process dies, its task raises
+    `BrokenProcessPool` and a new process takes its place.
+
+    Ends the program if `device` is ``cuda`` and there is no GPU.
     """
     names = visible_gpus() if device == "cuda" else [""]
     if not names:
-        sys.exit("there is no NVIDIA GPU here that torch can use")
-    executor = _Workers(names)
+        sys.exit("torch finds no NVIDIA GPU on this machine")
+    executor = _GpuExecutor(names)
     try:
         yield executor
     finally:
@@ -35,7 +36,7 @@ def workers(device: Literal["cpu", "cuda"]) -> Iterator[Executor]:
 
 
 def visible_gpus() -> list[str]:
-    """What `CUDA_VISIBLE_DEVICES` may be set to, for each GPU that this process may use."""
+    """The value of `CUDA_VISIBLE_DEVICES` for each GPU that this process may use."""
     import torch
 
     count = torch.cuda.device_count()
@@ -43,8 +44,8 @@ def visible_gpus() -> list[str]:
     return (chosen.split(",") if chosen else [str(number) for number in range(count)])[:count]
 
 
-class _Workers(Executor):
-    """Threads that each hand what they are given to a process, for one GPU."""
+class _GpuExecutor(Executor):
+    """One thread per GPU, which passes each task to an idle process."""
 
     def __init__(self, names: list[str]) -> None:
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
@@ -69,18 +70,18 @@ class _Workers(Executor):
 
 
 class _Worker:
-    """A process that sees one GPU, begun when it is needed; and another when that has died."""
+    """A process that sees one GPU. It starts with the first task, and again after it died."""
 
     def __init__(self, gpu: str) -> None:
         self._gpu = gpu
         self._process: ProcessPoolExecutor | None = None
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """What the call returns or raises there."""
+        """Run the task in the process; return or raise what it does."""
         if self._process is None:
-            # A fork would inherit locks, and a CUDA that believes to be in its parent.
+            # A forked process would inherit locks and an unusable CUDA context.
             context = multiprocessing.get_context("spawn")
-            self._process = ProcessPoolExecutor(1, context, _begin, (self._gpu,))
+            self._process = ProcessPoolExecutor(1, context, _start, (self._gpu,))
         try:
             return self._process.submit(call).result()
         except BrokenProcessPool:
@@ -93,14 +94,14 @@ class _Worker:
             self._process = None
 
 
-def _begin(gpu: str) -> None:
-    """Take one GPU for this process, which ends with its parent."""
+def _start(gpu: str) -> None:
+    """Restrict this process to one GPU, and end it with its parent."""
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    threading.Thread(target=_follow_the_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _follow_the_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

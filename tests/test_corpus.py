@@ -1,4 +1,4 @@
-"""Every file of `submissions/` gets the verdict that its folder names, through the real path."""
+"""Every file of `submissions/` gets the verdict that its folder names, from the real judge."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COUNTS = {
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 21,
 }
-"""How many files each folder holds: a file that is lost, or not looked at, is noticed."""
+"""Number of files in each folder, so that a lost or ignored file is noticed."""
 
 DEVICE: Device = "cpu" if cuda_missing() else "cuda"
 PROBLEMS = {problem.name: problem for problem in problems()}
@@ -94,7 +94,7 @@ def test_every_file_is_in_the_folder_of_a_verdict() -> None:
         assert files == {example.path for example in examples(problem)}
 
 
-def test_a_rule_is_named_exactly_by_the_rejected() -> None:
+def test_only_rejected_examples_name_a_rule() -> None:
     for _, example in CORPUS:
         assert (example.rule is not None) == (example.expected is Verdict.REJECTED), example.path
 
@@ -112,8 +112,8 @@ SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 
 @pytest.mark.parametrize("name", SANDBOXES)
-def test_nothing_secret_is_found(name: str) -> None:
-    _need_walls(name)
+def test_no_secret_is_found(name: str) -> None:
+    _require_isolation(name)
     log = _graded(*_file("softmax/accepted/hostile_reads_secrets.py"), name).log
     assert "GRADE_SCRATCH" in log
     assert "FOUND" not in log
@@ -121,13 +121,13 @@ def test_nothing_secret_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", SANDBOXES)
 def test_no_escape_succeeds(name: str) -> None:
-    _need_walls(name)
+    _require_isolation(name)
     log = _graded(*_file("softmax/accepted/hostile_tries_to_escape.py"), name).log
     assert "loopback refused" in log
     assert "GOT" not in log
 
 
-def _need_walls(name: str) -> None:
+def _require_isolation(name: str) -> None:
     described = _sandbox(name).describe()
     if name == "process" and "namespaces" not in described:
         pytest.skip(f"not run, needs namespaces: the sandbox here is {described}")

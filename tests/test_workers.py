@@ -1,4 +1,4 @@
-"""`scripts/workers.py`: each worker has a GPU of its own, and none outlives what it works for."""
+"""`scripts/workers.py`: one GPU per worker, and no worker outlives its parent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gpu_after(seconds: float) -> str | None:
     ("chosen", "names"),
     [(None, ["0", "1"]), ("", ["0", "1"]), ("3,5", ["3", "5"]), ("3,5,9", ["3", "5"])],
 )
-def test_only_gpus_that_may_be_used_are_used(
+def test_visible_gpus(
     chosen: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -43,12 +43,12 @@ def test_only_gpus_that_may_be_used_are_used(
 def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "visible_gpus", lambda: ["3", "GPU-5"])
     with workers("cuda") as executor:
-        # Long enough that one worker cannot take both.
+        # Long enough that one worker does not take both tasks.
         seen = [executor.submit(gpu_after, 5) for _ in range(2)]
         assert {future.result() for future in seen} == {"3", "GPU-5"}
 
 
-def test_one_that_dies_takes_nothing_with_it_but_what_it_was_at() -> None:
+def test_a_worker_that_dies_loses_only_its_task() -> None:
     with workers("cpu") as executor:
         dies = executor.submit(os.kill, executor.submit(os.getpid).result(), signal.SIGKILL)
         after = executor.submit(os.getpid)
@@ -57,13 +57,13 @@ def test_one_that_dies_takes_nothing_with_it_but_what_it_was_at() -> None:
         assert after.result() != os.getpid()
 
 
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_program_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "visible_gpus", lambda: [])
     with pytest.raises(SystemExit, match="no NVIDIA GPU"), workers("cuda"):
         pass
 
 
-def test_what_has_not_begun_when_the_block_is_left_never_is() -> None:
+def test_pending_tasks_are_cancelled_when_the_block_is_left() -> None:
     with pytest.raises(KeyboardInterrupt), workers("cpu") as executor:
         futures = [executor.submit(gpu_after, 0.5) for _ in range(50)]
         futures[0].result()
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     with subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # where Python tells what the killed one left
+        stderr=subprocess.DEVNULL,  # Python reports the resources that the killed process left
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     ) as parent:

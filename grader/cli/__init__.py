@@ -1,10 +1,10 @@
-"""The command line: one module per command, each imported only when it is called."""
+"""The command line: one module per command, imported when the command is called."""
 
 import sys
 
 try:
     from grader.cli.app import main
-except KeyboardInterrupt:  # as early as this; later ones are the business of `main`
+except KeyboardInterrupt:  # during the import; `main` handles later ones
     print("grade: interrupted", file=sys.stderr)
     sys.exit(130)
 

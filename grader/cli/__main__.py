@@ -1,4 +1,4 @@
-"""The program: `grade`, and the same as `python -m grader.cli`."""
+"""The program `grade`, also `python -m grader.cli`."""
 
 import atexit
 import io
@@ -11,20 +11,20 @@ from grader.cli import main
 
 
 def program() -> None:
-    """Run one command, and be gone as soon as all is in order.
+    """Run one command and exit without tearing torch down, which would take a second.
 
-    Python waits for threads and calls what is registered for the exit, the first of it last. That
-    is us, and we leave there: to take torch to pieces would keep the shell waiting for a second.
+    Python joins threads first and then calls the registered exit functions in reverse order. Ours
+    is registered first, so it runs last and ends the process.
     """
-    _open_what_is_closed()
-    _let_stderr_fail()
+    _open_closed_streams()
+    _ignore_stderr_errors()
     status: int | None = None
 
     def leave() -> None:
-        if status is None:  # Python's own end tells why
+        if status is None:  # an exception ended `main`: let Python report it
             return
         for stream in filter(None, (sys.stdout, sys.stderr)):
-            with suppress(OSError, ValueError):  # `main` has told of what cannot be written
+            with suppress(OSError, ValueError):  # `main` has reported errors of writing
                 stream.flush()
         os._exit(status)
 
@@ -33,19 +33,22 @@ def program() -> None:
     sys.exit(status)
 
 
-def _open_what_is_closed() -> None:
-    """Give a standard stream that the shell closed (``>&-``) to nobody: else Python has none to
-    flush, and the next file to be opened takes its place."""
+def _open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that the shell closed (``>&-``).
+
+    Otherwise the next file to be opened would get its descriptor, and Python has no stream to
+    flush.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free descriptor is given out, so it is the stream's own.
-            nobody = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(nobody, True)
-            setattr(sys, name, os.fdopen(nobody, mode, closefd=False))
+            # The system gives out the lowest free descriptor, which is the closed stream's.
+            devnull = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(devnull, True)
+            setattr(sys, name, os.fdopen(devnull, mode, closefd=False))
 
 
-class _Unheard(io.FileIO):
-    """Takes what cannot be written as written."""
+class _LossyFileIO(io.FileIO):
+    """Drops what cannot be written."""
 
     def write(self, data: Any) -> int:
         try:
@@ -54,13 +57,13 @@ class _Unheard(io.FileIO):
             return len(data)
 
 
-def _let_stderr_fail() -> None:
-    """Notes that go to a full disk, or to a reader who went away, change no verdict's status."""
-    told = sys.stderr
+def _ignore_stderr_errors() -> None:
+    """Keep the exit status of a verdict when stderr is a full disk or a closed pipe."""
+    original = sys.stderr
     sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(_Unheard(told.fileno(), "w", closefd=False)),
-        encoding=told.encoding,
-        errors=told.errors,
+        io.BufferedWriter(_LossyFileIO(original.fileno(), "w", closefd=False)),
+        encoding=original.encoding,
+        errors=original.errors,
         line_buffering=True,
     )
 

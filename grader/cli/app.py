@@ -1,6 +1,6 @@
-"""`grade`: finds the command, and turns every error into one line and an exit status.
+"""`grade`: dispatches to a command and turns every error into one line and an exit status.
 
-0 accepted · 1 any other verdict on the submission · 2 the call was wrong · 3 our fault.
+0 accepted · 1 any other verdict on the submission · 2 wrong usage · 3 judge or internal error.
 """
 
 from __future__ import annotations
@@ -19,65 +19,50 @@ from typing import Any
 import click
 
 from grader import __version__
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
 
 COMMANDS = {
-    "submit": ("grader.cli.commands.submit", "Grade a kernel and put the result on the board."),
-    "practice": ("grader.cli.commands.submit", "Grade a kernel without recording it."),
-    "watch": ("grader.cli.commands.watch", "Grade a kernel each time it is saved."),
-    "compare": ("grader.cli.commands.compare", "Say which of two kernels is faster."),
-    "profile": (
-        "grader.cli.commands.profile",
-        "Show what limits a kernel: registers, code, rates.",
-    ),
-    "problems": ("grader.cli.commands.problems", "List the problems."),
-    "show": (
-        "grader.cli.commands.problems",
-        "Show a problem: statement, arguments, cases, limits.",
-    ),
-    "new": ("grader.cli.commands.new", "Write a file to start from."),
-    "leaderboard": ("grader.cli.commands.leaderboard", "Show who is ahead."),
-    "plot": ("grader.cli.commands.plot", "Draw times, rates and a roofline."),
-    "verify": ("grader.cli.commands.verify", "Prove that a problem's check catches wrong answers."),
-    "baseline": (
-        "grader.cli.commands.baseline",
-        "Measure and record what kernels are held against.",
-    ),
-    "replay": (
-        "grader.cli.commands.replay",
-        "Grade a recorded result again, with the same inputs.",
-    ),
-    "worker": ("grader.cli.commands.worker", "Pull jobs from a server and grade them here."),
-    "doctor": (
-        "grader.cli.commands.doctor",
-        "Say what this machine can do, and how to fix the rest.",
-    ),
-    "sandbox": ("grader.cli.commands.sandbox", "Build and check the Docker sandbox."),
-    "serve": ("grader.cli.commands.serve", "Serve a leaderboard that others submit to."),
-    "login": ("grader.cli.commands.login", "Remember a server, and who you are there."),
-    "admin": ("grader.cli.commands.admin", "Run a server: users, boards, held jobs, rejudges."),
+    "submit": ("submit", "Grade a kernel and put the result on the board."),
+    "practice": ("submit", "Grade a kernel without recording the result."),
+    "watch": ("watch", "Grade a kernel each time its file is saved."),
+    "compare": ("compare", "Time two kernels and say which one is faster."),
+    "profile": ("profile", "Show what limits a kernel: registers, occupancy, rates."),
+    "problems": ("problems", "List the problems."),
+    "show": ("problems", "Show a problem: statement, arguments, cases, limits."),
+    "new": ("new", "Write a starter file for a problem."),
+    "leaderboard": ("leaderboard", "Show the ranking of a problem."),
+    "plot": ("plot", "Plot times, rates and a roofline."),
+    "verify": ("verify", "Prove that a problem's check catches wrong answers."),
+    "baseline": ("baseline", "Measure and record a problem's baselines."),
+    "replay": ("replay", "Grade a recorded result again, with the same inputs."),
+    "worker": ("worker", "Pull jobs from a server and grade them here."),
+    "doctor": ("doctor", "Examine this machine and say how to fix problems."),
+    "sandbox": ("sandbox", "Build and check the Docker sandbox."),
+    "serve": ("serve", "Serve a leaderboard that others submit to."),
+    "login": ("login", "Store a server and your token."),
+    "admin": ("admin", "Run a server: users, boards, held jobs, rejudges."),
 }
-"""Command → its module and what it does. Here, so that help costs no imports."""
+"""Command → its module in grader.cli.commands, and its summary. `grade --help` imports none."""
 
 LINE_CHARS = 1000
-"""How long an error's line may be."""
+"""Longest line of an error."""
 
-_MISTAKES = {
+_USER_ERRORS = {
     "grader.problem": "ProblemError",
     "grader.submission": "SubmissionError",
     "grader.board": "BoardError",
 }
-"""Room → its exception for what the user can put right: exit status 2."""
+"""Package → its exception for mistakes that the user can fix: exit status 2."""
 
-_LACKS = {"grader.sandbox": "SandboxError"}
-"""The same for what this machine cannot do: exit status 3."""
+_MACHINE_ERRORS = {"grader.sandbox": "SandboxError"}
+"""Package → its exception for what this machine cannot do: exit status 3."""
 
-_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_UNUSABLE = (
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_PATH_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV),
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
 )
-"""What the system may say of a path, whatever we do."""
+"""Errors of a path that the user gave, not of grade."""
 
 
 class _Commands(click.Group):
@@ -87,7 +72,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        module = importlib.import_module(f"grader.cli.commands.{COMMANDS[name][0]}")
+        command = getattr(module, name)
         assert isinstance(command, click.Command)
         return command
 
@@ -108,16 +94,18 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, no_args_is_help=True)
 @click.version_option(__version__, prog_name="grade")
 def grade() -> None:
-    """Grade GPU kernels: right or wrong, how fast, and who is ahead."""
+    """Grade GPU kernels: check their outputs, time them, and rank them."""
 
 
-def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
-    """Run one command and return its exit status. `desk` is what tests exchange."""
+def main(args: Sequence[str] | None = None, deps: Dependencies | None = None) -> int:
+    """Run one command and return its exit status. Tests pass their own `deps`."""
     arguments = list(sys.argv[1:] if args is None else args)
     as_json = "--json" in arguments
-    _never_fail_to_print()
+    _escape_unprintable()
     try:
-        status = grade.main(arguments, prog_name="grade", standalone_mode=False, obj=desk or Desk())
+        status = grade.main(
+            arguments, prog_name="grade", standalone_mode=False, obj=deps or Dependencies()
+        )
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -129,61 +117,60 @@ def main(args: Sequence[str] | None = None, desk: Desk | None = None) -> int:
         print("grade: interrupted", file=sys.stderr)
         return 130
     except SystemExit as stop:
-        # Where the reader of its help went away, click exits with 1, which means a verdict here.
+        # click exits with 1 when the reader of its help closed the pipe; 1 means a verdict here.
         return 0 if stop.code == 1 else int(stop.code or 0)
     except BrokenPipeError:
-        from grader.cli.output.terminal import drop_stdout
+        from grader.cli.output.terminal import discard_stdout
 
-        drop_stdout()
+        discard_stdout()
         return 0
-    except Exception as error:  # noqa: BLE001  # the last stop: nobody is shown a traceback unasked
-        if isinstance(error, _raised_by(_MISTAKES)):
+    except Exception as error:  # noqa: BLE001  # tracebacks are shown with GRADE_DEBUG=1 only
+        if isinstance(error, _loaded(_USER_ERRORS)):
             return _refuse(str(error), as_json)
-        if isinstance(error, _raised_by(_LACKS)):
+        if isinstance(error, _loaded(_MACHINE_ERRORS)):
             if os.environ.get("GRADE_DEBUG") == "1":
                 traceback.print_exception(error)
             return _refuse(f"{error}; `grade doctor` examines this machine", as_json, 3)
-        if isinstance(error, OSError) and (cause := _outside(error)):
-            # What has no name may be stdout, which then takes no JSON either.
+        if isinstance(error, OSError) and (cause := _environment_error(error)):
+            # An error with no file name may be of stdout, which cannot take JSON then.
             return _refuse(cause, as_json and error.filename is not None)
-        return _own_fault(error)
+        return _internal_error(error)
 
 
 def _refuse(message: str, as_json: bool, status: int = 2) -> int:
-    """The call was wrong, or the machine cannot do it: one line on stderr, or the JSON object of
-    the contract; the exit status."""
+    """Print an error as one line on stderr, or as JSON on stdout; return the exit status."""
     from grader.report import one_line
 
     line = one_line(message, LINE_CHARS)
     if as_json:
         try:
             print(json.dumps({"error": line}), flush=True)
-        except OSError:  # nobody is there to read it; the status says as much
-            from grader.cli.output.terminal import drop_stdout
+        except OSError:  # the exit status still reports the error
+            from grader.cli.output.terminal import discard_stdout
 
-            drop_stdout()
+            discard_stdout()
     else:
         print(f"grade: {line}", file=sys.stderr)
     return status
 
 
-def _outside(error: OSError) -> str | None:
-    """What is wrong around grade, in words; None where the fault is its own."""
+def _environment_error(error: OSError) -> str | None:
+    """The message for an error of the user's files or disks; None for an error of grade."""
     from grader.report import one_line
 
-    if isinstance(error.filename, str | bytes) and error.errno in _UNWRITTEN + _UNUSABLE:
+    if isinstance(error.filename, str | bytes) and error.errno in _WRITE_ERRORS + _PATH_ERRORS:
         what = one_line(os.fsdecode(error.filename))
-        return f"{what} cannot be used ({error.strerror}); put that right, or name another"
-    if error.errno in _UNWRITTEN:
+        return f"{what} cannot be used ({error.strerror}); fix that, or choose another path"
+    if error.errno in _WRITE_ERRORS:
         return f"the output cannot be written: {error.strerror}"
     try:
         os.getcwd()
     except OSError:
-        return "the working directory is no longer there; change to another"
+        return "the working directory no longer exists; change to another"
     return None
 
 
-def _own_fault(error: Exception) -> int:
+def _internal_error(error: Exception) -> int:
     if os.environ.get("GRADE_DEBUG") == "1":
         traceback.print_exception(error)
     else:
@@ -198,14 +185,14 @@ def _own_fault(error: Exception) -> int:
     return 3
 
 
-def _raised_by(named: dict[str, str]) -> tuple[type[Exception], ...]:
-    """The exceptions of rooms in use; a room that was never imported has raised nothing."""
-    rooms: list[tuple[Any, str]] = [(sys.modules.get(room), name) for room, name in named.items()]
-    return tuple(getattr(room, name) for room, name in rooms if hasattr(room, name))
+def _loaded(exceptions: dict[str, str]) -> tuple[type[Exception], ...]:
+    """Exception classes of the packages that are imported; others cannot have been raised."""
+    modules: list[tuple[Any, str]] = [(sys.modules.get(m), name) for m, name in exceptions.items()]
+    return tuple(getattr(module, name) for module, name in modules if hasattr(module, name))
 
 
-def _never_fail_to_print() -> None:
-    """A terminal that lacks a character gets an escape in its place, not an exception."""
+def _escape_unprintable() -> None:
+    """Print an escape, instead of failing, for characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

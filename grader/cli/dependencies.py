@@ -1,4 +1,5 @@
-"""What the commands reach the rest of the system through. Tests hand in another desk."""
+"""Functions through which commands reach the judge, the sandboxes and the board; tests replace
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _grade(*args: Any, **options: Any) -> Report:
     return grade(*args, **options)
 
 
-def _ahead(*args: Any) -> AbstractContextManager[Sandbox]:
+def _prestart(*args: Any) -> AbstractContextManager[Sandbox]:
     from grader.judge.grade import prestarted
 
     return prestarted(*args)
@@ -38,7 +39,7 @@ def _verify(*args: Any, **options: Any) -> VerificationResult:
     return verify(*args, **options)
 
 
-def _yardsticks(*args: Any, **options: Any) -> Baselines:
+def _measure_baselines(*args: Any, **options: Any) -> Baselines:
     from grader.judge.timing.baselines import measure_baselines
 
     return measure_baselines(*args, **options)
@@ -69,29 +70,29 @@ def _board(url: str | None, *, create: bool = False) -> Board:
 
 
 @dataclass(frozen=True)
-class Desk:
-    """The judge, the sandboxes, the board and the probes of this machine.
+class Dependencies:
+    """The judge, the sandboxes, the board and the hardware probes that commands call.
 
-    Every field imports what it needs when it is called, so that help and mistakes are quick.
+    The defaults import their module when they are called: `grade --help` starts without torch.
     """
 
     grade: Callable[..., Report] = _grade
     """`grader.judge.grade`."""
-    ahead: Callable[..., AbstractContextManager[Sandbox]] = _ahead
-    """`grader.judge.grade.prestarted`."""
+    prestart: Callable[..., AbstractContextManager[Sandbox]] = _prestart
+    """Starts a runner while the command is still preparing; see `grader.judge.grade.prestarted`."""
     verify: Callable[..., VerificationResult] = _verify
     """`grader.judge.mutation.verify`."""
-    yardsticks: Callable[..., Baselines] = _yardsticks
+    measure_baselines: Callable[..., Baselines] = _measure_baselines
     """`grader.judge.timing.baselines.measure_baselines`."""
     profile: Callable[..., tuple[Profile, ProfileArtifacts]] = _profile
     """`grader.judge.profiling.profile.profile`."""
     compare: Callable[..., ABComparison] = _compare
-    """`grader.judge.ab_compare.ab_compare`."""
+    """Times two submissions against each other; see `grader.judge.ab_compare`."""
     sandbox: Callable[[str], Sandbox] = make_sandbox
     """``docker`` or ``process`` → the sandbox."""
     board: Callable[..., Board] = _board
-    """Database URL, or None for GRADE_DB or the user's data directory → the board, which must be
-    there already unless ``create=True``."""
+    """Opens the board at a database URL; None means GRADE_DB, or the user's data directory. The
+    board must exist unless ``create=True``."""
     docker_missing: Callable[[], str | None] = _docker_missing
     """Why Docker cannot be used; None when it can."""
     cuda_missing: Callable[[], str | None] = cuda_missing

@@ -1,4 +1,4 @@
-"""The examinations behind `grade doctor`. Nothing here imports torch: versions are read as data."""
+"""The checks of `grade doctor`. They do not import torch: versions are read from metadata."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Literal
 
-from grader.cli.commands.problems import size
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
+from grader.cli.output.render import size
 from grader.sandbox.gpu_info import driver
 
 MEMORY_BYTES = 4 << 30
-"""Two processes that import torch, and the tensors of the largest CPU cases."""
+"""Enough for two processes with torch, and the tensors of the largest CPU cases."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One line of the examination."""
+class Diagnostic:
+    """Result of one check."""
 
     name: str
     state: Literal["ok", "warn", "missing"]
     detail: str
     fix: str = ""
-    """What to do about it; empty where there is nothing to do."""
+    """What to do about it; empty if there is nothing to do."""
     needed: bool = False
-    """Nothing can be graded without it."""
+    """Whether nothing can be graded without it."""
 
 
-def examine(desk: Desk) -> list[Finding]:
-    """Every examination, in the order to read them."""
-    examinations: tuple[Callable[[], Finding], ...] = (
+def examine(deps: Dependencies) -> list[Diagnostic]:
+    """Run all checks, in the order in which they are printed."""
+    checks: tuple[Callable[[], Diagnostic], ...] = (
         _python,
         _system,
         _memory,
@@ -50,84 +50,86 @@ def examine(desk: Desk) -> list[Finding]:
         _cuda_bindings,
         _nvml,
         _nvcc,
-        lambda: _docker(desk),
-        lambda: _process(desk),
+        lambda: _docker(deps),
+        lambda: _process(deps),
         _board,
     )
-    return [*(examination() for examination in examinations), *_known_bad()]
+    return [*(check() for check in checks), *_known_incompatibilities()]
 
 
 def version(package: str) -> str | None:
-    """Version of an installed distribution, or None."""
+    """Version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+def _python() -> Diagnostic:
+    return Diagnostic("Python", "ok", f"{platform.python_version()} at {sys.executable}")
 
 
-def _system() -> Finding:
+def _system() -> Diagnostic:
     detail = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPU cores"
     if hasattr(os, "memfd_create") and hasattr(socket, "SOCK_SEQPACKET"):
-        return Finding("system", "ok", detail)
-    fix = "grade on Linux: memory is lent by memfd over a SOCK_SEQPACKET socket"
-    return Finding("system", "missing", detail, fix, needed=True)
+        return Diagnostic("system", "ok", detail)
+    fix = "use Linux: tensors are shared through memfd and a SOCK_SEQPACKET socket"
+    return Diagnostic("system", "missing", detail, fix, needed=True)
 
 
-def _memory() -> Finding:
+def _memory() -> Diagnostic:
     total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shm = Path("/dev/shm")
     shm_bytes = shutil.disk_usage(shm).total if shm.is_dir() else 0
     detail = f"{size(total_bytes)}, /dev/shm {size(shm_bytes)}"
     if total_bytes < MEMORY_BYTES:
-        return Finding("memory", "warn", detail, f"large cases want {size(MEMORY_BYTES)} or more")
-    return Finding("memory", "ok", detail)
+        return Diagnostic(
+            "memory", "warn", detail, f"large cases need {size(MEMORY_BYTES)} or more"
+        )
+    return Diagnostic("memory", "ok", detail)
 
 
-def _torch() -> Finding:
+def _torch() -> Diagnostic:
     found = version("torch")
     if found is None:
         fix = "pip install --constraint constraints.txt torch"
-        return Finding("torch", "missing", "not installed", fix, needed=True)
+        return Diagnostic("torch", "missing", "not installed", fix, needed=True)
     if "+cpu" in found and driver().missing is None:
         fix = "install a CUDA build: pip install --force-reinstall torch, from an index that has it"
-        return Finding("torch", "warn", f"{found}, a CPU build, beside a GPU", fix)
+        return Diagnostic("torch", "warn", f"{found}, a CPU build on a machine with a GPU", fix)
     package = find_spec("torch")
     if package and package.origin and not Path(cache_from_source(package.origin)).exists():
-        detail = f"{found}, without bytecode: every grading starts seconds later"
+        detail = f"{found}, without compiled bytecode: each grading takes seconds longer"
         folder = Path(package.origin).parent
-        return Finding("torch", "warn", detail, f"{sys.executable} -m compileall -q {folder}")
-    return Finding("torch", "ok", found)
+        return Diagnostic("torch", "warn", detail, f"{sys.executable} -m compileall -q {folder}")
+    return Diagnostic("torch", "ok", found)
 
 
-def _numpy() -> Finding:
+def _numpy() -> Diagnostic:
     found = version("numpy")
     if found is None:
-        return Finding("numpy", "missing", "not installed", "pip install numpy", needed=True)
-    return Finding("numpy", "ok", found)
+        return Diagnostic("numpy", "missing", "not installed", "pip install numpy", needed=True)
+    return Diagnostic("numpy", "ok", found)
 
 
-def _triton() -> Finding:
+def _triton() -> Diagnostic:
     found = version("triton")
     if found is None:
-        return Finding(
+        return Diagnostic(
             "triton",
             "missing",
-            "not installed; Triton kernels would be compile_error",
+            "not installed; Triton kernels get compile_error",
             "pip install triton",
         )
-    how = "its interpreter, on the CPU" if driver().missing else "compiled for the GPU"
-    return Finding("triton", "ok", f"{found}, {how}")
+    how = "interpreted on the CPU" if driver().missing else "compiled for the GPU"
+    return Diagnostic("triton", "ok", f"{found}, {how}")
 
 
-def _gpu() -> Finding:
+def _gpu() -> Diagnostic:
     found = driver()
     if found.missing is not None:
-        fix = "times on a CPU are practice and never rank; for ranked ones, use a GPU machine"
-        return Finding("GPU", "warn", found.missing, fix)
+        fix = "CPU times are practice and never rank; use a machine with a GPU to rank"
+        return Diagnostic("GPU", "warn", found.missing, fix)
     names = ", ".join(
         f"{gpu.name} ({size(gpu.memory_bytes)}, sm_{gpu.capability[0]}{gpu.capability[1]})"
         for gpu in found.gpus
@@ -137,47 +139,50 @@ def _gpu() -> Finding:
     if build and (int(build[1]), 0) > newest:
         fix = f"update the driver, or install a torch built for CUDA {newest[0]}"
         detail = (
-            f"{names}; the driver runs CUDA up to {newest[0]}.{newest[1]}, torch wants {build[1]}"
+            f"{names}; the driver supports CUDA up to {newest[0]}.{newest[1]}, "
+            f"torch needs {build[1]}"
         )
-        return Finding("GPU", "missing", detail, fix)
-    return Finding("GPU", "ok", f"{names}; driver for CUDA {newest[0]}.{newest[1]}")
+        return Diagnostic("GPU", "missing", detail, fix)
+    return Diagnostic("GPU", "ok", f"{names}; driver for CUDA {newest[0]}.{newest[1]}")
 
 
-def _cuda_bindings() -> Finding:
-    return _gpu_package("cuda-bindings", "memory cannot be lent to a runner on the GPU")
+def _cuda_bindings() -> Diagnostic:
+    return _gpu_package("cuda-bindings", "not installed; nothing can be graded on the GPU")
 
 
-def _nvml() -> Finding:
-    return _gpu_package("nvidia-ml-py", "reports will lack clocks, temperature, throttling")
+def _nvml() -> Diagnostic:
+    return _gpu_package(
+        "nvidia-ml-py", "not installed; reports lack clocks, temperature and throttling"
+    )
 
 
-def _gpu_package(package: str, without: str) -> Finding:
+def _gpu_package(package: str, without: str) -> Diagnostic:
     found = version(package)
     if found is not None:
-        return Finding(package, "ok", found)
+        return Diagnostic(package, "ok", found)
     if driver().missing is not None:
-        return Finding(package, "ok", "not installed, and not needed without a GPU")
-    return Finding(package, "missing", without, "pip install '.[gpu]'")
+        return Diagnostic(package, "ok", "not installed, and not needed without a GPU")
+    return Diagnostic(package, "missing", without, "pip install '.[gpu]'")
 
 
-def _nvcc() -> Finding:
+def _nvcc() -> Diagnostic:
     from grader.sandbox.host import cuda_home
 
     home = cuda_home()
     path = shutil.which("nvcc") or (str(home / "bin" / "nvcc") if home else None)
     if path is None or not Path(path).exists():
         fix = "install the CUDA toolkit (package cuda-nvcc) and put nvcc on PATH"
-        return Finding("nvcc", "warn", "not found; .cu files cannot be compiled here", fix)
+        return Diagnostic("nvcc", "warn", "not found; .cu files cannot be compiled here", fix)
     release = _output([path, "--version"])
     found = re.search(r"release (\d+)\.(\d+)", release)
     if found is None:
-        return Finding("nvcc", "warn", f"{path} does not say its version", "reinstall the toolkit")
+        return Diagnostic("nvcc", "warn", f"{path} reports no version", "reinstall the toolkit")
     detail = f"{found[1]}.{found[2]} at {path}"
     newest = driver().cuda
     if newest is not None and int(found[1]) > newest[0]:
         fix = f"update the driver, or use a toolkit of CUDA {newest[0]}"
-        return Finding("nvcc", "warn", f"{detail}, newer than the driver", fix)
-    return Finding("nvcc", "ok", detail)
+        return Diagnostic("nvcc", "warn", f"{detail}, newer than the driver", fix)
+    return Diagnostic("nvcc", "ok", detail)
 
 
 def _output(command: list[str]) -> str:
@@ -188,15 +193,15 @@ def _output(command: list[str]) -> str:
     return done.stdout
 
 
-def _docker(desk: Desk) -> Finding:
-    missing = desk.docker_missing()
+def _docker(deps: Dependencies) -> Diagnostic:
+    missing = deps.docker_missing()
     if missing is None:
-        return Finding("Docker", "ok", "the engine answers; prove it: grade sandbox check")
-    fix = "without it, grade only your own code"
-    return Finding("Docker", "warn", missing, fix)
+        return Diagnostic("Docker", "ok", "the engine answers; test it with grade sandbox check")
+    fix = "start or install Docker; without it, grade your own code only"
+    return Diagnostic("Docker", "warn", missing, fix)
 
 
-def _process(desk: Desk) -> Finding:
+def _process(deps: Dependencies) -> Diagnostic:
     from grader.sandbox.base import SandboxError
     from grader.sandbox.process import ProcessSandbox
 
@@ -204,14 +209,14 @@ def _process(desk: Desk) -> Finding:
     try:
         described = ProcessSandbox().describe()
     except SandboxError as error:
-        alone = desk.docker_missing() is not None
-        return Finding("process sandbox", "missing", str(error), f"use Docker; or {fix}", alone)
+        alone = deps.docker_missing() is not None
+        return Diagnostic("process sandbox", "missing", str(error), f"use Docker; or {fix}", alone)
     if "namespaces" in described:
-        return Finding("process sandbox", "ok", described)
-    return Finding("process sandbox", "warn", described, f"{fix}, for a better fence")
+        return Diagnostic("process sandbox", "ok", described)
+    return Diagnostic("process sandbox", "warn", described, f"{fix}, for better isolation")
 
 
-def _board() -> Finding:
+def _board() -> Diagnostic:
     from grader.board import BoardError, default_url
     from grader.db.engine import url_of
 
@@ -219,37 +224,37 @@ def _board() -> Finding:
     try:
         place = url_of(url or default_url())
     except BoardError as error:
-        return Finding("board", "warn", str(error), "name a place with --db or GRADE_DB")
+        return Diagnostic("board", "warn", str(error), "set a database with --db or GRADE_DB")
     shown = place.render_as_string(hide_password=True)
     if place.get_backend_name() != "sqlite" or not place.database:
-        return Finding("board", "ok", shown)
+        return Diagnostic("board", "ok", shown)
     folder = Path(place.database).absolute()
     while not folder.exists():
         folder = folder.parent
     if os.access(folder, os.W_OK):
-        return Finding("board", "ok", shown)
-    fix = "name another place with --db or GRADE_DB"
-    return Finding("board", "warn", f"{shown}: {folder} may not be written", fix)
+        return Diagnostic("board", "ok", shown)
+    fix = "set another database with --db or GRADE_DB"
+    return Diagnostic("board", "warn", f"{shown}: {folder} is not writable", fix)
 
 
-def _known_bad() -> Iterator[Finding]:
-    """Pairs of versions that are known not to work together, each seen by us."""
+def _known_incompatibilities() -> Iterator[Diagnostic]:
+    """Versions that do not work together; each was observed."""
     triton, numpy = _numbers(version("triton")), _numbers(version("numpy"))
     if driver().missing is None or not triton:
         return
     if triton < (3, 7) and numpy >= (2, 4):
-        yield Finding(
+        yield Diagnostic(
             "triton and numpy",
             "warn",
-            "the interpreter of Triton before 3.7 fails with numpy 2.4 and newer: "
+            "the interpreter of Triton older than 3.7 fails with numpy 2.4 or newer: "
             '"only 0-dimensional arrays can be converted to Python scalars"',
             "pip install 'triton>=3.7', or 'numpy<2.4'",
         )
-    yield Finding(
+    yield Diagnostic(
         "triton and bfloat16",
         "warn",
-        "the interpreter cuts float32 off to bfloat16 instead of rounding, so a bf16 kernel may be "
-        "one unit in the last place off everywhere; the check allows for it",
+        "the interpreter truncates float32 to bfloat16 instead of rounding: bf16 outputs may be "
+        "off by one unit in the last place; the check allows it",
     )
 
 

@@ -12,6 +12,7 @@ from grader.submission import LANGUAGES
 
 _MARK = re.compile(r"^(?:#|//) grade: (.+)$", re.MULTILINE)
 _HEAD_BYTES = 4096
+"""Marks are read from the beginning of a file only."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Example:
     path: Path
     expected: Verdict
     needs_gpu: bool
-    """Its verdict is only reached on a GPU: the file says so, or it is CUDA C++ that compiles."""
+    """The verdict is reached on a GPU only: the file is marked so, or is CUDA C++ that compiles."""
     rule: Rule | None = None
-    """The rule that a `rejected` must name; the file says which."""
+    """The rule that a `rejected` report must name."""
     other: Verdict | None = None
-    """Which verdict it may get by chance instead: `accepted` with nothing to speak of gained."""
+    """Another verdict that is correct too, as for an attack that is detected by chance."""
 
     def fits(self, report: Report) -> bool:
-        """Whether a grading came to the verdict it must come to, and named the rule."""
+        """Whether a report has the expected verdict and rule."""
         if report.verdict is not None and report.verdict is self.other:
             return True
         return (report.verdict, report.rule) == (self.expected, self.rule)
@@ -48,8 +49,7 @@ def examples(problem: Problem) -> list[Example]:
 def _example(path: Path, expected: Verdict) -> Example:
     """Read the marks of a file: comment lines such as ``# grade: device=cuda rule=time_claim``.
 
-    ``or=accepted`` marks one that is caught by chance, and ``or=`` another verdict one that may
-    get that instead.
+    ``or=VERDICT`` names another verdict that is correct too.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES).decode("utf-8", "replace")

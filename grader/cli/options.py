@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
 
 if TYPE_CHECKING:
     from grader.problem import Problem
@@ -23,14 +23,14 @@ json_option = click.option(
 db_option = click.option(
     "--db",
     metavar="URL",
-    help="The board's database [default: $GRADE_DB, or SQLite in your data directory].",
+    help="Database of the board [default: $GRADE_DB, or SQLite in your data directory].",
 )
 device_option = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="Where to run; auto takes a GPU when there is one.",
+    help="Device to run on; auto uses a GPU if there is one.",
 )
 sandbox_option = click.option(
     "--sandbox",
@@ -38,22 +38,24 @@ sandbox_option = click.option(
     type=click.Choice(["auto", "docker", "process"]),
     default="auto",
     show_default=True,
-    help="How to fence the submission in; auto takes Docker when it answers. "
+    help="Isolation of the submission; auto uses Docker if its engine answers. "
     "Use process for your own code only.",
 )
 
 
 def find_problem(text: str) -> Problem:
-    """The problem at a folder's path, or of a bare name below ./problems or the repository's.
+    """Load the problem at a folder's path, or a bare name below ./problems or the repository's.
 
-    Raises click.UsageError when nothing is there, ProblemError when it is no valid problem.
+    Raises click.UsageError when nothing is there, ProblemError when the problem is invalid.
     """
     from grader.problem import Problem
 
     folder = Path(text)
     if folder.is_dir() or len(folder.parts) != 1 or text in (".", ".."):
         if not folder.exists() and folder.name in {path.name for path in problem_folders()}:
-            raise click.UsageError(f"{text}: no such folder here; the name '{folder.name}' will do")
+            raise click.UsageError(
+                f"{text}: no such folder here; use the problem's name, '{folder.name}'"
+            )
         return Problem.load(folder)
     for root in problem_roots():
         if (root / text).is_dir():
@@ -65,14 +67,14 @@ def find_problem(text: str) -> Problem:
 
 
 def problem_roots() -> list[Path]:
-    """Where bare names of problems are looked for, first match wins."""
-    ours = Path(__file__).resolve().parents[2] / "problems"
+    """Folders in which a problem is looked up by name; the first match wins."""
+    repository = Path(__file__).resolve().parents[2] / "problems"
     here = Path("problems")
-    return [here, ours] if here.resolve() != ours else [here]
+    return [here, repository] if here.resolve() != repository else [here]
 
 
 def problem_folders() -> list[Path]:
-    """Every problem that a bare name finds, by name."""
+    """Folder of every problem that can be found by its name, sorted by name."""
     found: dict[str, Path] = {}
     for root in problem_roots():
         for spec in sorted(root.glob("*/problem.yaml")):
@@ -80,29 +82,45 @@ def problem_folders() -> list[Path]:
     return [found[name] for name in sorted(found)]
 
 
-def choose_device(desk: Desk, device: str) -> Device:
-    """``cpu`` or ``cuda``. Raises click.UsageError when a GPU was asked for and there is none."""
+def choose_device(deps: Dependencies, device: str) -> Device:
+    """``cpu`` or ``cuda``. Raises click.UsageError for ``cuda`` on a machine with no GPU."""
     if device == "cpu":
         return "cpu"
-    missing = desk.cuda_missing()
+    missing = deps.cuda_missing()
     if missing and device == "cuda":
         raise click.UsageError(f"--device cuda: {missing}; use --device cpu to practise")
     return "cpu" if missing else "cuda"
 
 
-def choose_sandbox(desk: Desk, name: str) -> tuple[Sandbox, str | None]:
-    """The sandbox, and a note when it is not the one that a stranger's code should have.
+def choose_sandbox(deps: Dependencies, name: str) -> tuple[Sandbox, str | None]:
+    """The sandbox, and a note if ``auto`` fell back from Docker to the process sandbox.
 
-    Raises click.UsageError when Docker was asked for and does not answer.
+    Raises click.UsageError for ``docker`` when its engine does not answer.
     """
     if name == "process":
-        return desk.sandbox("process"), None
-    missing = desk.docker_missing()
+        return deps.sandbox("process"), None
+    missing = deps.docker_missing()
     if missing is None:
-        return desk.sandbox("docker"), None
+        return deps.sandbox("docker"), None
     if name == "docker":
         raise click.UsageError(f"--sandbox docker: {missing}")
-    return desk.sandbox("process"), f"using the process sandbox, without Docker: {missing}"
+    return deps.sandbox("process"), f"using the process sandbox, without Docker: {missing}"
+
+
+def choose_slots(deps: Dependencies, slots: int | None) -> tuple[int, Device]:
+    """How many gradings may run at a time, and on which device; by default one per GPU.
+
+    Raises click.UsageError for more slots than GPUs: each GPU slot needs one of its own.
+    """
+    from grader.sandbox.gpu_info import driver
+
+    gpus = len(driver().gpus) if deps.cuda_missing() is None else 0
+    count = slots if slots is not None else gpus or 1
+    if gpus and count > gpus:
+        raise click.UsageError(
+            f"--slots {count}: each slot needs a GPU of its own, and there are {gpus}"
+        )
+    return count, "cuda" if gpus else "cpu"
 
 
 def check_user(name: str | None) -> str:
@@ -111,27 +129,29 @@ def check_user(name: str | None) -> str:
         try:
             name = getpass.getuser()
         except (KeyError, OSError):
-            raise click.UsageError("who are you? Say so with --user NAME") from None
+            raise click.UsageError(
+                "your login name is not known; set it with --user NAME"
+            ) from None
     if not (len(name.strip()) > 0 and len(name) <= 40 and name.isprintable()):
         raise click.UsageError("--user must be 1 to 40 printable characters")
     return name.strip()
 
 
 def check_writable(path: Path) -> None:
-    """Raise click.UsageError unless something can be made in the folder that `path` is to be in.
+    """Raise click.UsageError unless a file can be created in the parent folder of `path`.
 
-    It is tried, since permissions do not tell: of root, or of /proc.
+    It creates one: permission bits are not enough for root, or in /proc.
     """
     try:
         with contextlib.suppress(FileNotFoundError):
-            path.lstat()  # finds a name that is too long
+            path.lstat()  # fails for a name that is too long
         tempfile.TemporaryDirectory(prefix=".grade-", dir=path.absolute().parent).cleanup()
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise not_writable(path, error) from None
 
 
-def unwritable(path: Path, error: OSError) -> click.UsageError:
-    """What to raise when nothing can be written at `path`."""
+def not_writable(path: Path, error: OSError) -> click.UsageError:
+    """The error to raise when `path` cannot be written."""
     return click.UsageError(
-        f"--out: {path} cannot be written ({error.strerror or error}); name another place"
+        f"--out: {path} cannot be written ({error.strerror or error}); choose another path"
     )

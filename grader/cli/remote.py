@@ -1,4 +1,4 @@
-"""The client of a server: where it is, who we are there, and what it answers."""
+"""HTTP client of a grade server, and the stored credentials."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
     import httpx
 
 TIMEOUT_S = 30.0
-"""For each step of a request. Streams say something every 15 seconds."""
+"""Limit of each phase of a request; an event stream sends something every 15 seconds."""
 
 
 class Unreachable(click.ClickException):
-    """The server did not answer. It may later."""
+    """The server did not answer; it may answer later."""
 
 
 class RefusedByServer(click.ClickException):
-    """The server answered with an error. Its text says what to do."""
+    """The server answered with an error, whose text says what to do."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -33,38 +34,36 @@ class RefusedByServer(click.ClickException):
 
 
 class Client:
-    """Speaks to one server. A context manager.
+    """Client of one server's HTTP API. A context manager.
 
-    Methods raise `Unreachable` and `RefusedByServer`, both of which end a command with status 2.
+    Methods raise `Unreachable` and `RefusedByServer`; both end a command with exit status 2.
     """
 
     def __init__(self, server: str, token: str | None) -> None:
         import httpx
 
         self.server = checked_url(server)
-        if token and not (token.isascii() and token.isprintable()):  # httpx would show it
-            raise click.UsageError("the token holds characters that no token has")
+        if token and not (token.isascii() and token.isprintable()):
+            # The error of httpx would print the token.
+            raise click.UsageError("the token has invalid characters; copy it again")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # A redirect is not followed: it would carry the token to who knows whom.
+        # Redirects are not followed: they could send the token to another host.
         self._http = httpx.Client(base_url=self.server, headers=headers, timeout=TIMEOUT_S)
 
     @classmethod
     def find(cls, server: str | None) -> Client:
-        """The server of this address, of GRADE_SERVER, or that one has logged in to; with the token
-        of GRADE_TOKEN, or the one stored for it. Raises click.UsageError."""
-        known = Credentials.load()
-        chosen = server or os.environ.get("GRADE_SERVER") or known.current
-        if chosen is None:
-            raise click.UsageError(
-                "which server? Say --server URL, set GRADE_SERVER, or `grade login --server URL`"
-            )
-        chosen = checked_url(chosen)
-        token = os.environ.get("GRADE_TOKEN") or known.tokens.get(chosen)
+        """The client of `server`, of GRADE_SERVER, or of the server of the last login.
+
+        The token is GRADE_TOKEN, or the one stored for the server. Raises click.UsageError.
+        """
+        stored = Credentials.load()
+        url = stored.choose_server(server)
+        token = os.environ.get("GRADE_TOKEN") or stored.tokens.get(url)
         if token is None:
             raise click.UsageError(
-                f"no token for {chosen}; `grade login --server {chosen}`, or set GRADE_TOKEN"
+                f"no token for {url}; run grade login --server {url}, or set GRADE_TOKEN"
             )
-        return cls(chosen, token.strip())
+        return cls(url, token.strip())
 
     def __enter__(self) -> Client:
         return self
@@ -82,8 +81,8 @@ class Client:
         data: Mapping[str, Any] | None = None,
         files: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What the API answers at a path below `/api/v1`, parsed; None for an empty answer."""
-        with _explained(self.server):
+        """The parsed JSON answer of a path below `/api/v1`; None for an empty body."""
+        with _explain_errors(self.server):
             reply = self._http.request(
                 method, f"/api/v1{path}", json=json, params=params, data=data, files=files
             )
@@ -91,8 +90,8 @@ class Client:
         return _parsed(reply) if reply.content else None
 
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
-        """Name and data of each event of a stream, until the server ends it."""
-        with _explained(self.server), self._http.stream("GET", f"/api/v1{path}") as reply:
+        """Name and data of each server-sent event, until the server ends the stream."""
+        with _explain_errors(self.server), self._http.stream("GET", f"/api/v1{path}") as reply:
             if reply.is_error:
                 reply.read()
             _check(reply)
@@ -104,11 +103,11 @@ class Client:
                     try:
                         yield name, json.loads(line.removeprefix("data:"))
                     except ValueError:
-                        raise Unreachable(f"{self.server} breaks off in the middle") from None
+                        raise Unreachable(f"{self.server} sent an incomplete event") from None
 
 
 class Credentials:
-    """What `grade login` has stored: servers, the token for each, and which is the current one."""
+    """What `grade login` stored: a token for each server, and the server of the last login."""
 
     def __init__(self, current: str | None, tokens: dict[str, str]) -> None:
         self.current = current
@@ -116,7 +115,7 @@ class Credentials:
 
     @staticmethod
     def path() -> Path:
-        """Where they are. Raises click.UsageError for a user without a home."""
+        """Path of the file. Raises click.UsageError for a user with no home directory."""
         try:
             config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         except RuntimeError:
@@ -127,12 +126,16 @@ class Credentials:
 
     @classmethod
     def load(cls) -> Credentials:
-        """What is stored; nothing where nothing is. Raises click.UsageError for a broken file, or
-        one that others may read."""
+        """Read the file; without one, there are no tokens.
+
+        Raises click.UsageError for a broken file, or one that others may read.
+        """
         path = cls.path()
         try:
             if stat.S_IMODE(path.stat().st_mode) & 0o077:
-                raise click.UsageError(f"{path} holds tokens, and others may read it: chmod 600 it")
+                raise click.UsageError(
+                    f"{path} holds tokens and others may read it; run chmod 600 {path}"
+                )
             found = json.loads(path.read_text("utf-8"))
             return cls(found["current"], {str(k): str(v) for k, v in found["tokens"].items()})
         except FileNotFoundError:
@@ -140,16 +143,29 @@ class Credentials:
         except OSError as error:
             raise click.UsageError(f"{path} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise click.UsageError(f"{path} is broken; remove it and `grade login` again") from None
+            raise click.UsageError(
+                f"{path} is broken; remove it and run grade login again"
+            ) from None
+
+    def choose_server(self, server: str | None) -> str:
+        """The address of `server`, of GRADE_SERVER, or of the server of the last login.
+
+        Raises click.UsageError if there is none, or it is not a valid URL.
+        """
+        chosen = server or os.environ.get("GRADE_SERVER") or self.current
+        if chosen is None:
+            raise click.UsageError(
+                "no server given; use --server URL or set GRADE_SERVER (grade login stores one)"
+            )
+        return checked_url(chosen)
 
     def save(self) -> Path:
-        """Store them, for the user alone to read: all of it or nothing. Raises click.UsageError."""
+        """Replace the file atomically, with mode 0600. Raises click.UsageError."""
         path = self.path()
         content = json.dumps({"current": self.current, "tokens": self.tokens}, indent=2)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Made with mode 0600.
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # 0600
             try:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                     file.write(content + "\n")
@@ -163,21 +179,29 @@ class Credentials:
 
 
 def checked_url(text: str) -> str:
-    """A server's address without a slash behind it. Raises click.UsageError for what is none."""
+    """A server's URL without its trailing slash. Raises click.UsageError for an invalid one."""
     import httpx
 
     try:
         url = httpx.URL(text.strip())
-        url.host.encode("idna")  # as the system will, when it looks the name up
+        url.host.encode("idna")  # as name resolution will encode it
     except (httpx.InvalidURL, UnicodeError):
         url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
-        raise click.UsageError(f"'{text}' is no server; write https://host or http://host:port")
+        raise click.UsageError(
+            f"'{text}' is not a server's URL; write https://host or http://host:port"
+        )
     return str(url).rstrip("/")
 
 
+def path_segment(name: str) -> str:
+    """A name, percent-encoded as one segment of a URL path."""
+    return quote(name, safe="")
+
+
 @contextmanager
-def _explained(server: str) -> Iterator[None]:
+def _explain_errors(server: str) -> Iterator[None]:
+    """Raise `Unreachable` for a failed connection or a broken answer."""
     import httpx
 
     try:
@@ -188,10 +212,10 @@ def _explained(server: str) -> Iterator[None]:
 
 
 def _check(reply: httpx.Response) -> None:
-    """Raise what the server said, if that is an error."""
+    """Raise `RefusedByServer` with the server's message for an error or a redirect."""
     if reply.is_redirect:
         where = reply.headers.get("location", "elsewhere")
-        text = f"the server has moved to {where}; use that address"
+        text = f"the server redirects to {where}; use that address"
         raise RefusedByServer(text, reply.status_code)
     if not reply.is_error:
         return
@@ -208,5 +232,5 @@ def _parsed(reply: httpx.Response) -> Any:
         return reply.json()
     except ValueError:
         status = reply.status_code
-        text = f"{reply.url} answered {status} with something else; is this a grade server?"
+        text = f"{reply.url} answered {status} without JSON; is this a grade server?"
         raise RefusedByServer(text, status) from None

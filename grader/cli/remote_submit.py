@@ -1,8 +1,7 @@
-"""`grade submit --server`: hand a kernel in, watch it go, and end as the local command would."""
+"""`grade submit --server`: upload a file, follow its grading, and exit as a local grading does."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -13,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grader.cli.output.admin_output import step
+from grader.cli.remote import path_segment
 
 if TYPE_CHECKING:
     from grader.cli.remote import Client
     from grader.report import Report
 
 POLL_S = 2.0
-"""How often to ask where there are no events."""
+"""Interval of polling when the event stream is not available."""
 
-AWAY_S = 600.0
-"""How long a server may be away, for a restart, before we stop to wait for it."""
+OUTAGE_S = 600.0
+"""How long a server may be unreachable, as in a restart, before the command gives up."""
 
-OVER = ("done", "cancelled", "held")
+FINAL_STATES = ("done", "cancelled", "held")
 
 OnState = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a watcher of progress is shown."""
+class RemoteProgress:
+    """Progress of a remote grading, as the progress display takes it."""
 
     stage: str
     case: str
@@ -40,113 +39,112 @@ class Step:
     total: int
 
 
-def hand_in(client: Client, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:
-    """Submit FILE, wait for its report, print that, and return the exit status."""
-    from grader.cli.commands.submit import exit_status, tell
-    from grader.cli.output.progress import watching
-    from grader.cli.output.terminal import emit, err
+def submit_remote(client: Client, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:
+    """Submit FILE, wait for its report, print it, and return the exit status."""
+    from grader.cli.grading import exit_status, print_report
+    from grader.cli.output.progress import show_progress
+    from grader.cli.output.terminal import print_json, print_note
     from grader.cli.remote import RefusedByServer, Unreachable
 
-    number = _send(client, problem, file, gpu)
+    number = _upload(client, problem, file, gpu)
     page = f"{client.server}/submissions/{number}"
     if not as_json:
-        err().print(f"submission {number}: {page}", soft_wrap=True)
+        print_note(f"submission {number}: {page}")
     try:
-        with watching(not as_json) as watcher:
-            found = wait(client, number, lambda state: watcher(_step(state)))
+        with show_progress(not as_json) as display:
+            answer = wait(client, number, lambda state: display(_progress(state)))
     except KeyboardInterrupt:
-        print(f"\ngrade: submission {number} goes on without you: {page}", file=sys.stderr)
+        print(f"\ngrade: submission {number} is still being graded: {page}", file=sys.stderr)
         raise
     except (Unreachable, RefusedByServer) as error:
         if isinstance(error, RefusedByServer) and error.status < 500:
             raise
-        found = {"state": "away", "reason": f"{error.message}; submission {number} is not lost"}
-    if found["state"] == "cancelled":
+        answer = {"state": "away", "reason": f"{error.message}; submission {number} is not lost"}
+    if answer["state"] == "cancelled":
         raise click.ClickException(f"submission {number} was cancelled")
-    if found["state"] != "done":
-        found = _our_fault(found, number, page)
-    report = as_report(found)
+    if answer["state"] != "done":
+        answer = _as_judge_error(answer, number, page)
+    report = as_report(answer)
     if not as_json:
-        return tell(report, as_json=False)
-    emit(json.dumps(found))
+        return print_report(report, as_json=False)
+    print_json(answer)
     return exit_status(report)
 
 
 def wait(client: Client, number: int, on_state: OnState) -> dict[str, Any]:
-    """The submission once nothing more will become of it by itself.
+    """Wait until the submission is in one of `FINAL_STATES`, and return it.
 
-    Raises `Unreachable`, or the server's last words, when it is away or at fault for longer than
-    `AWAY_S`.
+    Raises `Unreachable` or the server's last error after `OUTAGE_S` without a good answer.
     """
     from grader.cli.remote import RefusedByServer, Unreachable
 
-    heard = time.monotonic()
+    last_answer = time.monotonic()
     while True:
         try:
-            # Too many may listen already; asking now and then does as well.
+            # The server may have too many listeners; polling works as well.
             with suppress(RefusedByServer):
                 for name, data in client.events(f"/submissions/{number}/events"):
-                    heard = time.monotonic()
-                    if name == "done" or data["state"] in OVER:
+                    last_answer = time.monotonic()
+                    if name == "done" or data["state"] in FINAL_STATES:
                         break
                     on_state(data)
-            found: dict[str, Any] = client.request("GET", f"/submissions/{number}")
-            if found["state"] in OVER:
-                return found
-            heard = time.monotonic()
-            on_state(found)
+            answer: dict[str, Any] = client.request("GET", f"/submissions/{number}")
+            if answer["state"] in FINAL_STATES:
+                return answer
+            last_answer = time.monotonic()
+            on_state(answer)
         except Unreachable:
-            if time.monotonic() - heard > AWAY_S:
+            if time.monotonic() - last_answer > OUTAGE_S:
                 raise
         except RefusedByServer as error:
-            passes = error.status == 429 or error.status >= 500
-            if not passes or time.monotonic() - heard > AWAY_S:
+            temporary = error.status == 429 or error.status >= 500
+            if not temporary or time.monotonic() - last_answer > OUTAGE_S:
                 raise
         time.sleep(POLL_S)
 
 
-def as_report(found: dict[str, Any]) -> Report:
-    """A server's answer as a report. The seed, which servers tell nobody, becomes `HIDDEN_SEED`."""
+def as_report(answer: dict[str, Any]) -> Report:
+    """A server's answer as a report. Servers keep the seed secret: it becomes `UNTOLD`."""
     from grader.report import HIDDEN_SEED, Report
 
-    known = {name: found[name] for name in Report.model_fields if found.get(name) is not None}
-    return Report.model_validate(known | {"verdict": found["verdict"], "seed": HIDDEN_SEED})
+    known = {name: answer[name] for name in Report.model_fields if answer.get(name) is not None}
+    return Report.model_validate(known | {"verdict": answer["verdict"], "seed": HIDDEN_SEED})
 
 
-def _send(client: Client, problem: str, file: Path, gpu: str | None) -> int:
-    """Check the file as the local command would, and hand it in."""
+def _upload(client: Client, problem: str, file: Path, gpu: str | None) -> int:
+    """Check the file as a local grading does, upload it, and return the submission's number."""
     from grader.submission import Submission
 
     name = Path(problem).resolve().name if Path(problem).is_dir() else Path(problem).name
-    spec = client.request("GET", f"/problems/{step(name)}")["spec"]
+    spec = client.request("GET", f"/problems/{path_segment(name)}")["spec"]
     submission = Submission.read(file, spec["limits"]["source_bytes"])
-    taken = client.request(
+    created = client.request(
         "POST",
         "/submissions",
         data={"problem": name} | ({"gpu": gpu} if gpu else {}),
         files={"file": (submission.name, submission.source)},
     )
-    return int(taken["id"])
+    return int(created["id"])
 
 
-def _step(state: dict[str, Any]) -> Step:
-    now = state.get("progress")
-    if now is None:
+def _progress(state: dict[str, Any]) -> RemoteProgress:
+    progress = state.get("progress")
+    if progress is None:
         position = state.get("position")
-        return Step("queue", f"place {position}" if position else "", 0, 0)
-    return Step(now["stage"], now["case"], now["index"], now["total"])
+        return RemoteProgress("queue", f"position {position}" if position else "", 0, 0)
+    return RemoteProgress(progress["stage"], progress["case"], progress["index"], progress["total"])
 
 
-def _our_fault(found: dict[str, Any], number: int, page: str) -> dict[str, Any]:
-    """The report of a submission whose result did not come, which is no fault of its author."""
-    reason = found.get("reason") or (
-        f"submission {number} waits for the server's operator, who was told why"
+def _as_judge_error(answer: dict[str, Any], number: int, page: str) -> dict[str, Any]:
+    """The answer for a submission that got no result, as a `judge_error` report."""
+    reason = answer.get("reason") or (
+        f"submission {number} is held for the server's operator, who sees the cause"
     )
     blank = {"problem": "", "problem_digest": "", "submission_sha256": "", "submission_name": ""}
-    known = {key: value for key, value in found.items() if value is not None}
+    known = {key: value for key, value in answer.items() if value is not None}
     return (
         blank
         | {"language": "python", "device": "cuda", "sandbox": "not known", "id": number}
         | known
-        | {"verdict": "judge_error", "reason": f"{reason}; look it up at {page}", "ranked": False}
+        | {"verdict": "judge_error", "reason": f"{reason}; see {page}", "ranked": False}
     )

@@ -1,4 +1,4 @@
-"""The files that `grade new` writes, made from a problem's spec alone."""
+"""The starter files of `grade new`, generated from a problem's spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LINE_CHARS = 100
 
 
 def scaffold(problem: Problem, language: str) -> str:
-    """Source of a first file for ``triton``, ``torch`` or ``cuda``."""
+    """Source of a starter file in ``triton``, ``torch`` or ``cuda``."""
     writers = {"triton": _triton, "torch": _torch, "cuda": _cuda}
     return writers[language](problem)
 
@@ -27,10 +27,10 @@ def _torch(problem: Problem) -> str:
     call = _wrapped(f"    {', '.join(news)} = {name}(", inputs, ")")
     copies = [line for a, new in zip(written, news, strict=True) for line in _copy(a, new)]
     return (
-        f'"""{spec.title}: plain PyTorch, right but slow. Replace it with something faster."""\n\n'
+        f'"""{spec.title} in plain PyTorch: correct but slow. Replace it by a faster kernel."""\n\n'
         f"{plain}\n\n\n"
         f"{_definition(spec)}\n"
-        f'    """{_job(spec)}"""\n'
+        f'    """{_task(spec)}"""\n'
         f"{call}\n" + "\n".join(copies) + "\n"
     )
 
@@ -43,7 +43,7 @@ def _copy(argument: Argument, new: str) -> list[str]:
 
 
 def _plain_pytorch(problem: Problem) -> tuple[str, str]:
-    """The source of the problem's own plain implementation with all it needs, and its name."""
+    """Source and name of the problem's `eager`, or else its `reference`, with what it uses."""
     source = (problem.folder / "reference.py").read_text(encoding="utf-8")
     statements = {name: node for node in ast.parse(source).body for name in _defines(node)}
     name = "eager" if "eager" in statements else "reference"
@@ -67,7 +67,7 @@ def _plain_pytorch(problem: Problem) -> tuple[str, str]:
 
 
 def _defines(node: ast.stmt) -> list[str]:
-    """The names that a top-level statement gives a meaning."""
+    """The names that a top-level statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -84,7 +84,7 @@ def _triton(problem: Problem) -> str:
     body = "\n".join(line for a in spec.args if a.role != "in" for line in _launch(a))
     return f'''"""{spec.title} in Triton.
 
-A start: it runs, and is a wrong answer until you finish it.
+This starter file runs, and is a wrong answer until you write the kernel.
 """
 
 import torch
@@ -94,7 +94,7 @@ import triton.language as tl
 
 @triton.jit
 def fill_kernel(x, count, KEEP: tl.constexpr, BLOCK: tl.constexpr):
-    """Write zeros, or what is there already, one tile of BLOCK elements per program."""
+    """Write zeros, or keep the values, one tile of BLOCK elements per program."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < count
     tile = tl.load(x + offsets, mask=mask)
@@ -109,8 +109,8 @@ def fill(x: torch.Tensor, keep: bool) -> None:
 
 
 {_definition(spec)}
-    """{_job(spec)}"""
-    # Launch your own kernels here, in place of these.
+    """{_task(spec)}"""
+    # Replace these launches by your own kernels.
 {body}
 '''
 
@@ -132,11 +132,11 @@ def _cuda(problem: Problem) -> str:
         for prototype in prototypes(spec).values()
     )
     return f"""// {spec.title} in CUDA C++.
-// A start: it compiles, and is a wrong answer until you finish it.
+// This starter file compiles, and is a wrong answer until you write the kernel.
 //
-// {_job(spec)}
-// Pointers to tensors are device memory; strides, lengths and lists of pointers are host memory,
-// valid during the call. Launch on the stream that is passed in, and do not wait for it.
+// {_task(spec)}
+// Tensor pointers are device memory. Strides, lengths and lists of pointers are host memory, valid
+// during the call only. Launch on the given stream and do not synchronize it.
 #include <cstdint>
 
 #include <cuda_bf16.h>
@@ -152,16 +152,16 @@ def _unfolded(prototype: str) -> str:
 
 
 def _wrapped_c(head: str, items: list[str]) -> str:
-    """As `_wrapped`; C++ allows no comma behind the last parameter."""
+    """As `_wrapped`, without a trailing comma, which C++ does not allow."""
     return _wrapped(head, items, ")").replace(",\n)", ")")
 
 
-# Words -------------------------------------------------------------------------------------------
+# Text --------------------------------------------------------------------------------------------
 
 
-def _job(spec: Spec) -> str:
+def _task(spec: Spec) -> str:
     written = [a.name for a in spec.args if a.role != "in"]
-    return f"Write {', '.join(written)}; leave every other argument as it is."
+    return f"Write {', '.join(written)}; do not change the other arguments."
 
 
 def _definition(spec: Spec) -> str:
@@ -169,7 +169,7 @@ def _definition(spec: Spec) -> str:
 
 
 def _wrapped(head: str, items: list[str], tail: str) -> str:
-    """Code with a comma-separated list in it, on one line where that has room."""
+    """Code with a comma-separated list, on one line if it fits."""
     line = f"{head}{', '.join(items)}{tail}"
     if len(line) <= LINE_CHARS:
         return line

@@ -12,7 +12,6 @@ import atexit
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from grader.sandbox.base import (
@@ -107,12 +106,7 @@ class RunnerPool(Sandbox):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _take(self, device: RunnerDevice) -> Runner | None:

@@ -1,4 +1,4 @@
-"""A desk with a judge that says what the test wants, and a problem small enough to read."""
+"""A fake judge with fake sandboxes, and a small problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from grader.cli import main
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
 from grader.report import Report
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, Sandbox
 
@@ -91,7 +91,7 @@ def kernel(tmp_path: Path) -> Path:
 
 
 class FakeSandbox(Sandbox):
-    """Has a name, and runs nothing."""
+    """A sandbox that starts no runner."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -105,15 +105,15 @@ class FakeSandbox(Sandbox):
 
 @dataclass
 class FakeJudge:
-    """Gives every submission the same report, and remembers how it was asked."""
+    """Returns the same report for every submission, and records its calls."""
 
     make: Callable[..., Report]
     changes: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, problem: Any, submission: Any, **options: Any) -> Report:
-        self.asked.append(options)
+        self.calls.append(options)
         if self.error is not None:
             raise self.error
         fields: dict[str, Any] = {
@@ -131,20 +131,20 @@ class FakeJudge:
 
 @dataclass
 class Shell:
-    """Runs `grade` on a fake desk and gives back what a shell would see."""
+    """Runs `grade` with fake dependencies and returns what a shell would see."""
 
-    desk: Desk
+    deps: Dependencies
     judge: FakeJudge
     capture: pytest.CaptureFixture[str]
 
     def __call__(self, *args: object) -> tuple[int, str, str]:
         """Exit status, stdout, stderr."""
-        status = main([str(arg) for arg in args], self.desk)
+        status = main([str(arg) for arg in args], self.deps)
         out, err = self.capture.readouterr()
         return status, out, err
 
     def json(self, *args: object) -> tuple[int, dict[str, Any]]:
-        """Exit status, and the object that stdout is."""
+        """Exit status, and the JSON object on stdout."""
         status, out, _ = self(*args, "--json")
         assert out.endswith("\n")
         assert out.count("\n") == 1
@@ -153,8 +153,8 @@ class Shell:
         return status, shown
 
     def change(self, **fields: Any) -> None:
-        """Exchange fields of the desk."""
-        self.desk = replace(self.desk, **fields)
+        """Replace dependencies."""
+        self.deps = replace(self.deps, **fields)
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def shell(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Shell:
-    """`grade` with a fake judge and fake sandboxes, a GPU and Docker, and a board of its own."""
+    """`grade` with a fake judge and fake sandboxes, a GPU and Docker, and an empty board."""
     monkeypatch.setenv("GRADE_DB", f"sqlite:///{tmp_path}/board.sqlite3")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("GRADE_SERVER", "GRADE_TOKEN"):
@@ -172,11 +172,11 @@ def shell(
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     judge = FakeJudge(make_report)
-    desk = Desk(
+    deps = Dependencies(
         grade=judge,
-        ahead=lambda sandbox, *_: nullcontext(sandbox),
+        prestart=lambda sandbox, *_: nullcontext(sandbox),
         sandbox=FakeSandbox,
         docker_missing=lambda: None,
         cuda_missing=lambda: None,
     )
-    return Shell(desk, judge, capsys)
+    return Shell(deps, judge, capsys)

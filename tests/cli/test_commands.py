@@ -26,7 +26,7 @@ def grade(*args: str) -> subprocess.CompletedProcess[str]:
 # The program -------------------------------------------------------------------------------------
 
 
-def test_help_is_complete_and_imports_nothing_it_does_not_need() -> None:
+def test_help_is_complete_and_imports_no_more_than_click() -> None:
     done = grade("--help")
     assert done.returncode == 0
     code = (
@@ -65,16 +65,16 @@ def test_no_command_shows_help(shell: Shell) -> None:
     assert "Commands:" in err
 
 
-def test_an_unforeseen_fault_is_one_line_and_a_hint(
+def test_an_internal_error_is_one_line_and_a_hint(
     shell: Shell, problem: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: str | None) -> None:
-        raise ZeroDivisionError("of an abacus")
+        raise ZeroDivisionError("bad luck")
 
     shell.change(board=broken)
     status, _, err = shell("leaderboard", problem)
     assert status == 3
-    assert err.startswith("grade: internal error, ZeroDivisionError: of an abacus\n")
+    assert err.startswith("grade: internal error, ZeroDivisionError: bad luck\n")
     assert "GRADE_DEBUG=1" in err
     assert "Traceback" not in err
     monkeypatch.setenv("GRADE_DEBUG", "1")
@@ -82,11 +82,11 @@ def test_an_unforeseen_fault_is_one_line_and_a_hint(
 
 
 @pytest.mark.parametrize("command", [["show", "softmax"], ["doctor", "--json"]])
-def test_a_full_disk_is_no_bug_of_ours(command: list[str]) -> None:
+def test_a_full_disk_is_no_internal_error(command: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "grader.cli", *command],
-            env=os.environ | {"PYTHONUNBUFFERED": ""},  # to fail at once, and at the end again
+            env=os.environ | {"PYTHONUNBUFFERED": ""},  # fails at once, and again at exit
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -98,16 +98,14 @@ def test_a_full_disk_is_no_bug_of_ours(command: list[str]) -> None:
 
 @pytest.mark.parametrize(("args", "status"), [([], 2), (["nonsense"], 2), (["noted"], 3)])
 @pytest.mark.parametrize("full", [True, False])
-def test_notes_that_cannot_be_written_change_no_status(
-    args: list[str], status: int, full: bool
-) -> None:
+def test_unwritable_stderr_keeps_the_exit_status(args: list[str], status: int, full: bool) -> None:
     code = """
 import sys
 from grader.cli import __main__ as cli
-from grader.cli.output.terminal import err
+from grader.cli.output.terminal import stderr
 
 def noted():
-    err().print("by rich")
+    stderr().print("by rich")
     print("by print" * 10_000, file=sys.stderr)
     print("verdict")
     return 3
@@ -134,34 +132,32 @@ cli.program()
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.ENOSPC])
-def test_a_file_that_cannot_be_used_is_no_bug_of_ours(
-    shell: Shell, problem: Path, number: int
-) -> None:
+def test_an_unusable_file_is_no_internal_error(shell: Shell, problem: Path, number: int) -> None:
     def broken(_: str | None) -> None:
         raise OSError(number, os.strerror(number), "my\nfile")
 
     shell.change(board=broken)
-    shown = f"my file cannot be used ({os.strerror(number)}); put that right, or name another"
+    shown = f"my file cannot be used ({os.strerror(number)}); fix that, or choose another path"
     assert shell("leaderboard", problem) == (2, "", f"grade: {shown}\n")
     assert shell.json("leaderboard", problem) == (2, {"error": shown})
 
 
-def test_a_worker_of_no_server(shell: Shell, problem: Path) -> None:
+def test_a_worker_with_an_invalid_server(shell: Shell, problem: Path) -> None:
     status, _, err = shell("worker", "--server", "http://a..b", "--token", "t")
-    assert (status, "is no server" in err) == (2, True)
+    assert (status, "is not a server" in err) == (2, True)
 
 
 @pytest.mark.parametrize("odd", "\n\r\x01\x7fé")
 def test_a_token_is_never_shown(shell: Shell, monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
     monkeypatch.setenv("GRADE_TOKEN", f"grade_se{odd}cret")
-    message = "grade: the token holds characters that no token has\n"
-    with socket.create_server(("127.0.0.1", 0)) as listener:  # a header is looked at once connected
+    message = "grade: the token has invalid characters; copy it again\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # headers are checked once connected
         server = f"http://127.0.0.1:{listener.getsockname()[1]}"
         assert shell("login", "--server", server) == (2, "", message)
         assert shell("admin", "user", "list", "--server", server) == (2, "", message)
 
 
-def test_a_fault_of_ours_with_a_file_is_still_one(shell: Shell, problem: Path) -> None:
+def test_a_missing_file_of_grade_is_an_internal_error(shell: Shell, problem: Path) -> None:
     def broken(_: str | None) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file", "ours")
 
@@ -181,13 +177,13 @@ def test_streams_may_be_closed(command: str, status: int, closed: str) -> None:
     assert bool(done.stderr) == (command == "nonsense" and closed == ">&-")
 
 
-def test_a_working_directory_that_is_gone_is_no_bug_of_ours(
+def test_a_missing_working_directory_is_no_internal_error(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    message = "grade: the working directory is no longer there; change to another\n"
+    message = "grade: the working directory no longer exists; change to another\n"
     assert shell("problems") == (2, "", message)
 
 
@@ -201,9 +197,7 @@ def test_a_working_directory_that_is_gone_is_no_bug_of_ours(
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_goes_away_is_no_error(
-    command: list[str], status: int, unbuffered: str
-) -> None:
+def test_a_closed_pipe_is_no_error(command: list[str], status: int, unbuffered: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -220,14 +214,14 @@ def test_a_reader_that_goes_away_is_no_error(
     assert (done.returncode, done.stderr) == (status, "")
 
 
-def test_an_interrupt_is_one_line_however_early_it_comes() -> None:
+def test_an_early_interrupt_is_one_line() -> None:
     code = """
 import sys
-class Impatient:
+class Interrupter:
     def find_spec(self, name, path, target=None):
         if name == "click":
             raise KeyboardInterrupt
-sys.meta_path.insert(0, Impatient())
+sys.meta_path.insert(0, Interrupter())
 from grader.cli import main
 sys.exit(main())
 """
@@ -235,32 +229,32 @@ sys.exit(main())
     assert (done.returncode, done.stderr) == (130, "grade: interrupted\n")
 
 
-def test_it_leaves_when_all_is_in_order_and_takes_nothing_to_pieces() -> None:
+def test_exit_after_threads_without_tearing_objects_down() -> None:
     code = """
 import atexit, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from grader.cli import __main__ as cli
 
 def say(word):
-    sys.stdout.write(word + "\\n")  # whole, since others speak too
+    sys.stdout.write(word + "\\n")  # in one call: other threads print too
 
-def late(word):
+def slow(word):
     time.sleep(0.2)
     say(word)
 
-class Piece:
+class Destructed:
     def __del__(self):
-        print("taken to pieces", flush=True)
+        print("torn down", flush=True)
 
 def main():
     print("verdict")
-    threading.Thread(target=late, args=["thread"]).start()
+    threading.Thread(target=slow, args=["thread"]).start()
     threading.Thread(target=time.sleep, args=[60], daemon=True).start()
-    ThreadPoolExecutor(1).submit(late, "worker").add_done_callback(lambda _: say("done"))
+    ThreadPoolExecutor(1).submit(slow, "worker").add_done_callback(lambda _: say("done"))
     atexit.register(print, "registered")
     return 3
 
-piece = Piece()
+kept = Destructed()
 cli.main = main
 cli.program()
 """
@@ -270,19 +264,19 @@ cli.program()
     assert (first, set(middle), last) == ("verdict", {"thread", "worker", "done"}, "registered")
 
 
-def test_who_does_not_come_back_from_a_command_ends_as_python_does() -> None:
+def test_an_exception_out_of_main_is_reported_by_python() -> None:
     code = """
 from grader.cli import __main__ as cli
 
 def main():
-    raise RuntimeError("of an abacus")
+    raise RuntimeError("bad luck")
 
 cli.main = main
 cli.program()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.endswith("RuntimeError: of an abacus\n")
+    assert done.stderr.endswith("RuntimeError: bad luck\n")
 
 
 def test_a_terminal_without_unicode_is_no_error() -> None:
@@ -298,9 +292,7 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
 # Problems ----------------------------------------------------------------------------------------
 
 
-def test_problems_lists_good_ones_and_says_what_is_wrong_with_others(
-    shell: Shell, problem: Path
-) -> None:
+def test_problems_lists_valid_ones_and_reports_the_others(shell: Shell, problem: Path) -> None:
     broken = problem.parent / "broken"
     broken.mkdir()
     (broken / "problem.yaml").write_text("format: 1\n")
@@ -311,7 +303,7 @@ def test_problems_lists_good_ones_and_says_what_is_wrong_with_others(
 
 
 @pytest.mark.parametrize("width", [20, 30, 60])
-def test_a_name_that_must_be_typed_is_never_cut(
+def test_problem_names_are_never_cut(
     shell: Shell, problem: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", f"{width}")
@@ -335,7 +327,7 @@ def test_show(shell: Shell, problem: Path) -> None:
         assert shown in out
 
 
-def test_show_leaves_formulas_as_they_are_written(shell: Shell, problem: Path) -> None:
+def test_show_keeps_formulas_verbatim(shell: Shell, problem: Path) -> None:
     (problem / "statement.md").write_text(
         "$$\n\\text{out}_{ij} = 2 x_{ij} \\\\\n$$\n\nor $a_i \\cdot\nb_i$, `$x_1$ *y*`, *z*.\n"
     )
@@ -368,12 +360,12 @@ def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
     assert "No ranked result" in out
 
 
-def test_a_leaderboard_of_what_does_not_rank(shell: Shell, problem: Path, kernel: Path) -> None:
+def test_a_leaderboard_without_ranked_results(shell: Shell, problem: Path, kernel: Path) -> None:
     shell.judge.changes = {"device": "cpu", "gpu": None, "ranked": False}
     shell("submit", problem, kernel)
     _, out, _ = shell("leaderboard", "double")
-    told = "Results of double on the board that do not rank: 1, made on a CPU"
-    assert told in " ".join(out.split())
+    message = "Unranked results of double on the board: 1 (made on a CPU"
+    assert message in " ".join(out.split())
 
 
 def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> None:
@@ -385,8 +377,8 @@ def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> Non
     status, out, _ = shell("replay", 1)
     assert status == 0
     assert "the replay agrees" in out
-    assert shell.judge.asked[-1]["seed"] == 99
-    assert shell.judge.asked[-1]["device"] == "cpu"
+    assert shell.judge.calls[-1]["seed"] == 99
+    assert shell.judge.calls[-1]["device"] == "cpu"
     shell.judge.changes |= {"verdict": "wrong_answer"}
     status, out, _ = shell("replay", 1)
     assert status == 1
@@ -396,12 +388,12 @@ def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> Non
     assert "the board holds the source of result 1" in err
 
 
-def test_a_replay_that_fails_is_our_fault(shell: Shell, problem: Path, kernel: Path) -> None:
+def test_a_replay_that_fails_is_a_judge_error(shell: Shell, problem: Path, kernel: Path) -> None:
     shell("submit", problem, kernel)
-    shell.judge.error = RuntimeError("of an abacus")
+    shell.judge.error = RuntimeError("bad luck")
     status, out, _ = shell("replay", 1)
     assert status == 3
-    assert "of an abacus" in out
+    assert "bad luck" in out
     assert "agree" not in out
 
 
@@ -413,10 +405,10 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
     no_seed = tmp_path / "from_a_server.json"
     no_seed.write_text(json.dumps({k: v for k, v in json.loads(out).items() if k != "seed"}))
     for args, message in (
-        ((no_seed, "--file", kernel), "it has no seed"),
+        ((no_seed, "--file", kernel), "the report has no seed"),
         ((report,), "--file"),
-        ((tmp_path / "absent.json", "--file", kernel), "no file to read"),
-        (("abc",), "abc: no number on the board, and no file to read"),
+        ((tmp_path / "absent.json", "--file", kernel), "not a readable file"),
+        (("abc",), "abc: not a result's number, and not a readable file"),
         ((kernel, "--file", kernel), "not a report as --json prints it; wrong fields: 1"),
         ((report, "--file", problem / "inputs.py"), "sha256 differs"),
         (("12",), "there is no board"),
@@ -433,7 +425,7 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
 # verify ------------------------------------------------------------------------------------------
 
 
-def corpus(problem: Path) -> None:
+def write_examples(problem: Path) -> None:
     root = problem.parent.parent / "submissions" / "double"
     for path, text in {
         "accepted/good.py": "",
@@ -445,7 +437,7 @@ def corpus(problem: Path) -> None:
 
 
 def test_verify(shell: Shell, problem: Path) -> None:
-    corpus(problem)
+    write_examples(problem)
     rows = [
         VerificationRow("zeros", "one", "fail", "failed", "off"),
         VerificationRow("zeros", "odd", "fail", "same as reference"),
@@ -456,15 +448,15 @@ def test_verify(shell: Shell, problem: Path) -> None:
     assert status == 0
     assert "1 failed, 1 same as reference" in out
     assert "1 as expected, 0 not as expected, 2 not run" in out
-    assert "double holds on cpu" in out
+    assert "double is verified on cpu" in out
     rows.append(VerificationRow("eager", "odd", "pass", "failed", "too strict"))
     status, out, _ = shell("verify", "double", "--device", "cpu")
     assert status == 1
     assert "odd: failed. too strict" in out
 
 
-def test_verify_notices_a_wrong_verdict(shell: Shell, problem: Path) -> None:
-    corpus(problem)
+def test_verify_detects_a_wrong_verdict(shell: Shell, problem: Path) -> None:
+    write_examples(problem)
     shell.change(
         verify=lambda *_: VerificationResult([VerificationRow("eager", "one", "pass", "passed")])
     )
@@ -473,7 +465,7 @@ def test_verify_notices_a_wrong_verdict(shell: Shell, problem: Path) -> None:
     assert "2 as expected, 1 not as expected, 0 not run" in out
 
 
-def test_verify_notices_a_mutant_that_is_never_caught(shell: Shell, problem: Path) -> None:
+def test_verify_detects_a_mutant_that_is_never_caught(shell: Shell, problem: Path) -> None:
     rows = [VerificationRow("zeros", "one", "fail", "same as reference")]
     shell.change(verify=lambda *_: VerificationResult(rows))
     status, out, _ = shell("verify", "double")
@@ -487,7 +479,7 @@ def test_verify_notices_a_mutant_that_is_never_caught(shell: Shell, problem: Pat
 def test_doctor(shell: Shell, make_report: Callable[..., Report]) -> None:
     status, shown = shell.json("doctor")
     assert (status, shown["can_grade"]) == (0, True)
-    findings = {finding["name"]: finding for finding in shown["findings"]}
+    findings = {one["name"]: one for one in shown["findings"]}
     assert findings["Docker"]["state"] == "ok"
     assert findings["torch"]["state"] in ("ok", "warn")
     shell.change(docker_missing=lambda: "no engine answers")

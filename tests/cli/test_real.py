@@ -1,4 +1,4 @@
-"""The command line through the real judge and the process sandbox, as a shell sees it."""
+"""The command line as a subprocess, with the real judge and the process sandbox."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_nothing_outlives_an_interrupted_grading(tmp_path: Path, number: signal.
 
 @pytest.mark.parametrize("sandbox", ["process", pytest.param("docker", marks=pytest.mark.docker)])
 def test_a_board_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, sandbox: str) -> None:
-    """Nor does the sandbox, which was starting meanwhile."""
+    """The sandbox starts while the board is opened, and must be removed too."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     kernel = str(SOFTMAX / "accepted" / "triton_softmax.py")
@@ -93,7 +93,7 @@ def test_a_board_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, san
 
 
 def _wait_for_runners(process: subprocess.Popen[str]) -> list[int]:
-    """The children of a grading once one has been there for a while, in which it loads torch."""
+    """The child processes of a grading, 2 s after the first appears: it is loading torch."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         files = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
@@ -118,10 +118,10 @@ import sys
 from grader.sandbox import process
 process.launcher_command = lambda _: ["/bin/false"]
 from grader.cli.app import main
-from grader.cli.dependencies import Desk
-sys.exit(main(sys.argv[1:], Desk(docker_missing=lambda: "no engine")))
+from grader.cli.dependencies import Dependencies
+sys.exit(main(sys.argv[1:], Dependencies(docker_missing=lambda: "no engine")))
 """
-"""The command line on a machine where neither sandbox works."""
+"""The command line on a machine where no sandbox works."""
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ sys.exit(main(sys.argv[1:], Desk(docker_missing=lambda: "no engine")))
     ],
     ids=lambda command: command[0],
 )
-def test_without_a_sandbox_that_works_it_says_so_and_is_no_bug(
+def test_a_broken_sandbox_is_reported_and_no_internal_error(
     tmp_path: Path, command: list[str]
 ) -> None:
     kernel = SOFTMAX / "accepted" / "torch_softmax.py"
@@ -146,10 +146,10 @@ def test_without_a_sandbox_that_works_it_says_so_and_is_no_bug(
         text=True,
         check=False,
     )
-    told = json.loads(done.stdout)  # one object, whatever happens
+    shown = json.loads(done.stdout)  # always one object
     assert "no process sandbox works here" in done.stdout
     assert "grade doctor" in done.stdout or command == ["doctor"]
     assert "bug" not in done.stdout + done.stderr
-    assert done.returncode == (1 if command == ["doctor"] else 3), told
-    assert told.get("can_grade", False) is False
-    assert list(tmp_path.iterdir()) == [], "nothing half-written is left behind"
+    assert done.returncode == (1 if command == ["doctor"] else 3), shown
+    assert shown.get("can_grade", False) is False
+    assert list(tmp_path.iterdir()) == [], "no partial files are left"

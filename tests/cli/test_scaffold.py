@@ -34,12 +34,12 @@ def load(path: Path) -> dict[str, Any]:
     return vars(module)
 
 
-def test_every_problem_is_tried() -> None:
+def test_every_problem_is_listed() -> None:
     names = [folder.name for folder in problem_folders() if folder.is_relative_to(ROOT)]
     assert names == PROBLEMS or not names
 
 
-def test_the_torch_file_is_right(shell: Shell, problem: Path, tmp_path: Path) -> None:
+def test_the_torch_file_is_correct(shell: Shell, problem: Path, tmp_path: Path) -> None:
     new(shell, str(problem), "torch", tmp_path / "twice.py")
     doubled = load(tmp_path / "twice.py")["doubled"]
     x, out = torch.arange(5.0), torch.zeros(5)
@@ -86,7 +86,7 @@ def test_new_never_overwrites(shell: Shell, problem: Path, tmp_path: Path) -> No
     path.write_text("precious")
     status, _, err = shell("new", problem, "--lang", "torch", "-o", path)
     assert status == 2
-    assert "is there already" in err
+    assert "already exists" in err
     assert path.read_text() == "precious"
     status, _, err = shell("new", problem, "--lang", "cuda", "-o", tmp_path / "mine.txt")
     assert status == 2
@@ -96,7 +96,7 @@ def test_new_never_overwrites(shell: Shell, problem: Path, tmp_path: Path) -> No
     assert "cannot be written" in err
 
 
-def test_new_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_new_leaves_no_partial_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     command = [sys.executable, "-m", "grader.cli", "new", str(ROOT / "problems" / "softmax")]
     done = subprocess.run(

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from grader.cli import main
+from tests.server.command_line import Grade, runner
 from tests.server.conftest import World
-
-
-@dataclass
-class Said:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Grade = Callable[..., Said]
 
 
 @pytest.fixture
@@ -35,26 +17,21 @@ def grade(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Grade:
-    """`grade admin` as root, whose token is in the environment."""
+    """`grade admin` with the token of root in the environment."""
     monkeypatch.setenv("GRADE_SERVER", world.url)
     monkeypatch.setenv("GRADE_TOKEN", world.tokens["root"])
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*words: str) -> Said:
-        status = main(["admin", *words])
-        captured = capsys.readouterr()
-        return Said(status, captured.out, captured.err)
-
-    return run
+    return runner(capsys, "admin")
 
 
-def test_a_new_user_s_token_is_all_that_is_printed(grade: Grade, world: World) -> None:
+def test_user_add_prints_only_the_token(grade: Grade, world: World) -> None:
     added = grade("user", "add", "Grace", "--role", "worker")
     assert added.status == 0
     assert added.out.startswith("grade_")
     assert added.out.count("\n") == 1
-    assert "the only time that this token of Grace is shown" in added.err
+    assert "this token of Grace is shown only this once" in added.err
     me = world.client(token=added.out.strip()).get("/api/v1/me").json()
     assert me == {"name": "Grace", "role": "worker"}
     again = grade("user", "add", "grace")
@@ -78,7 +55,7 @@ def test_users_are_listed_without_secrets(grade: Grade, world: World) -> None:
     )
 
 
-def test_names_with_anything_in_them(grade: Grade, world: World) -> None:
+def test_names_with_special_characters(grade: Grade, world: World) -> None:
     for name in ("a b", "100%", "who?", "x#y", "'; DROP TABLE users; --", "名"):
         assert grade("user", "add", name).status == 0, name
         assert grade("token", "new", name, "--label", "2").status == 0, name
@@ -104,7 +81,7 @@ def test_tokens(grade: Grade, world: World) -> None:
     assert "last token of an admin" in grade("token", "revoke", "root").err
 
 
-def test_a_board_is_shown_and_set_bit_by_bit(grade: Grade) -> None:
+def test_board_settings_are_shown_and_set_one_by_one(grade: Grade) -> None:
     assert grade("board", "set", "softmax", "--hide", "--note", "soon").status == 0
     set_ = grade(
         "board", "set", "softmax", "--deadline", "2031-01-01T12:00+02:00", "--publish-sources"
@@ -127,17 +104,17 @@ def test_a_board_is_shown_and_set_bit_by_bit(grade: Grade) -> None:
     }
     refusals: tuple[tuple[tuple[str, ...], str], ...] = (
         (("set", "softmax"), "nothing to set"),
-        (("set", "softmax", "--deadline", "noon"), "'noon' is no time"),
+        (("set", "softmax", "--deadline", "noon"), "'noon' is not a time"),
         (
             ("set", "softmax", "--deadline", "2031-01-01"),
-            "in which time zone? Write 2031-01-01T00:00:00Z for UTC",
+            "'2031-01-01' has no time zone; write 2031-01-01T00:00:00Z for UTC",
         ),
         (("show", "nothing"), "there is no such problem here"),
     )
-    for call, said in refusals:
+    for call, message in refusals:
         refused = grade("board", *call)
         assert refused.status == 2
-        assert said in refused.err
+        assert message in refused.err
 
 
 def test_held_jobs(grade: Grade, world: World) -> None:
@@ -165,8 +142,8 @@ def test_a_rejudge(grade: Grade, world: World) -> None:
     shown = grade("rejudge", "show", "1")
     assert "50.00 µs" in shown.out
     assert "70.00 µs" in shown.out
-    assert shown.err == "rejudge 1 is preview: 1 of 1 graded\n"
-    assert grade("rejudge", "apply", "1").err == "results exchanged: 1\n"
+    assert shown.err == "rejudge 1 is in state preview: 1 of 1 graded\n"
+    assert grade("rejudge", "apply", "1").err == "results replaced: 1\n"
     assert "new driver" in grade("rejudge", "list").out
     assert grade("rejudge", "start", "softmax", "--all", "--json").json == {"id": 2}
     assert grade("rejudge", "drop", "2").status == 0
@@ -184,7 +161,7 @@ def test_the_audit(grade: Grade) -> None:
     assert "ban" not in grade("audit", "--before", str(newest["id"]), "--json").out
 
 
-def test_one_who_is_no_admin_is_refused(
+def test_a_user_who_is_not_an_admin_is_refused(
     grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADE_TOKEN", world.tokens["ada"])
@@ -193,9 +170,7 @@ def test_one_who_is_no_admin_is_refused(
     assert "competitor" in refused.err
 
 
-def test_the_server_may_be_named(
-    grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_option(grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRADE_SERVER")
-    assert "which server?" in grade("user", "list").err
+    assert "no server given" in grade("user", "list").err
     assert grade("user", "list", "--server", world.url).status == 0

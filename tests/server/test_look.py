@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader import format
 from grader.server.http.ttl_cache import Fresh
-from grader.server.pages import charts, format, markdown
+from grader.server.pages import charts, markdown
 from grader.server.pages.charts import Step
 from tests.server.examples import ATTACK, SOURCE
 from tests.waiting import PATIENCE_S

@@ -1,4 +1,4 @@
-"""`grade admin`: users, tokens, boards, held jobs, rejudges and the audit of a server, over its
+"""`grade admin`: a server's users, tokens, boards, held jobs, rejudges and audit log, over its
 API."""
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import click
 
 from grader.cli.commands.rejudge import rejudge
 from grader.cli.options import json_option
-from grader.cli.output.admin_output import calls, day, emit, moment, say, show, step
+from grader.cli.output.admin_output import (
+    Field,
+    api_command,
+    print_done,
+    print_rows,
+    print_table,
+    utc_day,
+    utc_minute,
+)
+from grader.cli.remote import path_segment
 
 if TYPE_CHECKING:
     from grader.cli.remote import Client
@@ -20,8 +29,8 @@ if TYPE_CHECKING:
 def admin() -> None:
     """Run a server: users, boards, held jobs, rejudges.
 
-    Every command speaks to the server's API with an admin's token: that of GRADE_TOKEN, or the one
-    that `grade login` has stored. Everything that changes something is noted in the audit.
+    Each command calls the server's API with an admin's token: GRADE_TOKEN, or the token that
+    `grade login` stored. The audit log records every change.
     """
 
 
@@ -40,113 +49,108 @@ def user() -> None:
     type=click.Choice(["competitor", "worker", "admin"]),
     default="competitor",
     show_default=True,
+    help="What the user may do.",
 )
 @json_option
-@calls
+@api_command
 def user_add(client: Client, name: str, role: str, as_json: bool) -> None:
-    """Add the user NAME and print a token, which is never shown again."""
-    new = client.request("POST", "/admin/users", json={"name": name, "role": role})
-    _tell_token(new, as_json)
+    """Add the user NAME and print a token; it is shown only this once."""
+    _print_token(client.request("POST", "/admin/users", json={"name": name, "role": role}), as_json)
 
 
 @user.command("list")
 @json_option
-@calls
+@api_command
 def user_list(client: Client, as_json: bool) -> None:
     """List the users."""
-    found = client.request("GET", "/admin/users")
-    rows = (
-        (
-            one["name"],
-            one["role"],
-            day(one["created_at"]),
-            moment(one["last_used_at"]),
-            f"{day(one['banned_at'])} {one['banned_reason']}" if one["banned_at"] else "",
-        )
-        for one in found["users"]
-    )
-    show(found, as_json, ("user", "role", "since", "last seen", "banned"), rows)
+    columns: dict[str, Field] = {
+        "user": "name",
+        "role": "role",
+        "since": lambda row: utc_day(row["created_at"]),
+        "last seen": lambda row: utc_minute(row["last_used_at"]),
+        "banned": lambda row: (
+            f"{utc_day(row['banned_at'])} {row['banned_reason']}" if row["banned_at"] else ""
+        ),
+    }
+    print_rows(client.request("GET", "/admin/users"), "users", as_json, columns)
 
 
 @user.command("ban")
 @click.argument("name")
-@click.option("--reason", default="", help="What the user is told.")
-@calls
+@click.option("--reason", default="", help="Reason that the user is shown.")
+@api_command
 def user_ban(client: Client, name: str, reason: str) -> None:
-    """Shut NAME out, end what is in flight, and take every result off the boards."""
-    client.request("POST", f"/admin/users/{step(name)}/ban", json={"reason": reason})
-    say(f"{name} is banned; `grade admin user unban {name}` takes it back")
+    """Lock NAME out, cancel their running jobs, and take their results off the boards."""
+    client.request("POST", f"/admin/users/{path_segment(name)}/ban", json={"reason": reason})
+    print_done(f"{name} is banned; grade admin user unban {name} takes it back")
 
 
 @user.command("unban")
 @click.argument("name")
-@calls
+@api_command
 def user_unban(client: Client, name: str) -> None:
-    """Let NAME in again; the results count again."""
-    client.request("POST", f"/admin/users/{step(name)}/unban")
-    say(f"{name} is let in again")
+    """Let NAME in again; their results count again."""
+    client.request("POST", f"/admin/users/{path_segment(name)}/unban")
+    print_done(f"{name} is no longer banned")
 
 
 @admin.group()
 def token() -> None:
-    """Make, list and revoke tokens."""
+    """Create, list and revoke tokens."""
 
 
 @token.command("new")
 @click.argument("name")
-@click.option("--label", default="", help="What it is for.")
+@click.option("--label", default="", help="What the token is for.")
 @json_option
-@calls
+@api_command
 def token_new(client: Client, name: str, label: str, as_json: bool) -> None:
-    """Print one more token of the user NAME, which is never shown again."""
-    new = client.request("POST", f"/admin/users/{step(name)}/tokens", json={"label": label})
-    _tell_token(new, as_json)
+    """Print another token of the user NAME; it is shown only this once."""
+    path = f"/admin/users/{path_segment(name)}/tokens"
+    _print_token(client.request("POST", path, json={"label": label}), as_json)
 
 
 @token.command("list")
 @click.argument("name")
 @json_option
-@calls
+@api_command
 def token_list(client: Client, name: str, as_json: bool) -> None:
     """List the tokens of the user NAME, by number."""
-    found = client.request("GET", f"/admin/users/{step(name)}/tokens")
-    rows = (
-        (
-            str(one["id"]),
-            one["label"],
-            day(one["created_at"]),
-            moment(one["last_used_at"]),
-            day(one["revoked_at"]),
-        )
-        for one in found["tokens"]
-    )
-    show(found, as_json, ("token", "label", "since", "last used", "revoked"), rows)
+    columns: dict[str, Field] = {
+        "token": "id",
+        "label": "label",
+        "since": lambda row: utc_day(row["created_at"]),
+        "last used": lambda row: utc_minute(row["last_used_at"]),
+        "revoked": lambda row: utc_day(row["revoked_at"]),
+    }
+    answer = client.request("GET", f"/admin/users/{path_segment(name)}/tokens")
+    print_rows(answer, "tokens", as_json, columns)
 
 
 @token.command("revoke")
 @click.argument("name", required=False)
-@click.option("--id", "number", type=int, help="Only the token of this number.")
-@calls
+@click.option("--id", "number", type=int, help="Only the token with this number.")
+@api_command
 def token_revoke(client: Client, name: str | None, number: int | None) -> None:
-    """End all tokens of the user NAME, or one by its number, with the sessions they opened."""
+    """Revoke all tokens of the user NAME, or one by its number, and end their sessions."""
     if (not name) == (number is None):
         raise click.UsageError("name a user, or one token with --id")
-    path = f"/admin/users/{step(name)}/tokens" if name else f"/admin/tokens/{number}"
-    say(f"tokens and sessions ended: {client.request('DELETE', path)['ended']}")
+    path = f"/admin/users/{path_segment(name)}/tokens" if name else f"/admin/tokens/{number}"
+    print_done(f"tokens and sessions ended: {client.request('DELETE', path)['ended']}")
 
 
 @admin.group()
 def board() -> None:
-    """Deadlines, hidden boards, published sources."""
+    """Set deadlines, hide boards, publish sources."""
 
 
 @board.command("show")
 @click.argument("problem")
 @json_option
-@calls
+@api_command
 def board_show(client: Client, problem: str, as_json: bool) -> None:
     """Show the settings of PROBLEM's board."""
-    _tell_board(client.request("GET", f"/admin/boards/{step(problem)}"), as_json)
+    _print_board(client.request("GET", f"/admin/boards/{path_segment(problem)}"), as_json)
 
 
 @board.command("set")
@@ -158,9 +162,9 @@ def board_show(client: Client, problem: str, as_json: bool) -> None:
     default=None,
     help="Whether everyone may read sources, after the deadline if there is one.",
 )
-@click.option("--note", help="One line for competitors; '' for none.")
+@click.option("--note", help="One line shown to competitors; '' for none.")
 @json_option
-@calls
+@api_command
 def board_set(
     client: Client,
     problem: str,
@@ -170,8 +174,8 @@ def board_set(
     note: str | None,
     as_json: bool,
 ) -> None:
-    """Change settings of PROBLEM's board; what is not named stays."""
-    path = f"/admin/boards/{step(problem)}"
+    """Change settings of PROBLEM's board; settings that are not given stay."""
+    path = f"/admin/boards/{path_segment(problem)}"
     changes: dict[str, Any] = {}
     if deadline is not None:
         changes["deadline"] = None if deadline == "none" else _deadline(deadline)
@@ -180,100 +184,106 @@ def board_set(
             changes[name] = value or None if name == "note" else value
     if not changes:
         raise click.UsageError("nothing to set; see --help")
-    now = client.request("GET", path)
-    del now["problem"]
-    _tell_board(client.request("PUT", path, json=now | changes), as_json)
+    settings = client.request("GET", path)
+    del settings["problem"]
+    _print_board(client.request("PUT", path, json=settings | changes), as_json)
 
 
 @admin.command()
 @json_option
-@calls
+@api_command
 def held(client: Client, as_json: bool) -> None:
-    """List what failed, or killed its workers, so often that a person must look."""
-    found = client.request("GET", "/admin/held")
-    rows = (
-        (
-            str(one["id"]),
-            one["user"],
-            one["problem"],
-            one["name"],
-            moment(one["submitted_at"]),
-            one["reason"] or "",
-        )
-        for one in found["held"]
-    )
-    show(found, as_json, ("id", "user", "problem", "file", "submitted", "why"), rows)
+    """List jobs that wait for an admin after too many failures.
+
+    A job is held if it fails, or kills its worker, too often.
+    """
+    columns: dict[str, Field] = {
+        "id": "id",
+        "user": "user",
+        "problem": "problem",
+        "file": "name",
+        "submitted": lambda row: utc_minute(row["submitted_at"]),
+        "why": "reason",
+    }
+    print_rows(client.request("GET", "/admin/held"), "held", as_json, columns)
 
 
 @admin.command()
 @click.argument("number", metavar="ID", type=int)
-@calls
+@api_command
 def release(client: Client, number: int) -> None:
     """Queue the held submission ID again."""
     client.request("POST", f"/admin/submissions/{number}/release")
-    say(f"submission {number} is queued again")
+    print_done(f"submission {number} is queued again")
 
 
 @admin.command()
 @click.argument("number", metavar="ID", type=int)
-@calls
+@api_command
 def delete(client: Client, number: int) -> None:
-    """Cancel the submission ID, or take it off the board and out of sight when it is done."""
+    """Cancel the submission ID, or delete it if it is done.
+
+    A deleted submission is hidden and off the board.
+    """
     became = client.request("DELETE", f"/admin/submissions/{number}")["became"]
-    say(f"submission {number} is {became}")
+    print_done(f"submission {number} is {became}")
 
 
 @admin.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--before", type=int, help="Go on below this number.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="Most entries to show.",
+)
+@click.option("--before", type=int, help="Only entries below this number.")
 @json_option
-@calls
+@api_command
 def audit(client: Client, limit: int, before: int | None, as_json: bool) -> None:
-    """Show what admins did, newest first."""
+    """Show the audit log: what admins did, newest first."""
+    columns: dict[str, Field] = {
+        "no.": "id",
+        "when": lambda row: utc_minute(row["at"]),
+        "who": "actor",
+        "action": "action",
+        "subject": "subject",
+        "detail": "detail",
+    }
     params = {"limit": limit} | ({} if before is None else {"before": before})
-    found = client.request("GET", "/admin/audit", params=params)
-    rows = (
-        (
-            str(one["id"]),
-            moment(one["at"]),
-            one["actor"],
-            one["action"],
-            one["subject"],
-            one["detail"],
-        )
-        for one in found["acts"]
-    )
-    show(found, as_json, ("no.", "when", "who", "what", "to", "detail"), rows)
+    print_rows(client.request("GET", "/admin/audit", params=params), "acts", as_json, columns)
 
 
 def _deadline(text: str) -> str:
-    """A moment with its time zone. Raises click.UsageError."""
+    """A time with its time zone, in ISO 8601. Raises click.UsageError."""
     try:
         until = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"--deadline: '{text}' is no time; write it like 2030-05-01T23:59+02:00, or none"
+            f"--deadline: '{text}' is not a time; write 2030-05-01T23:59+02:00, or none"
         ) from None
     if until.tzinfo is None:
         raise click.UsageError(
-            f"--deadline: in which time zone? Write {until.isoformat()}Z for UTC"
+            f"--deadline: '{text}' has no time zone; write {until.isoformat()}Z for UTC"
         )
     return until.isoformat()
 
 
-def _tell_token(new: dict[str, str], as_json: bool) -> None:
+def _print_token(new: dict[str, str], as_json: bool) -> None:
+    from grader.cli.output.terminal import print_json
+
     if as_json:
-        emit(new)
+        print_json(new)
         return
     print(new["token"], flush=True)
-    say(f"this is the only time that this token of {new['name']} is shown; hand it over safely")
+    print_done(f"this token of {new['name']} is shown only this once; hand it over safely")
 
 
-def _tell_board(settings: dict[str, Any], as_json: bool) -> None:
-    shown = (
-        ("deadline", moment(settings["deadline"]) or "none"),
+def _print_board(settings: dict[str, Any], as_json: bool) -> None:
+    rows = (
+        ("deadline", utc_minute(settings["deadline"]) or "none"),
         ("board", "hidden" if settings["hidden"] else "shown"),
         ("sources", "published" if settings["publish_sources"] else "private"),
-        ("note", settings["note"] or ""),
+        ("note", settings["note"]),
     )
-    show(settings, as_json, (settings["problem"], ""), shown)
+    print_table(settings, as_json, (settings["problem"], ""), rows)

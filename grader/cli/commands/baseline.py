@@ -1,4 +1,4 @@
-"""`grade baseline`: measure what a problem's kernels are held against, and record it."""
+"""`grade baseline`: measure and record the baselines of a problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
+from grader.cli.grading import LocalJob, run
 from grader.cli.options import choose_device, device_option, find_problem, sandbox_option
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Expert:
-    """One of our own kernels, graded."""
+class ExpertResult:
+    """Report of one expert kernel."""
 
     name: str
     report: Report
@@ -33,47 +34,48 @@ class Expert:
 @device_option
 @sandbox_option
 @click.pass_obj
-def baseline(desk: Desk, problem: str, device: str, sandbox_name: str) -> int:
+def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> int:
     """Measure the baselines of PROBLEM on this machine and record them.
 
-    Grades our expert kernels from reference/PROBLEM, times every baseline and torch.compile, and
-    writes reference/timings/GPU.json, where `grade practice` finds them. Exit status 0 when all was
-    recorded; another one when an expert kernel was not accepted: then nothing is
+    Grades the expert kernels in reference/PROBLEM, times the problem's baselines and torch.compile,
+    and writes reference/timings/GPU.json, which `grade practice` compares with. Exit status: 0 if
+    the times were recorded; if an expert kernel was not accepted, another status, and nothing is
     written.
     """
     from grader.cli.output.baseline_view import times_table
-    from grader.cli.output.terminal import err, out, safe
+    from grader.cli.output.progress import show_progress
+    from grader.cli.output.terminal import print_note, print_warning, stdout
     from grader.judge.timing.baseline_store import folder_of, load, save
 
     found = find_problem(problem)
-    chosen = choose_device(desk, device)
+    chosen = choose_device(deps, device)
     folder = folder_of(found)
     experts = []
-    for expert in _grade_experts(desk, found, chosen, sandbox_name):
+    for expert in _grade_experts(deps, found, chosen, sandbox_name):
         verdict, reason = expert.report.verdict, expert.report.reason
         if verdict is None:
-            err().print(safe(f"{expert.name} left out: {reason}", style="yellow"))
+            print_warning(f"{expert.name} is left out: {reason}")
         elif verdict != "accepted":
-            line = f"{expert.name} was {verdict}: {reason}; nothing recorded"
-            err().print(safe(line, 400, "red"), soft_wrap=True)
+            print_note(f"{expert.name} was {verdict}: {reason}; nothing was recorded", "red")
             return 3 if verdict == "judge_error" else 1
         else:
             experts.append(expert)
-    sticks = _measure(desk, found, chosen)
-    old = load(folder, sticks.hardware)
-    timings = _timings(found, chosen, sticks, experts, old)
+    with show_progress(True) as display:
+        measured = deps.measure_baselines(found, chosen, display)
+    old = load(folder, measured.hardware)
+    timings = _timings(found, chosen, measured, experts, old)
     path = save(folder, timings)
-    for note in sticks.notes:
-        err().print(safe(note, 400, "yellow"), soft_wrap=True)
-    console = out()
+    for note in measured.notes:
+        print_warning(note)
+    console = stdout()
     console.print(times_table(timings.problems[found.name]))
-    practice = "" if timings.ranked else "; a CPU's times are practice and not ranked"
-    console.print(f"{found.name} on {timings.hardware}: {path}{practice}", soft_wrap=True)
+    practice = "" if timings.ranked else "; CPU times are practice and not ranked"
+    console.print(f"recorded {found.name} on {timings.hardware}: {path}{practice}", soft_wrap=True)
     return 0
 
 
 def expert_files(problem: Problem) -> list[Path]:
-    """Our expert kernels of a problem, from the folder `reference` beside `problems`."""
+    """The expert kernels of a problem, from the folder `reference` beside `problems`."""
     from grader.judge.timing.baseline_store import folder_of
     from grader.submission import LANGUAGES
 
@@ -82,52 +84,43 @@ def expert_files(problem: Problem) -> list[Path]:
 
 
 def _grade_experts(
-    desk: Desk, problem: Problem, device: Device, sandbox_name: str
-) -> Iterator[Expert]:
-    from grader.cli.commands.submit import Job, run
-
+    deps: Dependencies, problem: Problem, device: Device, sandbox_name: str
+) -> Iterator[ExpertResult]:
     for path in expert_files(problem):
-        job = Job.prepare(desk, problem, path, device, sandbox_name)
-        yield Expert(path.name, run(desk, job, show=True))
-
-
-def _measure(desk: Desk, problem: Problem, device: Device) -> Baselines:
-    from grader.cli.output.progress import watching
-
-    with watching(show=True) as watcher:
-        return desk.yardsticks(problem, device, watcher)
+        job = LocalJob.load(deps, problem, path, device, sandbox_name)
+        yield ExpertResult(path.name, run(deps, job, show=True))
 
 
 def _timings(
     problem: Problem,
     device: Device,
-    sticks: Baselines,
-    experts: list[Expert],
+    measured: Baselines,
+    experts: list[ExpertResult],
     old: BaselineFile | None,
 ) -> BaselineFile:
-    """The record with this problem's part made anew."""
+    """The old record with this problem's times replaced."""
     from grader.judge.timing.baseline_store import BaselineFile, ProblemBaselines
 
-    cases = {name: dict(times) for name, times in sticks.cases.items()}
+    cases = {name: dict(times) for name, times in measured.cases.items()}
     for expert in experts:
         for case in expert.report.cases:
             if case.time_us is not None and case.name in cases:
                 cases[case.name][expert.name] = case.time_us
     times = ProblemBaselines(
         digest=problem.times_digest,
-        environment=sticks.environment,
+        environment=measured.environment,
         experts=[expert.name for expert in experts],
         cases={
             name: {key: float(f"{us:.5g}") for key, us in row.items()}
             for name, row in cases.items()
         },
     )
-    empty = BaselineFile(hardware=sticks.hardware, device=device, ranked=device == "cuda")
+    empty = BaselineFile(hardware=measured.hardware, device=device, ranked=device == "cuda")
     return (old or empty).updated(problem.name, times, _ceilings(device, experts))
 
 
-def _ceilings(device: Device, experts: list[Expert]) -> RecordedCeilings | None:
-    """As the newest grading on the GPU measured them; a CPU's, which no grading does, as of now."""
+def _ceilings(device: Device, experts: list[ExpertResult]) -> RecordedCeilings | None:
+    """The ceilings that the last grading on the GPU measured; those of a CPU are measured here."""
     from grader.judge.timing.baseline_store import RecordedCeilings
 
     if device == "cpu":

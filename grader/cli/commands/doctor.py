@@ -1,61 +1,61 @@
-"""`grade doctor`: what this machine can do, and how to fix what it cannot."""
+"""`grade doctor`: examine this machine and say how to fix problems."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
 from grader.cli.options import json_option
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from grader.cli.diagnostics import Finding
+    from grader.cli.diagnostics import Diagnostic
 
 _STYLES = {"ok": ("✔", "green"), "warn": ("!", "yellow"), "missing": ("✘", "red")}
 
 
 @click.command()
 @click.option(
-    "--measure", is_flag=True, help="Measure how fast this device moves data and multiplies."
+    "--measure", is_flag=True, help="Measure this device's memory bandwidth and matrix products."
 )
 @json_option
 @click.pass_obj
-def doctor(desk: Desk, measure: bool, as_json: bool) -> int:
-    """Say what this machine can do, and how to fix what it cannot.
+def doctor(deps: Dependencies, measure: bool, as_json: bool) -> int:
+    """Examine this machine and say how to fix problems.
 
-    Exit status 0 when kernels can be graded here, on a GPU or a CPU; 1 when not.
+    Exit status: 0 if kernels can be graded here, on a GPU or a CPU; 1 if not.
     """
     from grader.cli.diagnostics import examine
-    from grader.cli.output.terminal import emit, out
+    from grader.cli.output.terminal import print_json, stdout
 
-    findings = examine(desk)
-    broken = [finding.name for finding in findings if finding.needed and finding.state == "missing"]
-    measured = _measured(findings) if measure and not broken else None
+    diagnostics = examine(deps)
+    broken = [d.name for d in diagnostics if d.needed and d.state == "missing"]
+    measured = _measure(diagnostics) if measure and not broken else None
     if as_json:
         shown = [
-            {"name": f.name, "state": f.state, "detail": f.detail, "fix": f.fix} for f in findings
+            {"name": d.name, "state": d.state, "detail": d.detail, "fix": d.fix}
+            for d in diagnostics
         ]
-        numbers = {} if measured is None else {"measured": measured}
-        emit(json.dumps({"can_grade": not broken, "findings": shown} | numbers))
+        rates = {} if measured is None else {"measured": measured}
+        print_json({"can_grade": not broken, "findings": shown} | rates)
     else:
-        console = out()
-        console.print(_table(findings))
+        console = stdout()
+        console.print(_table(diagnostics))
         if broken:
             console.print(f"nothing can be graded here without: {', '.join(broken)}", style="red")
         else:
-            console.print(_summary(findings))
+            console.print(_summary(diagnostics))
         if measured is not None:
             console.print(f"\nMeasured on {measured['name']}:")
             console.print(_rates(measured))
     return 1 if broken else 0
 
 
-def _table(findings: list[Finding]) -> Table:
+def _table(diagnostics: list[Diagnostic]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -63,27 +63,27 @@ def _table(findings: list[Finding]) -> Table:
     table.add_column(width=1)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in findings:
-        detail = Text(finding.detail)
-        if finding.fix:
-            detail.append(f"\n→ {finding.fix}", "cyan")
-        table.add_row(Text(*_STYLES[finding.state]), Text(finding.name, "bold"), detail)
+    for diagnostic in diagnostics:
+        detail = Text(diagnostic.detail)
+        if diagnostic.fix:
+            detail.append(f"\n→ {diagnostic.fix}", "cyan")
+        table.add_row(Text(*_STYLES[diagnostic.state]), Text(diagnostic.name, "bold"), detail)
     return table
 
 
-def _summary(findings: list[Finding]) -> str:
-    state = {finding.name: finding.state for finding in findings}
+def _summary(diagnostics: list[Diagnostic]) -> str:
+    state = {diagnostic.name: diagnostic.state for diagnostic in diagnostics}
     where = "on the GPU, ranked" if state["GPU"] == "ok" else "on the CPU, for practice"
     how = "in Docker" if state["Docker"] == "ok" else "in the process sandbox, for your own code"
     return f"\nKernels are graded here {where}, {how}."
 
 
-def _measured(findings: list[Finding]) -> dict[str, Any]:
-    """This device's ceilings, in units per second, and how a GPU's clocks stand."""
+def _measure(diagnostics: list[Diagnostic]) -> dict[str, Any]:
+    """This device's ceilings, per second, and the clocks and temperature of a GPU."""
     from grader.judge.gpu.environment import gpu_name, measure_ceilings, measure_cpu_ceilings
     from grader.judge.gpu.state import gpu_state
 
-    state = {finding.name: finding.state for finding in findings}
+    state = {diagnostic.name: diagnostic.state for diagnostic in diagnostics}
     if state["GPU"] == state["torch"] == "ok":
         gpu = {"device": "cuda", "name": gpu_name("cuda")}
         return gpu | asdict(measure_ceilings()) | {"gpu_state": gpu_state()}
@@ -97,10 +97,12 @@ def _rates(measured: dict[str, Any]) -> Table:
 
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", min_width=16)
-    where = "tensor cores" if measured["device"] == "cuda" else "the processor"
-    table.add_row(f"{measured['bytes_per_s'] / 1e9:,.1f} GB/s", "copy, read and written")
+    where = "tensor cores" if measured["device"] == "cuda" else "CPU"
+    table.add_row(f"{measured['bytes_per_s'] / 1e9:,.1f} GB/s", "copy, bytes read and written")
     table.add_row(f"{measured['fp32_per_s'] / 1e12:,.3g} TFLOP/s", "fp32 matrix product")
-    table.add_row(f"{measured['tensor_per_s'] / 1e12:,.3g} TFLOP/s", f"bf16, on {where}")
+    table.add_row(
+        f"{measured['tensor_per_s'] / 1e12:,.3g} TFLOP/s", f"bf16 matrix product, {where}"
+    )
     if now := measured.get("gpu_state"):
         table.add_row(f"{now['sm_clock_mhz']:,} MHz", "SM clock now")
         table.add_row(f"{now['memory_clock_mhz']:,} MHz", "memory clock now")
@@ -108,5 +110,5 @@ def _rates(measured: dict[str, Any]) -> Table:
         reasons = now["throttle_reasons"]
         table.add_row(f"{reasons:#x}", "clocks event reasons; 0x1 is an idle GPU")
     elif measured["device"] == "cuda":
-        table.add_row("–", "clocks: NVML does not tell; pip install '.[gpu]'")
+        table.add_row("–", "clocks need NVML; pip install '.[gpu]'")
     return table

@@ -1,4 +1,4 @@
-"""`grade new`: write a file to start from."""
+"""`grade new`: write a starter file."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ SUFFIXES = {"triton": ".py", "torch": ".py", "cuda": ".cu"}
     type=click.Choice(list(SUFFIXES)),
     default="triton",
     show_default=True,
-    help="What to write it in.",
+    help="Language of the file.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to write it [default: PROBLEM_LANG with its suffix, here].",
+    help="File to write [default: PROBLEM_LANG.py or .cu, in this folder].",
 )
 def new(problem: str, lang: str, output: Path | None) -> None:
-    """Write a file that loads and runs, to start solving PROBLEM from.
+    """Write a starter file for PROBLEM that loads and runs.
 
-    torch is the plain PyTorch answer and passes. triton and cuda run, and are wrong answers until
-    their kernels are filled in.
+    torch is a plain PyTorch solution and is accepted. triton and cuda run, and are a wrong answer
+    until you write their kernels.
     """
-    from grader.cli.output.terminal import err
+    from grader.cli.output.terminal import print_note
     from grader.cli.scaffold import scaffold
 
     found = find_problem(problem)
     path = output or Path(f"{found.name}_{lang}{SUFFIXES[lang]}")
     if path.suffix != SUFFIXES[lang]:
-        raise click.UsageError(f"{path}: a {lang} file ends in {SUFFIXES[lang]}")
+        raise click.UsageError(f"{path}: the name of a {lang} file ends in {SUFFIXES[lang]}")
     source = scaffold(found, lang)
     try:
         _write(path, source)
     except FileExistsError:
-        raise click.UsageError(f"{path} is there already; name another file with -o") from None
+        raise click.UsageError(f"{path} already exists; choose another file with -o") from None
     except OSError as error:
         raise click.UsageError(f"{path}: cannot be written ({error.strerror})") from None
-    err().print(f"wrote {path}; try it: grade practice {problem} {path}", soft_wrap=True)
+    print_note(f"wrote {path}; try it: grade practice {problem} {path}")
 
 
 def _write(path: Path, source: str) -> None:
-    """A new file, whole or not at all."""
+    """Create the file; remove it if it cannot be written completely."""
     file = path.open("x", encoding="utf-8")
     try:
         with file:

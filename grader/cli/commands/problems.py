@@ -1,4 +1,4 @@
-"""`grade problems` and `grade show`: what there is to solve."""
+"""`grade problems` and `grade show`: list and describe the problems."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from grader.cli.options import find_problem, problem_folders, problem_roots
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from grader.problem import Argument, Case, Problem, Spec
+    from grader.problem import Argument, Case, Spec
 
 
 @click.command()
 def problems() -> None:
-    """List the problems that a bare name finds."""
+    """List the problems that can be given by name."""
     from rich.text import Text
 
-    from grader.cli.output.tables import Column, Fitting, numbers
-    from grader.cli.output.terminal import err, out
+    from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
+    from grader.cli.output.terminal import stderr, stdout
     from grader.problem import Problem, ProblemError
 
     found = []
@@ -29,17 +29,19 @@ def problems() -> None:
         try:
             found.append(Problem.load(folder))
         except ProblemError as error:
-            err().print(str(error), style="red", soft_wrap=True)
+            stderr().print(str(error), style="red", soft_wrap=True)
     if not found:
         roots = " or ".join(map(str, problem_roots()))
-        raise click.UsageError(f"no problems below {roots}")
+        raise click.UsageError(f"no problems in {roots}; change to a folder that has them")
     columns = [
-        Column("problem", [Text(problem.name, "bold") for problem in found]),
-        Column("what to compute", [Text(p.spec.summary) for p in found], 1, wraps_at=30),
-        numbers("tests", [Text(f"{len(problem.spec.tests)}") for problem in found], turn=2),
-        numbers("benchmarks", [Text(f"{len(p.spec.benchmarks)}") for p in found], turn=2),
+        TableColumn("problem", [Text(problem.name, "bold") for problem in found]),
+        TableColumn("what to compute", [Text(p.spec.summary) for p in found], 1, wraps_at=30),
+        number_column(
+            "tests", [Text(f"{len(problem.spec.tests)}") for problem in found], priority=2
+        ),
+        number_column("benchmarks", [Text(f"{len(p.spec.benchmarks)}") for p in found], priority=2),
     ]
-    out().print(Fitting(columns))
+    stdout().print(ResponsiveTable(columns))
 
 
 @click.command()
@@ -49,13 +51,13 @@ def show(problem: str) -> None:
     from rich.markdown import Markdown
     from rich.text import Text
 
-    from grader.cli.output.terminal import out
+    from grader.cli.output.terminal import stdout
     from grader.problem import prototypes
 
     found = find_problem(problem)
     spec = found.spec
-    console = out()
-    console.print(Markdown(_with_formulas(found.statement)))
+    console = stdout()
+    console.print(Markdown(_formulas_as_code(found.statement)))
     console.print()
     console.print(_arguments(spec.args))
     console.print(_cases("test", spec.tests))
@@ -65,12 +67,16 @@ def show(problem: str) -> None:
         console.print(Text(f"  {prototype}"), soft_wrap=True)
     console.print()
     console.print(_limits(spec))
-    console.print(_version(found))
+    console.print(
+        f"version {found.digest[:12]}; get a starter file with grade new {found.name} --lang triton"
+    )
 
 
-def _with_formulas(statement: str) -> str:
-    """Markdown in which formulas are code, lest their backslashes and underscores be taken for
-    markup. What is code already stays."""
+def _formulas_as_code(statement: str) -> str:
+    """Markdown with its formulas as code: their backslashes and underscores are not markup.
+
+    Code stays as it is.
+    """
 
     def as_code(found: re.Match[str]) -> str:
         if found["block"]:
@@ -113,23 +119,12 @@ def _cases(kind: str, cases: list[Case]) -> Table:
 
 
 def _limits(spec: Spec) -> str:
+    from grader.cli.output.render import size
+
     limits = spec.limits
     return (
         f"limits: load {limits.load_s:g} s, one call {limits.call_s:g} s, "
-        f"all {limits.total_s:g} s, memory {size(limits.memory_bytes)}, "
+        f"whole grading {limits.total_s:g} s, memory {size(limits.memory_bytes)}, "
         f"device memory {size(limits.device_memory_bytes)}, "
         f"scratch {size(limits.scratch_bytes)}, output {size(limits.output_bytes)}"
     )
-
-
-def _version(problem: Problem) -> str:
-    return f"version {problem.digest[:12]}, start with: grade new {problem.name} --lang triton"
-
-
-def size(count_bytes: float) -> str:
-    """A size in the largest binary unit that it reaches."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count_bytes < 1024 or unit == "GiB":
-            break
-        count_bytes /= 1024
-    return f"{count_bytes:.4g} {unit}"

@@ -1,4 +1,4 @@
-"""`grade profile`: what a kernel is made of, how far it is from the ceiling, and what limits it."""
+"""`grade profile`: registers, occupancy, rates against ceilings, and what limits a kernel."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from grader.cli.commands.submit import Job, judge_error, tell, unwinding
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
+from grader.cli.grading import JudgeFault, LocalJob, judge_faults, print_report
 from grader.cli.options import (
     check_writable,
     device_option,
-    find_problem,
     json_option,
+    not_writable,
     sandbox_option,
-    unwritable,
 )
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ FILES = {
     "ptx": "kernels.ptx",
     "sass": "kernels.sass",
 }
-"""Kind → file name; a folder with nothing but these in it is an earlier profile."""
+"""Kind → file name. A folder with only these files is an earlier profile and may be replaced."""
 
-FIGURES = {
+LEAST_WIDTHS = {
     "calls": 110,
     "time": 0,
     "grid": 110,
@@ -51,9 +50,10 @@ FIGURES = {
     "local B": 80,
     "occupancy": 0,
 }
-"""Heading → from how many columns of a terminal on it is shown, so that every figure is whole."""
+"""Column → least width of the terminal, in characters, at which it is shown."""
 
 MOST_ROWS = 10
+"""Kernels that the table shows; profile.json has all."""
 
 
 @click.command()
@@ -64,14 +64,14 @@ MOST_ROWS = 10
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the files go [default: profile-FILE, without its extension].",
+    help="Folder for the files [default: profile-FILE, without its extension].",
 )
 @device_option
 @sandbox_option
 @json_option
 @click.pass_obj
 def profile(
-    desk: Desk,
+    deps: Dependencies,
     problem: str,
     file: Path,
     case_name: str | None,
@@ -82,43 +82,36 @@ def profile(
 ) -> int:
     """Show what limits FILE on PROBLEM: kernels, registers, occupancy, rates against ceilings.
 
-    For your own code: unlike a grading, a profile believes what runs beside the submission. It
-    writes the profiler's table, a Chrome trace, PTX and SASS into a folder.
+    For your own code: unlike a grading, a profile believes the submission's own process. It writes
+    the profiler's table, a Chrome trace, PTX and SASS into a folder.
     """
     from grader.judge.profiling.report import ProfilingError
-    from grader.problem import ProblemError
 
-    job = Job.prepare(desk, find_problem(problem), file, device, sandbox_name)
+    job = LocalJob.load(deps, problem, file, device, sandbox_name)
     only_compile = job.submission.language == "cuda" and job.device == "cpu"
     case = choose_case(job.problem, case_name, "cuda" if only_compile else job.device)
     folder = out or Path(f"profile-{file.stem}")
     check_folder(folder)
     try:
-        with unwinding():
-            found, bulk = desk.profile(
+        with judge_faults(job, expected=(ProfilingError,)):
+            found, bulk = deps.profile(
                 job.problem,
                 job.submission,
                 None if only_compile else case,
                 sandbox=job.sandbox,
                 device=job.device,
             )
-    except ProblemError:
-        raise
-    except ProfilingError as stop:
-        return tell(stop.report, as_json)
-    except Exception as error:  # whatever it is, it is no fault of the submission
-        if os.environ.get("GRADE_DEBUG") == "1":
-            raise
-        return tell(judge_error(job, error), as_json)
+    except (ProfilingError, JudgeFault) as stop:
+        return print_report(stop.report, as_json)
     found = write(folder, found, bulk)
-    _show(found, job.note, as_json)
+    _print_profile(found, job.note, as_json)
     return 0
 
 
 def choose_case(problem: Problem, name: str | None, device: str) -> Case:
-    """The benchmark case of that name, or the one that moves the most bytes on this device.
+    """The benchmark case called `name`, or the one that moves the most bytes on this device.
 
-    Raises click.UsageError when there is none.
+    Raises click.UsageError if there is none.
     """
     cases = problem.cases("benchmark", device)
     if not cases:
@@ -134,25 +127,27 @@ def choose_case(problem: Problem, name: str | None, device: str) -> Case:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise click.UsageError unless `folder` can be made, or replaced as an earlier profile."""
+    """Raise click.UsageError unless `folder` can be created, or is an earlier profile."""
     check_writable(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise click.UsageError(f"--out: {folder} is there and no folder; name another")
+        raise click.UsageError(f"--out: {folder} exists and is not a folder; choose another path")
     if not folder.exists():
         return
     if os.path.ismount(folder):
         raise click.UsageError(
-            f"--out: {folder} is a mount and cannot be replaced; name a folder in it"
+            f"--out: {folder} is a mount point and cannot be replaced; choose a folder in it"
         )
     check_writable(folder / FILES["profile"])
     if others := {f.name for f in folder.iterdir()} - {*FILES.values()}:
-        raise click.UsageError(f"--out: {folder} holds other files ({min(others)}); name another")
+        raise click.UsageError(
+            f"--out: {folder} contains other files ({min(others)}); choose another folder"
+        )
 
 
 def write(folder: Path, found: Profile, bulk: ProfileArtifacts) -> Profile:
-    """Write all files, or none; the profile, telling which there are.
+    """Write all files, or none, and return the profile with their paths.
 
-    Raises click.UsageError when they cannot be written.
+    Raises click.UsageError if they cannot be written.
     """
     contents = {
         "table": bulk.table.encode(),
@@ -173,22 +168,22 @@ def write(folder: Path, found: Profile, bulk: ProfileArtifacts) -> Profile:
                 shutil.move(folder, Path(name) / "old")
             shutil.move(new, folder)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise not_writable(folder, error) from None
     return found
 
 
-# What a person sees ------------------------------------------------------------------------------
+# Printing ----------------------------------------------------------------------------------------
 
 
-def _show(found: Profile, note: str | None, as_json: bool) -> None:
-    from grader.cli.output.terminal import emit, err, out
+def _print_profile(found: Profile, note: str | None, as_json: bool) -> None:
+    from grader.cli.output.terminal import print_json, print_warning, stdout
 
     if as_json:
-        emit(found.model_dump_json())
+        print_json(found)
         return
     if note:
-        err().print(note, style="yellow", soft_wrap=True)
-    console = out()
+        print_warning(note)
+    console = stdout()
     for part in _parts(found, console.width):
         console.print(part)
 
@@ -196,27 +191,27 @@ def _show(found: Profile, note: str | None, as_json: bool) -> None:
 def _parts(found: Profile, width: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    from grader.cli.output.terminal import safe
+    from grader.cli.output.terminal import safe_text
 
     if found.kernels:
         yield _kernels(found.kernels, width)
         if len(found.kernels) > MOST_ROWS:
             yield Text(f"{len(found.kernels) - MOST_ROWS} more in profile.json", style="dim")
-        if hidden := [heading for heading, least in FIGURES.items() if least > width]:
-            yield Text(f"{', '.join(hidden)}: in a wider terminal", style="dim")
+        if hidden := [heading for heading, least in LEAST_WIDTHS.items() if least > width]:
+            yield Text(f"a wider terminal also shows {', '.join(hidden)}", style="dim")
         yield Text()
     if found.ncu:
         yield from (_counters(found), Text())
     where = f"{found.case} on {found.gpu or found.device}" if found.case else "not run"
-    yield safe(f"{found.problem} · {found.submission_name} · {where}", 200, "bold")
+    yield safe_text(f"{found.problem} · {found.submission_name} · {where}", 200, "bold")
     for label, value in _facts(found):
-        yield Text.assemble((f"{label:<9}", "dim"), safe(value, 400))
-    yield Text.assemble(("limit    ", "dim"), safe(found.limit, 1000, "bold"))
+        yield Text.assemble((f"{label:<9}", "dim"), safe_text(value, 400))
+    yield Text.assemble(("limit    ", "dim"), safe_text(found.limit, 1000, "bold"))
     for note in found.notes:
-        yield Text.assemble(("note     ", "dim"), safe(note))
+        yield Text.assemble(("note     ", "dim"), safe_text(note))
     for kind, path in found.files.items():
         hint = "  open it at https://ui.perfetto.dev" if kind == "trace" else ""
-        yield Text.assemble((f"{kind:<9}", "dim"), safe(path), (hint, "dim"))
+        yield Text.assemble((f"{kind:<9}", "dim"), safe_text(path), (hint, "dim"))
 
 
 def _facts(found: Profile) -> Iterator[tuple[str, str]]:
@@ -225,7 +220,7 @@ def _facts(found: Profile) -> Iterator[tuple[str, str]]:
     if found.time_us is not None:
         others = {"launched one by one": found.eager_us, "as a CUDA graph": found.graph_us}
         shown = [f"{micros(us)} {how}" for how, us in others.items() if us is not None]
-        yield "time", f"{micros(found.time_us)} a call ({', '.join(shown)})"
+        yield "time", f"{micros(found.time_us)} per call ({', '.join(shown)})"
     if found.gb_per_s is not None and found.tflop_per_s is not None:
         rates = [(found.gb_per_s, found.ceiling_gb_per_s, "GB/s")]
         rates += [(found.tflop_per_s, found.ceiling_tflop_per_s, "TFLOP/s")]
@@ -239,12 +234,12 @@ def _rate(value: float, ceiling: float | None, unit: str) -> str:
 
 
 def _kernels(kernels: list[KernelProfile], width: int) -> Table:
-    """Where there is no room for all figures, those that say what limits a kernel."""
+    """A narrow terminal gets the columns that show what limits a kernel."""
     from grader.cli.output.render import micros
 
-    table = _table("kernel", [heading for heading, least in FIGURES.items() if least <= width])
+    table = _table("kernel", [heading for heading, least in LEAST_WIDTHS.items() if least <= width])
     for kernel in kernels[:MOST_ROWS]:
-        figures = (
+        cells = (
             f"{kernel.launches:.3g}" if kernel.launches else "–",
             micros(kernel.time_us) if kernel.time_us else "–",
             _shape(kernel.grid),
@@ -254,13 +249,13 @@ def _kernels(kernels: list[KernelProfile], width: int) -> Table:
             _number(kernel.local_bytes),
             "–" if kernel.occupancy is None else f"{kernel.occupancy:.0%} {kernel.occupancy_bound}",
         )
-        shown = zip(figures, FIGURES.values(), strict=True)
-        table.add_row(_name(kernel.name), *(figure for figure, least in shown if least <= width))
+        shown = zip(cells, LEAST_WIDTHS.values(), strict=True)
+        table.add_row(_name(kernel.name), *(cell for cell, least in shown if least <= width))
     return table
 
 
 def _counters(found: Profile) -> Table:
-    table = _table("counted by ncu", ["DRAM", "SM", "L2 hits", "occupancy"])
+    table = _table("counters of ncu", ["DRAM", "SM", "L2 hits", "occupancy"])
     for one in found.ncu[:MOST_ROWS]:
         values = (one.dram_percent, one.sm_percent, one.l2_hit_percent, one.occupancy_percent)
         table.add_row(_name(one.name), *("–" if v is None else f"{v:.0f}%" for v in values))
@@ -268,7 +263,7 @@ def _counters(found: Profile) -> Table:
 
 
 def _table(first: str, headings: list[str]) -> Table:
-    """A column of names, which alone gives way, and columns of figures."""
+    """A column of names, the only one that shrinks, and right-aligned columns."""
     from rich import box
     from rich.table import Table
 
@@ -280,16 +275,16 @@ def _table(first: str, headings: list[str]) -> Table:
 
 
 def _name(name: str) -> Text:
-    """For a column that may shrink, where its text may not wrap."""
-    from grader.cli.output.terminal import safe
+    """A kernel's name for the column that shrinks."""
+    from grader.cli.output.terminal import safe_text
 
-    shown = safe(brief(name), 100)
+    shown = safe_text(short_name(name), 100)
     shown.no_wrap = True
     return shown
 
 
-def brief(name: str) -> str:
-    """A kernel's name without what tells it from no other: result, namespace and parameters."""
+def short_name(name: str) -> str:
+    """A kernel's name without its return type, anonymous namespace and parameters."""
     name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     depth = 0
     for at in range(len(name) - 1 if name.endswith(")") else 0, 0, -1):

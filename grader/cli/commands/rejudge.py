@@ -1,4 +1,4 @@
-"""`grade admin rejudge`: grade results anew, look at what would change, and decide."""
+"""`grade admin rejudge`: grade results again, preview the changes, and apply or drop them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grader.cli.options import json_option
-from grader.cli.output.admin_output import calls, emit, moment, say, show
+from grader.cli.output.admin_output import (
+    Field,
+    api_command,
+    print_done,
+    print_rows,
+    print_table,
+    utc_minute,
+)
 
 if TYPE_CHECKING:
     from grader.cli.remote import Client
@@ -15,16 +22,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def rejudge() -> None:
-    """Grade results anew, look at what would change, and decide."""
+    """Grade results again, preview the changes, and apply or drop them."""
 
 
 @rejudge.command("start")
 @click.argument("problem")
 @click.argument("numbers", metavar="[ID]...", type=int, nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Everything that was accepted.")
-@click.option("--reason", default="", help="For the audit.")
+@click.option("--all", "everything", is_flag=True, help="All accepted submissions.")
+@click.option("--reason", default="", help="Text for the audit log.")
 @json_option
-@calls
+@api_command
 def rejudge_start(
     client: Client,
     problem: str,
@@ -33,89 +40,91 @@ def rejudge_start(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Grade submissions of PROBLEM anew: those of these IDs, or else each user's best.
+    """Grade submissions of PROBLEM again: the given IDs, or each user's best.
 
-    They are graded behind live submissions, and nothing changes on the board before `apply`.
+    Live submissions are graded first. The board does not change before `apply`.
     """
+    from grader.cli.output.terminal import print_json
+
     if numbers and everything:
-        raise click.UsageError("name submissions, or say --all, not both")
-    asked: dict[str, Any] = {"problem": problem, "reason": reason}
+        raise click.UsageError("give submission IDs or --all, not both")
+    body: dict[str, Any] = {"problem": problem, "reason": reason}
     if numbers:
-        asked["submissions"] = list(numbers)
+        body["submissions"] = list(numbers)
     elif everything:
-        asked["which"] = "accepted"
-    new = client.request("POST", "/admin/rejudges", json=asked)
+        body["which"] = "accepted"
+    new = client.request("POST", "/admin/rejudges", json=body)
     if as_json:
-        emit(new)
+        print_json(new)
     else:
-        say(f"rejudge {new['id']} is queued; `grade admin rejudge show {new['id']}` to look")
+        print_done(
+            f"rejudge {new['id']} is queued; see it with grade admin rejudge show {new['id']}"
+        )
 
 
 @rejudge.command("list")
 @json_option
-@calls
+@api_command
 def rejudge_list(client: Client, as_json: bool) -> None:
     """List the rejudges, newest first."""
-    found = client.request("GET", "/admin/rejudges")
-    rows = (
-        (
-            str(one["id"]),
-            one["problem"],
-            one["state"],
-            f"{one['done']} of {one['total']}",
-            moment(one["created_at"]),
-            one["by"],
-            one["reason"],
-        )
-        for one in found["rejudges"]
-    )
-    headings = ("rejudge", "problem", "state", "graded", "started", "by", "reason")
-    show(found, as_json, headings, rows)
+    columns: dict[str, Field] = {
+        "rejudge": "id",
+        "problem": "problem",
+        "state": "state",
+        "graded": lambda row: f"{row['done']} of {row['total']}",
+        "started": lambda row: utc_minute(row["created_at"]),
+        "by": "by",
+        "reason": "reason",
+    }
+    print_rows(client.request("GET", "/admin/rejudges"), "rejudges", as_json, columns)
 
 
 @rejudge.command("show")
 @click.argument("number", metavar="ID", type=int)
 @json_option
-@calls
+@api_command
 def rejudge_show(client: Client, number: int, as_json: bool) -> None:
-    """Show the verdict, score and rank of each submission, old and new."""
-    found = client.request("GET", f"/admin/rejudges/{number}")
-    rows = (
+    """Show the old and the new verdict, score and rank of each submission."""
+    answer = client.request("GET", f"/admin/rejudges/{number}")
+    rows = [
         (
-            str(one["original_id"]),
-            one["user"],
-            *_outcome(one["old"]),
-            *(_outcome(one["new"]) if one["new"] else (one["state"], "", "")),
+            change["original_id"],
+            change["user"],
+            *_result_cells(change["old"]),
+            *(_result_cells(change["new"]) if change["new"] else (change["state"], "", "")),
         )
-        for one in found["changes"]
-    )
-    headings = ("id", "user", "was", "score", "rank", "now", "score", "rank")
-    show(found, as_json, headings, rows)
+        for change in answer["changes"]
+    ]
+    headings = ("id", "user", "old verdict", "score", "rank", "new verdict", "score", "rank")
+    print_table(answer, as_json, headings, rows)
     if not as_json:
-        told = found["rejudge"]
-        say(f"rejudge {number} is {told['state']}: {told['done']} of {told['total']} graded")
+        summary = answer["rejudge"]
+        print_done(
+            f"rejudge {number} is in state {summary['state']}: "
+            f"{summary['done']} of {summary['total']} graded"
+        )
 
 
 @rejudge.command("apply")
 @click.argument("number", metavar="ID", type=int)
-@calls
+@api_command
 def rejudge_apply(client: Client, number: int) -> None:
-    """Let the new results count, all at once; the old ones are kept, and do not count."""
+    """Replace the old results on the board by the new ones, all at once; the old ones are kept."""
     exchanged = client.request("POST", f"/admin/rejudges/{number}/apply")["exchanged"]
-    say(f"results exchanged: {exchanged}")
+    print_done(f"results replaced: {exchanged}")
 
 
 @rejudge.command("drop")
 @click.argument("number", metavar="ID", type=int)
-@calls
+@api_command
 def rejudge_drop(client: Client, number: int) -> None:
-    """Leave everything as it was."""
+    """Discard the new results; the board stays as it is."""
     client.request("POST", f"/admin/rejudges/{number}/drop")
-    say(f"rejudge {number} is dropped")
+    print_done(f"rejudge {number} is dropped")
 
 
-def _outcome(one: dict[str, Any]) -> tuple[str, str, str]:
+def _result_cells(result: dict[str, Any]) -> tuple[str, str, str]:
     from grader.cli.output.render import micros
 
-    score = "" if one["score_us"] is None else micros(one["score_us"])
-    return one["verdict"], score, "" if one["rank"] is None else str(one["rank"])
+    score = "" if result["score_us"] is None else micros(result["score_us"])
+    return result["verdict"], score, "" if result["rank"] is None else str(result["rank"])

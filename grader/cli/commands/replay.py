@@ -1,14 +1,16 @@
-"""`grade replay`: the same source against the same inputs again."""
+"""`grade replay`: grade a recorded result again with the same inputs."""
 
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
+from grader.cli.grading import LocalJob, print_report, run
 from grader.cli.options import choose_sandbox, db_option, find_problem, sandbox_option
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from grader.submission import Submission
 
 AGREE_RTOL = 1e-6
-"""Errors that differ by less than this, relatively, agree."""
+"""Relative difference up to which two errors agree."""
 
 
 @click.command()
@@ -26,54 +28,58 @@ AGREE_RTOL = 1e-6
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
-    help="The graded source, when RESULT is a report's file.",
+    help="The graded source, if RESULT is a file.",
 )
-@click.option("--problem", "folder", metavar="PROBLEM", help="Where the problem is, if elsewhere.")
+@click.option(
+    "--problem",
+    "folder",
+    metavar="PROBLEM",
+    help="Folder of the problem, if its name does not find it.",
+)
 @sandbox_option
 @db_option
 @click.pass_obj
 def replay(
-    desk: Desk,
+    deps: Dependencies,
     result: str,
     file: Path | None,
     folder: str | None,
     sandbox_name: str,
     db: str | None,
 ) -> int:
-    """Grade RESULT again with its own seed, source and device, and say whether it agrees.
+    """Grade RESULT again with the same seed, source and device, and compare the outcomes.
 
-    RESULT is a number on the board, or a file with the report that --json printed. Exit status 0
-    when the verdict and every case's outcome are the same again, 1 when not, 3 our fault.
+    RESULT is a number on the board, or a file with the report that --json printed. Exit status: 0
+    if the verdict and the outcome of every case are the same, 1 if not, 3 judge error.
     """
-    from grader.cli.commands.submit import Job, run, tell
-    from grader.cli.output.terminal import out
+    from grader.cli.output.terminal import stdout
     from grader.report import Verdict
 
     if result.isdecimal() and file is not None:
         raise click.UsageError(
-            f"--file: the board holds the source of result {result}; a report's file of that name "
-            f"is ./{result}"
+            f"--file: the board holds the source of result {result}; if you mean a file of that "
+            f"name, write ./{result}"
         )
-    old, submission = _recorded(desk, result, db) if result.isdecimal() else _loaded(result, file)
+    old, submission = (
+        _from_board(deps, result, db) if result.isdecimal() else _from_file(result, file)
+    )
     problem = find_problem(folder or old.problem)
     if problem.digest != old.problem_digest:
         raise click.UsageError(
             f"result {result} is of version {old.problem_digest[:12]} of {old.problem}, and "
-            f"{problem.folder} is version {problem.digest[:12]}; check that version out, or say "
-            "where it is with --problem"
+            f"{problem.folder} is version {problem.digest[:12]}; check out the old version, or "
+            "give its folder with --problem"
         )
-    missing = desk.cuda_missing() if old.device == "cuda" else None
+    missing = deps.cuda_missing() if old.device == "cuda" else None
     if missing:
-        raise click.UsageError(
-            f"result {result} was made on {old.gpu}, and here is none: {missing}"
-        )
-    sandbox, note = choose_sandbox(desk, sandbox_name)
-    job = Job(problem, submission, old.device, sandbox, note)
-    new = run(desk, job, show=True, seed=old.seed)
-    status = tell(new, as_json=False)
+        raise click.UsageError(f"result {result} needs a GPU (it was made on {old.gpu}): {missing}")
+    sandbox, note = choose_sandbox(deps, sandbox_name)
+    job = LocalJob(problem, submission, old.device, sandbox, note)
+    new = run(deps, job, show=True, seed=old.seed)
+    status = print_report(new, as_json=False)
     if new.verdict is Verdict.JUDGE_ERROR:
         return status
-    console = out()
+    console = stdout()
     console.print(_comparison(old, new))
     same = _outcome(old) == _outcome(new)
     console.print(
@@ -83,19 +89,16 @@ def replay(
     return 0 if same else 1
 
 
-def _recorded(desk: Desk, result: str, db: str | None) -> tuple[Report, Submission]:
+def _from_board(deps: Dependencies, result: str, db: str | None) -> tuple[Report, Submission]:
     from grader.submission import Submission
 
-    board = desk.board(db)
-    try:
+    with closing(deps.board(db)) as board:
         stored = board.result(int(result))
-    finally:
-        board.close()
     report = stored.report
     return report, Submission(report.submission_name, report.language, stored.source)
 
 
-def _loaded(result: str, file: Path | None) -> tuple[Report, Submission]:
+def _from_file(result: str, file: Path | None) -> tuple[Report, Submission]:
     from pydantic import ValidationError
 
     from grader.report import Report
@@ -105,24 +108,24 @@ def _loaded(result: str, file: Path | None) -> tuple[Report, Submission]:
         text = Path(result).read_bytes()
     except OSError as error:
         raise click.UsageError(
-            f"{result}: no number on the board, and no file to read ({error.strerror})"
+            f"{result}: not a result's number, and not a readable file ({error.strerror})"
         ) from None
     if file is None:
-        raise click.UsageError("a report holds no source; name the graded file with --file")
+        raise click.UsageError("a report has no source; give the graded file with --file")
     try:
         report = Report.model_validate_json(text)
     except ValidationError as error:
         if ("seed",) in [e["loc"] for e in error.errors() if e["type"] == "missing"]:
             raise click.UsageError(
-                f"{result}: it has no seed, so its inputs cannot be drawn again; a report of "
-                "--json on this machine has one, a server tells none"
+                f"{result}: the report has no seed, so its inputs cannot be generated again; "
+                "servers keep seeds secret, use a report of a grading on this machine"
             ) from None
         raise click.UsageError(
             f"{result}: not a report as --json prints it; wrong fields: {error.error_count()}"
         ) from None
     submission = Submission.read(file, max_bytes=1 << 30)
     if submission.sha256 != report.submission_sha256:
-        raise click.UsageError(f"{file} is not the source that {result} graded: its sha256 differs")
+        raise click.UsageError(f"{file} is not the source of {result}: its sha256 differs")
     return report, submission
 
 
@@ -134,15 +137,15 @@ def _comparison(old: Report, new: Report) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table("", "then", "now", "agree", box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table("", "recorded", "replay", "same", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_row("verdict", f"{old.verdict}", f"{new.verdict}", _yes(old.verdict == new.verdict))
     again = {(case.kind, case.name): case for case in new.cases}
     pairs = [(case, again.get((case.kind, case.name))) for case in old.cases]
     statuses = sum(other is not None and case.status == other.status for case, other in pairs)
     errors = sum(other is not None and _same_errors(case, other) for case, other in pairs)
     count = len(pairs)
-    table.add_row("cases' outcomes", f"{count}", f"{statuses} the same", _yes(statuses == count))
-    table.add_row("cases' errors", f"{count}", f"{errors} the same", _yes(errors == count))
+    table.add_row("case outcomes", f"{count}", f"{statuses} the same", _yes(statuses == count))
+    table.add_row("case errors", f"{count}", f"{errors} the same", _yes(errors == count))
     return table
 
 

@@ -1,4 +1,4 @@
-"""`grade serve`: the hosted leaderboard, and the slots of this machine that grade for it."""
+"""`grade serve`: the hosted leaderboard, with the slots of this machine that grade for it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from grader.cli.dependencies import Desk
-from grader.cli.options import choose_sandbox, db_option, problem_roots, sandbox_option
+from grader.cli.dependencies import Dependencies
+from grader.cli.options import (
+    choose_sandbox,
+    choose_slots,
+    db_option,
+    problem_roots,
+    sandbox_option,
+)
 
 if TYPE_CHECKING:
     from grader.fleet.engine import Engine
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="IP address to listen on.")
 @click.option(
     "--port",
     default=8000,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="0 takes any port that is free.",
+    help="Port to listen on; 0 chooses a free one.",
 )
 @db_option
 @click.option(
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="What grades: slots of this machine, or a Ray cluster that runs already.",
+    help="Where jobs run: slots of this machine, or a running Ray cluster.",
 )
 @click.option(
     "--problems",
@@ -43,17 +49,17 @@ if TYPE_CHECKING:
 @click.option(
     "--slots",
     type=click.IntRange(min=0),
-    help="How many gradings at a time on this machine [default: one per GPU, or one on the CPU]; "
-    "0 leaves them to others, such as grade worker.",
+    help="Gradings at a time on this machine [default: one per GPU, or one on the CPU]; "
+    "0 leaves all jobs to others, such as grade worker.",
 )
 @click.option(
     "--new-admin-token",
     is_flag=True,
-    help="Print a new token for the first admin, if the old one is lost.",
+    help="Print a new token for the first admin, if the old one was lost.",
 )
 @click.pass_obj
 def serve(
-    desk: Desk,
+    deps: Dependencies,
     host: str,
     port: int,
     db: str | None,
@@ -65,12 +71,12 @@ def serve(
 ) -> int:
     """Serve the leaderboard: HTTP API, pages, and a queue of submissions to grade.
 
-    The first start makes an admin and prints his token, once. SIGTERM lets running gradings end.
-    Limits come from the environment, such as GRADE_SERVE_MAX_QUEUE: docs/hosting.md lists them.
+    The first start creates an admin and prints a token, once. SIGTERM lets running gradings end.
+    Limits are environment variables, such as GRADE_SERVE_MAX_QUEUE; docs/hosting.md lists them.
     """
     from grader.board import default_url
-    from grader.cli.commands.submit import unwinding
-    from grader.cli.output.terminal import err
+    from grader.cli.grading import unwind_on_sigterm
+    from grader.cli.output.terminal import print_warning
     from grader.fleet.dispatch import Dispatcher
 
     try:
@@ -87,14 +93,14 @@ def serve(
     except (SettingsError, run.CannotListen) as error:
         raise click.UsageError(str(error)) from None
     for name in Settings.unknown():
-        err().print(f"{name} is set, but there is no such setting", style="yellow", soft_wrap=True)
+        print_warning(f"{name} is set, but there is no such setting")
     loaded = load_problems(problems or _default_problems())
     url = db or os.environ.get("GRADE_DB") or default_url()
     services = Services.open(url, loaded, settings)
-    with unwinding():
-        engine, via, note = _engine(desk, engine_name, sandbox_name, slots)
+    with unwind_on_sigterm():
+        engine, via, note = _engine(deps, engine_name, sandbox_name, slots)
         if note:
-            err().print(note, style="yellow", soft_wrap=True)
+            print_warning(note)
         logs.set_up()
         folders = {name: problem.folder for name, problem in loaded.items()}
         # Several servers may share a machine and a database.
@@ -111,7 +117,7 @@ def _announce(token: str | None, address: tuple[str, int]) -> None:
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     print(f"grade serves on http://{host}:{address[1]}", flush=True)
     if token is not None:
-        print(f"The admin's token, which is shown this once:\n{token}", flush=True)
+        print(f"The admin's token, shown only this once:\n{token}", flush=True)
 
 
 def _default_problems() -> Path:
@@ -119,28 +125,24 @@ def _default_problems() -> Path:
 
 
 def _engine(
-    desk: Desk, name: str, sandbox_name: str, slots: int | None
+    deps: Dependencies, name: str, sandbox_name: str, slots: int | None
 ) -> tuple[Engine, Literal["local", "ray"], str | None]:
-    """What grades, how it is reached, and a note when strangers' code is not well fenced in."""
+    """The engine, its kind, and a warning if submissions run in the process sandbox."""
     if name == "ray":
         if slots is not None:
-            raise click.UsageError("--slots: a Ray cluster has as many as its nodes offer")
+            raise click.UsageError("--slots: the nodes of a Ray cluster say how many slots it has")
         return _ray("process" if sandbox_name == "process" else "docker"), "ray", None
     from grader.fleet.local import LocalEngine
-    from grader.sandbox.gpu_info import driver
 
-    sandbox, note = choose_sandbox(desk, sandbox_name)
+    sandbox, note = choose_sandbox(deps, sandbox_name)
     kind = cast(Literal["docker", "process"], sandbox.name)
     if kind == "process":
         note = (
-            f"{note or 'using the process sandbox'}; it suits your own code only, "
-            "and nothing that is graded in it is ranked"
+            f"{note or 'using the process sandbox'}; it is for your own code only, and its results "
+            "are not ranked"
         )
-    gpus = len(driver().gpus) if desk.cuda_missing() is None else 0
-    count = slots if slots is not None else gpus or 1
-    if gpus and count > gpus:
-        raise click.UsageError(f"--slots {count}: a slot has a GPU to itself, and there are {gpus}")
-    return LocalEngine(count, "cuda" if gpus else "cpu", kind), "local", note
+    count, device = choose_slots(deps, slots)
+    return LocalEngine(count, device, kind), "local", note
 
 
 def _ray(sandbox: Literal["docker", "process"]) -> Engine:

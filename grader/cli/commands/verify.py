@@ -1,4 +1,4 @@
-"""`grade verify`: a problem proves its own check, and the example submissions theirs."""
+"""`grade verify`: prove a problem's check by mutants, and grade its example submissions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from grader.cli.dependencies import Desk
+from grader.cli.dependencies import Dependencies
+from grader.cli.grading import LocalJob, run
 from grader.cli.options import choose_device, device_option, find_problem, sandbox_option
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Graded:
-    """What became of one example submission."""
+class ExampleResult:
+    """Result of one example submission."""
 
     example: Example
     outcome: str
-    """The verdict it got, or why it was not run."""
+    """The verdict, or "not run"."""
     reason: str
     ok: bool | None
-    """None when it was not run."""
+    """Whether the verdict is the expected one; None if it was not run."""
 
 
 @click.command()
@@ -38,48 +39,46 @@ class Graded:
 @device_option
 @sandbox_option
 @click.pass_obj
-def verify(desk: Desk, problem: str, device: str, sandbox_name: str) -> int:
-    """Prove that the check of PROBLEM catches wrong answers and passes right ones.
+def verify(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> int:
+    """Prove that the check of PROBLEM catches wrong answers and accepts correct ones.
 
     Runs mutants (zeros, a constant, permuted rows, a dropped slice, …), which must fail on every
     case, and plain PyTorch, which must pass. Then grades every example submission and compares its
-    verdict with the folder it lies in. Exit status 0 when all of it held, 1 when not.
+    verdict with the name of its folder. Exit status: 0 if everything is as expected, 1 if not.
     """
-    from grader.cli.output.terminal import out
+    from grader.cli.output.progress import show_progress
+    from grader.cli.output.terminal import stdout
 
     found = find_problem(problem)
-    chosen = choose_device(desk, device)
-    console = out()
-    proof = _prove(desk, found, chosen)
-    _print_proof(console, proof)
-    graded = list(_grade_examples(desk, found, chosen, sandbox_name))
+    chosen = choose_device(deps, device)
+    console = stdout()
+    with show_progress(True) as display:
+        result = deps.verify(found, chosen, display)
+    _print_mutants(console, result)
+    graded = list(_grade_examples(deps, found, chosen, sandbox_name))
     _print_examples(console, graded)
-    ok = bool(proof.ok) and all(one.ok is not False for one in graded)
+    ok = bool(result.ok) and all(one.ok is not False for one in graded)
     console.print(
-        f"{found.name} holds on {chosen}" if ok else f"{found.name} does NOT hold on {chosen}",
+        f"{found.name} is verified on {chosen}"
+        if ok
+        else f"{found.name} is NOT verified on {chosen}",
         style="bold green" if ok else "bold red",
     )
     return 0 if ok else 1
 
 
-def _prove(desk: Desk, problem: Problem, device: Device) -> VerificationResult:
-    from grader.cli.output.progress import watching
-
-    with watching(show=True) as watcher:
-        return desk.verify(problem, device, watcher)
-
-
-def _print_proof(console: Console, proof: VerificationResult) -> None:
+def _print_mutants(console: Console, result: VerificationResult) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table("", "implementation", "must", "did", "where not", box=box.SIMPLE_HEAD)
-    for name, rows in _by_name(proof.rows).items():
+    headings = ("", "implementation", "expected", "outcome", "unexpected")
+    table = Table(*headings, box=box.SIMPLE_HEAD)
+    for name, rows in _by_name(result.rows).items():
         wrong = [f"{row.case}: {row.outcome}. {row.detail}" for row in rows if not row.ok]
         if rows[0].expected == "fail" and not any(row.outcome == "failed" for row in rows):
             wrong.append("never caught")
-        did = Counter(row.outcome for row in rows)
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in did.items())
+        outcomes = Counter(row.outcome for row in rows)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
         table.add_row(_mark(not wrong), name, rows[0].expected, counts, "\n".join(wrong))
     console.print(table)
 
@@ -92,31 +91,30 @@ def _by_name(rows: Iterable[VerificationRow]) -> dict[str, list[VerificationRow]
 
 
 def _grade_examples(
-    desk: Desk, problem: Problem, device: Device, sandbox_name: str
-) -> Iterator[Graded]:
-    from grader.cli.commands.submit import Job, run
+    deps: Dependencies, problem: Problem, device: Device, sandbox_name: str
+) -> Iterator[ExampleResult]:
     from grader.cli.examples import examples
-    from grader.cli.output.terminal import err
+    from grader.cli.output.terminal import stderr
 
-    console = err()
+    console = stderr()
     for example in examples(problem):
         if example.needs_gpu and device == "cpu":
-            yield Graded(example, "not run", "needs a GPU", None)
+            yield ExampleResult(example, "not run", "needs a GPU", None)
             continue
-        job = Job.prepare(desk, problem, example.path, device, sandbox_name)
+        job = LocalJob.load(deps, problem, example.path, device, sandbox_name)
         if console.is_terminal:
             console.print(f"grading {example.expected}/{example.path.name}", style="dim")
-        report = run(desk, job, show=False)
+        report = run(deps, job, show=False)
         ok = example.fits(report)
-        yield Graded(example, report.verdict or "no verdict", report.reason, ok)
+        yield ExampleResult(example, report.verdict or "no verdict", report.reason, ok)
 
 
-def _print_examples(console: Console, graded: list[Graded]) -> None:
+def _print_examples(console: Console, graded: list[ExampleResult]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    from grader.cli.output.terminal import safe
+    from grader.cli.output.terminal import safe_text
     from grader.report import escape
 
     if not graded:
@@ -127,9 +125,9 @@ def _print_examples(console: Console, graded: list[Graded]) -> None:
         name = Text(f"{one.example.expected}/", "dim", no_wrap=True)
         name.append(escape(one.example.path.name, 60), "default not dim")
         if one.ok is False:
-            reason = safe(f"was {one.outcome}: {one.reason}", 400, "red")
+            reason = safe_text(f"was {one.outcome}: {one.reason}", 400, "red")
         else:
-            reason = safe(one.reason, 160, "dim")
+            reason = safe_text(one.reason, 160, "dim")
             reason.no_wrap, reason.overflow = True, "ellipsis"
         table.add_row(_mark(one.ok), name, reason)
     console.print(table)

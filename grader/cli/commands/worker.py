@@ -1,4 +1,4 @@
-"""`grade worker`: this machine's slots, at the service of a server elsewhere."""
+"""`grade worker`: grade a remote server's jobs on this machine."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from grader.cli.dependencies import Desk
-from grader.cli.options import choose_device, choose_sandbox, problem_folders, sandbox_option
-from grader.sandbox.gpu_info import driver
+from grader.cli.dependencies import Dependencies
+from grader.cli.options import choose_sandbox, choose_slots, problem_folders, sandbox_option
 
 if TYPE_CHECKING:
     from grader.fleet.dispatch import Dispatcher
 
 DRAIN_S = 60.0
-"""How long a grading may take to end once we are told to stop; what is left is given back."""
+"""How long running gradings may go on after a stop signal; unfinished jobs return to the queue."""
 
 NAME_CHARS = 100
-"""The longest name; a GPU's may be put behind it."""
+"""Longest name of a worker; the fleet may append a GPU's name."""
 
-TOLD_S = 0.1
-"""How often to look whether we were told to stop."""
+SIGNAL_POLL_S = 0.1
+"""How often to check for a stop signal."""
 
 TICK_S = 1.0
-"""How often a server is asked for jobs: less often than a database would be."""
+"""How often to ask the server for jobs: less often than a database is asked."""
 
 
 @click.command()
@@ -45,19 +44,19 @@ TICK_S = 1.0
 @click.option(
     "--problems",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the problems; only what the server has in the same version is graded "
+    help="Folder of the problems; jobs of other versions are left to other workers "
     "[default: ./problems or the repository's].",
 )
 @sandbox_option
 @click.option(
     "--slots",
     type=click.IntRange(1, 256),
-    help="Gradings at one time [default: one per GPU, or one on a CPU].",
+    help="Gradings at a time [default: one per GPU, or one on the CPU].",
 )
-@click.option("--name", metavar="NAME", help="What the server shows [default: the host's name].")
+@click.option("--name", metavar="NAME", help="Name of this worker [default: the host's name].")
 @click.pass_obj
 def worker(
-    desk: Desk,
+    deps: Dependencies,
     server: str | None,
     token: str | None,
     problems: Path | None,
@@ -67,9 +66,9 @@ def worker(
 ) -> int:
     """Pull jobs from a server and grade them here.
 
-    Only outward connections are made, and the token can do nothing but this: `grade admin user add
-    NAME --role worker` prints one. SIGTERM or Ctrl-C lets running gradings end; a second one gives
-    them back at once.
+    The worker only makes outgoing connections. `grade admin user add NAME --role worker` prints
+    its token, which is good for nothing else. SIGTERM or Ctrl-C lets running gradings end; a second
+    one returns them to the queue at once.
     """
     from grader.cli.remote import checked_url
     from grader.fleet.dispatch import Dispatcher
@@ -80,17 +79,13 @@ def worker(
     server, token = server or os.environ.get("GRADE_SERVER"), token or os.environ.get("GRADE_TOKEN")
     if not server or not token:
         missing = "--token or GRADE_TOKEN" if server else "--server or GRADE_SERVER"
-        raise click.UsageError(f"which server, and with whose token? {missing} is missing")
+        raise click.UsageError(f"a worker needs a server and a token; {missing} is missing")
     folders = _folders(problems)
-    device = choose_device(desk, "auto")
-    sandbox, note = choose_sandbox(desk, sandbox_name)
-    gpus = len(driver().gpus) if device == "cuda" else 0
-    count = slots or gpus or 1
-    if gpus and count > gpus:
-        raise click.UsageError(f"--slots {count}: a slot has a GPU to itself, and there are {gpus}")
+    sandbox, note = choose_sandbox(deps, sandbox_name)
+    count, device = choose_slots(deps, slots)
     name = name or platform.node() or "worker"
     if len(name) > NAME_CHARS or not name.isprintable():
-        raise click.UsageError(f"--name: at most {NAME_CHARS} printable characters")
+        raise click.UsageError(f"--name must be at most {NAME_CHARS} printable characters")
     with closing(RemoteLedger(checked_url(server), token)) as source:
         source.seen(Worker(name, "http", device, None, count))
         if note:
@@ -98,38 +93,39 @@ def worker(
         kind: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
         with LocalEngine(count, device, kind) as engine:
             dispatcher = Dispatcher(source, engine, folders, name, "http", tick_s=TICK_S)
-            slots_of = f"{count} slot{'s' if count > 1 else ''} on {device.upper()}"
-            click.echo(f"{name}: {slots_of}, for {server}", err=True)
-            _serve(dispatcher)
+            shown = f"{count} slot{'s' if count > 1 else ''} on {device.upper()}"
+            click.echo(f"{name}: {shown}, for {server}", err=True)
+            _run_until_signal(dispatcher)
     return 0
 
 
 def _folders(root: Path | None) -> dict[str, Path]:
-    """Every problem's folder, by name."""
+    """Folder of each problem, by name. Raises click.UsageError if there are none."""
     found = problem_folders() if root is None else [y.parent for y in root.glob("*/problem.yaml")]
     if not found:
-        raise click.UsageError(f"no problems in {root or 'here'}; say where they are: --problems")
+        where = f"in {root}" if root else "here"
+        raise click.UsageError(f"no problems {where}; give their folder with --problems")
     return {folder.name: folder for folder in found}
 
 
-def _serve(dispatcher: Dispatcher) -> None:
-    """Work until told to stop, then let what runs end, unless told again."""
+def _run_until_signal(dispatcher: Dispatcher) -> None:
+    """Grade until the first stop signal; then drain until `DRAIN_S` or a second signal."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
-    told = 0
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
+    signals = 0
 
     def count(_number: int, _frame: FrameType | None) -> None:
-        # No more than this: a lock taken in here may be held by what was interrupted.
-        nonlocal told
-        told += 1
+        # Only count: the interrupted code may hold any lock.
+        nonlocal signals
+        signals += 1
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, count)
     dispatcher.start()
-    while not told:
-        time.sleep(TOLD_S)
-    ending = threading.Thread(target=dispatcher.drain, args=(DRAIN_S,))
-    ending.start()
-    while ending.is_alive() and told < 2:
-        time.sleep(TOLD_S)
+    while not signals:
+        time.sleep(SIGNAL_POLL_S)
+    draining = threading.Thread(target=dispatcher.drain, args=(DRAIN_S,))
+    draining.start()
+    while draining.is_alive() and signals < 2:
+        time.sleep(SIGNAL_POLL_S)
     dispatcher.drain(0)

@@ -1,20 +1,27 @@
-"""What the commands of `grade admin` share: how they ask the server, and how they show answers."""
+"""What the commands of `grade admin` share: the client of the server, and printing of answers."""
 
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 import click
 
+Row = Mapping[str, Any]
+"""One object of a list in an API's answer."""
+Field = str | Callable[[Row], object]
+"""Name of a field of a row, or a function that makes the cell from the row."""
 
-def calls(function: Callable[..., None]) -> Callable[..., None]:
-    """Hand a command the client of the server as its first argument, and give it `--server`."""
 
-    @click.option("--server", metavar="URL", help="[default: $GRADE_SERVER, or as you logged in]")
+def api_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Pass the client of the server to a command as its first argument, and add ``--server``."""
+
+    @click.option(
+        "--server",
+        metavar="URL",
+        help="The server [default: $GRADE_SERVER, or the server of the last login].",
+    )
     @functools.wraps(function)
     def run(*args: Any, server: str | None, **options: Any) -> None:
         from grader.cli.remote import Client
@@ -25,50 +32,55 @@ def calls(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def step(name: str) -> str:
-    """One step of an address."""
-    return quote(name, safe="")
-
-
-def day(at: str | None) -> str:
-    """The day of an ISO 8601 moment in UTC; empty for none."""
+def utc_day(at: str | None) -> str:
+    """The date of an ISO 8601 time in UTC; empty for None."""
     return "" if at is None else at[:10]
 
 
-def moment(at: str | None) -> str:
-    """An ISO 8601 moment in UTC, to the minute; empty for none."""
+def utc_minute(at: str | None) -> str:
+    """An ISO 8601 time in UTC, to the minute; empty for None."""
     return "" if at is None else f"{at[:10]} {at[11:16]} UTC"
 
 
-def show(
-    found: dict[str, Any], as_json: bool, headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]
+def print_rows(
+    answer: dict[str, Any], key: str, as_json: bool, columns: Mapping[str, Field]
 ) -> None:
-    """Print an answer as it came, or as a table."""
+    """Print the list ``answer[key]`` as a table, or the whole answer as JSON.
+
+    columns: heading → field of the cell; None is an empty cell.
+    """
+    cells = [
+        [row[field] if isinstance(field, str) else field(row) for field in columns.values()]
+        for row in answer[key]
+    ]
+    print_table(answer, as_json, columns, cells)
+
+
+def print_table(
+    answer: dict[str, Any],
+    as_json: bool,
+    headings: Iterable[str],
+    rows: Iterable[Iterable[object]],
+) -> None:
+    """Print an API's answer as JSON, or these rows as a table; None is an empty cell."""
+    from grader.cli.output.terminal import print_json, safe_text, stdout
+
     if as_json:
-        emit(found)
+        print_json(answer)
         return
     from rich import box
     from rich.table import Table
 
-    from grader.cli.output.terminal import out, safe
-
     table = Table(box=box.SIMPLE_HEAD)
     for heading in headings:
-        table.add_column(safe(heading))
+        table.add_column(safe_text(heading))
     for row in rows:
-        table.add_row(*(safe(cell) for cell in row))
-    out().print(table if table.row_count else "none")
+        table.add_row(*(safe_text("" if cell is None else str(cell)) for cell in row))
+    stdout().print(table if table.row_count else "none")
 
 
-def say(text: str) -> None:
-    """Tell a person what was done, on stderr."""
-    from grader.cli.output.terminal import err
+def print_done(text: str) -> None:
+    """Report on stderr what a command did."""
+    from grader.cli.output.terminal import print_note
 
-    err().print(text, soft_wrap=True)
-
-
-def emit(found: dict[str, Any]) -> None:
-    """Print an answer as it came."""
-    from grader.cli.output import terminal
-
-    terminal.emit(json.dumps(found))
+    print_note(text)

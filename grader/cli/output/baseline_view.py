@@ -1,4 +1,4 @@
-"""Recorded times as a person wants to see them: beside a result, or on their own."""
+"""RecordedBaselines baseline times as tables: compared with a report, or alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from grader.cli.output.render import micros, speedup
-from grader.cli.output.tables import Column, Fitting, numbers
-from grader.cli.output.terminal import safe
+from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
+from grader.cli.output.terminal import safe_text
 from grader.report import CaseResult, Report, geometric_mean
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from grader.problem import Problem
 
 Ratios = dict[str, dict[str, float]]
-"""Case → recorded name → recorded time over ours."""
+"""Case → name of the baseline → recorded time over the submission's time."""
 
 
-def beside(problem: Problem, report: Report) -> Iterator[RenderableType]:
-    """What recorded times have to say to a report: nothing where none are of this problem.
+def recorded_baselines(problem: Problem, report: Report) -> Iterator[RenderableType]:
+    """Comparison of a report with recorded baselines; nothing if none are of this problem.
 
-    A record that cannot be read is no reason to hide a verdict: it is shown as a note.
+    A record that cannot be read is shown as a note and does not hide the verdict.
     """
     from grader.judge.timing.baseline_store import load_recorded, processor_name
     from grader.problem import ProblemError
@@ -32,15 +32,15 @@ def beside(problem: Problem, report: Report) -> Iterator[RenderableType]:
     try:
         records = load_recorded(problem)
     except ProblemError as error:
-        yield safe(f"no recorded times: {error}", 400, "yellow")
+        yield safe_text(f"no recorded times: {error}", 400, "yellow")
         return
-    yield from compared(report, records, report.gpu or processor_name())
+    yield from _comparison(report, records, report.gpu or processor_name())
 
 
-def compared(
+def _comparison(
     report: Report, records: Sequence[RecordedBaselines], hardware: str
 ) -> Iterator[RenderableType]:
-    """Speedups over the record of this hardware, or else the times of the first other GPU."""
+    """Speedups over the record of this hardware; without one, the times of the first other GPU."""
     timed = [case for case in report.cases if case.kind == "benchmark" and case.time_us]
     if not timed:
         return
@@ -48,16 +48,16 @@ def compared(
     other = next((one for one in records if one.device == "cuda"), None)
     if same is not None:
         if ratios := _ratios(timed, same.times):
-            yield Text(f"speedup over what was recorded on {_place(same)}", "dim")
-            unsettled = {case.name for case in timed if case.converged is False}
-            yield from (_speedups(ratios, unsettled), Text())
+            yield Text(f"speedup over the baselines recorded on {_source(same)}", "dim")
+            uncertain = {case.name for case in timed if case.converged is False}
+            yield from (_speedups(ratios, uncertain), Text())
     elif other is not None:
-        yield Text(f"recorded on {_place(other)}, not on this machine", "dim")
+        yield Text(f"baselines recorded on {_source(other)}, not on this machine", "dim")
         yield from (times_table(other.times), Text())
 
 
-def times_table(times: ProblemBaselines) -> Fitting:
-    """Times per call: a row per case, a column per baseline, the least of each row in bold."""
+def times_table(times: ProblemBaselines) -> ResponsiveTable:
+    """Times per call: a row per case, a column per baseline, the fastest of each row in bold."""
     names = list(dict.fromkeys(name for row in times.cases.values() for name in row))
     columns = [
         [_cell(row.get(name), min(row.values())) for row in times.cases.values()] for name in names
@@ -66,7 +66,7 @@ def times_table(times: ProblemBaselines) -> Fitting:
 
 
 def _ratios(timed: Sequence[CaseResult], times: ProblemBaselines) -> Ratios:
-    """What was timed live beside this result is not compared with its record once more."""
+    """Ratios to the recorded baselines that were not also timed in this grading."""
     live = {name for case in timed for name in case.baseline_us}
     found = {
         case.name: {
@@ -79,24 +79,24 @@ def _ratios(timed: Sequence[CaseResult], times: ProblemBaselines) -> Ratios:
     return {case: row for case, row in found.items() if row}
 
 
-def _speedups(ratios: Ratios, unsettled: set[str]) -> Fitting:
+def _speedups(ratios: Ratios, uncertain: set[str]) -> ResponsiveTable:
     names = list(dict.fromkeys(name for row in ratios.values() for name in row))
     columns = []
     for name in names:
-        cells = [_ratio(row.get(name), case in unsettled) for case, row in ratios.items()]
-        everywhere = [row[name] for row in ratios.values() if name in row]
-        mean = geometric_mean(everywhere) if len(everywhere) == len(ratios) else None
-        columns.append([*cells, _ratio(mean, bool(unsettled))])
+        cells = [_ratio(row.get(name), case in uncertain) for case, row in ratios.items()]
+        known = [row[name] for row in ratios.values() if name in row]
+        mean = geometric_mean(known) if len(known) == len(ratios) else None
+        columns.append([*cells, _ratio(mean, bool(uncertain))])
     return _table([*ratios, "all"], [f"× {name}" for name in names], columns)
 
 
-def _table(cases: list[str], headings: list[str], columns: list[list[Text]]) -> Fitting:
-    """A column per baseline, the first ones where not all have room."""
+def _table(cases: list[str], headings: list[str], columns: list[list[Text]]) -> ResponsiveTable:
+    """A column per baseline; a narrow terminal shows the first ones."""
     named = [
-        numbers(safe(heading, 40).plain, cells, turn)
-        for turn, (heading, cells) in enumerate(zip(headings, columns, strict=True), 1)
+        number_column(safe_text(heading, 40).plain, cells, priority)
+        for priority, (heading, cells) in enumerate(zip(headings, columns, strict=True), 1)
     ]
-    return Fitting([Column("benchmark", [Text(case) for case in cases]), *named])
+    return ResponsiveTable([TableColumn("benchmark", [Text(case) for case in cases]), *named])
 
 
 def _cell(time_us: float | None, least_us: float) -> Text:
@@ -105,12 +105,12 @@ def _cell(time_us: float | None, least_us: float) -> Text:
     return Text(micros(time_us), "bold" if time_us == least_us else "")
 
 
-def _ratio(ratio: float | None, unsettled: bool) -> Text:
+def _ratio(ratio: float | None, uncertain: bool) -> Text:
     if ratio is None:
         return Text("–", "dim")
     style = "green" if ratio >= 1 else "yellow"
-    return Text.assemble(("~" if unsettled else "", "yellow"), (speedup(ratio), style))
+    return Text.assemble(("~" if uncertain else "", "yellow"), (speedup(ratio), style))
 
 
-def _place(record: RecordedBaselines) -> str:
+def _source(record: RecordedBaselines) -> str:
     return f"{record.hardware}, {record.times.environment.measured_at:%Y-%m-%d}"

@@ -1,4 +1,4 @@
-"""What is happening now, one line per stage; gone when the report comes."""
+"""Progress of a grading: one line per stage on stderr, removed when the report is printed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from grader.cli.output.terminal import err, safe
+from grader.cli.output.terminal import safe_text, stderr
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
+    from rich.progress import Progress as ProgressBars
     from rich.progress import TaskID
 
 LABELS = {
@@ -21,10 +21,11 @@ LABELS = {
     "benchmark": "benchmarks",
     "verify": "mutants",
 }
+"""Stage → its label; other stages are shown by their own name."""
 
 
-class Step(Protocol):
-    """`grader.judge.Progress`, as far as it is shown."""
+class ProgressEvent(Protocol):
+    """The fields of `grader.judge.Progress` that are shown."""
 
     @property
     def stage(self) -> str: ...
@@ -36,27 +37,27 @@ class Step(Protocol):
     def total(self) -> int: ...
 
 
-class Watcher:
-    """Called with each step of a grading; draws it when there is somewhere to draw."""
+class ProgressDisplay:
+    """Callback that draws each event of a grading; without bars it does nothing."""
 
-    def __init__(self, bars: Bars | None) -> None:
+    def __init__(self, bars: ProgressBars | None) -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
 
-    def __call__(self, step: Step) -> None:
-        """Show one step. A new stage ends the one before."""
+    def __call__(self, event: ProgressEvent) -> None:
+        """Draw one event. A new stage completes the previous one."""
         if self._bars is None:
             return
-        task = self._tasks.get(step.stage)
+        task = self._tasks.get(event.stage)
         if task is None:
             self._finish_others()
-            label = LABELS.get(step.stage, safe(step.stage, 40).plain)
-            task = self._tasks[step.stage] = self._bars.add_task(label, total=None, now="")
-        if step.total:
-            now = f"{step.index + 1} of {step.total}  {safe(step.case, 40)}"
-            self._bars.update(task, total=step.total, completed=step.index, now=now)
-        elif step.case:
-            self._bars.update(task, now=safe(step.case, 40).plain)
+            label = LABELS.get(event.stage, safe_text(event.stage, 40).plain)
+            task = self._tasks[event.stage] = self._bars.add_task(label, total=None, now="")
+        if event.total:
+            now = f"{event.index + 1} of {event.total}  {safe_text(event.case, 40)}"
+            self._bars.update(task, total=event.total, completed=event.index, now=now)
+        elif event.case:
+            self._bars.update(task, now=safe_text(event.case, 40).plain)
 
     def _finish_others(self) -> None:
         assert self._bars is not None
@@ -65,8 +66,8 @@ class Watcher:
 
 
 @contextmanager
-def watching(show: bool) -> Iterator[Watcher]:
-    """A watcher for one grading; it draws on stderr, and only on a terminal."""
+def show_progress(enabled: bool) -> Iterator[ProgressDisplay]:
+    """The progress callback for one grading; it draws only if stderr is a terminal."""
     from rich.progress import (
         BarColumn,
         Progress,
@@ -74,15 +75,15 @@ def watching(show: bool) -> Iterator[Watcher]:
         TextColumn,
     )
 
-    console = err()
-    if not (show and console.is_terminal):
-        yield Watcher(None)
+    console = stderr()
+    if not (enabled and console.is_terminal):
+        yield ProgressDisplay(None)
         return
     columns = (
         SpinnerColumn(finished_text="[green]✔"),
-        TextColumn("{task.description}", markup=False),  # a server may name any stage
+        TextColumn("{task.description}", markup=False),  # a server may send any stage name
         BarColumn(bar_width=24),
         TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as bars:
-        yield Watcher(bars)
+        yield ProgressDisplay(bars)

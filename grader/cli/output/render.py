@@ -1,4 +1,4 @@
-"""A report as a person wants to see it."""
+"""A report as text for the terminal."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from grader.cli.output.tables import Column, Fitting, numbers
-from grader.cli.output.terminal import safe
+from grader import format
+from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
+from grader.cli.output.terminal import safe_text
 from grader.report import HIDDEN_SEED, LOG_BYTES, CaseResult, Mismatch, Report, Verdict
-from grader.server.pages import format
 
 LOG_ROWS = 12
+"""Rows of the submission's log that are shown."""
 BAR_CELLS = 8
+NOT_CONVERGED = "~ had not converged when the time budget ended"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def render(report: Report, width: int, beside: Iterable[RenderableType] = ()) -> Group:
-    """The whole report: cases, what went wrong, stages, the submission's own output, the verdict.
+def render(report: Report, width: int, baselines: Iterable[RenderableType] = ()) -> Group:
+    """The whole report: cases, the first failure, stages, the submission's log, the verdict.
 
     width: columns of the terminal.
-    beside: what else there is to say of the times; it follows the benchmarks.
+    baselines: comparison with recorded times, shown after the benchmarks.
     """
-    return Group(*_parts(report, width, beside))
+    return Group(*_parts(report, width, baselines))
 
 
 def _parts(
-    report: Report, width: int, beside: Iterable[RenderableType]
+    report: Report, width: int, baselines: Iterable[RenderableType]
 ) -> Iterator[RenderableType]:
     ran = [case for case in report.cases if case.status != "not_run"]
     tests = [case for case in ran if case.kind == "test"]
@@ -41,20 +43,21 @@ def _parts(
     if benchmarks:
         yield from (_benchmarks(benchmarks), Text())
         if any(case.converged is False for case in benchmarks):
-            yield Text("~ had not settled when its time budget ended", style="yellow")
-    yield from beside
+            yield Text(NOT_CONVERGED, style="yellow")
+    yield from baselines
     if skipped := len(report.cases) - len(ran):
-        yield Text(f"{skipped} more {'was' if skipped == 1 else 'were'} not run\n", style="dim")
+        cases = "case was" if skipped == 1 else "cases were"
+        yield Text(f"{skipped} more {cases} not run\n", style="dim")
     failed = next((case for case in ran if case.status != "passed"), None)
     if failed:
         yield _failure(failed, report, width)
     for note in report.notes:
-        yield Text.assemble(("note  ", "dim"), safe(note))
+        yield Text.assemble(("note  ", "dim"), safe_text(note))
     if report.stages_s:
         yield _stages(report.stages_s)
     if report.log.strip():
         yield _log(report.log, width)
-    # Last, since the end is what a terminal shows without scrolling.
+    # Last: a terminal shows the end without scrolling.
     yield _headline(report)
 
 
@@ -66,7 +69,7 @@ def _headline(report: Report) -> Panel:
     mark = {Verdict.ACCEPTED: "✔", None: "·"}.get(report.verdict, "✘")
     word = (report.verdict or "no verdict").replace("_", " ")
     title = Text.assemble((f" {mark} {word} ", f"bold reverse {style}"), "  ")
-    title.append_text(safe(f"{report.problem} · {report.submission_name}", 80, "bold"))
+    title.append_text(safe_text(f"{report.problem} · {report.submission_name}", 80, "bold"))
     if report.rule:
         title.append(f"   rule: {report.rule}", style)
 
@@ -76,7 +79,7 @@ def _headline(report: Report) -> Panel:
     for label, value in _facts(report):
         facts.add_row(label, value)
     return Panel(
-        Group(title, safe(report.reason), Text(), facts),
+        Group(title, safe_text(report.reason), Text(), facts),
         border_style=style,
         box=box.ROUNDED,
         padding=(0, 1),
@@ -92,24 +95,24 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
         yield "rank", Text(f"#{report.rank} on {report.gpu}", style="bold")
     if report.speedup:
         yield "speedup", Text.assemble(*_speedups(report))
-    yield "device", safe(report.gpu or report.device)
-    yield "sandbox", safe(report.sandbox)
-    yield "ranked", safe("yes" if report.ranked else f"no, {_why_unranked(report)}")
+    yield "device", safe_text(report.gpu or report.device)
+    yield "sandbox", safe_text(report.sandbox)
+    yield "ranked", safe_text("yes" if report.ranked else f"no, {_why_unranked(report)}")
     yield "result", Text(f"{report.id}" if report.id is not None else "not recorded")
     if report.seed != HIDDEN_SEED:
         yield "seed", Text(str(report.seed))
 
 
 UNRANKED = "not ranked: "
-"""So begins a note that says why an accepted result does not rank; the reason ends at a semicolon,
-behind which is what to do."""
+"""Prefix of the judge's note on why an accepted result does not rank. The reason ends at a
+semicolon; the advice follows."""
 
 
 def _why_unranked(report: Report) -> str:
     if report.verdict is not Verdict.ACCEPTED:
-        return "only accepted submissions are"
+        return "not accepted"
     if report.device == "cpu":
-        return "a CPU's times are practice"
+        return "CPU times are practice"
     if report.score_us is None:
         return "it was not timed"
     for note in report.notes:
@@ -140,48 +143,53 @@ def verdict_style(verdict: Verdict | None) -> str:
 # The cases ---------------------------------------------------------------------------------------
 
 
-def _tests(cases: list[CaseResult]) -> Fitting:
-    return Fitting(
+def _tests(cases: list[CaseResult]) -> ResponsiveTable:
+    return ResponsiveTable(
         [
-            *_what("test", cases, sizes_turn=3),
-            numbers("max\nerror", [_error(case.max_abs_err) for case in cases], turn=2),
-            numbers("rel L2", [_error(case.rel_l2) for case in cases], turn=4),
-            numbers("worst\nslice", [_error(case.worst_slice_rel_l2) for case in cases], turn=5),
-            numbers("error\nbudget", [_budget(_spent(case)) for case in cases], turn=1),
-            Column("", [_budget_bar(_spent(case)) for case in cases], turn=6),
+            *_what("test", cases, sizes_priority=3),
+            number_column("max\nerror", [_error(case.max_abs_err) for case in cases], priority=2),
+            number_column("rel L2", [_error(case.rel_l2) for case in cases], priority=4),
+            number_column(
+                "worst\nslice", [_error(case.worst_slice_rel_l2) for case in cases], priority=5
+            ),
+            number_column("error\nbudget", [_budget(_spent(case)) for case in cases], priority=1),
+            TableColumn("", [_budget_bar(_spent(case)) for case in cases], priority=6),
         ]
     )
 
 
-def _benchmarks(cases: list[CaseResult]) -> Fitting:
+def _benchmarks(cases: list[CaseResult]) -> ResponsiveTable:
     baselines = list(dict.fromkeys(name for case in cases for name in case.baseline_us))
     columns = [
-        *_what("benchmark", cases, sizes_turn=4),
-        numbers("time\nper call", [_time(case) for case in cases]),
-        Column("", [_interval(case) for case in cases], turn=2, style="dim"),
-        *(numbers(f"× {name}", [_ratio(c, name) for c in cases], turn=1) for name in baselines),
+        *_what("benchmark", cases, sizes_priority=4),
+        number_column("time\nper call", [_time(case) for case in cases]),
+        TableColumn("", [_interval(case) for case in cases], priority=2, style="dim"),
+        *(
+            number_column(f"× {name}", [_ratio(c, name) for c in cases], priority=1)
+            for name in baselines
+        ),
     ]
     for heading, field in (("GB/s", "gb_per_s"), ("TFLOP/s", "tflop_per_s")):
         rates: list[float | None] = [getattr(case, field) for case in cases]
         if any(rate is not None for rate in rates):
-            columns.append(numbers(heading, [_rate(rate) for rate in rates], turn=5))
+            columns.append(number_column(heading, [_rate(rate) for rate in rates], priority=5))
     if any(case.sol is not None for case in cases):
-        columns.append(numbers("roofline", [share(case.sol) for case in cases], turn=3))
-        columns.append(Column("", [share_bar(case.sol) for case in cases], turn=6))
-    return Fitting(columns)
+        columns.append(number_column("roofline", [share(case.sol) for case in cases], priority=3))
+        columns.append(TableColumn("", [share_bar(case.sol) for case in cases], priority=6))
+    return ResponsiveTable(columns)
 
 
-def _what(kind: str, cases: list[CaseResult], sizes_turn: int) -> list[Column]:
-    """How each case ended, its name, and what it is of."""
+def _what(kind: str, cases: list[CaseResult], sizes_priority: int) -> list[TableColumn]:
+    """Columns of the outcome, name and parameters of each case."""
     passed = [case.status == "passed" for case in cases]
     marks = [Text("✔", "green") if good else Text("✘", "red") for good in passed]
     names = [Text(c.name, "" if good else "red") for c, good in zip(cases, passed, strict=True)]
     sizes = [name for name, value in cases[0].params.items() if format.is_size(value)]
-    briefs = [Text(format.parameters(case.params)) for case in cases]
+    shapes = [Text(format.parameters(case.params)) for case in cases]
     return [
-        Column("", marks),
-        Column(kind, names),
-        Column("×".join(sizes), briefs, sizes_turn, style="dim"),
+        TableColumn("", marks),
+        TableColumn(kind, names),
+        TableColumn("×".join(sizes), shapes, sizes_priority, style="dim"),
     ]
 
 
@@ -196,7 +204,7 @@ def _error(value: float | None) -> Text:
 
 
 def _spent(case: CaseResult) -> float | None:
-    """Of the error budget; None where the case fails for something else, whatever was spent."""
+    """Used share of the error budget; None if the case failed for another reason."""
     used = case.error_budget_used
     return None if case.status != "passed" and used is not None and used <= 1 else used
 
@@ -216,12 +224,12 @@ def _budget_style(used: float) -> str:
 
 
 def share(fraction: float | None) -> Text:
-    """A fraction, as of the roofline, as a percentage."""
+    """A fraction of the roofline, as a percentage; a dash for None."""
     return Text("–", style="dim") if fraction is None else Text(f"{fraction:.0%}")
 
 
 def share_bar(fraction: float | None) -> Text:
-    """The same as a bar."""
+    """A fraction of the roofline, as a bar."""
     return Text() if fraction is None else _bar(fraction, "cyan")
 
 
@@ -260,16 +268,16 @@ def speedup(ratio: float) -> str:
     return f"{ratio:#.3g}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
-AS_TIMES = 0.5
-"""A gap from here on is told as how many times the time it is, and not in percent."""
+RATIO_FROM = 0.5
+"""Gaps from here on are shown as a ratio of the times (1.60×), smaller ones in percent."""
 
 
 def gap(ratio: float) -> float:
-    """How much faster or slower, as a fraction: the longer of two times over the shorter, less one.
+    """How much faster or slower, as a fraction: the longer time over the shorter, minus one.
 
-    So who is 25 % faster than another is by what the other is 25 % slower.
+    If A is 25 % faster than B, B is 25 % slower than A.
 
-    ratio: of the two times, either over the other.
+    ratio: either time over the other.
     """
     return max(ratio, 1 / ratio) - 1
 
@@ -279,20 +287,31 @@ def _rate(value: float | None) -> Text:
 
 
 def micros(time_us: float) -> str:
-    """A time with the unit that suits it: µs, ms or s; four significant digits."""
+    """A time in µs, ms or s, with four significant digits."""
     return format.micros(time_us).replace("\N{NO-BREAK SPACE}", " ")  # some terminals lack it
 
 
+def size(count_bytes: float) -> str:
+    """A size in B, KiB, MiB or GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count_bytes < 1024 or unit == "GiB":
+            break
+        count_bytes /= 1024
+    return f"{count_bytes:.4g} {unit}"
+
+
 def interval(time_us: float, ci_us: tuple[float, float] | None) -> str:
-    """The relative half-width of a confidence interval, as `` ± 0.12%``; empty without one. Where
-    it is more than the time itself, its digits say nothing."""
+    """The relative half-width of a confidence interval, as `` ± 0.12%``; empty without one.
+
+    A half-width above the time itself is shown as "did not converge".
+    """
     if ci_us is None or time_us <= 0:
         return ""
-    share = max(ci_us[1] - time_us, time_us - ci_us[0]) / time_us
-    return f" ± {share:.2%}" if share <= 1 else "  did not settle"
+    half_width = max(ci_us[1] - time_us, time_us - ci_us[0]) / time_us
+    return f" ± {half_width:.2%}" if half_width <= 1 else "  did not converge"
 
 
-# What went wrong ---------------------------------------------------------------------------------
+# The first failure -------------------------------------------------------------------------------
 
 
 def _failure(case: CaseResult, report: Report, width: int) -> Panel:
@@ -300,15 +319,15 @@ def _failure(case: CaseResult, report: Report, width: int) -> Panel:
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     if case.reason:
-        facts.add_row("what", safe(case.reason))
+        facts.add_row("reason", safe_text(case.reason))
     facts.add_row("parameters", Text(parameters(case.params)))
-    told = report.seed != HIDDEN_SEED
-    if told:
+    seed_known = report.seed != HIDDEN_SEED
+    if seed_known:
         facts.add_row("seed", Text(str(report.seed)))
     for label, value in _mismatch(case.mismatch, width) if case.mismatch else ():
         facts.add_row(label, value)
-    if told and report.id is not None:
-        facts.add_row("again", Text(f"grade replay {report.id}"))
+    if seed_known and report.id is not None:
+        facts.add_row("replay", Text(f"grade replay {report.id}"))
     title = f"{case.kind} {case.name}: {case.status.replace('_', ' ')}"
     return Panel(
         facts,
@@ -321,14 +340,14 @@ def _failure(case: CaseResult, report: Report, width: int) -> Panel:
 
 def _mismatch(found: Mismatch, width: int) -> Iterator[tuple[str, RenderableType]]:
     shape = " × ".join(map(str, found.shape)) or "a single number"
-    yield "output", safe(f"{found.argument}, {shape}")
+    yield "output", safe_text(f"{found.argument}, {shape}")
     yield "first wrong", Text(f"[{', '.join(map(str, found.index))}]")
     yield "expected", Text(f"{found.expected:.9g}", style="green")
     yield "got", Text(f"{found.got:.9g}", style="red")
     share = found.wrong_elements / max(found.total_elements, 1)
     yield "wrong", Text(f"{found.wrong_elements:,} of {found.total_elements:,} ({share:.2%})")
     if found.worst_slice:
-        yield "worst slice", safe(found.worst_slice)
+        yield "worst slice", safe_text(found.worst_slice)
     if found.histogram:
         yield "error sizes", _histogram(found.histogram, min(24, max(width - 45, 0)))
 
@@ -342,11 +361,11 @@ def _histogram(bins: Iterable[tuple[str, int]], bar_cells: int) -> Table:
     table.add_column(justify="right", no_wrap=True)
     for label, count in bins:
         bar = "▇" * max(round(bar_cells * count / most), 1 if count else 0)
-        table.add_row(safe(label, 24), Text(bar, style="red"), Text(f"{count:,}"))
+        table.add_row(safe_text(label, 24), Text(bar, style="red"), Text(f"{count:,}"))
     return table
 
 
-# The rest ----------------------------------------------------------------------------------------
+# Stages and log ----------------------------------------------------------------------------------
 
 
 def _stages(stages_s: dict[str, float]) -> Text:
@@ -355,11 +374,11 @@ def _stages(stages_s: dict[str, float]) -> Text:
 
 
 def _log(log: str, width: int) -> Panel:
-    """Its end, where a traceback is: no more rows than `LOG_ROWS`, however long its lines are."""
-    rows = safe(log.strip("\n"), LOG_BYTES).wrap(Console(), max(width - 4, 1))
-    title = "what the submission printed"
+    """The last `LOG_ROWS` rows of the log, after wrapping: a traceback is at the end."""
+    rows = safe_text(log.strip("\n"), LOG_BYTES).wrap(Console(), max(width - 4, 1))
+    title = "output of the submission"
     if len(rows) > LOG_ROWS:
-        title = f"the last {LOG_ROWS} rows that it printed; --json has more"
+        title = f"last {LOG_ROWS} rows of its output; --json has more"
     return Panel(
         Group(*rows[-LOG_ROWS:]),
         title=Text(title, "dim"),

@@ -1,4 +1,4 @@
-"""A table of which a narrow terminal gets fewer columns, and never cut ones."""
+"""Tables that drop columns in a narrow terminal instead of cutting cells."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ GAP = 2
 
 
 @dataclass(frozen=True)
-class Column:
-    """One column, whole: its heading, which may have several lines, and a cell for each row."""
+class TableColumn:
+    """A heading, which may have several lines, and a cell for each row."""
 
     heading: str
     cells: Sequence[Text]
-    turn: int = 0
-    """Columns are given room in this order, as long as there is some; those of turn 0 always."""
+    priority: int = 0
+    """0 is always shown; the others are shown in rising order as long as they fit."""
     justify: JustifyMethod = "left"
     style: str = ""
     wraps_at: int | None = None
-    """Text that may wrap, but not to fewer cells than this; by default a cell has one line."""
+    """Least width to which text may wrap; None keeps each cell on one line."""
 
     @property
     def width(self) -> int:
-        """Cells that it needs."""
+        """Terminal cells that the column needs."""
         lines = [*self.heading.split("\n"), *(cell.plain for cell in self.cells)]
         return min(max(map(cell_len, lines)), self.wraps_at or 1 << 16)
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """Columns beside each other; where they do not all fit, the later ones by turn are left out."""
+class ResponsiveTable:
+    """A table that leaves out its columns of the lowest priority where they do not fit."""
 
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     total: bool = False
-    """Whether the last row is about all others: then a line is above it."""
+    """Whether the last row summarizes the others; a rule separates it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         room = options.max_width + GAP
         kept = set()
-        for place, column in sorted(enumerate(self.columns), key=lambda pair: pair[1].turn):
-            if column.turn == 0 or column.width + GAP <= room:
+        for index, column in sorted(enumerate(self.columns), key=lambda pair: pair[1].priority):
+            if column.priority == 0 or column.width + GAP <= room:
                 room -= column.width + GAP
-                kept.add(place)
+                kept.add(index)
         yield self._table([column for i, column in enumerate(self.columns) if i in kept])
 
-    def _table(self, columns: Sequence[Column]) -> Table:
+    def _table(self, columns: Sequence[TableColumn]) -> Table:
         table = Table(
             box=box.SIMPLE_HEAD,
             header_style="dim",
-            padding=(0, GAP - 1, 0, 0),  # and one cell is the box's own
+            padding=(0, GAP - 1, 0, 0),  # the box adds one cell
             show_edge=False,
             pad_edge=False,
         )
@@ -76,6 +76,6 @@ class Fitting:
         return table
 
 
-def numbers(heading: str, cells: Sequence[Text], turn: int = 0) -> Column:
-    """A column of numbers, which end below each other."""
-    return Column(heading, cells, turn, justify="right")
+def number_column(heading: str, cells: Sequence[Text], priority: int = 0) -> TableColumn:
+    """A right-aligned column."""
+    return TableColumn(heading, cells, priority, justify="right")

@@ -1,1 +1,1 @@
-"""The figures of `grade plot`."""
+"""The figure of `grade plot`."""

@@ -1,4 +1,4 @@
-"""Where names go in a picture: beside their points, with a thin line, none over another."""
+"""Placement of labels beside their points, without overlaps."""
 
 from __future__ import annotations
 
@@ -9,42 +9,45 @@ from typing import Any
 from matplotlib.axes import Axes
 
 
-def lead(
+def annotate_with_leader(
     axes: Axes,
     text: str,
     point: tuple[float, float],
     frame: Any,
     at: tuple[float, float],
-    colour: str,
+    color: str,
     start: tuple[float, float] = (0, 0.5),
     **style: Any,
 ) -> None:
-    """Text at a place given in fractions of the axes, and a thin line to its point; from where in
-    the text it starts, or else from its left end."""
+    """Draw text at `at`, in fractions of the axes, with a leader line to `point`.
+
+    frame: the coordinate system of `point`.
+    start: where the line starts, in fractions of the text's box; by default at its left end.
+    """
     line = {"arrowstyle": "-", "color": "#b0b0b0", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
-    line["relpos"] = start  # else the line would begin in the middle of the text, and cross it
+    line["relpos"] = start  # the default is the middle: the line would cross the text
     axes.annotate(
-        text, point, at, frame, "axes fraction", arrowprops=line, color=colour, fontsize=9,
+        text, point, at, frame, "axes fraction", arrowprops=line, color=color, fontsize=9,
         annotation_clip=False, **style,
     )  # fmt: skip
 
 
-def height(axes: Axes, y: float) -> float:
-    """A y of the data as a fraction of the axes, whose limits are set."""
+def axes_fraction_y(axes: Axes, y: float) -> float:
+    """A y of the data as a fraction of the axes' height; the limits must be final."""
     _, at = axes.transAxes.inverted().transform(axes.transData.transform((axes.get_xlim()[0], y)))
     return float(at)
 
 
-def across(axes: Axes, x: float) -> float:
-    """An x of the data as a fraction of the axes, whose limits are set."""
+def axes_fraction_x(axes: Axes, x: float) -> float:
+    """An x of the data as a fraction of the axes' width; the limits must be final."""
     at, _ = axes.transAxes.inverted().transform(axes.transData.transform((x, axes.get_ylim()[0])))
     return float(at)
 
 
-def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """The positions (in rising order), moved as little as makes neighbours at least `gap` apart.
+def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
+    """Move positions, which are in rising order, so that neighbours are at least `gap` apart.
 
-    Neighbours that come too close become one group, evenly spaced around the mean of its members.
+    Neighbours that are too close form a group, evenly spaced around the mean of its members.
     """
     groups: list[list[float]] = []
     for position in positions:
@@ -62,8 +65,8 @@ def _last(group: list[float], gap: float) -> float:
     return _first(group, gap) + gap * (len(group) - 1)
 
 
-def within(positions: list[float], low: float, high: float) -> list[float]:
-    """The same, pushed down from `high` and then up from `low`, all by the same amount."""
+def shift_into(positions: list[float], low: float, high: float) -> list[float]:
+    """Shift all positions by the same amount: below `high` first, then above `low`."""
     shift = min(0.0, high - positions[-1])
     shift = max(shift, low - positions[0])
     return [position + shift for position in positions]

@@ -1,6 +1,6 @@
-"""The roofline of a picture: arithmetic over intensity, under what the device can do at best.
+"""The roofline panel: arithmetic rate over arithmetic intensity, under the device's ceilings.
 
-Points are under the roof, so that the names are above it.
+Labels are above the roof, since the points are below it.
 """
 
 from __future__ import annotations
@@ -14,136 +14,142 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter
 
-from grader.cli.plotting.plot_labels import across, height, lead, spread, within
+from grader.cli.plotting.plot_labels import (
+    annotate_with_leader,
+    axes_fraction_x,
+    axes_fraction_y,
+    shift_into,
+    spread_apart,
+)
 from grader.cli.plotting.plot_style import (
-    CEILING,
-    Ceiling,
-    Picture,
-    Spot,
-    finish,
-    fitted,
-    styled,
-    width,
+    ROOF_COLOR,
+    PlotData,
+    Roofline,
+    Workload,
+    line_styles,
+    style_axes,
+    text_width,
+    truncated,
 )
 
 LINE = 0.031
-"""How high a line of a label is, as a fraction of the roofline's axes."""
+"""Height of a label's line, as a fraction of the axes' height."""
 
-_PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-"""Behind a name, so that no line of the grid runs through it."""
+_LABEL_BACKGROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+"""Hides the grid behind a label."""
 
 
-def draw_roofline(figure: Figure, axes: Axes, picture: Picture) -> None:
-    """Each case's rates over its intensity, under the roof, and a key above it all."""
+def draw_roofline(figure: Figure, axes: Axes, data: PlotData) -> None:
+    """Draw each workload's rates at its intensity, the roof, and a legend above the axes."""
     axes.set_xscale("log")
     axes.set_yscale("log")
-    columns = _columns(picture)
-    beside, above = _named_beside(picture, columns), _named_above(picture, columns)
+    columns = _columns(data)
+    beside, above = _labels_beside(data, columns), _labels_above(data, columns)
     wide, tall = (72 * pixels / figure.dpi for pixels in (axes.bbox.width, axes.bbox.height))
-    _limit_roofline(axes, picture, beside, above, (wide, tall))
+    _set_limits(axes, data, beside, above, (wide, tall))
     axes.vlines(
         [column.x for column in columns], axes.get_ylim()[0], [column.y for column in columns],
         color="#e4e4e4", linewidth=0.8, zorder=0,
     )  # fmt: skip
-    for style, series in reversed(styled(picture.series)):
-        spots = [spot for spot in picture.spots if spot.name in series.us]
-        ys = [spot.flops / series.us[spot.name] * 1e6 for spot in spots]
-        axes.plot([s.intensity for s in spots], ys, **style | {"linestyle": "none"})
-    if picture.ceiling is not None:
-        _draw_roof(axes, picture.ceiling, [column.x for column in columns])
+    for style, series in reversed(line_styles(data.series)):
+        timed = [workload for workload in data.workloads if workload.name in series.us]
+        ys = [w.flops / series.us[w.name] * 1e6 for w in timed]
+        axes.plot([w.intensity for w in timed], ys, **style | {"linestyle": "none"})
+    if data.roofline is not None:
+        _draw_roof(axes, data.roofline, [column.x for column in columns])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     axes.yaxis.set_major_formatter(EngFormatter("FLOP/s"))
     axes.set_xlabel("operations per byte moved")
-    finish(axes)
+    style_axes(axes)
     _name_beside(axes, beside)
     _name_above(axes, above, wide)
     title = (
         "Arithmetic over intensity"
-        if picture.ceiling is None
+        if data.roofline is None
         else "Roofline: arithmetic over intensity"
     )
-    axes.set_title(title, fontsize=10, loc="left", pad=_draw_key(figure, axes, picture, wide, tall))
+    axes.set_title(title, fontsize=10, loc="left", pad=_draw_legend(figure, axes, data, wide, tall))
 
 
 @dataclass(frozen=True)
 class _Label:
-    """A name, or several below one another, of what is at `x`, just above `y`."""
+    """One or more lines of text for the point `x`, `y`."""
 
     x: float
     y: float
     text: str
-    colour: str = "#333333"
+    color: str = "#333333"
 
 
-def _columns(picture: Picture) -> list[_Label]:
-    """The cases of each intensity, and the roof above them; the first submission's fastest on top.
+def _columns(data: PlotData) -> list[_Label]:
+    """One label for the workloads of each intensity, at the roof; the fastest of the first
+    submission is on top.
 
-    A column that reaches above the roof, as out of a cache, ends above its highest point.
+    Where points are above the roof, as for data in a cache, the label is at the highest point.
     """
-    first, rates = picture.series[0].us, _rates(picture)
-    by_x: dict[str, list[Spot]] = {}
-    for spot in sorted(picture.spots, key=lambda spot: spot.intensity):
-        by_x.setdefault(f"{spot.intensity:.2g}", []).append(spot)
+    first, rates = data.series[0].us, _rates(data)
+    by_x: dict[str, list[Workload]] = {}
+    for workload in sorted(data.workloads, key=lambda workload: workload.intensity):
+        by_x.setdefault(f"{workload.intensity:.2g}", []).append(workload)
     columns = []
-    for spots in by_x.values():
-        spots.sort(key=lambda spot: -spot.flops / first.get(spot.name, math.inf))
-        if (ceiling := picture.ceiling) is not None:
-            roof = max(spot.flops / ceiling.floor_s(spot) for spot in spots)
+    for workloads in by_x.values():
+        workloads.sort(key=lambda w: -w.flops / first.get(w.name, math.inf))
+        if (roofline := data.roofline) is not None:
+            roof = max(w.flops / roofline.min_time_s(w) for w in workloads)
         else:
             roof = max(itertools.chain(*rates.values()))
-        y = max(roof, *(max(rates[spot.name]) for spot in spots))
-        columns.append(_Label(spots[0].intensity, y, "\n".join(spot.name for spot in spots)))
+        y = max(roof, *(max(rates[w.name]) for w in workloads))
+        columns.append(_Label(workloads[0].intensity, y, "\n".join(w.name for w in workloads)))
     return columns
 
 
-def _rates(picture: Picture) -> dict[str, list[float]]:
-    """Operations per second, by case."""
+def _rates(data: PlotData) -> dict[str, list[float]]:
+    """Operations per second of each series, by workload."""
     return {
-        spot.name: [
-            spot.flops / one.us[spot.name] * 1e6 for one in picture.series if spot.name in one.us
-        ]
-        for spot in picture.spots
+        w.name: [w.flops / one.us[w.name] * 1e6 for one in data.series if w.name in one.us]
+        for w in data.workloads
     }
 
 
-def _named_beside(picture: Picture, columns: list[_Label]) -> list[_Label]:
-    """What stands to the left of the roof's slope, upwards: columns, and the roof's flat part."""
-    if (ceiling := picture.ceiling) is None:
+def _labels_beside(data: PlotData, columns: list[_Label]) -> list[_Label]:
+    """Labels to the left of the roof's slope, upwards: the columns there, and the roof's flat
+    part."""
+    if (roofline := data.roofline) is None:
         return []
-    rate = EngFormatter("FLOP/s", places=0)(ceiling.flops_per_s)
-    flat = _Label(ceiling.ridge, ceiling.flops_per_s, f"{rate} {ceiling.unit}", CEILING)
-    return [*(column for column in columns if column.x < ceiling.ridge), flat]
+    rate = EngFormatter("FLOP/s", places=0)(roofline.flops_per_s)
+    flat = _Label(roofline.ridge_point, roofline.flops_per_s, f"{rate} {roofline.unit}", ROOF_COLOR)
+    return [*(column for column in columns if column.x < roofline.ridge_point), flat]
 
 
-def _named_above(picture: Picture, columns: list[_Label]) -> list[_Label]:
-    """What stands above the roof's flat part, or above all points: each case of its own."""
+def _labels_above(data: PlotData, columns: list[_Label]) -> list[_Label]:
+    """Labels above the roof's flat part, or above all points: one per workload."""
     return [
         replace(column, text=name)
         for column in columns
-        if picture.ceiling is None or column.x >= picture.ceiling.ridge
+        if data.roofline is None or column.x >= data.roofline.ridge_point
         for name in column.text.split("\n")
     ]
 
 
-def _limit_roofline(
+def _set_limits(
     axes: Axes,
-    picture: Picture,
+    data: PlotData,
     beside: list[_Label],
     above: list[_Label],
     points: tuple[float, float],
 ) -> None:
-    """Limits that leave room for the names, and for little else. `points`: the axes' size."""
-    xs = [spot.intensity for spot in picture.spots]
-    rates = [rate for some in _rates(picture).values() for rate in some]
+    """Set limits with just enough room for the labels. `points`: the size of the axes."""
+    xs = [workload.intensity for workload in data.workloads]
+    rates = [rate for some in _rates(data).values() for rate in some]
     low, high = math.log10(min(xs) / 2), math.log10(max(xs) * 2)
     bottom, top = math.log10(min(rates) / 1.6), math.log10(max(rates))
-    if (ceiling := picture.ceiling) is not None:
-        high = max(high, math.log10(2.5 * ceiling.ridge))
-        top = max(top, math.log10(ceiling.flops_per_s))
+    if (roofline := data.roofline) is not None:
+        high = max(high, math.log10(2.5 * roofline.ridge_point))
+        top = max(top, math.log10(roofline.flops_per_s))
     for label in beside:
-        room = min((width(label.text) + 14) / points[0], 0.6)
+        room = min((text_width(label.text) + 14) / points[0], 0.6)
         low = min(low, (math.log10(label.x) - room * high) / (1 - room))
-    slanted = max((0.57 * width(label.text) + 10 for label in above), default=0.0)
+    slanted = max((0.57 * text_width(label.text) + 10 for label in above), default=0.0)
     full = 1 - max(slanted / points[1] + 0.05, 1.5 * LINE)
     axes.set_xlim(10**low, 10**high)
     axes.set_ylim(10**bottom, 10 ** (bottom + (top - bottom) / full))
@@ -151,33 +157,37 @@ def _limit_roofline(
         axes.set_ylim(10**bottom, 10 ** (bottom + (top - bottom) / max(full - over, 0.4)))
 
 
-def _draw_roof(axes: Axes, ceiling: Ceiling, columns: list[float]) -> None:
+def _draw_roof(axes: Axes, roofline: Roofline, columns: list[float]) -> None:
     low_x, high_x = axes.get_xlim()
-    xs = [low_x, ceiling.ridge, high_x]
-    ys = [min(x * ceiling.bytes_per_s, ceiling.flops_per_s) for x in xs]
-    axes.plot(xs, ys, color=CEILING, linewidth=1.5, zorder=1.5)
-    # On the slope, in the widest gap that the columns leave.
-    seen = max(low_x, axes.get_ylim()[0] / ceiling.bytes_per_s)
-    stops = [seen, *(x for x in columns if seen < x < ceiling.ridge), ceiling.ridge]
+    xs = [low_x, roofline.ridge_point, high_x]
+    ys = [min(x * roofline.bytes_per_s, roofline.flops_per_s) for x in xs]
+    axes.plot(xs, ys, color=ROOF_COLOR, linewidth=1.5, zorder=1.5)
+    # The bandwidth label goes on the slope, in the widest gap between columns.
+    seen = max(low_x, axes.get_ylim()[0] / roofline.bytes_per_s)
+    stops = [
+        seen,
+        *(x for x in columns if seen < x < roofline.ridge_point),
+        roofline.ridge_point,
+    ]
     left, right = max(itertools.pairwise(stops), key=lambda gap: gap[1] / gap[0])
     x, angle = math.sqrt(left * right), _slope(axes)
     away = (-5 * math.sin(math.radians(angle)), 5 * math.cos(math.radians(angle)))
     axes.annotate(
-        f"{EngFormatter('B/s', places=2)(ceiling.bytes_per_s)} memory",
-        (x, x * ceiling.bytes_per_s), away, textcoords="offset points", ha="center", va="bottom",
-        rotation=angle, rotation_mode="anchor", fontsize=9, color=CEILING,
+        f"{EngFormatter('B/s', places=2)(roofline.bytes_per_s)} memory",
+        (x, x * roofline.bytes_per_s), away, textcoords="offset points", ha="center", va="bottom",
+        rotation=angle, rotation_mode="anchor", fontsize=9, color=ROOF_COLOR,
     )  # fmt: skip
 
 
-def _draw_key(figure: Figure, axes: Axes, picture: Picture, wide: float, tall: float) -> float:
-    """Whose each marker is, above the axes; how far above them its top is, in points."""
-    rows = math.ceil(len(picture.series) / math.ceil(len(picture.series) / 4))
+def _draw_legend(figure: Figure, axes: Axes, data: PlotData, wide: float, tall: float) -> float:
+    """Draw the legend above the axes; return the distance of its top from them, in points."""
+    rows = math.ceil(len(data.series) / math.ceil(len(data.series) / 4))
     lines = [
-        (style, weight := "normal" if one.baseline else "bold", fitted(one.name, weight))
-        for style, one in styled(picture.series)
+        (style, weight := "normal" if one.baseline else "bold", truncated(one.name, weight))
+        for style, one in line_styles(data.series)
     ]
     columns = [lines[first : first + rows] for first in range(0, len(lines), rows)]
-    widths = [max(width(name, weight) for _, weight, name in column) for column in columns]
+    widths = [max(text_width(name, weight) for _, weight, name in column) for column in columns]
     share = min((wide - 26 * len(columns)) / sum(widths), 1)
     x = 4.0
     for column, room in zip(columns, widths, strict=True):
@@ -185,7 +195,7 @@ def _draw_key(figure: Figure, axes: Axes, picture: Picture, wide: float, tall: f
             y = 1 + (12 + 11.5 * (rows - 1 - row)) / tall
             figure.add_artist(Line2D([x / wide], [y], transform=axes.transAxes, **style))
             axes.text(
-                (x + 8) / wide, y, fitted(name, weight, share * room), fontsize=9, va="center",
+                (x + 8) / wide, y, truncated(name, weight, share * room), fontsize=9, va="center",
                 transform=axes.transAxes, color=style["color"], weight=weight,
             )  # fmt: skip
         x += share * room + 26
@@ -193,37 +203,40 @@ def _draw_key(figure: Figure, axes: Axes, picture: Picture, wide: float, tall: f
 
 
 def _slope(axes: Axes) -> float:
-    """Degrees at which y = x climbs on these logarithmic axes, once both limits are set."""
+    """Angle of y = x on these logarithmic axes, in degrees; the limits must be final."""
     (x0, y0), (x1, y1) = axes.transData.transform([(1.0, 1.0), (10.0, 10.0)])
     return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
 
 def _name_beside(axes: Axes, labels: list[_Label]) -> None:
-    """To the left of the roof, each with a line to its place."""
+    """Draw labels to the left of the roof, each with a leader line to its point."""
     for label, bottom in zip(labels, _bottoms(axes, labels), strict=True):
         last = (1, 0.5 / len(label.text.split("\n")))
-        lead(
-            axes, label.text, (label.x, label.y), "data", (across(axes, label.x) - 0.02, bottom),
-            label.colour, last, ha="right", va="bottom", bbox=_PLAIN,
+        annotate_with_leader(
+            axes, label.text, (label.x, label.y), "data",
+            (axes_fraction_x(axes, label.x) - 0.02, bottom), label.color, last,
+            ha="right", va="bottom", bbox=_LABEL_BACKGROUND,
         )  # fmt: skip
 
 
 def _bottoms(axes: Axes, labels: list[_Label]) -> list[float]:
-    """How high each name beside the roof begins: above the roof, and above those before."""
+    """Lower edge of each label beside the roof: above the roof and above the label before."""
     free, found = 0.0, []
     for label in labels:
-        found.append(max(height(axes, label.y) + 0.008, free))
+        found.append(max(axes_fraction_y(axes, label.y) + 0.008, free))
         free = found[-1] + LINE * len(label.text.split("\n"))
     return found
 
 
 def _name_above(axes: Axes, labels: list[_Label], wide: float) -> None:
-    """Above the roof, each with a line down to its place. `wide`: the axes, in points."""
+    """Draw labels above the roof, each with a leader line to its point. `wide`: width of the axes
+    in points."""
     if labels:
-        most = 1.03 - 0.82 * max(width(label.text) for label in labels) / wide
-        places = spread([across(axes, label.x) for label in labels], 0.068)
-        for label, place in zip(labels, within(places, 0.02, most), strict=True):
-            lead(
-                axes, label.text, (label.x, label.y), "data", (place, height(axes, label.y) + 0.05),
-                label.colour, rotation=35, va="bottom", rotation_mode="anchor",
+        most = 1.03 - 0.82 * max(text_width(label.text) for label in labels) / wide
+        places = spread_apart([axes_fraction_x(axes, label.x) for label in labels], 0.068)
+        for label, place in zip(labels, shift_into(places, 0.02, most), strict=True):
+            annotate_with_leader(
+                axes, label.text, (label.x, label.y), "data",
+                (place, axes_fraction_y(axes, label.y) + 0.05), label.color,
+                rotation=35, va="bottom", rotation_mode="anchor",
             )  # fmt: skip

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from markupsafe import Markup, escape
 
-from grader.server.pages.format import micros
+from grader.format import micros
 from grader.stats import Interval, estimate
 
 CHAR = 6.6

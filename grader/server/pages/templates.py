@@ -13,9 +13,10 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from grader import format
 from grader.server.http.auth import csrf_field
 from grader.server.http.etag import Answer, share
-from grader.server.pages import charts, format, views
+from grader.server.pages import charts, views
 
 HERE = Path(__file__).parent.parent
 STATIC = HERE / "static"

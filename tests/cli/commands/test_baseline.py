@@ -1,4 +1,4 @@
-"""`grade baseline`, and what practice shows of what it recorded."""
+"""`grade baseline`, and the recorded baselines that practice shows."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ ENVIRONMENT = BaselineEnvironment(
 
 
 @dataclass
-class FakeYardsticks:
-    """Measures nothing, and says what the test wants."""
+class FakeMeasurement:
+    """Returns given baselines."""
 
     hardware: str = H100
     notes: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ def expert(problem: Path) -> Path:
 
 @pytest.fixture
 def timings(problem: Path) -> Callable[[], dict[str, Any]]:
-    """Reads what was recorded."""
+    """Reads the record."""
 
     def read() -> dict[str, Any]:
         (path,) = (problem.parent.parent / "reference" / "timings").iterdir()
@@ -82,7 +82,7 @@ def timings(problem: Path) -> Callable[[], dict[str, Any]]:
 
 @pytest.fixture
 def measuring(shell: Shell) -> Shell:
-    shell.change(yardsticks=FakeYardsticks())
+    shell.change(measure_baselines=FakeMeasurement())
     shell.judge.changes = {"cases": [result(40.0)]}
     return shell
 
@@ -118,7 +118,7 @@ def test_other_problems_keep_their_times(
 
 
 @pytest.mark.usefixtures("expert")
-def test_the_ceilings_that_a_grading_measured_are_kept(
+def test_ceilings_of_the_grading_are_recorded(
     measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
 ) -> None:
     found = {"bytes_per_s": 3.00412e12, "fp32_per_s": 51.8e12, "tensor_per_s": 802e12}
@@ -127,33 +127,33 @@ def test_the_ceilings_that_a_grading_measured_are_kept(
     assert timings()["ceilings"] == found | {"bytes_per_s": 3.004e12}
     measuring.judge.changes |= {"environment": {}}
     assert measuring("baseline", problem)[0] == 0
-    assert timings()["ceilings"]["fp32_per_s"] == 51.8e12, "no newer ones"
+    assert timings()["ceilings"]["fp32_per_s"] == 51.8e12, "kept: the grading measured none"
 
 
 @pytest.mark.usefixtures("expert")
-def test_an_expert_that_is_wrong_records_nothing(measuring: Shell, problem: Path) -> None:
+def test_nothing_is_recorded_if_an_expert_kernel_is_wrong(measuring: Shell, problem: Path) -> None:
     measuring.judge.changes = {"verdict": "wrong_answer", "reason": "off by one"}
     status, _, err = measuring("baseline", problem)
     assert status == 1
-    assert "wide.py was wrong_answer: off by one; nothing recorded" in err
+    assert "wide.py was wrong_answer: off by one; nothing was recorded" in err
     assert not (problem.parent.parent / "reference" / "timings").exists()
 
 
 @pytest.mark.usefixtures("expert")
-def test_an_expert_that_cannot_run_here_is_left_out(
+def test_an_expert_kernel_that_cannot_run_here_is_left_out(
     measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
 ) -> None:
     measuring.judge.changes = {"verdict": None, "reason": "compiled, not run: no GPU"}
     status, _, err = measuring("baseline", problem)
     assert status == 0
-    assert "wide.py left out: compiled, not run" in err
+    assert "wide.py is left out: compiled, not run" in err
     assert timings()["problems"]["double"]["experts"] == []
 
 
 def test_a_cpu_is_marked_as_not_ranked(
     measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
 ) -> None:
-    measuring.change(yardsticks=FakeYardsticks("A CPU", ["torch.compile: no compiler"]))
+    measuring.change(measure_baselines=FakeMeasurement("A CPU", ["torch.compile: no compiler"]))
     status, out, err = measuring("baseline", problem, "--device", "cpu")
     assert status == 0
     assert timings()["ranked"] is False
@@ -162,7 +162,7 @@ def test_a_cpu_is_marked_as_not_ranked(
     assert "no compiler" in err
 
 
-def test_a_broken_record_is_the_users_to_mend(measuring: Shell, problem: Path) -> None:
+def test_a_broken_record_is_status_2(measuring: Shell, problem: Path) -> None:
     folder = problem.parent.parent / "reference" / "timings"
     folder.mkdir(parents=True)
     (folder / "nvidia-h100-80gb-hbm3.json").write_text("{}")
@@ -171,7 +171,7 @@ def test_a_broken_record_is_the_users_to_mend(measuring: Shell, problem: Path) -
     assert "no record of times" in err
 
 
-# What practice shows of it ----------------------------------------------------------------------
+# Recorded baselines in practice ----------------------------------------------------------------
 
 
 def record(problem: Path, hardware: str) -> None:
@@ -192,11 +192,11 @@ def test_practice_shows_speedups_over_the_record_of_this_gpu(
     record(problem, "NVIDIA A100")
     shell.judge.changes = {"cases": [result(50.0)]}
     _, out, _ = shell("practice", problem, kernel)
-    assert f"speedup over what was recorded on {H100}, 2026-11-21" in out
+    assert f"speedup over the baselines recorded on {H100}, 2026-11-21" in out
     table = out[out.index("speedup over") :]
     heading = next(line for line in table.splitlines() if "× compiled" in line)
     assert "× wide.py" in heading
-    assert "eager" not in heading  # it was timed live
+    assert "eager" not in heading  # timed in the same grading
     rows = [
         line.split() for line in table.splitlines() if line.strip().startswith(("small", "all"))
     ]
@@ -215,7 +215,7 @@ def test_practice_shows_the_times_of_another_gpu_with_its_name(
     assert "speedup over" not in out
 
 
-def test_the_record_of_another_version_is_not_shown(
+def test_a_record_of_another_version_is_not_shown(
     shell: Shell, problem: Path, kernel: Path
 ) -> None:
     record(problem, H100)

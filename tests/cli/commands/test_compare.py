@@ -1,4 +1,4 @@
-"""`grade compare`: its exit statuses, what it shows, and how it knows the problem."""
+"""`grade compare`: exit statuses, output, and how the problem is found."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def overall(low: float, high: float) -> TimeRatio:
 
 
 @dataclass
-class FakeVersus:
-    """Compares nothing, says what the test wants, and remembers how it was asked."""
+class FakeComparer:
+    """Returns the given answer and records its calls."""
 
     answer: TimeRatio = field(default_factory=lambda: overall(0.985, 0.995))
     error: BaseException | None = None
-    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __call__(self, problem: Any, a: Any, b: Any, **options: Any) -> ABComparison:
-        self.asked.append((problem.name, a.name, b.name, options))
+        self.calls.append((problem.name, a.name, b.name, options))
         if self.error is not None:
             raise self.error
         return ABComparison([SLOWER, FASTER], self.answer)
 
 
 @pytest.fixture
-def versus(shell: Shell) -> FakeVersus:
-    fake = FakeVersus()
+def comparison(shell: Shell) -> FakeComparer:
+    fake = FakeComparer()
     shell.change(compare=fake)
     return fake
 
@@ -52,7 +52,7 @@ def other(tmp_path: Path) -> Path:
 
 
 def twin(problem: Path, name: str) -> Path:
-    """The same problem by another name, in the same folder."""
+    """A copy of the problem with another name."""
     folder = problem.with_name(name)
     folder.mkdir()
     for file in problem.iterdir():
@@ -60,8 +60,8 @@ def twin(problem: Path, name: str) -> Path:
     return folder
 
 
-def test_what_a_person_sees(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
+def test_text_output(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
 ) -> None:
     status, out, err = shell("compare", kernel, other)
     assert (status, err) == (0, "")
@@ -70,16 +70,16 @@ def test_what_a_person_sees(
     for shown in ("large", "81.00", "0.9000", "faster", "B is 1.01 % faster than A."):
         assert shown in out
     assert "practice" not in out
-    (asked,) = versus.asked
-    assert asked[:3] == ("double", "kernel.py", "other.py")
-    assert asked[3]["device"] == "cuda"
-    assert asked[3]["sandbox"].name == "docker"
+    (call,) = comparison.calls
+    assert call[:3] == ("double", "kernel.py", "other.py")
+    assert call[3]["device"] == "cuda"
+    assert call[3]["sandbox"].name == "docker"
 
 
 @pytest.mark.parametrize("width", [30, 60, 80])
-def test_no_time_is_cut_where_the_terminal_is_narrow(
+def test_no_time_is_cut_in_a_narrow_terminal(
     shell: Shell,
-    versus: FakeVersus,
+    comparison: FakeComparer,
     problem: Path,
     kernel: Path,
     other: Path,
@@ -87,7 +87,7 @@ def test_no_time_is_cut_where_the_terminal_is_narrow(
     width: int,
 ) -> None:
     monkeypatch.setenv("COLUMNS", f"{width}")
-    versus.answer = TimeRatio("all_together", 123456.78, 123456.78, 1.0, (0.99, 1.01))
+    comparison.answer = TimeRatio("all_together", 123456.78, 123456.78, 1.0, (0.99, 1.01))
     _, out, _ = shell("compare", kernel, other)
     assert "…" not in out
     (line,) = (line for line in out.splitlines() if "all_together" in line)
@@ -105,13 +105,13 @@ def test_no_time_is_cut_where_the_terminal_is_narrow(
         (1.24, 1.26, "B is 25.00 % slower than A."),
         (1.59, 1.61, "B is 1.60× slower than A."),
         (0.0099, 0.0101, "B is 100.00× faster than A."),
-        (0.999, 1.001, "B and A are the same."),
-        (0.95, 1.05, "Unsure: B over A lies between 0.9500 and 1.0500."),
+        (0.999, 1.001, "B and A are equally fast."),
+        (0.95, 1.05, "Unsure: B / A is between 0.9500 and 1.0500."),
     ],
 )
-def test_every_answer_is_a_sentence_and_0(
+def test_every_answer_is_a_sentence_and_status_0(
     shell: Shell,
-    versus: FakeVersus,
+    comparison: FakeComparer,
     problem: Path,
     kernel: Path,
     other: Path,
@@ -119,13 +119,15 @@ def test_every_answer_is_a_sentence_and_0(
     high: float,
     sentence: str,
 ) -> None:
-    versus.answer = overall(low, high)
+    comparison.answer = overall(low, high)
     status, out, _ = shell("compare", kernel, other)
     assert status == 0
     assert sentence in out
 
 
-def test_json(shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path) -> None:
+def test_json(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
+) -> None:
     status, shown = shell.json("compare", kernel, other)
     assert status == 0
     assert set(shown) == {"problem", "overall", "cases"}
@@ -141,17 +143,17 @@ def test_json(shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, oth
     }
 
 
-def test_a_file_that_is_not_right_is_1_and_one_line(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
+def test_a_failed_test_is_status_1_and_one_line(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
 ) -> None:
-    versus.error = ComparisonError("other.py: case 'one': \x1b[2Jall of it\nis wrong")
+    comparison.error = ComparisonError("other.py: case 'one': \x1b[2Jall of it\nis wrong")
     status, out, err = shell("compare", kernel, other)
     assert (status, out) == (1, "")
     assert err == "grade: other.py: case 'one': \\x1b[2Jall of it is wrong\n"
 
 
-def test_two_files_of_one_name_are_told_apart_by_their_paths(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, tmp_path: Path
+def test_files_of_the_same_name_are_shown_by_path(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, tmp_path: Path
 ) -> None:
     twins = [tmp_path / folder / "kern.py" for folder in ("x", "y")]
     for path in twins:
@@ -159,19 +161,19 @@ def test_two_files_of_one_name_are_told_apart_by_their_paths(
         path.write_text(kernel.read_text())
     status, out, _ = shell("compare", "x/kern.py", "y/kern.py")
     assert status == 0
-    assert versus.asked[0][1:3] == ("x/kern.py", "y/kern.py")
+    assert comparison.calls[0][1:3] == ("x/kern.py", "y/kern.py")
     assert "A  x/kern.py\nB  y/kern.py\n" in out
 
 
-def test_help_says_whose_times_it_believes(shell: Shell) -> None:
+def test_help_says_which_times_are_believed(shell: Shell) -> None:
     _, out, _ = shell("compare", "--help")
     assert "believes the times" in " ".join(out.split())
 
 
-def test_a_file_that_is_not_right_is_told_in_json_too(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
+def test_a_failed_test_as_json(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
 ) -> None:
-    versus.error = ComparisonError("other.py: case 'one': wrong")
+    comparison.error = ComparisonError("other.py: case 'one': wrong")
     assert shell.json("compare", kernel, other) == (1, {"error": "other.py: case 'one': wrong"})
 
 
@@ -184,9 +186,9 @@ def test_a_file_that_is_not_right_is_told_in_json_too(
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_what_goes_wrong_beside_the_files(
+def test_faults_not_of_the_files(
     shell: Shell,
-    versus: FakeVersus,
+    comparison: FakeComparer,
     problem: Path,
     kernel: Path,
     other: Path,
@@ -194,7 +196,7 @@ def test_what_goes_wrong_beside_the_files(
     status: int,
     message: str,
 ) -> None:
-    versus.error = error
+    comparison.error = error
     got, out, err = shell("compare", kernel, other)
     assert (got, out) == (status, "")
     assert message in err
@@ -202,19 +204,19 @@ def test_what_goes_wrong_beside_the_files(
 
 
 def test_without_a_gpu_it_is_practice(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
 ) -> None:
     shell.change(cuda_missing=lambda: "no NVIDIA GPU", docker_missing=lambda: "no engine answers")
     status, out, err = shell("compare", kernel, other)
     assert status == 0
-    assert "times of a CPU: practice" in out
+    assert "CPU times are practice" in out
     assert err.count("without Docker: no engine answers") == 1  # once for both files
-    assert versus.asked[0][3]["device"] == "cpu"
+    assert comparison.calls[0][3]["device"] == "cpu"
     status, shown = shell.json("compare", kernel, other)
     assert (status, shown["overall"]["answer"]) == (0, "faster")
 
 
-# --- which problem it is
+# Finding the problem ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,8 +228,8 @@ def test_without_a_gpu_it_is_practice(
         ("lines.cu", 'extern "C"\nvoid doubled(const float* x, float* out) {}\n'),
     ],
 )
-def test_the_problem_is_known_by_the_entry(
-    shell: Shell, versus: FakeVersus, problem: Path, tmp_path: Path, name: str, source: str
+def test_the_problem_is_found_by_the_entry(
+    shell: Shell, comparison: FakeComparer, problem: Path, tmp_path: Path, name: str, source: str
 ) -> None:
     path = tmp_path / name
     path.write_text(source)
@@ -239,25 +241,27 @@ def test_the_problem_is_known_by_the_entry(
     "source",
     ["", "def doubled_up(x, out): pass\n", "# def doubled(x, out)\n", "x = doubled(3)\n", "\xff"],
 )
-def test_a_file_of_no_known_problem(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, tmp_path: Path, source: str
+def test_a_file_for_no_known_problem(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, tmp_path: Path, source: str
 ) -> None:
     path = tmp_path / "what.py"
     path.write_bytes(source.encode("latin-1"))
     status, out, err = shell("compare", path, kernel)
     assert (status, out) == (2, "")
-    assert err == (f"grade: {path} could be of no known one; say which: --problem PROBLEM\n")
-    assert versus.asked == []
+    assert err == (
+        f"grade: {path} defines the entry of no known problem; give the problem with --problem\n"
+    )
+    assert comparison.calls == []
     assert shell("compare", path, kernel, "--problem", "double")[0] == 0
 
 
-def test_a_file_of_several_problems(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, other: Path
+def test_a_file_for_several_problems(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
 ) -> None:
     twin(problem, "twofold")
     status, shown = shell.json("compare", kernel, other)
     assert status == 2
-    assert "could be of double or twofold; say which: --problem PROBLEM" in shown["error"]
+    assert "could be for double or twofold; choose with --problem" in shown["error"]
     status, shown = shell.json("compare", kernel, other, "--problem", "twofold")
     assert (status, shown["problem"]) == (0, "twofold")
 
@@ -272,13 +276,13 @@ def test_a_file_of_several_problems(
         (["kernel.py", "kernel.py", "--problem", "doubel"], "did you mean 'double'?"),
         (["kernel.py", "kernel.py", "--devise", "cpu"], "--device"),
         (["kernel.py", "large.py"], "large"),
-        (["kernel.cu", "kernel.py", "--device", "cpu"], "kernel.cu: a .cu file needs a GPU"),
-        (["kernel.py", "kernel.cu", "--device", "cpu"], "kernel.cu: a .cu file needs a GPU"),
+        (["kernel.cu", "kernel.py", "--device", "cpu"], "kernel.cu: timing a .cu file needs a GPU"),
+        (["kernel.py", "kernel.cu", "--device", "cpu"], "kernel.cu: timing a .cu file needs a GPU"),
     ],
 )
-def test_a_wrong_call_is_2_and_one_line(
+def test_wrong_usage_is_status_2_and_one_line(
     shell: Shell,
-    versus: FakeVersus,
+    comparison: FakeComparer,
     problem: Path,
     kernel: Path,
     tmp_path: Path,
@@ -295,20 +299,20 @@ def test_a_wrong_call_is_2_and_one_line(
     status, shown = shell.json("compare", *args)
     assert status == 2
     assert message in shown["error"]
-    assert versus.asked == []
+    assert comparison.calls == []
 
 
-def test_a_cuda_file_is_compared_where_there_is_a_gpu(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, tmp_path: Path
+def test_a_cuda_file_is_compared_on_a_gpu(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "kernel.cu"
     path.write_text('extern "C" void doubled(const float* x, float* out) {}')
     assert shell("compare", path, kernel)[0] == 0
-    assert versus.asked[0][1:3] == ("kernel.cu", "kernel.py")
+    assert comparison.calls[0][1:3] == ("kernel.cu", "kernel.py")
 
 
-def test_names_are_shown_and_never_obeyed(
-    shell: Shell, versus: FakeVersus, problem: Path, kernel: Path, tmp_path: Path
+def test_names_are_escaped(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "[bold]k\x1b[2J.py"
     path.write_text(kernel.read_text())

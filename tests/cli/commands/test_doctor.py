@@ -1,4 +1,4 @@
-"""`grade doctor --measure`: what it measures and how it says so."""
+"""`grade doctor`: its diagnostics, and the rates that --measure prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from grader.cli import diagnostics
 from grader.cli.commands.doctor import _rates
-from grader.cli.output.terminal import out
+from grader.cli.output.terminal import stdout
 from grader.sandbox.gpu_info import driver
 from tests.cli.conftest import Shell
 
@@ -23,20 +23,20 @@ def test_measure_as_json(shell: Shell) -> None:
         assert 1e8 < measured[rate] < 1e16, rate
 
 
-def test_nothing_is_measured_unasked(shell: Shell) -> None:
+def test_nothing_is_measured_by_default(shell: Shell) -> None:
     _, shown = shell.json("doctor")
     assert "measured" not in shown
 
 
 @pytest.mark.parametrize("url", ["notes.txt", "postgresql://u:s3@cret:@h/d"])
-def test_a_database_that_is_none(shell: Shell, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_an_invalid_database_url(shell: Shell, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("GRADE_DB", url)
     _, out, err = shell("doctor")
     assert "database URL" in out
     assert "cret" not in out + err
 
 
-def test_a_gpu_in_words(shell: Shell) -> None:
+def test_rates_and_clocks_of_a_gpu(shell: Shell) -> None:
     state = {
         "driver": "580.1",
         "sm_clock_mhz": 1980,
@@ -46,7 +46,8 @@ def test_a_gpu_in_words(shell: Shell) -> None:
         "throttle_reasons": 1,
     }
     gpu = {"device": "cuda", "name": "NVIDIA H100", "gpu_state": state}
-    out().print(_rates(gpu | {"bytes_per_s": 3.02e12, "fp32_per_s": 52e12, "tensor_per_s": 7.2e14}))
+    rates = {"bytes_per_s": 3.02e12, "fp32_per_s": 52e12, "tensor_per_s": 7.2e14}
+    stdout().print(_rates(gpu | rates))
     shown, _ = shell.capture.readouterr()
     assert "3,020.0 GB/s" in shown
     assert "52 TFLOP/s" in shown
@@ -55,7 +56,9 @@ def test_a_gpu_in_words(shell: Shell) -> None:
     assert "0x1  clocks event reasons" in shown
 
 
-def test_a_torch_without_bytecode_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_torch_without_bytecode_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(diagnostics, "cache_from_source", lambda _: str(tmp_path / "none.pyc"))
     found = diagnostics._torch()
     assert found.state == "warn"

@@ -1,4 +1,4 @@
-"""`grade plot`, and the pictures: what is drawn, and that one can read it."""
+"""`grade plot`: what is drawn, and that the figure is readable."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from matplotlib.transforms import Bbox, BboxBase
 
 from grader.board import Board
 from grader.cli.commands import plot
-from grader.cli.plotting.plot_figure import compose, draw
-from grader.cli.plotting.plot_labels import spread
-from grader.cli.plotting.plot_style import Ceiling, Picture, Series, Spot
+from grader.cli.plotting.plot_figure import build_figure, draw
+from grader.cli.plotting.plot_labels import spread_apart
+from grader.cli.plotting.plot_style import PlotData, Roofline, TimingSeries, Workload
 from grader.judge.timing import baseline_store
 from grader.problem import Problem
 from grader.report import CaseResult, Report
@@ -32,8 +32,8 @@ from tests.cli.conftest import Shell
 ROOT = Path(__file__).resolve().parents[3]
 PNG = b"\x89PNG"
 
-# Microseconds per call on an H100, from docs/measurements.md; of the names that it lacks, likely
-# ones, so that the pictures are as full as real ones get.
+# Microseconds per call on an H100, from docs/measurements.md. Names that are not there have
+# plausible values, so that the figures are as crowded as real ones.
 H100: dict[str, dict[str, list[float]]] = {
     "softmax": {
         "triton_softmax.py": [12.11, 45.75, 90.29, 179.0, 272.8, 274.4],
@@ -62,8 +62,8 @@ H100: dict[str, dict[str, list[float]]] = {
 }
 
 
-def h100(name: str) -> Picture:
-    """A picture of that problem as an H100 makes it."""
+def h100(name: str) -> PlotData:
+    """Plot of that problem with times of an H100."""
     problem = Problem.load(ROOT / "problems" / name)
     cases = problem.cases("benchmark", "cuda")
     tensor = problem.spec.cost.unit == "tensor"
@@ -72,36 +72,36 @@ def h100(name: str) -> Picture:
         us = dict(zip([case.name for case in cases], values, strict=True))
         ci_us = {case: (0.998 * value, 1.003 * value) for case, value in us.items()}
         baseline = "." not in line
-        series.append(Series(line, us, {} if baseline else ci_us, baseline))
-    return Picture(
+        series.append(TimingSeries(line, us, {} if baseline else ci_us, baseline))
+    return PlotData(
         title=f"{problem.spec.title} on NVIDIA H100 80GB HBM3",
         footnote="torch 2.11.0+cu130 · cuda 13.0 · sandbox docker (host image)",
-        spots=[Spot(case.name, problem.bytes(case), problem.flops(case)) for case in cases],
+        workloads=[Workload(case.name, problem.bytes(case), problem.flops(case)) for case in cases],
         series=series,
-        by="flops" if tensor else "bytes",
-        ceiling=Ceiling(3.02e12, 720e12 if tensor else 52e12, "tensor" if tensor else "fp32"),
+        size_unit="flops" if tensor else "bytes",
+        roofline=Roofline(3.02e12, 720e12 if tensor else 52e12, "tensor" if tensor else "fp32"),
     )
 
 
-def of_record(name: str) -> Picture:
-    """The picture of that problem as `grade plot` makes it of what was recorded on an H100."""
+def h100_recorded(name: str) -> PlotData:
+    """Plot of that problem as `grade plot` makes it from the times recorded on an H100."""
     problem = Problem.load(ROOT / "problems" / name)
-    picture = plot._picture(problem, {}, baseline_store.load_recorded(problem)[0], graded=False)
-    assert picture is not None
-    return picture
+    data = plot._plot_data(problem, {}, baseline_store.load_recorded(problem)[0], graded=False)
+    assert data is not None
+    return data
 
 
-def long_names(name: str) -> Picture:
-    """The same with names of the widest letters."""
-    picture = h100(name)
+def long_names(name: str) -> PlotData:
+    """The same with very wide names."""
+    data = h100(name)
     names = ["W" * 40, "M" * 30]
-    series = [replace(one, name=wide) for one, wide in zip(picture.series, names, strict=False)]
-    return replace(picture, series=series + picture.series[2:])
+    series = [replace(one, name=wide) for one, wide in zip(data.series, names, strict=False)]
+    return replace(data, series=series + data.series[2:])
 
 
-def shown_texts(picture: Picture) -> tuple[BboxBase, list[tuple[Text, Bbox]]]:
-    """The canvas, and every text that one sees, with where it stands."""
-    figure = compose(picture)
+def visible_texts(data: PlotData) -> tuple[BboxBase, list[tuple[Text, Bbox]]]:
+    """The canvas, and every visible text with its bounding box."""
+    figure = build_figure(data)
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     texts: list[Text] = list(figure.texts)
@@ -114,7 +114,7 @@ def shown_texts(picture: Picture) -> tuple[BboxBase, list[tuple[Text, Bbox]]]:
     boxes = []
     for text in texts:
         if text.get_visible() and text.get_text():
-            # An annotation's own box has its line in it.
+            # The box of an Annotation includes its leader line.
             box = Text.get_window_extent(text, renderer)
             boxes.append((text, box))
     return figure.bbox, boxes
@@ -129,19 +129,19 @@ def _tick_labels(axes: Axes) -> list[Text]:
     return shown
 
 
-@pytest.mark.parametrize("made", [h100, of_record, long_names])
+@pytest.mark.parametrize("made", [h100, h100_recorded, long_names])
 @pytest.mark.parametrize("name", H100)
-def test_no_text_touches_another_or_leaves_the_picture(
-    name: str, made: Callable[[str], Picture]
+def test_texts_do_not_overlap_or_leave_the_figure(
+    name: str, made: Callable[[str], PlotData]
 ) -> None:
-    canvas, texts = shown_texts(made(name))
+    canvas, texts = visible_texts(made(name))
     assert len(texts) > 30
     for text, box in texts:
         assert canvas.x0 <= box.x0 < box.x1 <= canvas.x1, text.get_text()
         assert canvas.y0 <= box.y0 < box.y1 <= canvas.y1, text.get_text()
     for (a, first), (b, second) in itertools.combinations(texts, 2):
         if a.get_rotation() or b.get_rotation():
-            continue  # the box around a slanted word is not the word
+            continue  # the box of a slanted text is larger than the text
         around = Bbox.from_extents(first.x0 - 6, first.y0, first.x1 + 6, first.y1)
         shared = Bbox.intersection(around, second)
         touched = shared is not None and shared.width > 0 and shared.height > 2
@@ -149,85 +149,83 @@ def test_no_text_touches_another_or_leaves_the_picture(
 
 
 @pytest.mark.parametrize("name", H100)
-def test_every_line_and_case_is_named(name: str) -> None:
-    picture = h100(name)
-    _, texts = shown_texts(picture)
+def test_every_line_and_case_is_labelled(name: str) -> None:
+    data = h100(name)
+    _, texts = visible_texts(data)
     words = [line for text, _ in texts for line in text.get_text().split("\n")]
-    for series in picture.series:
+    for series in data.series:
         assert words.count(series.name) == 3, "beside times and rates, and in the roofline's key"
-    for spot in picture.spots:
-        assert words.count(spot.name) == 2, "above the sizes and on the roofline"
+    for workload in data.workloads:
+        assert words.count(workload.name) == 2, "above the sizes and on the roofline"
     assert words.count("speed of light") == 2
 
 
-@pytest.mark.parametrize("made", [h100, of_record])
+@pytest.mark.parametrize("made", [h100, h100_recorded])
 @pytest.mark.parametrize("name", H100)
-def test_names_are_above_the_roof_where_no_point_is(
-    name: str, made: Callable[[str], Picture]
-) -> None:
-    picture = made(name)
-    ceiling = picture.ceiling
-    assert ceiling is not None
-    figure = compose(picture)
+def test_labels_are_above_the_roof(name: str, made: Callable[[str], PlotData]) -> None:
+    data = made(name)
+    roofline = data.roofline
+    assert roofline is not None
+    figure = build_figure(data)
     figure.canvas.draw()
     roof = figure.axes[2]
-    spots = {spot.name for spot in picture.spots}
-    names = [text for text in roof.texts if set(text.get_text().split("\n")) <= spots]
-    assert {line for text in names for line in text.get_text().split("\n")} == spots
+    workloads = {workload.name for workload in data.workloads}
+    names = [text for text in roof.texts if set(text.get_text().split("\n")) <= workloads]
+    assert {line for text in names for line in text.get_text().split("\n")} == workloads
     for text in names:
         box = Text.get_window_extent(text)
         corner = (box.x0 if text.get_rotation() else box.x1, box.y0)
         x, y = roof.transData.inverted().transform(corner)
-        assert y > min(x * ceiling.bytes_per_s, ceiling.flops_per_s), text.get_text()
+        assert y > min(x * roofline.bytes_per_s, roofline.flops_per_s), text.get_text()
 
 
-def test_the_key_has_every_marker_of_the_roofline() -> None:
-    picture = h100("softmax")
-    figure = compose(picture)
+def test_the_legend_has_every_marker_of_the_roofline() -> None:
+    data = h100("softmax")
+    figure = build_figure(data)
     key = [line for line in figure.artists if isinstance(line, Line2D)]
     markers = [(str(line.get_marker()), line.get_color()) for line in key]
     drawn = [(str(line.get_marker()), line.get_color()) for line in figure.axes[2].get_lines()]
-    assert len(markers) == len(picture.series)
+    assert len(markers) == len(data.series)
     assert set(markers) == {marker for marker in drawn if marker[0] != "None"}
 
 
-def test_a_point_above_the_roof_has_its_name_above_it() -> None:
-    picture = h100("softmax")
-    cached = {**picture.series[0].us, "small": 1.0}
-    series = [replace(picture.series[0], us=cached), *picture.series[1:]]
-    roof = compose(replace(picture, series=series)).axes[2]
-    small = next(spot for spot in picture.spots if spot.name == "small")
+def test_a_point_above_the_roof_has_its_label_above_it() -> None:
+    data = h100("softmax")
+    cached = {**data.series[0].us, "small": 1.0}
+    series = [replace(data.series[0], us=cached), *data.series[1:]]
+    roof = build_figure(replace(data, series=series)).axes[2]
+    small = next(workload for workload in data.workloads if workload.name == "small")
     name = next(text for text in roof.texts if "small" in text.get_text().split("\n"))
     assert isinstance(name, Annotation)
     assert name.xy[1] == pytest.approx(small.flops / 1e-6)
 
 
-def test_without_ceilings_there_is_no_word_of_a_roof() -> None:
-    picture = h100("softmax")
-    assert compose(picture).axes[2].get_title("left") == "Roofline: arithmetic over intensity"
-    bare = compose(replace(picture, ceiling=None)).axes[2]
+def test_without_ceilings_the_title_names_no_roofline() -> None:
+    data = h100("softmax")
+    assert build_figure(data).axes[2].get_title("left") == "Roofline: arithmetic over intensity"
+    bare = build_figure(replace(data, roofline=None)).axes[2]
     assert bare.get_title("left") == "Arithmetic over intensity"
     highest = max(y for line in bare.get_lines() for y in _numbers(line.get_ydata()))
     names = [text for text in bare.texts if isinstance(text, Annotation)]
-    assert len(names) == len(picture.spots)
+    assert len(names) == len(data.workloads)
     assert all(name.xy[1] == highest for name in names), "above all points"
 
 
-def test_cases_without_operations_are_on_no_roofline(tmp_path: Path) -> None:
-    picture = h100("softmax")
-    none = [replace(spot, flops=0.0) for spot in picture.spots]
-    assert len(compose(replace(picture, spots=none)).axes) == 2
-    draw(replace(picture, spots=none), tmp_path / "a.svg")  # warnings are errors here
-    roof = compose(replace(picture, spots=none[:2] + picture.spots[2:])).axes[2]
+def test_cases_without_operations_are_not_in_the_roofline(tmp_path: Path) -> None:
+    data = h100("softmax")
+    none = [replace(workload, flops=0.0) for workload in data.workloads]
+    assert len(build_figure(replace(data, workloads=none)).axes) == 2
+    draw(replace(data, workloads=none), tmp_path / "a.svg")  # warnings are errors here
+    roof = build_figure(replace(data, workloads=none[:2] + data.workloads[2:])).axes[2]
     points = [x for line in roof.get_lines() for x in _numbers(line.get_xdata())]
     assert min(points) > 0
-    assert picture.spots[2].intensity in points
+    assert data.workloads[2].intensity in points
 
 
-def test_points_stand_where_the_numbers_say() -> None:
-    picture = h100("softmax")
-    time, rate, roof = compose(picture).axes
-    square = picture.spots[1]
+def test_points_are_at_their_values() -> None:
+    data = h100("softmax")
+    time, rate, roof = build_figure(data).axes
+    square = data.workloads[1]
     seconds = 45.75e-6
     assert any(
         math.isclose(y, seconds) for line in time.get_lines() for y in _numbers(line.get_ydata())
@@ -255,21 +253,21 @@ def _numbers(data: Any) -> list[float]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"ceiling": None}, {"one_spot": True}, {"one_series": True}],
-    ids=["no ceiling", "one case", "one baseline"],
+    [{"roofline": None}, {"one_spot": True}, {"one_series": True}],
+    ids=["no roofline", "one case", "one baseline"],
 )
-def test_little_to_draw_is_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_minimal_data_is_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
     full = h100("softmax")
-    picture = Picture(
+    data = PlotData(
         title=full.title,
         footnote="",
-        spots=full.spots[:1] if "one_spot" in changes else full.spots,
+        workloads=full.workloads[:1] if "one_spot" in changes else full.workloads,
         series=full.series[-1:] if "one_series" in changes else full.series,
-        by="bytes",
-        ceiling=changes.get("ceiling", full.ceiling),
+        size_unit="bytes",
+        roofline=changes.get("roofline", full.roofline),
     )
-    draw(picture, tmp_path / "a.png")
-    draw(picture, tmp_path / "a.svg")
+    draw(data, tmp_path / "a.png")
+    draw(data, tmp_path / "a.svg")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
@@ -278,8 +276,8 @@ def test_little_to_draw_is_drawn(tmp_path: Path, changes: dict[str, Any]) -> Non
     st.lists(st.floats(-100, 100), min_size=1, max_size=12).map(sorted),
     st.floats(0.01, 20),
 )
-def test_spread_keeps_apart_and_in_order(positions: list[float], gap: float) -> None:
-    moved = spread(positions, gap)
+def test_spread_apart_keeps_gap_and_order(positions: list[float], gap: float) -> None:
+    moved = spread_apart(positions, gap)
     assert all(b - a >= gap * (1 - 1e-6) - 1e-9 for a, b in itertools.pairwise(moved))
     assert math.isclose(math.fsum(moved), math.fsum(positions), abs_tol=1e-6)
     if all(b - a >= gap for a, b in itertools.pairwise(positions)):
@@ -305,40 +303,40 @@ def timed(make_report: Callable[..., Report]) -> list[CaseResult]:
     ]
 
 
-def pictures(folder: Path) -> list[str]:
+def images(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix in (".png", ".svg"))
 
 
-def test_files_are_graded_and_drawn(
+def test_files_are_graded_and_plotted(
     shell: Shell, problem: Path, kernel: Path, timed: list[CaseResult], tmp_path: Path
 ) -> None:
     shell.judge.changes = {"cases": timed, "gpu": "G$1$"}
     status, out, err = shell("plot", problem, kernel)
     assert (status, out) == (0, "")
-    assert "drawn: double.png" in err
+    assert "wrote double.png" in err
     assert (tmp_path / "double.png").read_bytes().startswith(PNG)
-    assert pictures(tmp_path) == ["double.png"]
+    assert images(tmp_path) == ["double.png"]
     status, _, _ = shell("plot", problem, kernel, "--device", "cpu", "--out", "there.svg")
     assert status == 0
-    assert pictures(tmp_path) == ["double.png", "there.svg"]
-    assert shell.judge.asked[-1]["device"] == "cpu"
+    assert images(tmp_path) == ["double.png", "there.svg"]
+    assert shell.judge.calls[-1]["device"] == "cpu"
 
 
-def test_a_file_that_is_wrong_is_told_and_left_out(
+def test_a_rejected_file_is_reported_and_left_out(
     shell: Shell, problem: Path, kernel: Path, tmp_path: Path
 ) -> None:
-    record(problem)  # no reason to draw: it is not what was asked for
+    record(problem)  # not plotted: the command was given a file
     shell.judge.changes = {"verdict": "wrong_answer", "reason": "off by one"}
     status, _, err = shell("plot", problem, kernel)
     assert status == 1
-    assert "kernel.py is not drawn: wrong answer, off by one" in err
-    assert pictures(tmp_path) == []
+    assert "kernel.py is not plotted: wrong answer, off by one" in err
+    assert images(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["--out", "a.pdf"], "end the name in .png or .svg"),
+        (["--out", "a.pdf"], "the name must end in .png or .svg"),
         (["--out", "nowhere/a.png"], "nowhere/a.png cannot be written (No such file or directory)"),
         (["--out", "/proc/a.png"], "/proc/a.png cannot be written"),
         (["--out", "/sys/a.png"], "/sys/a.png cannot be written"),
@@ -346,22 +344,22 @@ def test_a_file_that_is_wrong_is_told_and_left_out(
         (["--out", "folder.png"], "is a folder"),
         (["missing.py"], "missing.py"),
         (["kernel.py"] * 7, "6 files at most"),
-        ([], "nothing is on record for this version of double"),
+        ([], "no recorded times for this version of double"),
     ],
 )
-def test_wrong_calls(
-    shell: Shell, problem: Path, kernel: Path, arguments: list[str], said: str
+def test_wrong_usage(
+    shell: Shell, problem: Path, kernel: Path, arguments: list[str], message: str
 ) -> None:
     Path("folder.png").mkdir()
     files = [kernel] if "--out" in arguments else []
     status, _, err = shell("plot", problem, *files, *arguments)
     assert status == 2
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
-    assert shell.judge.asked == []
+    assert shell.judge.calls == []
 
 
-def test_a_full_disk_is_told_and_leaves_the_old_picture(
+def test_a_full_disk_is_reported_and_keeps_the_old_plot(
     shell: Shell, problem: Path, tmp_path: Path
 ) -> None:
     record(problem)
@@ -379,7 +377,7 @@ def test_a_full_disk_is_told_and_leaves_the_old_picture(
     assert not list(tmp_path.glob(".plot-*"))
 
 
-def test_no_warning_of_a_missing_glyph_reaches_anybody(
+def test_missing_glyphs_cause_no_warning(
     shell: Shell, problem: Path, kernel: Path, timed: list[CaseResult]
 ) -> None:
     shell.judge.changes = {"cases": timed}
@@ -389,18 +387,18 @@ def test_no_warning_of_a_missing_glyph_reaches_anybody(
     assert "Glyph" not in err
 
 
-@pytest.mark.parametrize(("flops", "by", "panels"), [("n", "flops", 3), ('"0"', "bytes", 2)])
-def test_a_problem_without_operations_is_drawn_by_its_bytes(
-    problem: Path, flops: str, by: str, panels: int
+@pytest.mark.parametrize(("flops", "size_unit", "panels"), [("n", "flops", 3), ('"0"', "bytes", 2)])
+def test_a_problem_without_operations_is_plotted_over_bytes(
+    problem: Path, flops: str, size_unit: str, panels: int
 ) -> None:
     spec = problem / "problem.yaml"
     spec.write_text(spec.read_text().replace("flops: n}", f"flops: {flops}, unit: tensor}}"))
     record(problem)
     found = Problem.load(problem)
-    picture = plot._picture(found, {}, baseline_store.load_recorded(found)[0], graded=False)
-    assert picture is not None
-    assert picture.by == by
-    assert len(compose(picture).axes) == panels
+    data = plot._plot_data(found, {}, baseline_store.load_recorded(found)[0], graded=False)
+    assert data is not None
+    assert data.size_unit == size_unit
+    assert len(build_figure(data).axes) == panels
 
 
 def test_without_matplotlib_nothing_is_graded(
@@ -408,11 +406,11 @@ def test_without_matplotlib_nothing_is_graded(
 ) -> None:
     monkeypatch.setattr(plot, "find_spec", lambda name: None)
     status, _, err = shell("plot", problem, kernel)
-    assert (status, shell.judge.asked) == (2, [])
-    assert err == "grade: pictures need matplotlib: pip install '.[plot]'\n"
+    assert (status, shell.judge.calls) == (2, [])
+    assert err == "grade: plots need matplotlib; pip install '.[plot]'\n"
 
 
-def test_without_files_the_board_is_drawn(
+def test_without_files_the_board_is_plotted(
     shell: Shell,
     problem: Path,
     timed: list[CaseResult],
@@ -425,14 +423,14 @@ def test_without_files_the_board_is_drawn(
         board.record(report, user, b"")
     board.close()
     status, _, err = shell("plot", problem)
-    assert (status, err) == (0, "drawn: double.png\n")
-    assert shell.judge.asked == []
+    assert (status, err) == (0, "wrote double.png\n")
+    assert shell.judge.calls == []
     status, _, err = shell("plot", problem, "--device", "cpu")
-    assert status == 2, "no CPU is on the board"
+    assert status == 2, "CPU results are not on the board"
 
 
 def record(problem: Path, ceilings: baseline_store.RecordedCeilings | None = None) -> None:
-    """Times of the problem on a processor."""
+    """Record CPU times of the problem."""
     found = Problem.load(problem)
     environment = baseline_store.BaselineEnvironment(
         driver=None,
@@ -453,29 +451,29 @@ def record(problem: Path, ceilings: baseline_store.RecordedCeilings | None = Non
     baseline_store.save(baseline_store.folder_of(found), kept.updated("double", times, ceilings))
 
 
-def test_without_results_the_recorded_times_are_drawn(shell: Shell, problem: Path) -> None:
+def test_without_results_the_recorded_times_are_plotted(shell: Shell, problem: Path) -> None:
     ceilings = baseline_store.RecordedCeilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
     record(problem, ceilings)
     found = Problem.load(problem)
     status, _, err = shell("plot", problem)
-    assert (status, err) == (0, "drawn: double.png\n")
-    picture = plot._picture(found, {}, baseline_store.load_recorded(found)[0], graded=False)
-    assert picture is not None
-    assert picture.title == "Doubling on Old Processor (practice, not ranked)"
-    assert [(one.name, one.baseline) for one in picture.series] == [
+    assert (status, err) == (0, "wrote double.png\n")
+    data = plot._plot_data(found, {}, baseline_store.load_recorded(found)[0], graded=False)
+    assert data is not None
+    assert data.title == "Doubling on Old Processor (practice, not ranked)"
+    assert [(one.name, one.baseline) for one in data.series] == [
         ("expert kernel.py", False),
         ("eager", True),
     ]
-    assert picture.ceiling == Ceiling(1e10, 1e11, "fp32")
-    assert "speed of light" in picture.footnote
+    assert data.roofline == Roofline(1e10, 1e11, "fp32")
+    assert "speed of light" in data.footnote
     record(problem)
-    picture = plot._picture(found, {}, baseline_store.load_recorded(found)[0], graded=False)
-    assert picture is not None
-    assert picture.ceiling is None
-    assert "speed of light" not in picture.footnote
+    data = plot._plot_data(found, {}, baseline_store.load_recorded(found)[0], graded=False)
+    assert data is not None
+    assert data.roofline is None
+    assert "speed of light" not in data.footnote
 
 
-def test_a_grading_without_ceilings_takes_those_of_the_record(
+def test_a_report_without_ceilings_uses_the_recorded_ones(
     problem: Path, timed: list[CaseResult], make_report: Callable[..., Report]
 ) -> None:
     ceilings = baseline_store.RecordedCeilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
@@ -485,13 +483,13 @@ def test_a_grading_without_ceilings_takes_those_of_the_record(
     own = {"bytes_per_s": 2e10, "fp32_per_s": 2e11, "tensor_per_s": 2e12}
     for environment, expected in (({}, 1e10), ({"ceilings": own}, 2e10)):
         report = make_report(cases=timed, environment=environment)
-        picture = plot._picture(found, {"ada": report}, old, graded=False)
-        assert picture is not None
-        assert picture.ceiling is not None
-        assert picture.ceiling.bytes_per_s == expected
+        data = plot._plot_data(found, {"ada": report}, old, graded=False)
+        assert data is not None
+        assert data.roofline is not None
+        assert data.roofline.bytes_per_s == expected
 
 
-def test_a_record_that_cannot_be_read_hides_nothing_else(
+def test_an_unreadable_record_is_a_warning_only(
     shell: Shell, problem: Path, kernel: Path, timed: list[CaseResult], tmp_path: Path
 ) -> None:
     folder = baseline_store.folder_of(Problem.load(problem))
@@ -499,6 +497,6 @@ def test_a_record_that_cannot_be_read_hides_nothing_else(
     (folder / "another-gpu.json").write_text("{")
     shell.judge.changes = {"cases": timed}
     status, _, err = shell("plot", problem, kernel)
-    assert (status, pictures(tmp_path)) == (0, ["double.png"])
+    assert (status, images(tmp_path)) == (0, ["double.png"])
     assert "no recorded times" in err
     assert "another-gpu.json" in err

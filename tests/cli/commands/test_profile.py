@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grader.cli.commands.profile import brief, choose_case
+from grader.cli.commands.profile import choose_case, short_name
 from grader.judge.profiling.report import (
     KernelProfile,
     NcuCounters,
@@ -40,16 +40,16 @@ KERNEL = KernelProfile(
 
 
 class FakeProfiler:
-    """Finds the same in every submission, and remembers how it was asked."""
+    """Returns the same profile for every submission, and records its calls."""
 
     def __init__(self, error: Exception | None = None, **changes: Any) -> None:
         self.error = error
         self.changes = changes
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.bulk = ProfileArtifacts("a table", b'{"traceEvents": []}', b".entry", b"")
 
     def __call__(self, problem: Any, submission: Any, case: Any, **options: Any) -> Any:
-        self.asked.append((case, options["device"]))
+        self.calls.append((case, options["device"]))
         if self.error is not None:
             raise self.error
         fields: dict[str, Any] = {
@@ -82,13 +82,13 @@ class FakeProfiler:
 
 @pytest.fixture
 def profiler(shell: Shell, problem: Path) -> FakeProfiler:
-    """On a machine without a GPU, since the small problem has a CPU case only."""
+    """On a machine without a GPU: the small problem has only a CPU case."""
     found = FakeProfiler()
     shell.change(profile=found, cuda_missing=lambda: "no GPU here")
     return found
 
 
-def test_what_a_person_sees(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
+def test_text_output(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
     counted = NcuCounters(
         name="twice", dram_percent=91.5, sm_percent=None, l2_hit_percent=3.0, occupancy_percent=70.0
     )
@@ -99,7 +99,7 @@ def test_what_a_person_sees(shell: Shell, kernel: Path, profiler: FakeProfiler) 
         "twice<float, 4> ",
         "4096×2",
         "75% registers",
-        "50.00 µs a call (80.00 µs launched one by one, 52.00 µs as a CUDA graph)",
+        "50.00 µs per call (80.00 µs launched one by one, 52.00 µs as a CUDA graph)",
         "2,600 of 3,000 GB/s measured here (87%)",
         "Memory-bound: so it is.",
         "ncu: not run: no counters",
@@ -110,7 +110,7 @@ def test_what_a_person_sees(shell: Shell, kernel: Path, profiler: FakeProfiler) 
     assert "sass" not in out
 
 
-def test_what_is_written(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
+def test_files_written(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
     status, shown = shell.json("profile", "double", kernel)
     folder = Path("profile-kernel")
     assert status == 0
@@ -118,39 +118,39 @@ def test_what_is_written(shell: Shell, kernel: Path, profiler: FakeProfiler) -> 
     assert json.loads((folder / "profile.json").read_text()) == shown
     assert shown["files"]["ptx"] == "profile-kernel/kernels.ptx"
     assert (folder / "table.txt").read_text() == "a table"
-    # Another profile takes its place, whole, and leaves nothing else behind.
+    # A second profile replaces the first completely.
     profiler.bulk = ProfileArtifacts("", b"", b"", b"HGMMA")
     shell.json("profile", "double", kernel)
     assert sorted(os.listdir(folder)) == ["kernels.sass", "profile.json"]
     assert not [name for name in os.listdir() if name.startswith(".profile-")]
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(
+def test_a_folder_with_other_files_is_not_replaced(
     shell: Shell, kernel: Path, profiler: FakeProfiler, tmp_path: Path
 ) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
     (tmp_path / "link").symlink_to(mine)
-    for folder, words in (
-        (mine, "holds other files (thesis.txt)"),
-        (kernel, "is there and no folder"),
-        (tmp_path / "link", "is there and no folder"),
+    for folder, message in (
+        (mine, "contains other files (thesis.txt)"),
+        (kernel, "exists and is not a folder"),
+        (tmp_path / "link", "exists and is not a folder"),
         (tmp_path / "no" / "such", "cannot be written (No such file or directory)"),
     ):
         status, out, err = shell("profile", "double", kernel, "--out", folder)
         assert (status, out) == (2, "")
-        assert words in err
-    assert profiler.asked == []
+        assert message in err
+    assert profiler.calls == []
     assert (mine / "thesis.txt").read_text() == "years of work"
 
 
 @pytest.mark.parametrize("place", ["/proc/x", "/proc", "/sys/x", "x" * 300])
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
+def test_an_unwritable_path_is_an_error_before_anything_runs(
     shell: Shell, kernel: Path, profiler: FakeProfiler, place: str
 ) -> None:
     status, out, err = shell("profile", "double", kernel, "--out", place)
-    assert (status, out, profiler.asked) == (2, "", [])
+    assert (status, out, profiler.calls) == (2, "", [])
     assert err.startswith(f"grade: --out: {place} ")
     assert err.count("\n") == 1
 
@@ -166,11 +166,11 @@ def test_a_mount_is_not_replaced(
     mount.mkdir()
     monkeypatch.setattr("grader.cli.commands.profile.os.path.ismount", lambda path: path == mount)
     status, _, err = shell("profile", "double", kernel, "--out", mount)
-    assert (status, profiler.asked) == (2, [])
-    assert err.endswith("is a mount and cannot be replaced; name a folder in it\n")
+    assert (status, profiler.calls) == (2, [])
+    assert err.endswith("is a mount point and cannot be replaced; choose a folder in it\n")
 
 
-def test_a_full_disk_is_told_and_leaves_the_old_profile(
+def test_a_full_disk_is_reported_and_keeps_the_old_profile(
     shell: Shell, kernel: Path, profiler: FakeProfiler, tmp_path: Path
 ) -> None:
     shell("profile", "double", kernel)
@@ -206,9 +206,9 @@ LIMITS = ["50.00 µs", "255", "232,448", "100% shared memory"]
 @pytest.mark.parametrize(
     ("width", "shown", "hidden"),
     [
-        (60, LIMITS, "calls, grid, block, local B: in a wider terminal"),
-        (80, [*LIMITS, "32×16×2", "12,345"], "calls, grid: in a wider terminal"),
-        (100, [*LIMITS, "32×16×2", "12,345"], "calls, grid: in a wider terminal"),
+        (60, LIMITS, "a wider terminal also shows calls, grid, block, local B"),
+        (80, [*LIMITS, "32×16×2", "12,345"], "a wider terminal also shows calls, grid"),
+        (100, [*LIMITS, "32×16×2", "12,345"], "a wider terminal also shows calls, grid"),
         (110, [*LIMITS, "32×16×2", "12,345", "999", "2147483×65535×16"], None),
     ],
 )
@@ -240,19 +240,19 @@ def test_only_the_name_shrinks_in_a_narrow_terminal(
     assert rows[0].count("…") == 1, "the name's"
     for figure in ("92%", "12%", "3%", "100%"):
         assert figure in rows[1]
-    told = [line for line in out.splitlines() if line.endswith("in a wider terminal")]
-    assert told == ([hidden] if hidden else [])
+    notes = [line for line in out.splitlines() if line.startswith("a wider terminal")]
+    assert notes == ([hidden] if hidden else [])
 
 
 def test_the_case(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
     shell("profile", "double", kernel, "--case", "small")
-    assert profiler.asked[0][0].name == "small"
+    assert profiler.calls[0][0].name == "small"
     status, _, err = shell("profile", "double", kernel, "--case", "smal")
     assert status == 2
     assert "no benchmark case 'smal' on --device cpu; did you mean 'small'?" in err
     shell.change(cuda_missing=lambda: None)
     status, _, err = shell("profile", "double", kernel)
-    assert (status, len(profiler.asked)) == (2, 1)
+    assert (status, len(profiler.calls)) == (2, 1)
     assert "no benchmark case for --device cuda" in err
 
 
@@ -271,11 +271,11 @@ def test_a_cuda_file_without_a_gpu_is_only_compiled(
     file.write_text("")
     profiler.changes = {"case": None, "calls": 0, "time_us": None, "gb_per_s": None, "gpu": None}
     status, out, _ = shell("profile", "double", file)
-    assert (status, profiler.asked) == (0, [(None, "cpu")])
+    assert (status, profiler.calls) == (0, [(None, "cpu")])
     assert "kernel.cu · not run" in out
 
 
-def test_a_failing_submission_is_told_as_practice_tells_it(
+def test_a_failing_submission_is_reported_as_by_practice(
     shell: Shell, kernel: Path, profiler: FakeProfiler, make_report: Any
 ) -> None:
     report: Report = make_report(verdict="runtime_error", reason="ValueError: no", ranked=False)
@@ -289,7 +289,7 @@ def test_a_failing_submission_is_told_as_practice_tells_it(
     ("error", "status"),
     [(SandboxError("the engine is gone"), 3), (RuntimeError("oh"), 3), (ProblemError("broken"), 2)],
 )
-def test_faults_of_others(
+def test_faults_not_of_the_submission(
     shell: Shell, kernel: Path, profiler: FakeProfiler, error: Exception, status: int
 ) -> None:
     profiler.error = error
@@ -297,9 +297,7 @@ def test_faults_of_others(
     assert not Path("profile-kernel").exists()
 
 
-def test_what_a_kernel_is_called_is_never_obeyed(
-    shell: Shell, kernel: Path, profiler: FakeProfiler
-) -> None:
+def test_kernel_names_are_escaped(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
     name = "[red]k[/]\x1b[31m\u202e"
     profiler.changes = {"kernels": [KERNEL.model_copy(update={"name": name})], "notes": [name]}
     _, out, _ = shell("profile", "double", kernel)
@@ -317,5 +315,5 @@ def test_what_a_kernel_is_called_is_never_obeyed(
         (")", ")"),
     ],
 )
-def test_the_brief_name(name: str, shown: str) -> None:
-    assert brief(name) == shown
+def test_short_names_of_kernels(name: str, shown: str) -> None:
+    assert short_name(name) == shown

@@ -55,11 +55,11 @@ def test_accepted(shell: Shell, problem: Path, kernel: Path) -> None:
     assert report.keys() >= CONTRACT
     assert report["cases"][0].keys() >= CASE_CONTRACT
     assert (report["verdict"], report["rank"], report["id"]) == ("accepted", 1, 1)
-    assert shell.judge.asked[0]["device"] == "cuda"
-    assert shell.judge.asked[0]["seed"] is None
+    assert shell.judge.calls[0]["device"] == "cuda"
+    assert shell.judge.calls[0]["seed"] is None
 
 
-def test_what_a_person_sees(shell: Shell, problem: Path, kernel: Path) -> None:
+def test_text_output(shell: Shell, problem: Path, kernel: Path) -> None:
     status, out, err = shell("submit", "double", kernel, "--user", "ada")
     assert (status, err) == (0, "")
     for shown in ("accepted", "kernel.py", "50.00 µs", "#1 on NVIDIA H100", "1.25× eager", "25%"):
@@ -67,7 +67,7 @@ def test_what_a_person_sees(shell: Shell, problem: Path, kernel: Path) -> None:
 
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in ("accepted", "judge_error")])
-def test_every_other_verdict_is_1_and_recorded(
+def test_every_other_verdict_is_status_1_and_recorded(
     shell: Shell, problem: Path, kernel: Path, verdict: Verdict
 ) -> None:
     shell.judge.changes = {"verdict": verdict, "ranked": False, "score_us": None}
@@ -89,7 +89,7 @@ def test_a_judge_that_raises_is_a_judge_error(shell: Shell, problem: Path, kerne
     assert report["reason"].startswith("RuntimeError: the tape\\x1b[2J ran out")
 
 
-def test_a_board_that_fails_late_does_not_hide_the_verdict(
+def test_a_board_failure_after_grading_does_not_hide_the_verdict(
     shell: Shell, problem: Path, kernel: Path
 ) -> None:
     class FullDisk(Board):
@@ -102,7 +102,7 @@ def test_a_board_that_fails_late_does_not_hide_the_verdict(
     assert report["notes"] == ["not recorded: the disk is full"]
 
 
-def test_a_board_that_cannot_be_written_is_known_before_the_grading(
+def test_an_unwritable_board_is_an_error_before_grading(
     shell: Shell, problem: Path, kernel: Path
 ) -> None:
     class ReadOnly(Board):
@@ -112,30 +112,30 @@ def test_a_board_that_cannot_be_written_is_known_before_the_grading(
     shell.change(board=lambda *_, **__: ReadOnly.open("sqlite://"))
     status, _, err = shell("submit", problem, kernel)
     assert (status, err) == (2, "grade: it may not be written by this user\n")
-    assert shell.judge.asked == []
+    assert shell.judge.calls == []
 
 
 def test_the_sandbox_starts_before_the_board_is_opened(
     shell: Shell, problem: Path, kernel: Path
 ) -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
     @contextmanager
-    def ahead(sandbox: Sandbox, *_: object) -> Iterator[Sandbox]:
-        seen.append(f"{sandbox.name} starts")
+    def prestart(sandbox: Sandbox, *_: object) -> Iterator[Sandbox]:
+        events.append(f"{sandbox.name} starts")
         yield sandbox
-        seen.append("graded")
+        events.append("graded")
 
     def board(*_: object, **__: object) -> Board:
-        seen.append("board")
+        events.append("board")
         return Board.open("sqlite://")
 
-    shell.change(ahead=ahead, board=board)
+    shell.change(prestart=prestart, board=board)
     assert shell("submit", problem, kernel)[0] == 0
-    assert seen == ["docker starts", "board", "graded"]
-    seen.clear()
+    assert events == ["docker starts", "board", "graded"]
+    events.clear()
     assert shell("submit", problem, "absent.py")[0] == 2
-    assert seen == [], "a mistake that is known by then starts nothing"
+    assert events == [], "wrong usage starts no sandbox"
 
 
 def test_no_verdict_possible(shell: Shell, problem: Path, kernel: Path) -> None:
@@ -156,7 +156,7 @@ def test_practice_is_not_recorded(shell: Shell, problem: Path, kernel: Path) -> 
     assert "yet; grade submit makes it" in shown["error"]
 
 
-def test_what_a_submission_says_is_never_obeyed(shell: Shell, problem: Path, kernel: Path) -> None:
+def test_text_of_a_submission_is_escaped(shell: Shell, problem: Path, kernel: Path) -> None:
     shell.judge.changes = {
         "verdict": "runtime_error",
         "reason": "[bold red]boo[/] \x1b]8;;http://x\x07link\u202etxt",
@@ -175,14 +175,14 @@ def test_what_a_submission_says_is_never_obeyed(shell: Shell, problem: Path, ker
         assert verbatim in out
 
 
-LONG = "a" * 300  # longer than a file's name, or a label of a host's, may be
+LONG = "a" * 300  # too long for a file name or a host name
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["submit", "doubel", "kernel.py"], "no problem 'doubel' here; did you mean 'double'?"),
-        (["submit", "nowhere/double", "kernel.py"], "the name 'double' will do"),
+        (["submit", "nowhere/double", "kernel.py"], "use the problem's name, 'double'"),
         (["submit", "nowhere/single", "kernel.py"], "no such problem folder"),
         (["submit", "double", "absent.py"], "absent.py"),
         (["submit", "double", "problems"], "problems"),
@@ -195,7 +195,7 @@ LONG = "a" * 300  # longer than a file's name, or a label of a host's, may be
         (["submit", "double", "kernel.py", "--user", "a\nb"], "1 to 40 printable"),
         (["submit", "double", "kernel.py", "--user", "a" * 41], "1 to 40 printable"),
         (["submit", "double", "kernel.py", "--server", "http://x"], "no token for http://x"),
-        (["submit", "double", "kernel.py", "--server", "x"], "is no server"),
+        (["submit", "double", "kernel.py", "--server", "x"], "is not a server"),
         (["submit", "double", "kernel.py", "--gpu", "H100"], "--server"),
         (["submit", "double", "kernel.py", "--db", "notes.txt"], "no database URL"),
         (["submit", "double", "kernel.py", "--db", "sqlite:///large.py"], "not a database"),
@@ -204,13 +204,13 @@ LONG = "a" * 300  # longer than a file's name, or a label of a host's, may be
         (["submit", "double", "kernel.py", "--db", "postgresql://a..b/d"], "wrong host or port"),
         (["submit", "double", "kernel.py", "--db", "sqlite:///new?timeout=x"], "options is wrong"),
         (["submit", "double", "kernel.py", "--db", f"sqlite:///{LONG}/b"], "File name too long"),
-        (["submit", "double", "kernel.py", "--server", "http://a..b"], "is no server"),
-        (["submit", "double", "kernel.py", "--server", f"http://{LONG}"], "is no server"),
-        (["submit", "double", "kernel.py", "--server", "http://xn--a"], "is no server"),
+        (["submit", "double", "kernel.py", "--server", "http://a..b"], "is not a server"),
+        (["submit", "double", "kernel.py", "--server", f"http://{LONG}"], "is not a server"),
+        (["submit", "double", "kernel.py", "--server", "http://xn--a"], "is not a server"),
         (["submit", LONG, "kernel.py"], "cannot be used (File name too long)"),
     ],
 )
-def test_a_wrong_call_is_2_and_one_line(
+def test_wrong_usage_is_status_2_and_one_line(
     shell: Shell, problem: Path, kernel: Path, tmp_path: Path, args: list[str], message: str
 ) -> None:
     (tmp_path / "notes.txt").write_text("x")
@@ -224,11 +224,11 @@ def test_a_wrong_call_is_2_and_one_line(
     assert as_json == 2
     assert list(shown) == ["error"]
     assert message in shown["error"]
-    assert shell.judge.asked == []
+    assert shell.judge.calls == []
     assert not (tmp_path / "board.sqlite3").exists()
 
 
-def test_a_broken_spec_is_2(shell: Shell, problem: Path, kernel: Path) -> None:
+def test_a_broken_spec_is_status_2(shell: Shell, problem: Path, kernel: Path) -> None:
     spec = problem / "problem.yaml"
     spec.write_text(spec.read_text().replace("entry:", "entri:"))
     status, _, err = shell("submit", problem, kernel)
@@ -236,7 +236,7 @@ def test_a_broken_spec_is_2(shell: Shell, problem: Path, kernel: Path) -> None:
     assert "did you mean 'entry'?" in err
 
 
-def test_asking_for_what_is_not_there(shell: Shell, problem: Path, kernel: Path) -> None:
+def test_requested_hardware_is_missing(shell: Shell, problem: Path, kernel: Path) -> None:
     shell.change(cuda_missing=lambda: "no NVIDIA GPU", docker_missing=lambda: "no engine answers")
     _, _, err = shell("submit", problem, kernel, "--device", "cuda")
     assert err == "grade: --device cuda: no NVIDIA GPU; use --device cpu to practise\n"
@@ -244,14 +244,14 @@ def test_asking_for_what_is_not_there(shell: Shell, problem: Path, kernel: Path)
     assert err == "grade: --sandbox docker: no engine answers\n"
 
 
-def test_auto_takes_the_best_there_is(shell: Shell, problem: Path, kernel: Path) -> None:
+def test_auto_chooses_the_best_available(shell: Shell, problem: Path, kernel: Path) -> None:
     assert shell.json("practice", problem, kernel)[1]["sandbox"] == "docker (fake)"
     shell.change(cuda_missing=lambda: "no NVIDIA GPU", docker_missing=lambda: "no engine answers")
     status, out, err = shell("practice", problem, kernel)
     assert status == 0
     assert "process (fake)" in out
     assert "without Docker: no engine answers" in err
-    assert shell.judge.asked[-1]["device"] == "cpu"
+    assert shell.judge.calls[-1]["device"] == "cpu"
 
 
 def test_interrupted(shell: Shell, problem: Path, kernel: Path) -> None:
@@ -276,10 +276,8 @@ def test_infinite_errors_are_valid_json(
     assert shell("practice", problem, kernel)[0] == 1
 
 
-def test_practice_is_quick_unless_it_shall_be_full(
-    shell: Shell, problem: Path, kernel: Path
-) -> None:
+def test_practice_is_quick_unless_full(shell: Shell, problem: Path, kernel: Path) -> None:
     for command in (("practice",), ("practice", "--full"), ("submit",)):
         status, report = shell.json(*command, problem, kernel)
         assert (status, report["ranked"]) == (0, command == ("submit",))
-    assert [asked["effort"] for asked in shell.judge.asked] == ["quick", "full", "full"]
+    assert [call["effort"] for call in shell.judge.calls] == ["quick", "full", "full"]

@@ -1,4 +1,4 @@
-"""`grade watch`: what it shows of each save, and that it leaves nothing running."""
+"""`grade watch`: its output for each save, and that it leaves no process behind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from grader.cli.commands import watch as module
-from grader.cli.commands.watch import Timed, change
-from grader.cli.output.terminal import _Console, is_read
+from grader.cli.commands.watch import WatchedTime, change
+from grader.cli.output.terminal import PlainConsole, reader_is_gone
 from grader.judge import Progress
 from grader.report import CaseResult, Mismatch, Report
 from grader.sandbox.base import (
@@ -34,13 +34,13 @@ from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[3]
 Act = Callable[[dict[str, Any]], Report]
-"""What the judge does with one save: its keyword arguments → a report."""
+"""The judge for one save: its keyword arguments → a report."""
 Once = Callable[[str, Callable[[], object]], None]
-"""Does something after the watch has said a line with these words, or told of a `REPORT`."""
+"""Calls a function once, after the watch has printed a line with this text, or a `REPORT`."""
 REPORT = "<report>"
 
 
-class Idle(Runner):
+class IdleRunner(Runner):
     """A runner that hangs until it is stopped."""
 
     def __init__(self) -> None:
@@ -64,18 +64,18 @@ class IdleSandbox(Sandbox):
     name = "idle"
 
     def __init__(self) -> None:
-        self.runners: list[Idle] = []
+        self.runners: list[IdleRunner] = []
 
     def describe(self) -> str:
         return "idle"
 
     def start(self, limits: RunnerLimits, device: RunnerDevice) -> Runner:
-        self.runners.append(Idle())
+        self.runners.append(IdleRunner())
         return self.runners[-1]
 
 
-class Script:
-    """A judge that acts as told, one act per save, and then interrupts."""
+class ScriptedJudge:
+    """A judge that calls one function per save, and then interrupts."""
 
     def __init__(self, acts: list[Act]) -> None:
         self._acts = iter(acts)
@@ -100,11 +100,11 @@ def sandbox() -> Iterator[IdleSandbox]:
 @pytest.fixture
 def watching(
     shell: Shell, problem: Path, kernel: Path, sandbox: IdleSandbox
-) -> Callable[..., tuple[str, Script]]:
-    """Watch the kernel through these acts; what was shown, and the judge."""
+) -> Callable[..., tuple[str, ScriptedJudge]]:
+    """Watch the kernel with these acts of the judge; returns the output and the judge."""
 
-    def watch(*acts: Act) -> tuple[str, Script]:
-        script = Script(list(acts))
+    def watch(*acts: Act) -> tuple[str, ScriptedJudge]:
+        script = ScriptedJudge(list(acts))
         shell.change(grade=script, sandbox=lambda name: sandbox)
         status, out, err = shell("watch", problem, kernel)
         assert (status, err) == (0, "")
@@ -116,25 +116,25 @@ def watching(
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> Once:
     waiting: list[tuple[str, Callable[[], object]]] = []
-    say, tell = module.Watch._say, module.Watch._tell
+    print_line, print_report = module.Watch._print, module.Watch._print_report
 
-    def heard(said: str) -> None:
-        for one in [one for one in waiting if one[0] in said]:
+    def printed(text: str) -> None:
+        for one in [one for one in waiting if one[0] in text]:
             waiting.remove(one)
-            # Not at once: some looks later, by which it would have said or done what it should not.
-            threading.Timer(6 * module.LOOK_S, one[1]).start()
+            # Some polls later, so that a wrong reaction would have happened by then.
+            threading.Timer(6 * module.POLL_S, one[1]).start()
 
-    def says(watch: module.Watch, line: str, style: str) -> None:
-        say(watch, line, style)
-        heard(line)
+    def on_line(watch: module.Watch, line: str, style: str) -> None:
+        print_line(watch, line, style)
+        printed(line)
 
-    def tells(watch: module.Watch, report: Report) -> None:
-        tell(watch, report)
-        heard(REPORT)
+    def on_report(watch: module.Watch, report: Report) -> None:
+        print_report(watch, report)
+        printed(REPORT)
 
-    monkeypatch.setattr(module.Watch, "_say", says)
-    monkeypatch.setattr(module.Watch, "_tell", tells)
-    return lambda words, action: waiting.append((words, action))
+    monkeypatch.setattr(module.Watch, "_print", on_line)
+    monkeypatch.setattr(module.Watch, "_print_report", on_report)
+    return lambda text, action: waiting.append((text, action))
 
 
 @pytest.fixture
@@ -164,32 +164,32 @@ def report(make_report: Callable[..., Report]) -> Callable[..., Report]:
     return make
 
 
-def passing(options: dict[str, Any], *statuses: str) -> None:
-    """Tell of tests with these statuses, as the judge does."""
-    note = options["progress"]
-    note(Progress("sandbox_start"))
-    note(Progress("load"))
+def report_tests(options: dict[str, Any], *statuses: str) -> None:
+    """Report tests with these statuses, as the judge does."""
+    on_progress = options["progress"]
+    on_progress(Progress("sandbox_start"))
+    on_progress(Progress("load"))
     for index, status in enumerate(statuses):
-        note(Progress("test", f"t{index}", index, len(statuses)))
-        note(Progress("test", f"t{index}", index, len(statuses), status))
+        on_progress(Progress("test", f"t{index}", index, len(statuses)))
+        on_progress(Progress("test", f"t{index}", index, len(statuses), status))
 
 
 def save(kernel: Path, text: str) -> None:
-    """As most editors do: a new file in the place of the old one."""
+    """Replace the file by a new one, as most editors do."""
     other = kernel.with_suffix(".new")
     other.write_text(text)
     other.replace(kernel)
 
 
 def test_each_save_is_graded_and_compared(
-    watching: Callable[..., tuple[str, Script]],
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
     once: Once,
 ) -> None:
     def graded(time_us: float, then: str) -> Act:
         def act(options: dict[str, Any]) -> Report:
-            passing(options, "passed", "passed")
+            report_tests(options, "passed", "passed")
             once(REPORT, lambda: save(kernel, then))
             return report(time_us)
 
@@ -197,20 +197,20 @@ def test_each_save_is_graded_and_compared(
 
     out, judge = watching(graded(10, "two"), graded(8, "three"), graded(8.01, "four"))
     assert [source.decode()[:5] for source in judge.sources] == ["def d", "two", "three", "four"]
-    assert out.count("✔ all 2 tests are right") == 3
+    assert out.count("✔ all 2 tests passed") == 3
     lines = [line for line in out.splitlines() if line.strip().startswith("small")]
     assert [line.split("eager")[1].strip() for line in lines] == ["", "25.0% faster", "same"]
     assert "10.00 µs ± 1.00%" in lines[0]
     assert "2.00× eager" in lines[0]
 
 
-def test_a_time_that_did_not_settle_is_marked_and_no_change_told_of_it(
-    watching: Callable[..., tuple[str, Script]],
+def test_a_time_that_did_not_converge_is_marked_and_its_change_unsure(
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
     once: Once,
 ) -> None:
-    """As on a CPU, where a comment once made a file 112 times faster, give or take 1976 %."""
+    """On a CPU, adding a comment once made a file 112 times faster, ± 1976 %."""
 
     def graded(then: str, time_us: float, *times: Any) -> Act:
         def act(options: dict[str, Any]) -> Report:
@@ -229,12 +229,12 @@ def test_a_time_that_did_not_settle_is_marked_and_no_change_told_of_it(
     assert "1.122 ms ± 1.96%" in lines[0]
     assert "~10.00 µs ± 50.00%" in lines[1]
     assert ["~2.00× eager" in line for line in lines] == [False, True, True]
-    assert "~983.1 µs  did not settle" in lines[2]
-    assert out.count("~ had not settled when its time budget ended") == 2
+    assert "~983.1 µs  did not converge" in lines[2]
+    assert out.count("~ had not converged when the time budget ended") == 2
 
 
-def test_the_first_wrong_test_is_told_at_once(
-    watching: Callable[..., tuple[str, Script]],
+def test_the_first_failed_test_is_printed_at_once(
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
     once: Once,
@@ -243,10 +243,10 @@ def test_the_first_wrong_test_is_told_at_once(
     seen: list[str] = []
 
     def act(options: dict[str, Any]) -> Report:
-        passing(options, "passed", "wrong_answer", "wrong_answer")
+        report_tests(options, "passed", "wrong_answer", "wrong_answer")
         deadline = time.monotonic() + PATIENCE_S
         while "t1" not in "".join(seen):
-            assert time.monotonic() < deadline, "it was not told before the end"
+            assert time.monotonic() < deadline, "it was not printed before the end"
             seen.append(capsys.readouterr().out)
             time.sleep(0.01)
         once(REPORT, lambda: save(kernel, "again"))
@@ -274,12 +274,12 @@ def test_the_first_wrong_test_is_told_at_once(
     assert first.count("✘ wrong answer on test t1") == 1
     assert "✘" not in out
     assert "wrong answer: case 't1': off \\x1b[31m by one" in out
-    assert "out[2]: expected 1.5, got 2.5; 1 of 4 are wrong" in out
+    assert "out[2]: expected 1.5, got 2.5; 1 of 4 elements are wrong" in out
     assert "│ look   (2 times)\n│ here\n" in out
 
 
 def test_a_new_save_ends_a_call_that_hangs(
-    watching: Callable[..., tuple[str, Script]],
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
 ) -> None:
@@ -299,7 +299,7 @@ def test_a_new_save_ends_a_call_that_hangs(
 
 
 def test_a_new_save_ends_a_grading_between_cases(
-    watching: Callable[..., tuple[str, Script]], kernel: Path
+    watching: Callable[..., tuple[str, ScriptedJudge]], kernel: Path
 ) -> None:
     ended = []
 
@@ -313,7 +313,7 @@ def test_a_new_save_ends_a_grading_between_cases(
         except Exception as stop:
             ended.append(type(stop).__name__)
             raise
-        raise AssertionError("nobody stopped it")
+        raise AssertionError("it was not stopped")
 
     _, judge = watching(slow)
     assert ended == ["_Abandoned"]
@@ -321,7 +321,7 @@ def test_a_new_save_ends_a_grading_between_cases(
 
 
 def test_a_file_that_goes_away_is_waited_for(
-    watching: Callable[..., tuple[str, Script]],
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
     once: Once,
@@ -337,8 +337,8 @@ def test_a_file_that_goes_away_is_waited_for(
 
 
 @pytest.mark.parametrize("keeps_its_inode", [True, False])
-def test_a_file_that_comes_back_as_it_was_is_told_and_not_graded_again(
-    watching: Callable[..., tuple[str, Script]],
+def test_a_file_that_comes_back_unchanged_is_not_graded_again(
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
     once: Once,
@@ -360,11 +360,11 @@ def test_a_file_that_comes_back_as_it_was_is_told_and_not_graded_again(
 
     out, judge = watching(act)
     assert judge.sources[1:] == [b"another"]
-    assert out.count("is back; nothing changed") == 1
+    assert out.count("is back, unchanged") == 1
 
 
-def test_a_file_that_was_not_graded_is_graded_when_it_comes_back_as_it_was(
-    watching: Callable[..., tuple[str, Script]], kernel: Path, once: Once
+def test_an_ungraded_file_that_comes_back_unchanged_is_graded(
+    watching: Callable[..., tuple[str, ScriptedJudge]], kernel: Path, once: Once
 ) -> None:
     aside = kernel.with_suffix(".aside")
 
@@ -375,17 +375,17 @@ def test_a_file_that_was_not_graded_is_graded_when_it_comes_back_as_it_was(
 
     out, judge = watching(act)
     assert judge.sources[1:] == [judge.sources[0]]
-    assert "nothing changed" not in out
+    assert "unchanged" not in out
 
 
-def test_a_file_in_the_middle_of_being_written_is_not_read(
-    watching: Callable[..., tuple[str, Script]],
+def test_a_file_is_not_read_during_a_write(
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
     once: Once,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 1.0)  # a writer may be held up for that long
+    monkeypatch.setattr(module, "POLL_S", 1.0)  # a loaded machine may delay the writer that long
 
     def write() -> None:
         with kernel.open("w") as file:
@@ -402,8 +402,8 @@ def test_a_file_in_the_middle_of_being_written_is_not_read(
     assert judge.sources[-1].split()[-1] == b"29"
 
 
-def test_a_file_too_large_is_told_and_the_next_save_taken(
-    watching: Callable[..., tuple[str, Script]],
+def test_a_file_too_large_is_reported_and_the_next_save_graded(
+    watching: Callable[..., tuple[str, ScriptedJudge]],
     report: Callable[..., Report],
     kernel: Path,
     once: Once,
@@ -418,8 +418,8 @@ def test_a_file_too_large_is_told_and_the_next_save_taken(
     assert "larger" in out
 
 
-def test_a_sandbox_that_fails_is_told_and_the_next_save_taken(
-    watching: Callable[..., tuple[str, Script]], kernel: Path, once: Once
+def test_a_failed_sandbox_is_reported_and_the_next_save_graded(
+    watching: Callable[..., tuple[str, ScriptedJudge]], kernel: Path, once: Once
 ) -> None:
     def act(options: dict[str, Any]) -> Report:
         once("no sandbox", lambda: save(kernel, "later"))
@@ -431,7 +431,7 @@ def test_a_sandbox_that_fails_is_told_and_the_next_save_taken(
 
 
 @pytest.mark.parametrize("name", ["missing.py", "kernel.txt"])
-def test_a_file_that_is_none_is_a_wrong_call(
+def test_an_invalid_file_is_wrong_usage(
     shell: Shell, problem: Path, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "kernel.txt").write_text("")
@@ -450,38 +450,38 @@ def test_a_file_that_is_none_is_a_wrong_call(
         (100.0, 300.0, "3.00× slower"),
     ],
 )
-def test_change_in_words(before: float, now: float, word: str) -> None:
-    def timed(us: float) -> Timed:
-        return Timed(us, (0.995 * us, 1.005 * us), 5, True)
+def test_change(before: float, now: float, word: str) -> None:
+    def timed(us: float) -> WatchedTime:
+        return WatchedTime(us, (0.995 * us, 1.005 * us), 5, True)
 
     assert change(timed(before), timed(now)) == word
 
 
-def test_a_change_below_what_a_quick_grading_tells_is_none() -> None:
-    before, now = (Timed(us, (us, us), 5, True) for us in (100.0, 100.9))
+def test_a_change_below_one_percent_is_the_same() -> None:
+    before, now = (WatchedTime(us, (us, us), 5, True) for us in (100.0, 100.9))
     assert change(before, now) == "same"
 
 
-@pytest.mark.parametrize(("rounds", "settled"), [(4, True), (5, False), (0, False)])
-def test_of_a_time_that_is_not_known_no_change_is_told(rounds: int, settled: bool) -> None:
-    known = Timed(100.0, (99.5, 100.5), 5, True)
-    other = Timed(10.0, (9.9, 10.1), rounds, settled)
+@pytest.mark.parametrize(("rounds", "converged"), [(4, True), (5, False), (0, False)])
+def test_a_change_from_an_uncertain_time_is_unsure(rounds: int, converged: bool) -> None:
+    known = WatchedTime(100.0, (99.5, 100.5), 5, True)
+    other = WatchedTime(10.0, (9.9, 10.1), rounds, converged)
     assert change(known, other) == change(other, known) == "unsure"
 
 
-def test_a_pipe_is_read_until_its_reader_goes_away() -> None:
+def test_a_pipe_without_its_reader() -> None:
     theirs, ours = os.pipe()
     with os.fdopen(ours, "w") as pipe:
-        console = _Console(pipe)
-        assert is_read(console)
+        console = PlainConsole(pipe)
+        assert not reader_is_gone(console)
         os.close(theirs)
-        assert not is_read(console)
+        assert reader_is_gone(console)
 
 
-def test_a_file_and_a_stream_of_no_file_are_read(tmp_path: Path) -> None:
+def test_a_file_and_a_stream_without_descriptor_have_a_reader(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
-        assert is_read(_Console(file))
-    assert is_read(_Console(io.StringIO()))
+        assert not reader_is_gone(PlainConsole(file))
+    assert not reader_is_gone(PlainConsole(io.StringIO()))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
@@ -491,7 +491,7 @@ def test_a_real_watch(tmp_path: Path, number: signal.Signals, status: int) -> No
     process = _watch(kernel)
     assert process.stdout is not None
     with process.stdout:
-        _read_until(process.stdout, "tests are right")
+        _read_until(process.stdout, "tests passed")
         save(kernel, "def softmax(x, out):\n    out.zero_()\n    while x.shape[1] > 1: pass\n")
         _read_until(process.stdout, "wrong answer on test one_element")
         started = [int(pid) for pid in _children(process.pid)]
@@ -501,7 +501,7 @@ def test_a_real_watch(tmp_path: Path, number: signal.Signals, status: int) -> No
     _wait_until_gone(started)
 
 
-def test_an_interrupt_is_answered_before_the_sandbox_has_started(tmp_path: Path) -> None:
+def test_an_interrupt_is_acknowledged_before_the_sandbox_has_started(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("def softmax(x, out):\n    out.copy_(x.softmax(-1))\n")
     process = _watch(kernel)
@@ -515,15 +515,15 @@ def test_an_interrupt_is_answered_before_the_sandbox_has_started(tmp_path: Path)
         assert process.wait(PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize("last_words", ["watching", "tests are right", "settled"])
-def test_a_real_watch_ends_when_its_reader_goes_away(tmp_path: Path, last_words: str) -> None:
+@pytest.mark.parametrize("last_text", ["watching", "tests passed", "converged"])
+def test_a_real_watch_ends_when_its_pipe_is_closed(tmp_path: Path, last_text: str) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("import torch\n\n\ndef softmax(x, out):\n    out.copy_(x.softmax(-1))\n")
     process = _watch(kernel)
     assert process.stdout is not None
     try:
         with process.stdout:
-            _read_until(process.stdout, last_words)
+            _read_until(process.stdout, last_text)
             started = [int(pid) for pid in _children(process.pid)]
         assert process.wait(PATIENCE_S) == 0
         _wait_until_gone(started)
@@ -531,15 +531,15 @@ def test_a_real_watch_ends_when_its_reader_goes_away(tmp_path: Path, last_words:
         process.terminate()
 
 
-def _read_until(lines: Any, words: str) -> None:
+def _read_until(lines: Any, text: str) -> None:
     for line in lines:
-        if words in line:
+        if text in line:
             return
-    raise AssertionError(f"it ended without a word of {words!r}")
+    raise AssertionError(f"it ended without printing {text!r}")
 
 
 def _watch(kernel: Path) -> subprocess.Popen[str]:
-    """The real program, on the CPU."""
+    """`grade watch` as a subprocess, on the CPU."""
     command = [sys.executable, "-m", "grader.cli", "watch", "softmax", str(kernel)]
     return subprocess.Popen(
         # Tests started in a shell's background inherit an interrupt that is ignored.

@@ -70,18 +70,18 @@ def test_the_first_failure_is_the_one_shown(make_report: MakeReport) -> None:
     text = shown(make_report(verdict="wrong_answer", cases=cases))
     assert "test a: wrong answer" in text
     assert "test b: wrong answer" not in text
-    assert "1 more was not run" in text
+    assert "1 more case was not run" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
-def test_it_fits_the_terminal(make_report: MakeReport, width: int) -> None:
+def test_output_fits_the_terminal(make_report: MakeReport, width: int) -> None:
     cases = [*make_report().cases, failing()]
     text = shown(make_report(cases=cases, log="a long line " * 50), width)
     assert max(map(len, text.splitlines())) <= width
 
 
 @pytest.mark.parametrize("width", [1, 4, 5])
-def test_a_terminal_too_narrow_to_read_is_no_error(make_report: MakeReport, width: int) -> None:
+def test_a_very_narrow_terminal_is_no_error(make_report: MakeReport, width: int) -> None:
     assert shown(make_report(log="a line\n" * 50), width)
 
 
@@ -94,7 +94,7 @@ def test_a_terminal_too_narrow_to_read_is_no_error(make_report: MakeReport, widt
         (30, ["1.25", "± 1.00%", "90%", "4096×4096", "█"]),
     ],
 )
-def test_what_is_left_out_where_there_is_no_room(
+def test_columns_dropped_in_a_narrow_terminal(
     make_report: MakeReport, width: int, left_out: list[str]
 ) -> None:
     case = make_report().cases[1].model_copy(update={"baseline_us": {"eager": 62.5}})
@@ -105,7 +105,7 @@ def test_what_is_left_out_where_there_is_no_room(
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 100])
-def test_a_test_takes_one_row_and_none_of_it_is_cut(make_report: MakeReport, width: int) -> None:
+def test_a_case_takes_one_row_and_no_cell_is_cut(make_report: MakeReport, width: int) -> None:
     params = {"rows": 100003, "cols": 257, "dtype": "fp32", "values": "normal"}
     cases = [
         failing(name="tile_plus_one", params=params, rel_l2=0.25, worst_slice_rel_l2=0.5),
@@ -125,7 +125,7 @@ def test_a_test_takes_one_row_and_none_of_it_is_cut(make_report: MakeReport, wid
     assert ("█" in first) == (width > 80)
 
 
-def test_an_error_budget_is_shown_of_what_passes_or_has_spent_it(make_report: MakeReport) -> None:
+def test_the_error_budget_is_shown_if_passed_or_exceeded(make_report: MakeReport) -> None:
     cases = [
         failing(name="slice", error_budget_used=0.003),
         failing(name="spent", error_budget_used=1.5),
@@ -136,7 +136,7 @@ def test_an_error_budget_is_shown_of_what_passes_or_has_spent_it(make_report: Ma
     assert "150%" in of["spent"]
 
 
-def test_a_worst_slice_that_was_not_measured_is_none(make_report: MakeReport) -> None:
+def test_an_unmeasured_worst_slice_is_a_dash(make_report: MakeReport) -> None:
     cases = [
         failing(name="short", rel_l2=1.0, worst_slice_rel_l2=None),
         failing(name="exact", status="passed", rel_l2=0.0, worst_slice_rel_l2=0.0),
@@ -147,7 +147,7 @@ def test_a_worst_slice_that_was_not_measured_is_none(make_report: MakeReport) ->
     assert of["exact"].count("0.0e+00") == 2
 
 
-def test_a_time_that_did_not_settle_is_marked_and_so_is_what_it_is_held_against(
+def test_times_and_ratios_that_did_not_converge_are_marked(
     make_report: MakeReport,
 ) -> None:
     changes = {"converged": False, "baseline_us": {"eager": 62.5}}
@@ -156,12 +156,12 @@ def test_a_time_that_did_not_settle_is_marked_and_so_is_what_it_is_held_against(
     assert "~50.00 µs" in text
     assert "~1.25 " in text
     assert "~1.25× eager" in text
-    assert "had not settled" in text
+    assert "had not converged" in text
 
 
-def test_only_the_end_of_a_long_log(make_report: MakeReport) -> None:
+def test_only_the_end_of_a_long_log_is_shown(make_report: MakeReport) -> None:
     text = shown(make_report(log="".join(f"line {i}\n" for i in range(40))))
-    assert "the last 12 rows that it printed; --json has more" in text
+    assert "last 12 rows of its output; --json has more" in text
     assert "line 39" in text
     assert "line 27" not in text
 
@@ -174,17 +174,17 @@ def test_only_the_end_of_a_long_log(make_report: MakeReport) -> None:
         "not ranked: graded in the process sandbox, which suits only one's own code",
     ],
 )
-def test_why_a_result_does_not_rank_is_told_as_noted(make_report: MakeReport, note: str) -> None:
+def test_the_reason_for_not_ranking_comes_from_the_note(make_report: MakeReport, note: str) -> None:
     report = make_report(device="cuda", ranked=False, notes=["something else", note])
     lines = shown(report, 120).splitlines()
     (ranked,) = [line for line in lines if " ranked " in line and "no, " in line]
     assert note.removeprefix("not ranked: ").split(";")[0] in ranked
 
 
-def test_long_lines_of_a_log_take_no_more_rows_than_short_ones(make_report: MakeReport) -> None:
+def test_long_log_lines_count_by_terminal_rows(make_report: MakeReport) -> None:
     log = "".join(f"{i:03}\t" + "x" * 215 + "\n" for i in range(40)) + "ValueError: end\n"
     text = shown(make_report(log=log), 60)
-    rows = text[text.index("rows that it printed; --json has more ─") :].split("╰")[0].splitlines()
+    rows = text[text.index("--json has more ─") :].split("╰")[0].splitlines()
     assert len(rows) == 1 + LOG_ROWS
     assert "ValueError: end" in rows[-1]
 
@@ -218,10 +218,10 @@ def test_speedup(ratio: float, expected: str) -> None:
         (None, ""),
         ((9.9, 10.2), " ± 2.00%"),
         ((0.5, 19.9), " ± 99.00%"),
-        ((1, 900), "  did not settle"),
+        ((1, 900), "  did not converge"),
     ],
 )
-def test_an_interval_is_told_by_its_longer_arm(
+def test_an_interval_is_shown_by_its_longer_half(
     ci_us: tuple[float, float] | None, shown: str
 ) -> None:
     assert interval(10, ci_us) == shown

@@ -1,4 +1,4 @@
-"""How the pages say things, and in part the command line: times, shares, ages, verdicts. Pure."""
+"""Times, shares, ages and verdicts as text, for the pages and the command line."""
 
 from __future__ import annotations
 
