@@ -129,23 +129,23 @@ def test_the_two_take_turns_and_progress_tells_whose_tests_they_are(
     write_problem: WriteProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A B, B A, A B …: whoever goes first in a pair may find another chip."""
-    from grader.judge.benchmark import Bench
+    from grader.judge.benchmark import Benchmark
 
     turns: list[int] = []
     warm: list[int] = []
-    plain_warm_up, plain_round = Bench.warm_up, Bench.round
+    plain_warm_up, plain_round = Benchmark.warm_up, Benchmark.round
 
-    def warm_up(bench: Bench) -> None:
+    def warm_up(bench: Benchmark) -> None:
         plain_warm_up(bench)
         warm.append(id(bench))
 
-    def noted(bench: Bench, index: int, order: list[int] | None = None) -> object:
+    def noted(bench: Benchmark, number: int, order: list[int] | None = None) -> object:
         if id(bench) in warm:
             turns.append(warm.index(id(bench)))
-        return plain_round(bench, index, order)
+        return plain_round(bench, number, order)
 
-    monkeypatch.setattr(Bench, "warm_up", warm_up)
-    monkeypatch.setattr(Bench, "round", noted)
+    monkeypatch.setattr(Benchmark, "warm_up", warm_up)
+    monkeypatch.setattr(Benchmark, "round", noted)
     seen: list[Progress] = []
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)

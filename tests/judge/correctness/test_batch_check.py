@@ -20,7 +20,7 @@ import torch
 
 from grader.judge.correctness.batch_check import CHUNK, Answers, QuickLook, _comparable
 from grader.judge.correctness.check import LEAST_SLICE, check, tolerance_of, worst
-from grader.judge.memory.argument_sets import Loan
+from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import bits, poison, poison_of
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.problem import Problem
@@ -230,13 +230,13 @@ def test_only_plain_tensors_of_one_type_are_compared_by_it(
 def test_without_a_gpu_there_is_no_quick_look(write_problem: WriteProblem) -> None:
     problem = write_problem()
     code, case = ProblemCode(problem, "cpu"), problem.cases("test", "cpu")[1]
-    loan = Loan(problem, case, code.inputs(case, 1), 2, "cpu")
+    sets = ArgumentSets(problem, case, code.inputs(case, 1), 2, "cpu")
     try:
-        answers = Answers(code, case, loan)
+        answers = Answers(code, case, sets)
         assert (answers.values, answers.compute()) == ([], None)
-        assert QuickLook.over(answers, loan, bounds_in(problem, case)) is None
+        assert QuickLook.over(answers, sets, bounds_in(problem, case)) is None
     finally:
-        loan.close()
+        sets.close()
 
 
 # --- on a GPU: whole rounds
@@ -251,23 +251,23 @@ def bounds_in(problem: Problem, case: Any) -> Callable[[Argument], Tolerance]:
 
 
 class Round:
-    """A loan on the GPU whose every set has inputs of its own, and honest outputs collected."""
+    """Argument sets on the GPU, each with other inputs, and a snapshot of right outputs."""
 
     def __init__(self, problem: Problem, name: str) -> None:
         every = problem.cases("test", "cuda") + problem.cases("benchmark", "cuda")
         self.case = next(case for case in every if case.name == name)
         self.code = ProblemCode(problem, "cuda")
         template = self.code.inputs(self.case, 1)
-        self.loan = Loan(problem, self.case, template, ROUND, "cuda")
-        self.answers = Answers(self.code, self.case, self.loan)
+        self.sets = ArgumentSets(problem, self.case, template, ROUND, "cuda")
+        self.answers = Answers(self.code, self.case, self.sets)
         self.bounds = bounds_in(problem, self.case)
         for index in range(ROUND):
-            self.loan.fill(index, self.code.inputs(self.case, seed_for(5, index)))
+            self.sets.fill(index, self.code.inputs(self.case, seed_for(5, index)))
         self.us = self.answers.compute()
-        self.loan.collect()
+        self.sets.take_snapshot()
         for index in range(ROUND):
-            self.write(index, self.code.plain(self.case, self.loan.inputs(index)))
-        look = QuickLook.over(self.answers, self.loan, self.bounds)
+            self.write(index, self.code.plain(self.case, self.sets.inputs(index)))
+        look = QuickLook.over(self.answers, self.sets, self.bounds)
         assert look is not None
         self.look = look
 
@@ -275,13 +275,13 @@ class Round:
         """Put outputs where a snapshot would have them."""
         for name, value in outputs.items():
             for target, tensor in zip(
-                tensors(self.loan.outputs(index)[name]), tensors(value), strict=True
+                tensors(self.sets.outputs(index)[name]), tensors(value), strict=True
             ):
                 target.copy_(tensor)
 
     def by_check(self, index: int) -> str | None:
         """What the check says of a set at the same bounds, against the same answers."""
-        inputs, outputs = self.loan.inputs(index), self.loan.outputs(index)
+        inputs, outputs = self.sets.inputs(index), self.sets.outputs(index)
         eager = self.code.plain(self.case, inputs)
         return worst(
             [
@@ -312,7 +312,7 @@ def whole(request: pytest.FixtureRequest, write_problem: WriteProblem) -> Any:
     mixed = SPEC.replace("{n: 4096, dtype: fp32}", "{n: 100003, dtype: fp16}")
     made = Round(Problem.load(folder) if folder else write_problem(spec=mixed), name)
     yield made
-    made.loan.close()
+    made.sets.close()
 
 
 @pytest.mark.cuda
@@ -320,7 +320,7 @@ def test_the_graph_gives_what_plain_pytorch_gives(whole: Round) -> None:
     assert whole.us is not None
     assert whole.us > 0
     for index in range(ROUND):
-        plain = whole.code.plain(whole.case, whole.loan.inputs(index))
+        plain = whole.code.plain(whole.case, whole.sets.inputs(index))
         for name, value in plain.items():
             for captured, tensor in zip(
                 tensors(whole.answers.values[index][name]), tensors(value), strict=True
@@ -332,9 +332,9 @@ def test_the_graph_gives_what_plain_pytorch_gives(whole: Round) -> None:
 def test_the_graph_answers_anew_from_fresh_inputs(whole: Round) -> None:
     name = whole.code.written[0].name
     before = [tensor.clone() for tensor in tensors(whole.answers.values[1][name])]
-    whole.loan.fill(1, whole.code.inputs(whole.case, seed_for(6, 1)))
+    whole.sets.fill(1, whole.code.inputs(whole.case, seed_for(6, 1)))
     whole.answers.compute()
-    plain = whole.code.plain(whole.case, whole.loan.inputs(1))
+    plain = whole.code.plain(whole.case, whole.sets.inputs(1))
     after = tensors(whole.answers.values[1][name])
     assert not all(map(torch.equal, after, before))
     assert all(map(torch.equal, after, tensors(plain[name])))
@@ -377,7 +377,7 @@ def test_a_spoilt_set_is_doubted_and_no_other(
     for argument in whole.code.written:
         for which in (0, -1):
             index = 2 if which else 1
-            targets = tensors(whole.loan.outputs(index)[argument.name])
+            targets = tensors(whole.sets.outputs(index)[argument.name])
             target = max(targets, key=torch.Tensor.numel) if which else targets[0]
             kept = target.clone()
             spoiler(target.view(-1))
@@ -397,7 +397,7 @@ def test_what_an_elementwise_bound_refuses_at_random_is_doubted(whole: Round) ->
     seen = {True: 0, False: 0}
     for step in range(60):
         argument = whole.code.written[step % len(whole.code.written)]
-        targets = tensors(whole.loan.outputs(0)[argument.name])
+        targets = tensors(whole.sets.outputs(0)[argument.name])
         target = targets[int(torch.randint(len(targets), (), generator=generator))].view(-1)
         kept = target.clone()
         # From one element to all of them, off by 1e-7 to 1 of themselves.
