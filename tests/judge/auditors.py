@@ -1,4 +1,4 @@
-"""A test double of the `Auditor` protocol: it returns given evidence and records what it is asked."""
+"""A test double of the `Auditor` protocol, which returns given evidence and records its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a real GPU: gradings that the judge's clock or the memory limit must reject, copies, blocks."""
+"""On a real GPU: gradings that the clock or the memory limit must reject, copies and blocks."""
 
 from __future__ import annotations
 
