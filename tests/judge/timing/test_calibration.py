@@ -195,9 +195,12 @@ def test_publishing_is_calibrated_per_set_after_one_warm_up(
     problem = write_problem()
     case, template = of_size(problem, 8)
     monkeypatch.setattr(calibration, "calls_per_round", lambda *_: calls)
-    monkeypatch.setattr(
-        calibration, "SharedBlock", lambda layout, *_: layouts.append(layout) or block
-    )
+
+    def make_block(layout: Any, *_: Any) -> IdleBlock:
+        layouts.append(layout)
+        return block
+
+    monkeypatch.setattr(calibration, "SharedBlock", make_block)
     monkeypatch.setattr(calibration, "watch_only", lambda _: ScriptedAudit(steps=steps))
 
     def published(_: Any, order: list[int], __: Any) -> None:
