@@ -4,6 +4,8 @@ measured before the submission is loaded."""
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +13,15 @@ from typing import Any
 import pytest
 
 from grader.arena import unpack
-from grader.judge.grading import REHEARSAL_BYTES, Grading, by_turns
+from grader.judge import grading as module
+from grader.judge.grading import PREPARED_S, REHEARSAL_BYTES, Grading, by_turns
 from grader.judge.memory.argument_sets import ArgumentSets
-from grader.judge.record import Record
+from grader.judge.record import Device, Effort, Record
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import Verdict
+from tests.judge.conftest import WriteProblem
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,3 +132,78 @@ def test_compilation_beside_the_tests_is_ended_once() -> None:
     for _ in range(2):
         grading.end_rehearsal()
     assert asked == ["rehearsed"]
+
+
+# --- what is measured before the submission is loaded
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is measured, in order, with doubles of the measurements."""
+    did: list[str] = []
+
+    def calibrate(_: object) -> float:
+        did.append("calibrate")
+        return 155.04
+
+    def time_baselines(_: object, case: Case) -> dict[str, float]:
+        did.append(f"baselines of {case.name}")
+        return {"eager": 80.0}
+
+    def publish_us_per_set(_: object, case: Case, __: object) -> float:
+        did.append(f"publishing {case.name}")
+        return 7.0
+
+    doubles = (calibrate, time_baselines, publish_us_per_set)
+    for double in doubles:
+        monkeypatch.setattr(module, double.__name__, double)
+    monkeypatch.setattr(module, "_PREPARED", {})
+    return did
+
+
+def grading_on(problem: Problem, device: Device, effort: Effort = "full") -> Grading:
+    session: Any = SimpleNamespace(eager=False)
+    grading = Grading(problem, session, "cpu", 1, Record(), effort)
+    grading.device = device
+    return grading
+
+
+def test_the_clock_is_calibrated_before_the_baselines(
+    write_problem: WriteProblem, measured: list[str]
+) -> None:
+    grading = grading_on(write_problem(), "cuda")
+    grading.prepare()
+    assert measured == ["calibrate", "baselines of small", "publishing small"]
+    assert grading.round_cost_us == 155.04
+    assert grading.record.environment["round_cost_us"] == 155.0
+    assert grading.publish_us_per_set == {"small": 7.0}
+    assert grading.baselines_us == {"small": {"eager": 80.0}}
+    assert grading.session.eager
+
+
+@pytest.mark.parametrize(("device", "effort"), [("cpu", "full"), ("cuda", "quick")])
+def test_where_times_do_not_rank_only_baselines_are_timed(
+    write_problem: WriteProblem, measured: list[str], device: Device, effort: Effort
+) -> None:
+    grading = grading_on(write_problem(), device, effort)
+    grading.prepare()
+    assert measured == ["baselines of small"]
+    assert grading.publish_us_per_set == {"small": math.inf}
+    assert (grading.round_cost_us, "round_cost_us" in grading.record.environment) == (0, False)
+
+
+def test_baselines_and_publishing_hold_for_the_next_gradings_and_the_rounds_cost_does_not(
+    write_problem: WriteProblem, measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each runner is a process on other processors."""
+    problem = write_problem()
+    for _ in range(2):
+        grading = grading_on(problem, "cuda")
+        grading.prepare()
+        assert grading.publish_us_per_set == {"small": 7.0}
+    again = ["calibrate", "baselines of small", "publishing small"]
+    assert measured == [*again, "calibrate"]
+    now = time.monotonic()
+    monkeypatch.setattr("grader.judge.grading.time.monotonic", lambda: now + PREPARED_S + 1)
+    grading_on(problem, "cuda").prepare()
+    assert measured == [*again, "calibrate", *again]

@@ -308,7 +308,7 @@ class Copying:
 
 def poisoned(x: torch.Tensor) -> torch.Tensor:
     out = x.clone()
-    poison(out[:1000])
+    poison(out[-1000:])
     return out
 
 
@@ -321,19 +321,18 @@ def test_inputs_that_were_written_while_they_were_read_explain_an_output(count: 
 @pytest.mark.parametrize(
     ("output", "count"),
     [
-        (torch.zeros_like, 4096),
+        (torch.zeros_like, 3996),  # the others may be of a mixture
         (poisoned, 1000),
-        (lambda x: torch.cat([-x[:50], 2 * x[50:60], x[60:]]), 10),
-        (lambda x: torch.cat([x[:100], -x[100:120], x[120:]]), 20),
+        (lambda x: torch.cat([x[:100], -x[100:201], x[201:]]), 101),
+        (lambda x: torch.cat([x[:100], -x[100:200], x[200:]]), 0),  # no more than the answers
     ],
-    ids=["zeros", "never written", "neither", "not deferred"],
+    ids=["zeros", "never written", "wrong elsewhere", "as many as differ"],
 )
 def test_elements_that_no_mixture_explains_are_counted(
     output: Callable[[torch.Tensor], torch.Tensor], count: int
 ) -> None:
     copying = Copying(output)
-    name, found = copying.check.unexplained(3, copying.stale())
-    assert (name, found) == ("out", pytest.approx(count, abs=count // 10))
+    assert copying.check.unexplained(3, copying.stale()) == ("out", count)
 
 
 def test_an_answer_that_is_a_view_of_the_inputs_is_taken_as_it_was() -> None:
