@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks/forgery.py`, and that its forgeries have the numbers of the clock that they forge."""
+"""The arithmetic of `benchmarks/forgery.py`, and the numbers of the clock in its forgeries."""
 
 from __future__ import annotations
 
