@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks/forgery.py`, and that forgeries use the judge's real constants."""
+"""The arithmetic of `benchmarks/forgery.py`, and the numbers of the clock in its forgeries."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_only_selects_by_part_of_a_path() -> None:
         ("rejected/all_at_once.py", "SLACK_US"),
     ],
 )
-def test_forgeries_use_the_judges_constants(file: str, name: str) -> None:
+def test_forgeries_have_the_clock_policys_numbers(file: str, name: str) -> None:
     text = (FOLDER / "softmax" / file).read_text()
     found = re.search(rf"^{name} = ([\d.]+)", text, re.MULTILINE)
     assert found is not None

@@ -1,9 +1,11 @@
-"""What a runner is told of the cases whose kernels it may compile beside the tests, and what it
-holds of the device's memory then."""
+"""`Grading`: shapes of the cases that are compiled beside the tests, their memory, and what is
+measured before the submission is loaded."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +13,15 @@ from typing import Any
 import pytest
 
 from grader.arena import unpack
-from grader.judge.grading import PRECOMPILE_BYTES, Grading, by_turns
-from grader.judge.memory.argument_sets import Loan
-from grader.judge.record import Record
+from grader.judge import grading as module
+from grader.judge.grading import PREPARED_S, REHEARSAL_BYTES, Grading, by_turns
+from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.record import Device, Effort, Record
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import Verdict
+from tests.judge.conftest import WriteProblem
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,11 +45,13 @@ def weight_of(case: Case) -> float:
         ((9, 1, 2), [9, 1, 2]),
     ],
 )
-def test_the_first_and_the_heaviest_take_turns(weights: tuple[int, ...], order: list[int]) -> None:
+def test_cases_are_compiled_by_turns_of_order_and_weight(
+    weights: tuple[int, ...], order: list[int]
+) -> None:
     assert [weight_of(case) for case in by_turns(weighing(*weights), weight_of)] == order
 
 
-def test_every_case_has_a_shape_and_cases_alike_share_one() -> None:
+def test_every_case_has_a_shape_and_equal_cases_share_one() -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
     session: Any = None
     shapes = Grading(problem, session, "cpu", 1, Record())._known_shapes()
@@ -59,19 +65,19 @@ def test_every_case_has_a_shape_and_cases_alike_share_one() -> None:
     assert getattr(x, "shape", None) == (1, 1)
 
 
-def test_the_ground_has_room_for_the_largest_test() -> None:
+def test_the_reused_arena_has_room_for_the_largest_test() -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
     session: Any = None
     grading = Grading(problem, session, "cpu", 1, Record())
     grading._shapes = grading._known_shapes()
-    with contextlib.closing(grading.ground()) as ground:
+    with contextlib.closing(grading.reused_arena()) as reused:
         first: Any = None
         for case in problem.cases("test", "cpu"):
             initial = grading._test_inputs(case, 0)
-            loan = Loan(problem, case, initial, 1, "cpu", ground=ground)
-            first = first or loan.arena
-            assert loan.arena is first
-            loan.close()
+            sets = ArgumentSets(problem, case, initial, 1, "cpu", reused=reused)
+            first = first or sets.arena
+            assert sets.arena is first
+            sets.close()
         assert first.nbytes == grading._shapes.test_bytes
 
 
@@ -82,15 +88,15 @@ CRASH = Fault(Verdict.RUNTIME_ERROR, "ended by itself")
 @pytest.mark.parametrize(
     ("held_gib", "left_gib", "fault", "expected"),
     [
-        (60, 1, None, Verdict.MEMORY_LIMIT_EXCEEDED),  # lets go when it is asked
+        (60, 1, None, Verdict.MEMORY_LIMIT_EXCEEDED),  # frees it when asked to end
         (60, 60, None, Verdict.MEMORY_LIMIT_EXCEEDED),
         (60, 1, CRASH, Verdict.MEMORY_LIMIT_EXCEEDED),
-        (30, 20, None, Verdict.MEMORY_LIMIT_EXCEEDED),  # what compiled held ten of them
+        (30, 20, None, Verdict.MEMORY_LIMIT_EXCEEDED),  # compilation held ten of them
         (30, 2, None, None),
         (30, 2, CRASH, Verdict.RUNTIME_ERROR),
     ],
 )
-def test_who_holds_the_memory_that_has_run_out(
+def test_hoarded_memory_is_told_from_that_of_compilation(
     held_gib: int, left_gib: int, fault: Fault | None, expected: Verdict | None
 ) -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
@@ -114,15 +120,90 @@ def test_who_holds_the_memory_that_has_run_out(
     assert (found.verdict if found else None) == expected
 
 
-def test_what_compiles_beside_the_tests_is_ended_once() -> None:
+def test_compilation_beside_the_tests_is_ended_once() -> None:
     asked: list[str] = []
     session: Any = SimpleNamespace(ask=lambda kind, *_: asked.append(kind))
     grading = Grading(
         Problem.load(ROOT / "problems" / "softmax"), session, "cuda", 1, Record(), "quick"
     )
-    grading.finish_precompiling()
-    assert not asked, "nothing does"
-    grading._is_precompiling = True
+    grading.end_rehearsal()
+    assert not asked, "nothing is being compiled"
+    grading._rehearses = True
     for _ in range(2):
-        grading.finish_precompiling()
-    assert asked == ["finish_precompiling"]
+        grading.end_rehearsal()
+    assert asked == ["rehearsed"]
+
+
+# --- what is measured before the submission is loaded
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is measured, in order, with doubles of the measurements."""
+    did: list[str] = []
+
+    def calibrate(_: object) -> float:
+        did.append("calibrate")
+        return 155.04
+
+    def time_baselines(_: object, case: Case) -> dict[str, float]:
+        did.append(f"baselines of {case.name}")
+        return {"eager": 80.0}
+
+    def publish_us_per_set(_: object, case: Case, __: object) -> float:
+        did.append(f"publishing {case.name}")
+        return 7.0
+
+    doubles = (calibrate, time_baselines, publish_us_per_set)
+    for double in doubles:
+        monkeypatch.setattr(module, double.__name__, double)
+    monkeypatch.setattr(module, "_PREPARED", {})
+    return did
+
+
+def grading_on(problem: Problem, device: Device, effort: Effort = "full") -> Grading:
+    session: Any = SimpleNamespace(eager=False)
+    grading = Grading(problem, session, "cpu", 1, Record(), effort)
+    grading.device = device
+    return grading
+
+
+def test_the_clock_is_calibrated_before_the_baselines(
+    write_problem: WriteProblem, measured: list[str]
+) -> None:
+    grading = grading_on(write_problem(), "cuda")
+    grading.prepare()
+    assert measured == ["calibrate", "baselines of small", "publishing small"]
+    assert grading.round_cost_us == 155.04
+    assert grading.record.environment["round_cost_us"] == 155.0
+    assert grading.publish_us_per_set == {"small": 7.0}
+    assert grading.baselines_us == {"small": {"eager": 80.0}}
+    assert grading.session.eager
+
+
+@pytest.mark.parametrize(("device", "effort"), [("cpu", "full"), ("cuda", "quick")])
+def test_where_times_do_not_rank_only_baselines_are_timed(
+    write_problem: WriteProblem, measured: list[str], device: Device, effort: Effort
+) -> None:
+    grading = grading_on(write_problem(), device, effort)
+    grading.prepare()
+    assert measured == ["baselines of small"]
+    assert grading.publish_us_per_set == {"small": math.inf}
+    assert (grading.round_cost_us, "round_cost_us" in grading.record.environment) == (0, False)
+
+
+def test_baselines_and_publishing_hold_for_the_next_gradings_and_the_rounds_cost_does_not(
+    write_problem: WriteProblem, measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each runner is a process on other processors."""
+    problem = write_problem()
+    for _ in range(2):
+        grading = grading_on(problem, "cuda")
+        grading.prepare()
+        assert grading.publish_us_per_set == {"small": 7.0}
+    again = ["calibrate", "baselines of small", "publishing small"]
+    assert measured == [*again, "calibrate"]
+    now = time.monotonic()
+    monkeypatch.setattr("grader.judge.grading.time.monotonic", lambda: now + PREPARED_S + 1)
+    grading_on(problem, "cuda").prepare()
+    assert measured == [*again, "calibrate", *again]

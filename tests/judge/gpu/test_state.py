@@ -1,4 +1,4 @@
-"""Throttle reasons and GPU state, from a fake NVML."""
+"""What NVML says of the chip: throttling, the SM clock and its state; with a fake NVML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grader.judge.gpu import state
-from grader.judge.gpu.state import THROTTLE_REASONS, gpu_state, throttle_reason
+from grader.judge.gpu.state import SLOWED, complaint, gpu_state, sm_clock_mhz
 
 POWER_CAP, SYNC_BOOST = 0x4, 0x10
 
@@ -30,6 +30,7 @@ class FakeNvml(ModuleType):
         super().__init__("pynvml")
         self.reasons = 0
         self.fails: set[str] = set()
+        self.sm_mhz = 1980
         self.asked_for: list[str] = []
 
     def _answer(self, name: str, value: Any) -> Any:
@@ -49,7 +50,8 @@ class FakeNvml(ModuleType):
         return int(self._answer("reasons", self.reasons))
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        return int(self._answer("clock", 1980 if kind == self.NVML_CLOCK_SM else 2619))
+        assert handle == "the handle"
+        return int(self._answer("clock", self.sm_mhz if kind == self.NVML_CLOCK_SM else 2619))
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return str(self._answer("driver", "580.1"))
@@ -77,19 +79,21 @@ def nvml(monkeypatch: pytest.MonkeyPatch, uuid: str) -> Iterator[FakeNvml]:
     state._handle.cache_clear()
 
 
-@pytest.mark.parametrize(("bit", "words"), THROTTLE_REASONS.items())
-def test_each_slowdown_discards_a_round(nvml: FakeNvml, bit: int, words: str) -> None:
+@pytest.mark.parametrize(("bit", "words"), SLOWED.items())
+def test_each_slowdown_is_a_reason_to_discard_the_round(
+    nvml: FakeNvml, bit: int, words: str
+) -> None:
     nvml.reasons = bit | POWER_CAP
     assert throttle_reason() == words
 
 
 @pytest.mark.parametrize("reasons", [0, 0x1, 0x2, POWER_CAP, SYNC_BOOST, 0x100])
-def test_usual_reasons_under_load_discard_nothing(nvml: FakeNvml, reasons: int) -> None:
+def test_a_power_cap_and_the_like_discard_nothing(nvml: FakeNvml, reasons: int) -> None:
     nvml.reasons = reasons
     assert throttle_reason() is None
 
 
-def test_rounds_count_again_after_throttling(nvml: FakeNvml) -> None:
+def test_a_round_counts_again_once_the_chip_has_cooled(nvml: FakeNvml) -> None:
     nvml.reasons = 0x20
     assert throttle_reason() == "thermal limit"
     nvml.reasons = 0
@@ -98,11 +102,24 @@ def test_rounds_count_again_after_throttling(nvml: FakeNvml) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "GPU-"])
 def test_the_gpu_is_found_by_its_uuid(nvml: FakeNvml, uuid: str, prefix: str) -> None:
-    """Its index in NVML ignores CUDA_VISIBLE_DEVICES."""
+    """NVML's indices ignore CUDA_VISIBLE_DEVICES."""
     torch.cuda.get_device_properties().uuid = prefix + uuid
     throttle_reason()
     throttle_reason()
     assert nvml.asked_for == [f"GPU-{uuid}"]
+
+
+def test_the_sm_clock_is_read_anew_each_time(nvml: FakeNvml) -> None:
+    assert sm_clock_mhz() == 1980.0
+    nvml.sm_mhz = 1755
+    assert sm_clock_mhz() == 1755.0
+    assert isinstance(sm_clock_mhz(), float)
+
+
+@pytest.mark.parametrize("failing", ["init", "handle", "clock"])
+def test_without_an_answer_there_is_no_sm_clock(nvml: FakeNvml, failing: str) -> None:
+    nvml.fails = {failing}
+    assert sm_clock_mhz() is None
 
 
 def test_the_state_has_its_units(nvml: FakeNvml) -> None:
@@ -118,7 +135,7 @@ def test_the_state_has_its_units(nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize("failing", ["init", "handle", "reasons"])
-def test_a_failing_nvml_discards_nothing(nvml: FakeNvml, failing: str) -> None:
+def test_where_nvml_does_not_answer_every_round_counts(nvml: FakeNvml, failing: str) -> None:
     nvml.reasons = 0x8
     nvml.fails = {failing}
     assert throttle_reason() is None
@@ -131,9 +148,10 @@ def test_an_incomplete_state_is_left_out(nvml: FakeNvml, failing: str) -> None:
     assert gpu_state() == {}
 
 
-def test_without_the_package_nothing_is_known(
+def test_without_nvmls_package_nothing_is_known(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert throttle_reason() is None
+    assert complaint() is None
+    assert sm_clock_mhz() is None
     assert gpu_state() == {}
