@@ -137,24 +137,24 @@ def test_a_file_that_is_wrong_in_a_benchmark_is_named(compare: Compare) -> None:
 def test_rounds_alternate_and_progress_names_the_file(
     write_problem: WriteProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A B, B A, A B …: whoever goes first in a pair may find another chip."""
+    """A B, B A, A B …, so that an effect of the order within a pair cancels out."""
     from grader.judge.benchmark import Benchmark
 
     turns: list[int] = []
     warm: list[int] = []
-    plain_warm_up, plain_round = Benchmark.warm_up, Benchmark.round
+    real_warm_up, real_round = Benchmark.warm_up, Benchmark.round
 
     def warm_up(bench: Benchmark) -> None:
-        plain_warm_up(bench)
+        real_warm_up(bench)
         warm.append(id(bench))
 
-    def noted(bench: Benchmark, number: int, order: list[int] | None = None) -> object:
+    def noted_round(bench: Benchmark, index: int, order: list[int] | None = None) -> object:
         if id(bench) in warm:
             turns.append(warm.index(id(bench)))
-        return plain_round(bench, number, order)
+        return real_round(bench, index, order)
 
     monkeypatch.setattr(Benchmark, "warm_up", warm_up)
-    monkeypatch.setattr(Benchmark, "round", noted)
+    monkeypatch.setattr(Benchmark, "round", noted_round)
     seen: list[Progress] = []
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)

@@ -16,7 +16,7 @@ import pytest
 from grader.judge import benchmark as module
 from grader.judge import grade
 from grader.judge.benchmark import THOROUGH_ONE_IN, Benchmark, benchmark, open_benchmark
-from grader.judge.correctness.check import Finding
+from grader.judge.correctness.check import CheckResult
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence, NoAudit
 from grader.judge.integrity.call_order import rotated
@@ -82,7 +82,7 @@ class HostRunner:
     def take(self, sequence: int, limit_s: float, what: str) -> Reply:
         for index in self._round["order"]:
             self.call(index)
-        return Reply(sequence, Status.OK, claim_ns=1)
+        return Reply(sequence, Status.OK, reported_ns=1)
 
     def call(self, index: int) -> None:
         lent = self.sets._views(index, self.sets.lent, 0)
@@ -435,9 +435,9 @@ class ScriptedCheck:
 
     def refresh(self) -> None: ...
 
-    def worst(self, unchecked: Any, thorough: bool, named: Any) -> Finding:
+    def worst(self, unchecked: Any, thorough: bool, named: Any) -> CheckResult:
         self.thorough.append(thorough)
-        return Finding(failure=self.failure)
+        return CheckResult(failure=self.failure)
 
 
 @pytest.mark.parametrize("lot", range(THOROUGH_ONE_IN))

@@ -14,7 +14,7 @@ import pytest
 
 from grader.arena import unpack
 from grader.judge import grading as module
-from grader.judge.grading import PREPARED_S, REHEARSAL_BYTES, Grading, by_turns
+from grader.judge.grading import PRECOMPILE_BYTES, PREPARED_S, Grading, by_turns
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.record import Device, Effort, Record
 from grader.judge.verdict import Fault, SubmissionFault
@@ -126,11 +126,11 @@ def test_compilation_beside_the_tests_is_ended_once() -> None:
     grading = Grading(
         Problem.load(ROOT / "problems" / "softmax"), session, "cuda", 1, Record(), "quick"
     )
-    grading.end_rehearsal()
+    grading.finish_precompiling()
     assert not asked, "nothing is being compiled"
-    grading._rehearses = True
+    grading._is_precompiling = True
     for _ in range(2):
-        grading.end_rehearsal()
+        grading.finish_precompiling()
     assert asked == ["rehearsed"]
 
 
@@ -178,7 +178,7 @@ def test_the_clock_is_calibrated_before_the_baselines(
     assert grading.record.environment["round_cost_us"] == 155.0
     assert grading.publish_us_per_set == {"small": 7.0}
     assert grading.baselines_us == {"small": {"eager": 80.0}}
-    assert grading.session.eager
+    assert grading.session.busy_wait
 
 
 @pytest.mark.parametrize(("device", "effort"), [("cpu", "full"), ("cuda", "quick")])

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from grader.judge import grade
-from grader.judge.grade import _heavy_share, _scored
 from grader.judge.record import Effort, Record
+from grader.judge.score import scored as score_of
+from grader.judge.score import tensor_bound_share
 from grader.judge.timing.measure import Sample
 from grader.report import CaseResult, Report, Verdict
 from grader.sandbox.process import ProcessSandbox
@@ -40,11 +41,11 @@ def scored(
     report: Callable[..., Report],
     effort: Effort,
     *cases: CaseResult,
-    heavy_share: float = 0,
+    tensor_share: float = 0,
     unseen: Sequence[str] = (),
 ) -> Report:
     bare = report(cases=list(cases), score_us=None, score_ci_us=None, speedup={}, ranked=False)
-    return _scored(bare, effort, heavy_share, unseen)
+    return score_of(bare, effort, tensor_share, unseen)
 
 
 def test_a_score_is_the_geometric_mean_of_the_benchmarks(
@@ -67,15 +68,15 @@ def test_a_score_is_the_geometric_mean_of_the_benchmarks(
     assert (report.ranked, report.notes) == (True, [])
 
 
-@pytest.mark.parametrize(("heavy_share", "share"), [(0, 0.002), (1 / 3, 0.00283), (1, 0.0045)])
+@pytest.mark.parametrize(("tensor_share", "share"), [(0, 0.002), (1 / 3, 0.00283), (1, 0.0045)])
 def test_a_score_is_known_less_well_the_more_cases_are_tensor_bound(
-    make_report: Callable[..., Report], heavy_share: float, share: float
+    make_report: Callable[..., Report], tensor_share: float, share: float
 ) -> None:
     still = benchmark_case(ci_us=(40.0, 40.0))
-    report = scored(make_report, "full", still, heavy_share=heavy_share)
+    report = scored(make_report, "full", still, tensor_share=tensor_share)
     assert report.score_ci_us == pytest.approx((40 * (1 - share), 40 * (1 + share)), rel=1e-5)
     vague = benchmark_case(ci_us=(38.0, 42.0))
-    report = scored(make_report, "full", vague, heavy_share=heavy_share)
+    report = scored(make_report, "full", vague, tensor_share=tensor_share)
     assert report.score_ci_us == pytest.approx((38, 42))
 
 
@@ -89,22 +90,26 @@ def test_tensor_bound_cases_are_counted_among_the_benchmarks(
     monkeypatch.setattr(
         "grader.judge.timing.plan.is_tensor_bound", lambda _, case: bool(case and share)
     )
-    assert _heavy_share(problem) == share
-    assert _heavy_share(SimpleNamespace(cases=lambda *_: [])) == 0  # type: ignore[arg-type]
+    assert tensor_bound_share(problem) == share
+    assert tensor_bound_share(SimpleNamespace(cases=lambda *_: [])) == 0  # type: ignore[arg-type]
 
 
 def test_a_report_has_the_wider_interval_of_tensor_bound_cases(
     write_problem: WriteProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("grader.judge.grade")  # not the function of that name
-    monkeypatch.setattr(module, "_heavy_share", lambda _: 1.0)
+    monkeypatch.setattr(module, "tensor_bound_share", lambda _: 1.0)
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     record = Record()
     record.cases = [benchmark_case()]
     submission = Submission.read(path, 10_000)
     sandbox = ProcessSandbox()
-    report = module._report(write_problem(), submission, sandbox, "cuda", 1, "full", record)
+    problem = write_problem()
+    request = module.GradingRequest(
+        problem, submission, sandbox, "cuda", True, "full", lambda _: None
+    )
+    report = module._report(request, 1, record)
     assert report.ranked
     assert report.score_ci_us == pytest.approx((40 * 0.9955, 40 * 1.0045))
 

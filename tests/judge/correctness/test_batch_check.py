@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 
-from grader.judge.correctness.batch_check import CHUNK, Answers, QuickLook, _comparable
-from grader.judge.correctness.check import LEAST_SLICE, check, tolerance_of, worst
+from grader.judge.correctness.batch_check import CHUNK, BatchCheck, EagerOutputs, _comparable
+from grader.judge.correctness.check import MIN_SLICE_ELEMENTS, check, combine_results, tolerance_of
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import bits, poison, poison_of
 from grader.judge.problem_code import ProblemCode, Values, seed_for
@@ -232,9 +232,9 @@ def test_without_a_gpu_there_is_no_batch_check(write_problem: WriteProblem) -> N
     code, case = ProblemCode(problem, "cpu"), problem.cases("test", "cpu")[1]
     sets = ArgumentSets(problem, case, code.inputs(case, 1), 2, "cpu")
     try:
-        answers = Answers(code, case, sets)
-        assert (answers.values, answers.compute()) == ([], None)
-        assert QuickLook.over(answers, sets, bounds_in(problem, case)) is None
+        eager = EagerOutputs(code, case, sets)
+        assert (eager.values, eager.compute()) == ([], None)
+        assert BatchCheck.build(eager, sets, bounds_in(problem, case)) is None
     finally:
         sets.close()
 
@@ -251,7 +251,7 @@ def bounds_in(problem: Problem, case: Any) -> Callable[[Argument], Tolerance]:
 
 
 class Round:
-    """Argument sets on the GPU, each with other inputs, and a snapshot of right outputs."""
+    """Argument sets on the GPU, each with different inputs, and with correct outputs collected."""
 
     def __init__(self, problem: Problem, name: str) -> None:
         every = problem.cases("test", "cuda") + problem.cases("benchmark", "cuda")
@@ -259,17 +259,17 @@ class Round:
         self.code = ProblemCode(problem, "cuda")
         template = self.code.inputs(self.case, 1)
         self.sets = ArgumentSets(problem, self.case, template, ROUND, "cuda")
-        self.answers = Answers(self.code, self.case, self.sets)
+        self.eager = EagerOutputs(self.code, self.case, self.sets)
         self.bounds = bounds_in(problem, self.case)
         for index in range(ROUND):
             self.sets.fill(index, self.code.inputs(self.case, seed_for(5, index)))
-        self.us = self.answers.compute()
+        self.us = self.eager.compute()
         self.sets.take_snapshot()
         for index in range(ROUND):
-            self.write(index, self.code.plain(self.case, self.sets.inputs(index)))
-        look = QuickLook.over(self.answers, self.sets, self.bounds)
-        assert look is not None
-        self.look = look
+            self.write(index, self.code.run_eager(self.case, self.sets.inputs(index)))
+        batch_check = BatchCheck.build(self.eager, self.sets, self.bounds)
+        assert batch_check is not None
+        self.batch_check = batch_check
 
     def write(self, index: int, outputs: Values) -> None:
         """Write outputs into the judge's copy."""
@@ -280,10 +280,10 @@ class Round:
                 target.copy_(tensor)
 
     def by_check(self, index: int) -> str | None:
-        """What the check says of a set at the same bounds, against the same answers."""
+        """The failure that `check` finds in a set, with the same bounds and reference."""
         inputs, outputs = self.sets.inputs(index), self.sets.outputs(index)
-        eager = self.code.plain(self.case, inputs)
-        return worst(
+        eager = self.code.run_eager(self.case, inputs)
+        return combine_results(
             [
                 check(
                     argument.name,
@@ -320,7 +320,7 @@ def test_the_graph_computes_the_outputs_of_eager_pytorch(whole: Round) -> None:
     assert whole.us is not None
     assert whole.us > 0
     for index in range(ROUND):
-        plain = whole.code.plain(whole.case, whole.sets.inputs(index))
+        plain = whole.code.run_eager(whole.case, whole.sets.inputs(index))
         for name, value in plain.items():
             for captured, tensor in zip(
                 tensors(whole.eager.values[index][name]), tensors(value), strict=True
@@ -331,11 +331,11 @@ def test_the_graph_computes_the_outputs_of_eager_pytorch(whole: Round) -> None:
 @pytest.mark.cuda
 def test_the_graph_computes_again_from_fresh_inputs(whole: Round) -> None:
     name = whole.code.written[0].name
-    before = [tensor.clone() for tensor in tensors(whole.answers.values[1][name])]
+    before = [tensor.clone() for tensor in tensors(whole.eager.values[1][name])]
     whole.sets.fill(1, whole.code.inputs(whole.case, seed_for(6, 1)))
-    whole.answers.compute()
-    plain = whole.code.plain(whole.case, whole.sets.inputs(1))
-    after = tensors(whole.answers.values[1][name])
+    whole.eager.compute()
+    plain = whole.code.run_eager(whole.case, whole.sets.inputs(1))
+    after = tensors(whole.eager.values[1][name])
     assert not all(map(torch.equal, after, before))
     assert all(map(torch.equal, after, tensors(plain[name])))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from grader.judge.correctness.check import Finding
+from grader.judge.correctness.check import CheckResult
 from grader.judge.correctness.round_check import EAGER_ALLOWANCE, RoundCheck
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import poison
@@ -43,14 +43,14 @@ class Whole:
         self.code = ProblemCode(problem, "cpu")
         self.sets = ArgumentSets(problem, self.case, self.code.inputs(self.case, 0), COUNT, "cpu")
         self.thorough: list[tuple[Values, Values, Values, Values]] = []
-        self.plain_inputs: list[Values] = []
-        plain = self.code.plain
+        self.run_eager_inputs: list[Values] = []
+        plain = self.code.run_eager
 
         def noted(case: Case, inputs: Values) -> Values:
-            self.plain_inputs.append(inputs)
+            self.run_eager_inputs.append(inputs)
             return plain(case, inputs)
 
-        self.code.plain = noted  # type: ignore[method-assign]
+        self.code.run_eager = noted  # type: ignore[method-assign]
         self.check = RoundCheck(problem, self.code, self.case, self.sets, self.compare)
         for index in EVERY:
             self.sets.fill(index, self.code.inputs(self.case, 10 + index))
@@ -59,10 +59,10 @@ class Whole:
 
     def compare(
         self, case: Case, outputs: Values, truth: Values, eager: Values, inputs: Values
-    ) -> Finding:
+    ) -> CheckResult:
         assert case is self.case
         self.thorough.append((outputs, truth, eager, inputs))
-        return Finding(failure=self.failure)
+        return CheckResult(failure=self.failure)
 
     def write(self, index: int, values: Values) -> None:
         for name, value in values.items():
@@ -83,7 +83,7 @@ class Whole:
         """The sets that `worst` checks, in order."""
         seen: list[int] = []
 
-        def named(index: int, found: Finding) -> Finding:
+        def named(index: int, found: CheckResult) -> CheckResult:
             seen.append(index)
             return found
 
@@ -124,7 +124,7 @@ def test_errors_of_a_state_are_measured_on_its_change(whole: Whole) -> None:
     inputs = whole.code.inputs(whole.case, 99)
     inputs["total"] = inputs["total"] + 1000
     whole.sets.fill(1, inputs)
-    whole.write(1, whole.code.plain(whole.case, whole.sets.inputs(1)))
+    whole.write(1, whole.code.run_eager(whole.case, whole.sets.inputs(1)))
     whole.check.begin(EVERY, True)
     assert whole.worst() is None
     whole.sets.outputs(1)["total"].add_(3e-3)
@@ -231,7 +231,7 @@ def test_the_checked_set_furthest_from_pytorchs_answer_goes_through_every_bound(
     assert outputs is whole.sets.outputs(one)
     assert truth["out"].dtype == torch.float64
     assert eager["out"].dtype == torch.float32
-    expected = whole.code.plain(whole.case, whole.sets.inputs(one))["out"]
+    expected = whole.code.run_eager(whole.case, whole.sets.inputs(one))["out"]
     assert torch.equal(eager["out"], expected)
     assert torch.allclose(truth["out"].float(), expected)
     assert torch.equal(inputs["x"], whole.sets.inputs(one)["x"])
@@ -255,8 +255,8 @@ def test_what_is_particular_about_a_set_is_added_to_its_finding(whole: Whole) ->
     whole.check.begin(EVERY, True)
     whole.out(1).zero_()
 
-    def named(index: int, found: Finding) -> Finding:
-        return Finding(failure=f"set {index}" if found.failure else None)
+    def named(index: int, found: CheckResult) -> CheckResult:
+        return CheckResult(failure=f"set {index}" if found.failure else None)
 
     assert whole.check.worst([], False, named).failure == "set 1"
 
@@ -296,13 +296,13 @@ class Copying:
     def __init__(self, output: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.true = torch.randn(4096, generator=torch.Generator().manual_seed(1))
         self.shadow = self.true.clone()
-        self.plain: Callable[[Values], Values] = lambda inputs: {"out": inputs["x"].clone()}
+        self.run_eager: Callable[[Values], Values] = lambda inputs: {"out": inputs["x"].clone()}
         out = Argument(name="out", role="out", dtype="fp32")
         tolerance = Tolerance(atol=0, rtol=5e-7, rel_l2=5e-7)
         problem: Any = SimpleNamespace(
             spec=SimpleNamespace(tolerances={"fp32": tolerance}), dtype=lambda *_: "fp32"
         )
-        code: Any = SimpleNamespace(plain=lambda _, inputs: self.plain(inputs), written=[out])
+        code: Any = SimpleNamespace(plain=lambda _, inputs: self.run_eager(inputs), written=[out])
         sets: Any = SimpleNamespace(
             layout=SimpleNamespace(sets=[None] * COUNT),
             count=COUNT,
@@ -311,7 +311,7 @@ class Copying:
             outputs=lambda _: {"out": output(self.true)},
         )
         case = Case(name="any", params={})
-        self.check = RoundCheck(problem, code, case, sets, lambda *_: Finding())
+        self.check = RoundCheck(problem, code, case, sets, lambda *_: CheckResult())
 
     @contextlib.contextmanager
     def stale(self) -> Iterator[None]:
@@ -351,7 +351,7 @@ def test_elements_that_no_mixture_explains_are_counted(
 
 def test_an_answer_that_is_a_view_of_the_inputs_is_taken_as_it_was() -> None:
     copying = Copying(lambda x: torch.cat([-x[:50], x[50:]]))
-    copying.plain = lambda inputs: {"out": inputs["x"]}
+    copying.run_eager = lambda inputs: {"out": inputs["x"]}
     assert copying.check.unexplained(3, copying.stale()) == ("out", 0)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grader.judge.gpu import state
-from grader.judge.gpu.state import SLOWED, complaint, gpu_state, sm_clock_mhz
+from grader.judge.gpu.state import THROTTLE_REASONS, gpu_state, sm_clock_mhz, throttle_reason
 
 POWER_CAP, SYNC_BOOST = 0x4, 0x10
 
@@ -21,7 +21,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml(ModuleType):
-    """The part of `pynvml` that is used."""
+    """As much of `pynvml` as is used."""
 
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
@@ -79,7 +79,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch, uuid: str) -> Iterator[FakeNvml]:
     state._handle.cache_clear()
 
 
-@pytest.mark.parametrize(("bit", "words"), SLOWED.items())
+@pytest.mark.parametrize(("bit", "words"), THROTTLE_REASONS.items())
 def test_each_slowdown_is_a_reason_to_discard_the_round(
     nvml: FakeNvml, bit: int, words: str
 ) -> None:
@@ -152,6 +152,6 @@ def test_without_nvmls_package_nothing_is_known(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert complaint() is None
+    assert throttle_reason() is None
     assert sm_clock_mhz() is None
     assert gpu_state() == {}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grader.judge.timing.measure import Sample, Timing, limit_us, measure
 from grader.judge.timing.plan import PLANS, POLICY, Plan
 from grader.report import Rule, Verdict
-from grader.stats import middle
+from grader.stats import estimate
 
 PLAN = Plan(
     most_calls=64,
@@ -61,7 +61,7 @@ def test_the_time_is_the_middle_reported_one_with_its_interval() -> None:
     reports = [50.0, 50.01, 49.99, 50.02, 49.98, 50.0]
     timing = timed(*map(honest, reports))
     assert timing.rounds == len(reports)
-    assert (timing.time_us, timing.ci_us) == middle(reports)
+    assert (timing.time_us, timing.ci_us) == estimate(reports)
 
 
 def test_every_round_has_its_own_number() -> None:
@@ -294,7 +294,7 @@ def test_a_score_is_the_larger_of_report_and_clock(rounds: list[tuple[float, flo
     timing = timed(*samples, most_rounds=20, budget_s=60)
     # `rounds_of` repeats the last round, so that the rounds that were run are known.
     ran = (samples + [samples[-1]] * 20)[: timing.rounds]
-    reported = middle([sample.reported_us for sample in ran]).value
+    reported = estimate([sample.reported_us for sample in ran]).value
     all_measured = sorted(sample.measured_us for sample in ran)
     measured = all_measured[len(ran) // 2]
     allowed = allowed_us(measured)
@@ -320,7 +320,7 @@ def test_a_report_of_zero_still_gives_a_positive_interval(zeros: int, ranks: boo
 
 
 def test_working_ahead_in_the_first_round_alone_gains_next_to_nothing() -> None:
-    """It has no deferred inputs, which is no secret; the middle of six is next to it instead."""
+    """It has no deferred inputs, which is no secret; the estimate of six is next to it instead."""
     others = [99.95, 100.05, 99.98, 100.02, 100.0] * 8
     samples = [Sample(us, us) for us in (50.0, *others)]
     timing = measure(samples.__getitem__, PLANS["cuda", "full"], CALLS, True, True)

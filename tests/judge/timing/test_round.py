@@ -53,7 +53,7 @@ class SilentSession:
 
     def take(self, sequence: int, limit_s: float, what: str) -> Reply:
         self.steps.append("take")
-        return Reply(sequence, Status.OK, claim_ns=7000)
+        return Reply(sequence, Status.OK, reported_ns=7000)
 
     def _note(self, kind: str, request: dict[str, Any]) -> None:
         self.steps.append(kind)
@@ -62,7 +62,7 @@ class SilentSession:
 
 @pytest.fixture
 def block() -> Iterator[SharedBlock]:
-    words = Slot(0, "int64", (64,), (1,))
+    words = TensorSpec(0, "int64", (64,), (1,))
     made = SharedBlock(arrange([[(False, words), (True, words)]] * 3), 8, "cpu")
     yield made
     made.close()
@@ -182,7 +182,7 @@ class PublishingBlock(SharedBlock):
 
 @pytest.fixture
 def publishing() -> Iterator[PublishingBlock]:
-    words = Slot(0, "int64", (64,), (1,))
+    words = TensorSpec(0, "int64", (64,), (1,))
     made = PublishingBlock(arrange([[(False, words), (True, words)]] * 3), 8, "cpu")
     yield made
     made.close()
