@@ -69,17 +69,17 @@ class HostRunner:
         is_graph = kind == "capture" and self.captures
         return Reply(0, Status.OK, Flag.GRAPH if is_graph else 0)
 
-    def aim(self, kind: str, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def prepare(self, kind: str, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return kind, request
 
-    def fire(self, aimed: tuple[str, dict[str, Any]], what: str) -> int:
-        self.asked.append(aimed)
+    def send_prepared(self, prepared: tuple[str, dict[str, Any]], what: str) -> int:
+        self.asked.append(prepared)
         return 1
 
     def has_reply(self) -> bool:
         return True
 
-    def take(self, sequence: int, limit_s: float, what: str) -> Reply:
+    def receive(self, sequence: int, limit_s: float, what: str) -> Reply:
         for index in self._round["order"]:
             self.call(index)
         return Reply(sequence, Status.OK, reported_ns=1)
@@ -307,7 +307,7 @@ def test_a_round_of_a_throttled_gpu_does_not_count(
 ) -> None:
     bench = rounds()
     audits[0].evidence = [evidence]
-    monkeypatch.setattr(module, "complaint", lambda: throttled)
+    monkeypatch.setattr(module, "throttle_reason", lambda: throttled)
     assert bench.round(1).discard == evidence.discard, "no GPU, nothing to ask"
     pretend_gpu(bench, 400)
     assert bench.round(2).discard == discard
@@ -319,7 +319,7 @@ def test_a_throttled_round_is_learned_all_the_same(
     """Its calls were right and took no less than others; the least counts."""
     bench = rounds()
     pretend_gpu(bench, 400)
-    monkeypatch.setattr(module, "complaint", lambda: "thermal limit")
+    monkeypatch.setattr(module, "throttle_reason", lambda: "thermal limit")
     assert bench.round(1).discard == "thermal limit"
     assert audits[0].learned_us == [100]
 
@@ -816,7 +816,7 @@ def test_a_case_that_cannot_wait_at_the_gate_is_measured_in_longer_rounds(
     assert timing.converged is (unranked is None), "without an audit it does not rank"
     notes = [] if unranked is None else [f"not ranked: of 'any' {unranked}"]
     assert grading.record.notes == notes
-    assert grading.record.unseen == ([] if unranked is None else ["any"])
+    assert grading.record.unranked_cases == ([] if unranked is None else ["any"])
 
 
 @pytest.mark.parametrize("ranks", [False, True])
@@ -869,7 +869,7 @@ def test_compilation_ends_after_a_case_is_laid_out_and_before_it_is_lent(
     grading: Any = SimpleNamespace(
         code=SimpleNamespace(inputs=lambda *_: {}), master=1, problem=None, device="cuda",
         effort="full", expect_device_memory=lambda: did.append("memory"),
-        end_rehearsal=lambda: did.append("await"), lend=lambda _: did.append("lend"),
+        finish_precompiling=lambda: did.append("await"), lend=lambda _: did.append("lend"),
     )  # fmt: skip
     monkeypatch.setattr(module, "calls_per_round", lambda *_: 4)
     monkeypatch.setattr(module, "ArgumentSets", lambda *_: sets)
@@ -892,7 +892,7 @@ def test_sets_are_closed_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None
     closed: list[bool] = []
     grading: Any = SimpleNamespace(
         code=SimpleNamespace(inputs=lambda *_: {}), master=1, problem=None, device="cuda",
-        effort="full", end_rehearsal=lambda: None, lend=lambda _: None,
+        effort="full", finish_precompiling=lambda: None, lend=lambda _: None,
     )  # fmt: skip
 
     def fail() -> None:

@@ -131,7 +131,7 @@ def test_compilation_beside_the_tests_is_ended_once() -> None:
     grading._is_precompiling = True
     for _ in range(2):
         grading.finish_precompiling()
-    assert asked == ["rehearsed"]
+    assert asked == ["finish_precompiling"]
 
 
 # --- what is measured before the submission is loaded

@@ -30,7 +30,7 @@ class ScriptedBatch:
         self.found = doubtful, furthest
         self.asked = 0
 
-    def doubtful(self) -> tuple[set[int], list[int]]:
+    def suspect_sets(self) -> tuple[set[int], list[int]]:
         self.asked += 1
         return self.found
 
@@ -302,7 +302,9 @@ class Copying:
         problem: Any = SimpleNamespace(
             spec=SimpleNamespace(tolerances={"fp32": tolerance}), dtype=lambda *_: "fp32"
         )
-        code: Any = SimpleNamespace(plain=lambda _, inputs: self.run_eager(inputs), written=[out])
+        code: Any = SimpleNamespace(
+            run_eager=lambda _, inputs: self.run_eager(inputs), written=[out]
+        )
         sets: Any = SimpleNamespace(
             layout=SimpleNamespace(sets=[None] * COUNT),
             count=COUNT,

@@ -44,14 +44,14 @@ class SilentSession:
     def prepare(self, kind: str, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return kind, request
 
-    def fire(self, aimed: tuple[str, dict[str, Any]], what: str) -> int:
-        self._note(*aimed)
+    def send_prepared(self, prepared: tuple[str, dict[str, Any]], what: str) -> int:
+        self._note(*prepared)
         return 1
 
     def has_reply(self) -> bool:
         return self.has_replied
 
-    def take(self, sequence: int, limit_s: float, what: str) -> Reply:
+    def receive(self, sequence: int, limit_s: float, what: str) -> Reply:
         self.steps.append("take")
         return Reply(sequence, Status.OK, reported_ns=7000)
 
@@ -223,9 +223,9 @@ def test_the_sm_clock_is_read_when_the_end_was_seen_and_before_the_snapshot(
     class OnGpu(SilentSession):
         """The round is on a GPU from its reply on, as far as the clock is concerned."""
 
-        def take(self, sequence: int, limit_s: float, what: str) -> Reply:
+        def receive(self, sequence: int, limit_s: float, what: str) -> Reply:
             block.device = "cuda"
-            return super().take(sequence, limit_s, what)
+            return super().receive(sequence, limit_s, what)
 
     def probe() -> None:
         steps.append("probe")
