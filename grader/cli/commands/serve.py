@@ -101,7 +101,7 @@ def serve(
         engine, via, note = _engine(deps, engine_name, sandbox_name, slots)
         if note:
             print_warning(note)
-        logs.set_up()
+        logs.configure()
         folders = {name: problem.folder for name, problem in loaded.items()}
         # Several servers may share a machine and a database.
         name = f"{socket.gethostname()}:{listener.getsockname()[1]}"

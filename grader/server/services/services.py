@@ -11,14 +11,12 @@ from grader.db.engine import BoardError, engine_of
 from grader.db.ledger_tables import upgrade
 from grader.fleet import Ledger
 from grader.problem import Problem, ProblemError
-from grader.server.http.drain import Ending
-from grader.server.http.etag import Answer
-from grader.server.http.metrics import Metrics
-from grader.server.http.ttl_cache import Fresh
 from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import Office
+from grader.server.services.drain import Drain
 from grader.server.services.job_events import Hub
-from grader.server.services.standings import FRESH_S, Races
+from grader.server.services.metrics import Metrics
+from grader.server.services.standings import Races
 from grader.server.services.submission_queries import Shelf
 from grader.server.settings import Settings
 
@@ -43,9 +41,7 @@ class Services:
     races: Races
     hub: Hub
     metrics: Metrics
-    ending: Ending
-    leaderboards: Fresh[Answer]
-    """Answers of the API, since making one costs more than all the rest."""
+    drain: Drain
 
     @classmethod
     def open(
@@ -75,8 +71,7 @@ class Services:
             races=Races(shelf),
             hub=Hub(ledger, settings.poll_s, settings.listeners, settings.listeners_per_address),
             metrics=Metrics(ledger, shelf, settings.worker_alive_s, now),
-            ending=Ending(),
-            leaderboards=Fresh(FRESH_S),
+            drain=Drain(),
         )
 
     def close(self) -> None:

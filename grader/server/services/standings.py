@@ -19,9 +19,8 @@ from grader.board.ranking import ranks
 from grader.judge.timing.baseline_store import RecordedBaselines, load_recorded
 from grader.problem import Problem, ProblemError
 from grader.report import geometric_mean
-from grader.server.http.ttl_cache import Fresh
-from grader.server.pages.charts import Step
 from grader.server.services.submission_queries import Line, Ranked, Shelf
+from grader.server.services.ttl_cache import TtlCache
 
 FRESH_S = 5.0
 """How long a leaderboard is kept where nothing is seen to change. Reading one of many results costs
@@ -31,6 +30,15 @@ REMEMBERED = 20_000
 """How many results' details are kept in memory, about 1 KB each."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RecordStep:
+    """One improvement of a record."""
+
+    at: datetime
+    time_us: float
+    user: str
 
 
 class Racer(NamedTuple):
@@ -60,7 +68,7 @@ class Race:
     gpu: str
     racers: tuple[Racer, ...] = ()
     """In order of their scores."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RecordStep, ...] = ()
     """Every improvement of the record, oldest first."""
     version: object = field(default_factory=object)
     """Another one for each that was made, and small, so that it may be kept for long."""
@@ -108,7 +116,7 @@ class Races:
     shelf: Shelf
     _details: dict[int, Detail] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _fresh: Fresh[tuple[Race, ...]] = field(default_factory=lambda: Fresh(FRESH_S))
+    _fresh: TtlCache[tuple[Race, ...]] = field(default_factory=lambda: TtlCache(FRESH_S))
 
     def now(self) -> Callable[[str], tuple[Race, ...]]:
         """Gives the leaderboards of one version of a problem by its digest, most entrants first, as
@@ -241,7 +249,7 @@ def _racers(rows: Sequence[Ranked]) -> tuple[Racer, ...]:
     )  # fmt: skip
 
 
-def _steps(rows: Sequence[Ranked]) -> tuple[Step, ...]:
+def _steps(rows: Sequence[Ranked]) -> tuple[RecordStep, ...]:
     """What was a record when it came: none of those that are better, which stand before it, was
     there already."""
     records: list[Ranked] = []
@@ -250,7 +258,9 @@ def _steps(rows: Sequence[Ranked]) -> tuple[Step, ...]:
             if records and records[-1].score_us == row.score_us:
                 records.pop()
             records.append(row)
-    return tuple(Step(_moment(row.created_at), row.score_us, row.user) for row in reversed(records))
+    return tuple(
+        RecordStep(_moment(row.created_at), row.score_us, row.user) for row in reversed(records)
+    )
 
 
 def _moment(text: str) -> datetime:
