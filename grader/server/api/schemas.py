@@ -77,7 +77,7 @@ class QueueEntry(BaseModel):
         )
 
 
-class SubmissionSummary(BaseModel):
+class SubmissionListItem(BaseModel):
     """A submission in a list. Fields that the caller may not see are null."""
 
     id: int
@@ -96,7 +96,7 @@ class SubmissionSummary(BaseModel):
 class SubmissionList(BaseModel):
     """Submissions, newest first."""
 
-    submissions: list[SubmissionSummary]
+    submissions: list[SubmissionListItem]
     before: int | None
     """The `before` of the next page; null on the last."""
 

@@ -16,9 +16,9 @@ from grader.server.api.schemas import (
     QueueEntry,
     SubmissionDetail,
     SubmissionList,
+    SubmissionListItem,
     SubmissionQueued,
     SubmissionStatus,
-    SubmissionSummary,
 )
 from grader.server.http.auth import AnyUser, Caller, CompetitorUser, ServicesDep
 from grader.server.http.errors import error_responses, fail
@@ -207,9 +207,9 @@ def me(caller: AnyUser) -> CurrentUser:
     return CurrentUser(name=caller.name, role=caller.role)
 
 
-def _summary(request: Request, line: Line, access: Sight) -> SubmissionSummary:
+def _summary(request: Request, line: Line, access: Sight) -> SubmissionListItem:
     visible = access.result
-    return SubmissionSummary(
+    return SubmissionListItem(
         id=line.id,
         user=line.user,
         problem=line.problem,

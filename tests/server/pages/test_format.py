@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from grader.server.pages import format
+from grader import format
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 

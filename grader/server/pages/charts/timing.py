@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup, escape
 
 from grader.server.pages.charts.svg import line, rect, svg, text
-from grader.server.pages.format import micros
-from grader.stats import Interval, middle
+from grader.format import micros
+from grader.stats import Interval, estimate
 
 
 def roofline_bar(share: float | None, marks: Mapping[str, float]) -> Markup:
@@ -69,7 +69,7 @@ def distribution(
             parts.append(
                 rect(left + index * bin_width + 0.5, floor - tall, bin_width - 1, tall, "fill")
             )
-    estimate_us = middle(ordered).value
+    estimate_us = estimate(ordered).value
     parts.append(line(left, floor, width - right, floor, "axis"))
     parts.append(line(x(estimate_us), top - 4, x(estimate_us), floor, "estimate"))
     parts.append(text(left, height - 5, micros(low), "tick"))
