@@ -18,7 +18,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from grader.db.ledger_tables import blobs, jobs, submissions
+from grader.db.tables import blobs, jobs, submissions
 from grader.fleet.job import IN_FLIGHT, QueueFull, State, TooMany, is_of_type
 from grader.submission import Submission
 

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, Engine, RowMapping, and_, bindparam, func, or_, select
 
 from grader.board.store import MAX_ID
-from grader.db.engine import reading
-from grader.db.ledger_tables import jobs, submissions, workers
+from grader.db.engine import connect
+from grader.db.tables import jobs, submissions, workers
 from grader.fleet.job import IN_FLIGHT, Job, State, WorkerSeen
 from grader.judge import Progress
 
@@ -52,7 +52,7 @@ class Reader:
         if not is_possible(submission_id):
             return None
         number = {"number": submission_id}
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             row = connection.execute(_JOB, number).mappings().first()
             if row is None:
                 return None
@@ -75,11 +75,11 @@ class Reader:
         """The workers that were there in the last `alive_s` seconds, by name."""
         alive = workers.c.last_seen >= self._now() - timedelta(seconds=alive_s)
         query = select(workers).where(alive).order_by(workers.c.name)
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return [WorkerSeen(**row) for row in connection.execute(query).mappings()]
 
     def _jobs(self, where: ColumnElement[bool]) -> list[RowMapping]:
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             found = connection.execute(_JOBS.where(where).order_by(*_LIVE_FIRST))
             return list(found.mappings())
 

@@ -32,9 +32,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from grader.board.store import Board, insert_result
-from grader.db.board_tables import Moment, voids
-from grader.db.engine import BoardError, engine_of, writing
-from grader.db.ledger_tables import blobs, jobs, submissions, upgrade, workers
+from grader.db.engine import BoardError, open_engine, transaction
+from grader.db.migrate import upgrade
+from grader.db.tables import UtcDateTime, blobs, jobs, submissions, voids, workers
 from grader.fleet.job import (
     IN_HAND,
     MAX_SOURCE_BYTES,
@@ -90,7 +90,7 @@ class Ledger(Reader):
         A database that `Board.open` made is taken over with its results. `sqlite://` is the
         in-memory twin, for one thread. Raises `BoardError` like `Board.open`.
         """
-        engine = engine_of(url, create=True)
+        engine = open_engine(url, create=True)
         try:
             upgrade(engine)
         except BoardError:
@@ -123,7 +123,7 @@ class Ledger(Reader):
         """
         if len(submission.source) > MAX_SOURCE_BYTES:
             raise ValueError(f"a source of more than {MAX_SOURCE_BYTES:,} bytes is not stored")
-        with writing(self._engine, "submit") as connection:
+        with transaction(self._engine, "submit") as connection:
             now = self._now()  # it may have waited for its turn
             if deadline is not None and now >= deadline:
                 raise TooLate(problem, deadline)
@@ -173,7 +173,7 @@ class Ledger(Reader):
         now = self._now()
         token = secrets.token_hex(16)
         until = now + timedelta(seconds=lease_s)
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             following = next_job(connection, now, problems, gpu, languages)
             number = connection.scalar(
                 update(jobs)
@@ -224,7 +224,7 @@ class Ledger(Reader):
             jobs.c.updated_at: self._now(),
         }
         job = jobs.c.submission_id == lease.submission_id
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             # First, so that of two who finish the second waits for the first, and then finds its
             # token gone. An exception below takes this back as well.
             if connection.execute(_if(lease, (State.RUNNING,)).values(ended)).rowcount != 1:
@@ -258,7 +258,7 @@ class Ledger(Reader):
         """
         now = self._now()
         pauses = [
-            (jobs.c.failures == count, literal(now + timedelta(seconds=pause_s), Moment))
+            (jobs.c.failures == count, literal(now + timedelta(seconds=pause_s), UtcDateTime))
             for count, pause_s in enumerate(PAUSES_S)
         ]
         return self._change(
@@ -286,7 +286,7 @@ class Ledger(Reader):
         )
         swept = update(jobs).where(jobs.c.submission_id.in_(expired), jobs.c.state.in_(IN_HAND))
         reason = f"{STRIKES} workers died while they had it"
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             taken_back = _strike(jobs.c.deaths, reason) | {jobs.c.updated_at: self._now()}
             return connection.execute(swept.values(taken_back)).rowcount
 
@@ -309,7 +309,7 @@ class Ledger(Reader):
             jobs.c.updated_at: self._now(),
         }
         waits = (jobs.c.state == State.QUEUED) & jobs.c.submission_id.in_(changed)
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             return connection.execute(update(jobs).where(waits).values(values)).rowcount
 
     def seen(self, worker: Worker) -> None:
@@ -317,7 +317,7 @@ class Ledger(Reader):
         values = asdict(worker) | {"last_seen": self._now()}
         known = update(workers).where(workers.c.name == worker.name).values(values)
         gone = workers.c.last_seen < self._now() - FORGOTTEN
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             if connection.execute(known).rowcount == 0:
                 connection.execute(delete(workers).where(gone))
                 # Another process may say the same at this moment.
@@ -340,7 +340,7 @@ class Ledger(Reader):
     ) -> bool:
         """One conditional UPDATE of the job of a lease, or of a submission's number."""
         values = values | {jobs.c.updated_at: self._now()}
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             return connection.execute(_if(whose, states).values(values)).rowcount == 1
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from grader.board import Board, BoardError, default_url
-from grader.db.engine import explained
+from grader.db.engine import translate_errors
 from grader.report import Report
 from tests.waiting import PATIENCE_S
 
@@ -179,7 +179,7 @@ def test_a_database_of_something_else(tmp_path: Path) -> None:
     other.close()
     content = path.read_bytes()
     for create in (True, False):
-        with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
+        with pytest.raises(BoardError, match=r"another program \(it has tables recipes\)"):
             Board.open(f"sqlite:///{path}", create=create)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
@@ -244,7 +244,7 @@ def test_a_board_that_may_only_be_read_says_so_beforehand(tmp_path: Path) -> Non
     assert board.count("softmax") == 0
     event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA query_only=ON"))
     engine.dispose()
-    with pytest.raises(BoardError, match="may not be written by this user"):
+    with pytest.raises(BoardError, match="this user may not write it"):
         board.check_writable()
     board.close()
 
@@ -259,7 +259,10 @@ def test_a_board_that_may_only_be_read_says_so_beforehand(tmp_path: Path) -> Non
     ],
 )
 def test_a_failing_database_says_what_to_do(cause: str, advice: str) -> None:
-    with pytest.raises(BoardError, match=f"{cause}.*{advice}"), explained(make_url("sqlite://")):
+    with (
+        pytest.raises(BoardError, match=f"{cause}.*{advice}"),
+        translate_errors(make_url("sqlite://")),
+    ):
         raise OperationalError("INSERT", {}, sqlite3.OperationalError(cause))
 
 

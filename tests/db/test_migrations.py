@@ -10,25 +10,30 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, insert, inspect, select, text, update
 
 from grader.board import Board, BoardError
-from grader.db.board_tables import about, metadata, results, voids
-from grader.db.engine import engine_of
-from grader.db.ledger_tables import (
+from grader.db.engine import open_engine
+from grader.db.migrate import current_revision, downgrade, upgrade
+from grader.db.tables import (
+    audit,
     blobs,
-    downgrade,
+    boards,
     jobs,
+    metadata,
     rejudges,
-    revision_of,
+    results,
+    schema_info,
     submissions,
-    upgrade,
+    tokens,
+    users,
+    voids,
     workers,
 )
-from grader.db.server_tables import audit, boards, tokens, users
 from grader.fleet import Ledger, State
 from grader.report import Report
 from tests.fleet.conftest import Clock, hand_in
+from tests.fleet.conftest import report_of as report_of
 
 MakeReport = Callable[..., Report]
-BOARD = {table.name for table in (about, results)}
+BOARD = {table.name for table in (schema_info, results)}
 LEDGER = {table.name for table in (blobs, submissions, jobs)}
 HOSTED = {t.name for t in (users, tokens, boards, audit, voids, rejudges, workers)}
 OURS = BOARD | LEDGER | HOSTED
@@ -38,7 +43,7 @@ ADDED = {"rejudge_id", "original_id", "progress", "updated_at"}
 
 @pytest.fixture
 def engine(url: str) -> Any:
-    opened = engine_of(url, create=True)
+    opened = open_engine(url, create=True)
     yield opened
     opened.dispose()
 
@@ -72,7 +77,7 @@ def contents(engine: Engine) -> dict[str, list[dict[str, Any]]]:
 
 def revision(engine: Engine) -> str | None:
     with engine.connect() as connection:
-        return revision_of(connection)
+        return current_revision(connection)
 
 
 def fill(url: str, report_of: MakeReport) -> None:
@@ -153,7 +158,7 @@ def test_the_first_revision_is_what_the_board_makes(url: str, engine: Engine) ->
                 made = [" ".join((s or "").split()) for s in connection.scalars(text(query))]
             else:
                 made = []
-            version = connection.scalar(select(about.c.value))
+            version = connection.scalar(select(schema_info.c.value))
         return {"columns": columns, "indexes": indexes, "made": made, "version": version}
 
     upgrade(engine)
@@ -261,7 +266,7 @@ def test_many_may_open_a_new_database_at_once(url: str, engine: Engine) -> None:
 def test_a_database_of_something_else_is_left_alone(url: str, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE recipes (name TEXT)"))
-    with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
+    with pytest.raises(BoardError, match=r"another program \(it has tables recipes\)"):
         Ledger.open(url)
     assert tables(engine) == {"recipes"}
 
@@ -277,10 +282,10 @@ def test_a_database_of_a_newer_grade_is_refused(url: str, engine: Engine) -> Non
 def test_a_board_of_another_version_is_refused(url: str, engine: Engine) -> None:
     Board.open(url).close()
     with engine.begin() as connection:
-        connection.execute(about.update().values(value="9"))
+        connection.execute(schema_info.update().values(value="9"))
     with pytest.raises(BoardError, match="version 9, and this grade reads version 1"):
         Ledger.open(url)
-    assert tables(engine) == {about.name, results.name}
+    assert tables(engine) == {schema_info.name, results.name}
 
 
 def test_a_migration_that_fails_leaves_nothing(url: str, engine: Engine) -> None:
@@ -289,7 +294,7 @@ def test_a_migration_that_fails_leaves_nothing(url: str, engine: Engine) -> None
         connection.execute(text("CREATE TABLE jobs (name TEXT)"))
     with pytest.raises(BoardError, match="jobs"):
         Ledger.open(url)
-    assert tables(engine) == {about.name, results.name, "jobs"}
+    assert tables(engine) == {schema_info.name, results.name, "jobs"}
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE jobs"))
     Ledger.open(url).close()

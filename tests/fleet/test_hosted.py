@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from sqlalchemy import insert, update
 
-from grader.db.engine import writing
-from grader.db.ledger_tables import rejudges, submissions
+from grader.db.engine import transaction
+from grader.db.tables import rejudges, submissions
 from grader.fleet import Ledger, QueueFull, State, TooMany, Worker, WorkerSeen
 from grader.fleet.job import is_of_type
 from grader.judge import Progress
@@ -25,7 +25,7 @@ HERE = Worker("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 8)
 
 def rejudged(ledger: Ledger, number: int) -> None:
     """Make a submission one of a rejudge."""
-    with writing(ledger._engine) as connection:
+    with transaction(ledger._engine) as connection:
         connection.execute(
             insert(rejudges).values(
                 problem="softmax", created_at=ledger._now(), by="root", reason="", state="preview"

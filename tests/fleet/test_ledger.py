@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from grader.board import Board, BoardError
-from grader.db.board_tables import results
-from grader.db.ledger_tables import blobs
+from grader.db.tables import blobs, results
 from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooLate, TooMany, Worker
 from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.fleet.ledger import PAUSES_S, STRIKES

@@ -19,8 +19,8 @@ import pytest
 from sqlalchemy import select
 
 from grader.board.store import insert_result
-from grader.db.engine import engine_of, writing
-from grader.db.ledger_tables import jobs
+from grader.db.engine import open_engine, transaction
+from grader.db.tables import jobs
 from grader.fleet import Ledger, State, TooMany
 from grader.report import Report
 from grader.server.services.submission_queries import Shelf
@@ -133,10 +133,10 @@ def test_of_two_who_finish_one_wins(ledger: Ledger, report_of: MakeReport, repea
 def test_a_result_that_comes_late_is_noticed(url: str, make_report: MakeReport) -> None:
     """Another process may end its transaction after us, though it began before."""
     ledger = Ledger.open(url)
-    engine = engine_of(url, create=False)
+    engine = open_engine(url, create=False)
     shelf = Shelf(engine)
     with ThreadPoolExecutor(1) as pool:
-        with writing(engine) as connection:
+        with transaction(engine) as connection:
             insert_result(connection, make_report(), "ada", b"")
             other = pool.submit(ledger.board.record, make_report(), "bob", b"")
             time.sleep(0.5)
@@ -216,7 +216,7 @@ DYING = """
 import json, os, signal, sys
 from sqlalchemy import event, func, select
 from grader.fleet import Ledger
-from grader.db.ledger_tables import blobs, jobs, submissions
+from grader.db.tables import blobs, jobs, submissions
 from grader.submission import Submission
 
 def submit(source, steps):

@@ -23,11 +23,11 @@ from grader.report import Report
 from grader.server.app import create_app
 from grader.server.services.services import Services, load_problems
 from grader.server.settings import Settings
+from tests.db.conftest import url as url
 from tests.fleet.conftest import Clock
 from tests.fleet.conftest import clock as clock
 from tests.fleet.conftest import ledger as ledger
 from tests.fleet.conftest import report_of as report_of
-from tests.fleet.conftest import url as url
 from tests.waiting import PATIENCE_S
 
 PROBLEMS = Path(__file__).parents[2] / "problems"

@@ -21,8 +21,8 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from grader.db.board_tables import results
-from grader.db.engine import engine_of, reading
+from grader.db.engine import connect, open_engine
+from grader.db.tables import results
 from grader.fleet import Job, Ledger, State, Worker
 from grader.fleet.remote import RemoteLedger
 from grader.problem import Problem
@@ -147,8 +147,8 @@ def job(ledger: Ledger, number: int) -> Job:
 
 
 def count_results(url: str) -> int:
-    engine = engine_of(url, create=False)
-    with reading(engine) as connection:
+    engine = open_engine(url, create=False)
+    with connect(engine) as connection:
         found = connection.scalar(select(func.count()).select_from(results))
     engine.dispose()
     return int(found or 0)

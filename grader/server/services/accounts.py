@@ -32,8 +32,8 @@ from sqlalchemy import (
 )
 
 from grader.board.store import MAX_ID
-from grader.db.engine import BoardError, reading, writing
-from grader.db.server_tables import tokens, users
+from grader.db.engine import BoardError, connect, transaction
+from grader.db.tables import tokens, users
 from grader.report import one_line
 from grader.server.services.audit import SERVER, note
 from grader.server.services.errors import Conflict, Invalid, NotThere
@@ -91,7 +91,7 @@ class Accounts:
 
     def first_admin(self) -> str | None:
         """A token of the first admin, who is made; None when there is an admin already."""
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             if connection.scalar(select(users.c.id).where(users.c.role == "admin").limit(1)):
                 return None
             return self._add_user(connection, "admin", "admin", SERVER)
@@ -99,7 +99,7 @@ class Accounts:
     def new_admin_token(self) -> str:
         """One more token of the first admin, who is made where there is none, and let in again
         where all admins are banned: the way back in for whoever has the database in his hands."""
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             admins = select(users).where(users.c.role == "admin")
             first = admins.order_by(users.c.banned_at.is_not(None), users.c.id).limit(1)
             admin = connection.execute(first).mappings().first()
@@ -115,24 +115,24 @@ class Accounts:
 
     def add_user(self, name: str, role: Role = "competitor", by: str = SERVER) -> str:
         """A token of a new user. Raises `Invalid` for an odd name, `Conflict` for one taken."""
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             return self._add_user(connection, name, role, by)
 
     def user(self, name: str) -> Account | None:
         """A user by name, upper and lower case alike; None when there is none."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             found = connection.execute(_ACCOUNTS.where(_is_named(name))).mappings().first()
         return None if found is None else _account(found)
 
     def users(self) -> list[Account]:
         """Every user, by name."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             rows = connection.execute(_ACCOUNTS.order_by(users.c.name_key)).mappings()
             return [_account(row) for row in rows]
 
     def new_token(self, name: str, label: str = "", by: str = SERVER) -> str:
         """One more token of a user. Raises `NotThere`."""
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             user = known_user(connection, name)
             token, number = self._add_token(connection, user["id"], "api", label)
             note(connection, self._now(), by, "token new", user["name"], f"{number} {label}")
@@ -141,7 +141,7 @@ class Accounts:
     def tokens(self, name: str) -> list[Token]:
         """The tokens of a user, oldest first, sessions left out. Raises `NotThere`."""
         shown = (tokens.c[n] for n in ("id", "label", "created_at", "last_used_at", "revoked_at"))
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             user = known_user(connection, name)
             mine = (tokens.c.user_id == user["id"]) & (tokens.c.kind == "api")
             rows = connection.execute(select(*shown).where(mine).order_by(tokens.c.id))
@@ -153,7 +153,7 @@ class Accounts:
 
         Raises `NotThere`, and `Conflict` when no admin would have a token any more.
         """
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             if isinstance(whose, str):
                 user = known_user(connection, whose)
                 what, subject = tokens.c.user_id == user["id"], user["name"]
@@ -191,7 +191,7 @@ class Accounts:
             return None
         now = self._now()
         old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             connection.execute(delete(tokens).where(old))
             session, _ = self._add_token(
                 connection,
@@ -206,7 +206,7 @@ class Accounts:
     def close_session(self, session: str) -> None:
         """End a session, if it is one."""
         mine = (tokens.c.hash == _hash(session)) & (tokens.c.kind == "session")
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             connection.execute(delete(tokens).where(mine))
 
     def _add_user(self, connection: Connection, name: str, role: Role, by: str) -> str:
@@ -250,7 +250,7 @@ class Accounts:
         digest = _hash(token)
         query = select(tokens, users.c.name, users.c.role, users.c.banned_at, users.c.banned_reason)
         query = query.join(users, users.c.id == tokens.c.user_id)
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             row = connection.execute(query.where(tokens.c.hash == digest)).mappings().first()
         if row is None or not hmac.compare_digest(row["hash"], digest):
             return None
@@ -263,7 +263,7 @@ class Accounts:
             return
         used = update(tokens).where(tokens.c.id == row["id"])
         try:
-            with writing(self._engine) as connection:
+            with transaction(self._engine) as connection:
                 connection.execute(used.values(last_used_at=now))
         except BoardError as error:  # such as a full disk, on which one can still read
             log.warning("the use of a token was not noted: %s", one_line(str(error)))

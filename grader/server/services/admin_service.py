@@ -22,10 +22,8 @@ from sqlalchemy import (
     update,
 )
 
-from grader.db.board_tables import Moment, results, voids
-from grader.db.engine import reading, writing
-from grader.db.ledger_tables import jobs, submissions
-from grader.db.server_tables import boards, users
+from grader.db.engine import connect, transaction
+from grader.db.tables import UtcDateTime, boards, jobs, results, submissions, users, voids
 from grader.fleet.job import IN_HAND, UNFINISHED, State
 from grader.fleet.job_queries import is_possible
 from grader.fleet.ledger import cancelled, given_back, released
@@ -62,13 +60,13 @@ class Office:
 
     def board(self, problem: str) -> BoardSettings:
         """The settings of a problem's board; the defaults when nobody has set any."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             row = connection.execute(_BOARD, {"name": problem}).mappings().first()
         return BoardSettings() if row is None else BoardSettings(**row)
 
     def boards(self) -> dict[str, BoardSettings]:
         """The settings of those boards for which there are any, by problem."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             rows = connection.execute(select(boards)).mappings().all()
         names = [field.name for field in fields(BoardSettings)]
         return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
@@ -78,7 +76,7 @@ class Office:
         if settings.note is not None:
             settings = replace(settings, note=one_line(settings.note, REASON_CHARS) or None)
         values = asdict(settings)
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             known = update(boards).where(boards.c.problem == problem).values(values)
             if connection.execute(known).rowcount == 0:
                 connection.execute(insert(boards).values(problem=problem, **values))
@@ -94,7 +92,7 @@ class Office:
         oneself.
         """
         now = self._now()
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             user = known_user(connection, name)
             if user["name"] == by:
                 raise Conflict("you cannot ban yourself")
@@ -118,7 +116,7 @@ class Office:
             ).rowcount
             banned = select(voids.c.result_id).where(voids.c.why == "banned")
             theirs = select(
-                results.c.id, literal("banned"), literal(now, Moment), literal(by)
+                results.c.id, literal("banned"), literal(now, UtcDateTime), literal(by)
             ).where(results.c.user == user["name"], results.c.id.not_in(banned))
             added = insert(voids).from_select(_VOID, theirs).returning(voids.c.result_id)
             voided = len(connection.execute(added).all())
@@ -128,7 +126,7 @@ class Office:
 
     def unban(self, name: str, by: str) -> None:
         """Let a user in again, and his results count again. Raises `NotThere` and `Conflict`."""
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             user = known_user(connection, name)
             if user["banned_at"] is None:
                 raise Conflict(f"{user['name']} is not banned")
@@ -149,7 +147,7 @@ class Office:
             return False
         held = (jobs.c.submission_id == submission_id) & (jobs.c.state == State.HELD)
         values = released() | {jobs.c.updated_at: self._now()}
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             if connection.execute(update(jobs).where(held).values(values)).rowcount == 0:
                 return False
             note(connection, self._now(), by, "release", submission_id)
@@ -159,7 +157,7 @@ class Office:
         """End an unfinished submission. False when there is none (any more)."""
         if not is_possible(submission_id):
             return False
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             return self._cancel(connection, submission_id, by)
 
     def delete(self, submission_id: int, by: str) -> Literal["cancelled", "deleted"] | None:
@@ -168,7 +166,7 @@ class Office:
         nothing to delete (any more)."""
         if not is_possible(submission_id):
             return None
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             if self._cancel(connection, submission_id, by):
                 return "cancelled"
             deleted = select(voids.c.result_id).where(voids.c.why == "deleted")
@@ -201,7 +199,7 @@ class Office:
         ``banned``."""
         query = select(voids.c.result_id, voids.c.why).where(voids.c.result_id.in_(result_ids))
         found: dict[int, set[str]] = {}
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             for number, why in connection.execute(query):
                 found.setdefault(number, set()).add(why)
         return {number: frozenset(reasons) for number, reasons in found.items()}

@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine, insert, select
 
 from grader.board.store import MAX_ID
-from grader.db.engine import reading
-from grader.db.server_tables import audit
+from grader.db.engine import connect
+from grader.db.tables import audit
 from grader.report import one_line
 
 SERVER = "server"
@@ -50,5 +50,5 @@ def acts(engine: Engine, limit: int, before: int | None = None) -> list[Act]:
     query = select(audit).order_by(audit.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(audit.c.id < max(0, min(before, MAX_ID)))
-    with reading(engine) as connection:
+    with connect(engine) as connection:
         return [Act(**row) for row in connection.execute(query).mappings()]

@@ -25,9 +25,9 @@ from sqlalchemy import (
     update,
 )
 
-from grader.db.board_tables import Moment, counts, results, voids
-from grader.db.engine import reading, writing
-from grader.db.ledger_tables import jobs, rejudges, submissions
+from grader.board.store import not_void
+from grader.db.engine import connect, transaction
+from grader.db.tables import UtcDateTime, jobs, rejudges, results, submissions, voids
 from grader.fleet.job import IN_FLIGHT, UNFINISHED, State
 from grader.fleet.job_queries import is_possible
 from grader.fleet.ledger import cancelled
@@ -85,10 +85,10 @@ class Rejudges:
         """Queue submissions of a problem to be graded anew; the rejudge's number.
 
         `digest` is the problem's current version, by which they are graded. `which` chooses among
-        the results of this version, or names submissions whose result counts, of any version.
+        the results of this version, or names submissions whose result not_void, of any version.
         Raises `Invalid` when one of these is none, or there is nothing to grade.
         """
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             originals = _originals(connection, problem, digest, which)
             added = connection.execute(
                 insert(rejudges).values(
@@ -108,18 +108,18 @@ class Rejudges:
 
     def rejudge(self, number: int) -> Rejudge | None:
         """A rejudge by its number; None when there is none."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return _rejudge(connection, number)
 
     def rejudges(self) -> list[Rejudge]:
         """Every rejudge, newest first."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             rows = connection.execute(_REJUDGES.order_by(rejudges.c.id.desc())).mappings()
             return [Rejudge(**row) for row in rows]
 
     def preview(self, number: int) -> Preview | None:
         """What a rejudge changes, or changed; None when there is none of this number."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             rejudge = _rejudge(connection, number)
             if rejudge is None:
                 return None
@@ -133,7 +133,7 @@ class Rejudges:
         when nothing was, or when the rejudge is decided already.
         """
         now = self._now()
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             self._decide(connection, number, "applied")
             _cancel(connection, number, (State.HELD,), by, now)
             left = connection.scalar(
@@ -152,7 +152,7 @@ class Rejudges:
     def drop(self, number: int, by: str) -> None:
         """Leave everything as it was, and cancel what is not graded yet. Raises like `apply`."""
         now = self._now()
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             self._decide(connection, number, "dropped")
             ended = _cancel(connection, number, UNFINISHED, by, now)
             note(connection, now, by, "rejudge drop", number, f"{ended} jobs cancelled")
@@ -173,7 +173,7 @@ class Rejudges:
             literal(State.QUEUED.value),
             literal(0),
             literal(0),
-            literal(now, Moment),
+            literal(now, UtcDateTime),
         ).where(submissions.c.rejudge_id == number)
         columns = ["submission_id", "state", "failures", "deaths", "updated_at"]
         connection.execute(insert(jobs).from_select(columns, queued))
@@ -227,7 +227,7 @@ def _originals(
         )
         .join(jobs, jobs.c.submission_id == submissions.c.id)
         .join(results, results.c.id == jobs.c.result_id)
-        .where(submissions.c.problem == problem, counts())
+        .where(submissions.c.problem == problem, not_void())
         .order_by(submissions.c.id)
     )
     current = results.c.problem_digest == digest
@@ -244,7 +244,7 @@ def _originals(
         if missing:
             numbers = ", ".join(map(str, missing[:10]))
             raise Invalid(
-                f"of {problem}, there is no such submission whose result counts: {numbers}"
+                f"of {problem}, there is no such submission whose result not_void: {numbers}"
             )
     if not found:
         raise Invalid(f"{problem} has no such results; name submissions, or take all accepted ones")
@@ -257,7 +257,7 @@ def _best(digest: str) -> Select[int]:
         partition_by=(results.c.user, results.c.gpu), order_by=(results.c.score_us, results.c.id)
     )
     ranked = select(results.c.id, place.label("place")).where(
-        results.c.problem_digest == digest, results.c.ranked, counts()
+        results.c.problem_digest == digest, results.c.ranked, not_void()
     )
     best = ranked.subquery()
     return select(best.c.id).where(best.c.place == 1)
@@ -304,6 +304,6 @@ def _exchange(connection: Connection, number: int, by: str, now: datetime) -> in
     previews = voids.c.result_id.in_(select(pairs.c.new)) & (voids.c.why == "preview")
     connection.execute(delete(voids).where(previews))
     # Last, since it is what tells that a pair is exchanged.
-    old = select(pairs.c.old, literal("rejudged"), literal(now, Moment), literal(by))
+    old = select(pairs.c.old, literal("rejudged"), literal(now, UtcDateTime), literal(by))
     added = insert(voids).from_select(columns, old).returning(voids.c.result_id)
     return len(connection.execute(added).all())

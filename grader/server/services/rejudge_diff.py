@@ -8,8 +8,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, RowMapping, Select, select
 
 from grader.board.ranking import ranks
-from grader.db.board_tables import counts, results, voids
-from grader.db.ledger_tables import jobs, submissions
+from grader.board.store import not_void
+from grader.db.tables import jobs, results, submissions, voids
 from grader.fleet.job import State
 from grader.report import Verdict
 
@@ -111,7 +111,7 @@ def _standing(connection: Connection, digest: str, gpu: str, besides: set[int]) 
     gone = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(GONE))
     query = (
         select(results.c.id, results.c.user, results.c.ci_low_us, results.c.ci_high_us)
-        .add_columns(counts().label("counts"))
+        .add_columns(not_void().label("not_void"))
         .where(
             results.c.problem_digest == digest,
             results.c.gpu == gpu,
@@ -121,7 +121,7 @@ def _standing(connection: Connection, digest: str, gpu: str, besides: set[int]) 
         .order_by(results.c.score_us, results.c.id)
     )
     rows = connection.execute(query).mappings()
-    return [row for row in rows if row["counts"] or row["id"] in besides]
+    return [row for row in rows if row["not_void"] or row["id"] in besides]
 
 
 def _ranks(standing: list[RowMapping]) -> Places:

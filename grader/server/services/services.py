@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grader.db.engine import BoardError, engine_of
-from grader.db.ledger_tables import upgrade
+from grader.db.engine import BoardError, open_engine
+from grader.db.migrate import upgrade
 from grader.fleet import Ledger
 from grader.problem import Problem, ProblemError
 from grader.server.services.accounts import Accounts
@@ -53,7 +53,7 @@ class Services:
     ) -> Services:
         """Open the database at a URL, its tables made or migrated first. Raises `BoardError`."""
         settings = settings or Settings()
-        engine = engine_of(url, create=True)
+        engine = open_engine(url, create=True)
         try:
             upgrade(engine)
         except BoardError:

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, func, select
 
-from grader.board.store import MAX_ID
-from grader.db.board_tables import counts, results, voids
-from grader.db.engine import reading
-from grader.db.ledger_tables import blobs, jobs, submissions
+from grader.board.store import MAX_ID, not_void
+from grader.db.engine import connect
+from grader.db.tables import blobs, jobs, results, submissions, voids
 from grader.fleet import State
 from grader.report import Verdict
 from grader.submission import Language
@@ -113,7 +112,7 @@ class Shelf:
                 ~_void("deleted"),
             )
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return connection.scalar(query.limit(1))
 
     def source(self, submission_id: int) -> bytes | None:
@@ -123,7 +122,7 @@ class Shelf:
             .join(submissions, submissions.c.sha256 == blobs.c.sha256)
             .where(submissions.c.id == submission_id)
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             content = connection.scalar(query)
         return None if content is None else bytes(content)
 
@@ -132,28 +131,28 @@ class Shelf:
         query = select(results.c.id, results.c.report)
         wanted = list(result_ids)
         for start in range(0, len(wanted), 500):
-            with reading(self._engine) as connection:
+            with connect(self._engine) as connection:
                 some = query.where(results.c.id.in_(wanted[start : start + 500]))
                 found = connection.execute(some).all()
             yield from ((row[0], row[1]) for row in found)
 
     def version(self) -> tuple[int, int, int]:
         """Something that is another after every change of any leaderboard."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             row = connection.execute(_VERSION).one()
         return int(row[0]), int(row[1]), int(row[2])
 
     def states(self) -> dict[State, int]:
         """How many jobs are in each state."""
         query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             found = {State(state): int(count) for state, count in connection.execute(query)}
         return {state: found.get(state, 0) for state in State}
 
     def verdicts(self) -> dict[Verdict, int]:
         """How many results there are of each verdict."""
         query = select(results.c.verdict, func.count()).group_by(results.c.verdict)
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return {Verdict(verdict): int(count) for verdict, count in connection.execute(query)}
 
     def oldest_waiting(self) -> datetime | None:
@@ -165,7 +164,7 @@ class Shelf:
             .order_by(submissions.c.id)
             .limit(1)
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return connection.scalar(query)
 
     def ranked(self, problem_digest: str) -> list[Ranked]:
@@ -183,16 +182,16 @@ class Shelf:
                 jobs.c.submission_id,
             )
             .join(jobs, jobs.c.result_id == results.c.id, isouter=True)
-            .where(results.c.problem_digest == problem_digest, results.c.ranked, counts())
+            .where(results.c.problem_digest == problem_digest, results.c.ranked, not_void())
             .order_by(results.c.score_us, results.c.id)
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return [Ranked(*row) for row in connection.execute(query)]
 
     def _lines(
         self, query: Select[tuple[object, ...]], values: Mapping[str, int] | None = None
     ) -> list[Line]:
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             rows = list(connection.execute(query, values).mappings())
             done = [row["result_id"] for row in rows if row["result_id"] is not None]
             void: dict[int, set[str]] = {}

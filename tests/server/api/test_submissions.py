@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grader.board.store import insert_result
-from grader.db.engine import writing
+from grader.db.engine import transaction
 from grader.fleet import Ledger, State
 from grader.fleet.job import Worker
 from grader.judge import Progress
@@ -271,7 +271,7 @@ def test_a_large_leaderboard_has_pages(world: World) -> None:
 
     assert part(offset=5) == (0, [])
     names = [f"user{number:04}" for number in range(1003)]
-    with writing(world.services.ledger.board._engine) as connection:
+    with transaction(world.services.ledger.board._engine) as connection:
         for number, name in enumerate(names):
             score_us = 50.0 + number
             report = world.make_report(

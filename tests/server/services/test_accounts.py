@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from grader.board import BoardError
-from grader.db.server_tables import tokens
+from grader.db.tables import tokens
 from grader.fleet import Ledger
 from grader.server.services.accounts import NAME_CHARS, Accounts, User, checked_name
 from grader.server.services.admin_service import Office

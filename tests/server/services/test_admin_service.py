@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grader.board import Board
-from grader.db.board_tables import voids
+from grader.db.tables import voids
 from grader.fleet import Ledger, State
 from grader.report import Report
 from grader.server.services.accounts import Accounts, worker_name
