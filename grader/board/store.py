@@ -129,13 +129,13 @@ class Board:
 
     def _rank(self, result_id: int, report: Report, user: str) -> int:
         """The rank of this result among the other users' best results."""
-        score_us, *interval_us = _score(report)
+        score_us, low_us, high_us = _score(report)
         standing = [
             (row["score_us"], row["id"], (row["ci_low_us"], row["ci_high_us"]))
             for row in self._best(report.problem_digest, str(report.gpu))
             if row["user"] != user
         ]
-        standing = sorted([*standing, (score_us, result_id, tuple(interval_us))])
+        standing = sorted([*standing, (score_us, result_id, (low_us, high_us))])
         by_position = ranks([interval for _, _, interval in standing])
         position = next(i for i, (_, other_id, _) in enumerate(standing) if other_id == result_id)
         return by_position[position]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.fleet.fake import ROOT
-from tests.fleet.test_local import alive, below
+from tests.fleet.test_local_engine import alive, below
 from tests.waiting import PATIENCE_S, until
 
 OBJECT_STORE_BYTES = 80_000_000

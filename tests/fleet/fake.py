@@ -10,9 +10,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from grader.board import BoardError
-from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
-from grader.fleet.local import LocalEngine
-from grader.fleet.ray_actor import NodeSlot, SandboxName
+from grader.fleet.engine import Engine, NoFreeSlot, OnProgress, Task, TaskOutcome, WorkerSlot
+from grader.fleet.local_engine import LocalEngine
+from grader.fleet.ray_actor import GradingActor, SandboxName
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem import Problem
@@ -43,23 +43,23 @@ class FakeEngine(Engine):
         self.cancelled: list[Task] = []
         self.refuses = False
         self.polls = 0
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._outcomes: SimpleQueue[TaskOutcome] = SimpleQueue()
         self._lock = threading.Lock()
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[WorkerSlot]:
         with self._lock:
             busy = len(self.tasks)
-        return [Slot(f"{i}", self.device, self.gpu, i >= busy) for i in range(self.count)]
+        return [WorkerSlot(f"{i}", self.device, self.gpu, i >= busy) for i in range(self.count)]
 
     def submit(self, task: Task, on_progress: OnProgress | None = None) -> None:
         with self._lock:
             if self.refuses or len(self.tasks) >= self.count:
-                raise NoSlot("full")
+                raise NoFreeSlot("full")
             assert on_progress is not None
             self.watchers[task.id] = on_progress
             self.tasks[task.id] = task
 
-    def poll(self, timeout_s: float) -> list[Outcome]:
+    def poll(self, timeout_s: float) -> list[TaskOutcome]:
         self.polls += 1
         try:
             return [self._outcomes.get(timeout=timeout_s or 0.001)]
@@ -93,7 +93,7 @@ class FakeEngine(Engine):
         task = found[0] if found else self.task()
         with self._lock:
             del self.tasks[task.id]
-        self._outcomes.put(Outcome(task.id, report, failure))
+        self._outcomes.put(TaskOutcome(task.id, report, failure))
         return task
 
 
@@ -105,7 +105,7 @@ main()
 """
 
 
-class NoGpuSlot(NodeSlot):
+class NoGpuSlot(GradingActor):
     """What stands on a node whose GPU is only said to be there: a slot that is told to use it, and
     grades on the CPU."""
 
@@ -128,11 +128,11 @@ class Away:
 
         def call(*args: Any, **options: Any) -> Any:
             gone = self.away.is_set()
-            if gone and self._when == "before" and name != "seen":
+            if gone and self._when == "before" and name != "announce":
                 self.failed.append(name)
                 raise BoardError("the database is away")
             answer = method(*args, **options)
-            if gone and name not in ("seen", "claim"):
+            if gone and name not in ("announce", "claim"):
                 self.failed.append(name)
                 raise BoardError("the answer was lost")
             return answer

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 from grader.fleet import Job, Ledger, State
-from grader.fleet.dispatch import NOT_RANKED, Dispatcher, Source
-from grader.fleet.ledger import PAUSES_S
-from grader.fleet.local import LocalEngine
+from grader.fleet.dispatch import NOT_RANKED, Dispatcher, JobSource
+from grader.fleet.ledger import RETRY_DELAYS_S
+from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
 from grader.report import Report, Verdict
 from tests.fleet.conftest import Clock, a_submission
@@ -33,7 +33,7 @@ GPU = "NVIDIA H100 80GB HBM3"
 @contextmanager
 def dispatching(source: Any, engine: Any, lease_s: float = LEASE_S) -> Iterator[Dispatcher]:
     dispatcher = Dispatcher(
-        cast(Source, source),
+        cast(JobSource, source),
         engine,
         {"softmax": PROBLEM.folder},
         "desk",
@@ -212,7 +212,7 @@ def test_what_is_our_fault_is_retried_then_held(
     }
     hand_in(ledger)
     with dispatching(ledger, engine):
-        for failures, pause_s in enumerate([*PAUSES_S, 0], start=1):
+        for failures, pause_s in enumerate([*RETRY_DELAYS_S, 0], start=1):
             engine.end(**endings[how])
             until(lambda failures=failures: job(ledger).failures == failures)  # type: ignore[misc]
             clock.move(pause_s)
@@ -366,7 +366,7 @@ def test_a_submission_to_another_version_is_held(ledger: Ledger, engine: FakeEng
     with dispatching(ledger, engine):
         until(lambda: state(ledger) is State.HELD)
         assert engine.tasks == {}
-    assert job(ledger).held_reason == "the problem has changed since this was handed in"
+    assert job(ledger).held_reason == "the problem has changed since this was submitted"
 
 
 def test_who_takes_what(ledger: Ledger, graded: MakeReport) -> None:

@@ -11,8 +11,8 @@ from sqlalchemy import insert, update
 
 from grader.db.engine import transaction
 from grader.db.tables import rejudges, submissions
-from grader.fleet import Ledger, QueueFull, State, TooMany, Worker, WorkerSeen
-from grader.fleet.job import is_of_type
+from grader.fleet import Ledger, QueueFull, State, TooManyInFlight, Worker, WorkerStatus
+from grader.fleet.job import gpu_matches
 from grader.judge import Progress
 from grader.report import Report
 from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in
@@ -84,7 +84,7 @@ def test_rejudges_fill_neither_the_queue_nor_a_users_share(ledger: Ledger) -> No
     hand_in(ledger)
     rejudged(ledger, 1)
     assert hand_in(ledger, max_in_flight=1, max_queue=1) == 2
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyInFlight):
         hand_in(ledger, max_in_flight=1)
     with pytest.raises(QueueFull):
         hand_in(ledger, max_queue=1)
@@ -103,21 +103,21 @@ def test_a_rejudges_result_does_not_count_yet(ledger: Ledger, report_of: MakeRep
 
 
 def test_workers_are_known_by_name(ledger: Ledger, clock: Clock) -> None:
-    ledger.seen(HERE)
+    ledger.announce(HERE)
     clock.move(5)
-    ledger.seen(Worker("other", "ray", "cpu", None, 1))
-    ledger.seen(dataclasses.replace(HERE, slots=4))
+    ledger.announce(Worker("other", "ray", "cpu", None, 1))
+    ledger.announce(dataclasses.replace(HERE, slots=4))
     assert ledger.workers(60) == [
-        WorkerSeen("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 4, clock()),
-        WorkerSeen("other", "ray", "cpu", None, 1, clock()),
+        WorkerStatus("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 4, clock()),
+        WorkerStatus("other", "ray", "cpu", None, 1, clock()),
     ]
     clock.move(60)
-    ledger.seen(HERE)
+    ledger.announce(HERE)
     assert [worker.name for worker in ledger.workers(30)] == ["host"]
 
 
 def test_two_who_say_the_same_at_once(ledger: Ledger) -> None:
-    at_once(*[lambda: ledger.seen(HERE)] * 8)
+    at_once(*[lambda: ledger.announce(HERE)] * 8)
     assert len(ledger.workers(60)) == 1
 
 
@@ -162,7 +162,7 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
 )
 def test_a_claim_by_type_of_gpu(ledger: Ledger, gpu: str | None, wanted: str, fits: bool) -> None:
     ledger.submit("ada", "softmax", DIGEST, a_submission(), wanted)
-    assert is_of_type(gpu, wanted) is fits
+    assert gpu_matches(gpu, wanted) is fits
     assert (ledger.claim("w", lease_s=60, gpu=gpu) is not None) is fits
 
 
@@ -171,13 +171,13 @@ def test_what_waits_for_another_version_is_held(ledger: Ledger, clock: Clock) ->
     ledger.submit("ada", "softmax", "0" * 64, a_submission())
     ledger.submit("ada", "unknown", "0" * 64, a_submission())
     begun(ledger)
-    assert ledger.hold_changed({}) == 0
-    assert ledger.hold_changed({"softmax": "1" * 64, "int4_matmul": DIGEST}) == 1
+    assert ledger.hold_outdated({}) == 0
+    assert ledger.hold_outdated({"softmax": "1" * 64, "int4_matmul": DIGEST}) == 1
     (held,) = ledger.held()
     assert (held.submission_id, held.updated_at) == (2, clock())
     assert [job(ledger, number).state for number in (1, 3)] == [State.RUNNING, State.QUEUED]
     assert ledger.release(2)
-    assert ledger.hold_changed({"softmax": "0" * 64}) == 0
+    assert ledger.hold_outdated({"softmax": "0" * 64}) == 0
 
 
 def test_every_change_is_dated(ledger: Ledger, clock: Clock) -> None:

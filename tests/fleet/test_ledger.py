@@ -9,9 +9,19 @@ from sqlalchemy import func, select
 
 from grader.board import Board, BoardError
 from grader.db.tables import blobs, results
-from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooLate, TooMany, Worker
+from grader.fleet import (
+    DeadlinePassed,
+    Job,
+    Lease,
+    Ledger,
+    QueueFull,
+    State,
+    TooManyInFlight,
+    Worker,
+)
 from grader.fleet.job import MAX_SOURCE_BYTES
-from grader.fleet.ledger import PAUSES_S, STRIKES
+from grader.fleet.job_updates import MAX_FAILURES
+from grader.fleet.ledger import RETRY_DELAYS_S
 from grader.report import Report
 from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in
 
@@ -88,7 +98,7 @@ def bring_to(ledger: Ledger, clock: Clock, state: State, report: Report) -> Leas
     if state is State.CANCELLED:
         assert ledger.cancel(lease.submission_id, "ada")
     if state is State.HELD:
-        for pause_s in PAUSES_S:
+        for pause_s in RETRY_DELAYS_S:
             assert ledger.fail(lease, "no GPU")
             clock.move(pause_s)
             lease = claim(ledger)
@@ -207,7 +217,7 @@ def test_nothing_is_taken_at_the_deadline_or_after(ledger: Ledger, clock: Clock)
     deadline = clock() + timedelta(seconds=10)
     hand_in(ledger, deadline=deadline)
     clock.move(10)
-    with pytest.raises(TooLate, match="softmax is over since 2030-01-01 00:00 UTC"):
+    with pytest.raises(DeadlinePassed, match="the deadline of softmax was 2030-01-01 00:00 UTC"):
         hand_in(ledger, deadline=deadline)
     assert len(ledger.queue()) == 1
 
@@ -216,7 +226,7 @@ def test_a_user_has_so_many_in_flight(ledger: Ledger, report_of: MakeReport) -> 
     hand_in(ledger, max_in_flight=2)
     hand_in(ledger, max_in_flight=2)
     lease = begun(ledger)
-    with pytest.raises(TooMany, match="ada has 2 submissions unfinished") as caught:
+    with pytest.raises(TooManyInFlight, match="ada has 2 submissions unfinished") as caught:
         hand_in(ledger, max_in_flight=2)
     assert caught.value.retry_after_s > 0
     hand_in(ledger, "bob", max_in_flight=2)
@@ -278,7 +288,7 @@ def test_heartbeats_keep_a_lease(ledger: Ledger, clock: Clock) -> None:
 
 def test_a_job_that_kills_its_workers_is_held(ledger: Ledger, clock: Clock) -> None:
     hand_in(ledger)
-    for deaths in range(1, STRIKES + 1):
+    for deaths in range(1, MAX_FAILURES + 1):
         assert job(ledger, 1).state is State.QUEUED
         begun(ledger)
         clock.move(LEASE_S + 1)
@@ -286,7 +296,7 @@ def test_a_job_that_kills_its_workers_is_held(ledger: Ledger, clock: Clock) -> N
         assert job(ledger, 1).deaths == deaths
     (held,) = ledger.held()
     assert held.state is State.HELD
-    assert held.held_reason == "3 workers died while they had it"
+    assert held.held_reason == "3 workers died while grading it"
     assert ledger.queue() == []
     assert ledger.release(1)
     after = job(ledger, 1)
@@ -295,7 +305,7 @@ def test_a_job_that_kills_its_workers_is_held(ledger: Ledger, clock: Clock) -> N
 
 def test_judge_errors_retry_after_growing_pauses_then_hold(ledger: Ledger, clock: Clock) -> None:
     hand_in(ledger)
-    for pause_s in PAUSES_S:
+    for pause_s in RETRY_DELAYS_S:
         assert ledger.fail(begun(ledger), "no GPU")
         assert job(ledger, 1).not_before == clock() + timedelta(seconds=pause_s)
         clock.move(pause_s - 1)
@@ -306,8 +316,8 @@ def test_judge_errors_retry_after_growing_pauses_then_hold(ledger: Ledger, clock
     assert (held.state, held.failures) == (State.HELD, 3)
     assert held.held_reason == r"the GPU fell \x1b off"
     assert held.not_before is None
-    assert sorted(PAUSES_S) == list(PAUSES_S)
-    assert len(PAUSES_S) == STRIKES - 1
+    assert sorted(RETRY_DELAYS_S) == list(RETRY_DELAYS_S)
+    assert len(RETRY_DELAYS_S) == MAX_FAILURES - 1
 
 
 def test_a_pause_lets_the_next_one_pass(ledger: Ledger) -> None:
@@ -416,7 +426,7 @@ def test_a_result_belongs_to_one_job(ledger: Ledger, report_of: MakeReport) -> N
 
 def test_workers_that_are_long_gone_are_forgotten(ledger: Ledger, clock: Clock) -> None:
     for day in range(4):
-        ledger.seen(Worker(f"pod-{day}", "http", "cpu", None, 1))
-        ledger.seen(Worker("steady", "http", "cpu", None, 1))
+        ledger.announce(Worker(f"pod-{day}", "http", "cpu", None, 1))
+        ledger.announce(Worker("steady", "http", "cpu", None, 1))
         clock.move(86_000)
     assert [worker.name for worker in ledger.workers(1e7)] == ["pod-2", "pod-3", "steady"]

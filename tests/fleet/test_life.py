@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from grader.fleet import Lease, Ledger, QueueFull, State, TooMany
+from grader.fleet import Lease, Ledger, QueueFull, State, TooManyInFlight
 from grader.report import Report, Verdict
 from tests.fleet.conftest import DIGEST, Clock, a_submission
 
@@ -92,7 +92,7 @@ class Life(RuleBasedStateMachine):
         waiting = [j for j in flying if j.state is State.QUEUED]
         expected: type | None = QueueFull if len(waiting) >= MAX_QUEUE else None
         if sum(j.user == user for j in flying) >= MAX_IN_FLIGHT:
-            expected = TooMany
+            expected = TooManyInFlight
         refused: type | None
         try:
             number = self.ledger.submit(
@@ -104,7 +104,7 @@ class Life(RuleBasedStateMachine):
                 max_in_flight=MAX_IN_FLIGHT,
                 max_queue=MAX_QUEUE,
             )
-        except (QueueFull, TooMany) as error:
+        except (QueueFull, TooManyInFlight) as error:
             refused = type(error)
         else:
             refused = None

@@ -21,7 +21,7 @@ from sqlalchemy import select
 from grader.board.store import insert_result
 from grader.db.engine import open_engine, transaction
 from grader.db.tables import jobs
-from grader.fleet import Ledger, State, TooMany
+from grader.fleet import Ledger, State, TooManyInFlight
 from grader.report import Report
 from grader.server.services.submission_queries import Shelf
 from tests.fleet.conftest import Clock, hand_in
@@ -107,7 +107,7 @@ def test_the_bounds_hold_when_many_submit_at_once(ledger: Ledger) -> None:
     def try_it() -> int:
         try:
             hand_in(ledger, max_in_flight=5)
-        except TooMany:
+        except TooManyInFlight:
             return 0
         return 1
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, 
 from grader.fleet import State
 from grader.fleet.dispatch import Dispatcher
 from grader.fleet.job import Worker
-from grader.fleet.local import LocalEngine
+from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
 from tests.server.conftest import H100, PROBLEMS, World
 from tests.server.examples import accepted, finish, queue_submission
@@ -152,7 +152,7 @@ def test_a_refused_file_shows_an_alert(site: Site, watched: Watched, tmp_path: P
 def test_the_queue_page_updates_itself(site: Site, watched: Watched) -> None:
     watched.go("/queue")
     watched.page.get_by_text("0 being graded, 2 waiting").wait_for()
-    site.world.services.ledger.seen(Worker("w", "local", "cuda", H100, 1))
+    site.world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
     assert site.world.services.ledger.claim("w", lease_s=60) is not None
     watched.page.get_by_text("1 being graded, 1 waiting. 1 slot on NVIDIA H100").wait_for()
 

@@ -92,7 +92,7 @@ def test_a_refused_file_shows_the_reason(site: Site) -> None:
 @pytest.mark.parametrize("field", ["problem", "gpu"])
 @pytest.mark.parametrize("text", ["H100 " * 100, "H100\x00", "H100\u202e", "\n"])
 def test_malformed_fields_are_refused(site: Site, field: str, text: str) -> None:
-    site.world.services.ledger.seen(Worker("w", "local", "cuda", "NVIDIA H100", 1))
+    site.world.services.ledger.announce(Worker("w", "local", "cuda", "NVIDIA H100", 1))
     client = site.browser("ada")
     before = len(site.world.services.ledger.queue())
     answer = client.post(

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from grader.fleet import Lease, Ledger, State
-from grader.fleet.remote import RemoteLedger
+from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
 from grader.problem import Problem
 from grader.report import Report

@@ -24,7 +24,7 @@ from sqlalchemy import func, select
 from grader.db.engine import connect, open_engine
 from grader.db.tables import results
 from grader.fleet import Job, Ledger, State, Worker
-from grader.fleet.remote import RemoteLedger
+from grader.fleet.remote_ledger import RemoteLedger
 from grader.problem import Problem
 from grader.report import Report
 from tests.cli.conftest import problem as problem
@@ -188,7 +188,7 @@ def test_a_record_that_comes_through_one_is_seen_through_the_other(
         pages = [one.page("/leaderboards/double") for one in pair]
         assert shown[0] == shown[1]
         with closing(RemoteLedger(str(server.client.base_url), user.json()["token"])) as source:
-            source.seen(Worker("host", "http", "cuda", H100, 1))
+            source.announce(Worker("host", "http", "cuda", H100, 1))
             number = other.submit(gpu="H100")
             lease = source.claim(
                 "host", lease_s=30, problems={"double": digest}, gpu=H100, languages=None

@@ -132,7 +132,7 @@ def _engine(
         if slots is not None:
             raise click.UsageError("--slots: the nodes of a Ray cluster say how many slots it has")
         return _ray("process" if sandbox_name == "process" else "docker"), "ray", None
-    from grader.fleet.local import LocalEngine
+    from grader.fleet.local_engine import LocalEngine
 
     sandbox, note = choose_sandbox(deps, sandbox_name)
     kind = cast(Literal["docker", "process"], sandbox.name)
@@ -147,7 +147,7 @@ def _engine(
 
 def _ray(sandbox: Literal["docker", "process"]) -> Engine:
     try:
-        from grader.fleet.ray import RayEngine
+        from grader.fleet.ray_engine import RayEngine
 
         return RayEngine(sandbox)
     except ModuleNotFoundError as error:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 
-from grader.fleet.job import is_of_type
+from grader.fleet.job import gpu_matches
 from grader.problem import Problem
 from grader.server.api.schemas import (
     BoardInfo,
@@ -102,7 +102,7 @@ def get_leaderboard(
     problem, board = problem_or_404(services, caller, name)
     races = sorted(services.races.now()(problem.digest), key=lambda race: race.gpu)
     gpus = [race.gpu for race in races]
-    race = next((race for race in races if gpu == race.gpu or is_of_type(race.gpu, gpu)), None)
+    race = next((race for race in races if gpu == race.gpu or gpu_matches(race.gpu, gpu)), None)
     if gpu is not None and race is None:
         available = comma_separated(gpus)
         fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {available}")

@@ -8,19 +8,19 @@ from fastapi import APIRouter, Path, Response
 
 from grader.board.store import MAX_ID
 from grader.fleet import job
-from grader.fleet.dispatch import hosted
-from grader.fleet.validate_report import vetted
+from grader.fleet.dispatch import unrank_process_sandbox
+from grader.fleet.validate_report import validate_report
 from grader.fleet.worker_protocol import (
-    Answer,
-    Failure,
-    Finish,
-    Finished,
-    Heartbeat,
-    Hold,
-    Leased,
-    Presence,
-    Welcome,
-    Wish,
+    ClaimReply,
+    ClaimRequest,
+    FailRequest,
+    FinishReply,
+    FinishRequest,
+    HeartbeatRequest,
+    LeaseReply,
+    LeaseRequest,
+    ServerProblems,
+    WorkerPresence,
 )
 from grader.report import one_line
 from grader.server.http.auth import ServicesDep, WorkerUser
@@ -33,10 +33,10 @@ Number = Annotated[int, Path(ge=1, le=MAX_ID, description="The submission's numb
 
 
 @router.post("/seen", summary="Announce a worker")
-def seen(message: Presence, caller: WorkerUser, services: ServicesDep) -> Welcome:
+def seen(message: WorkerPresence, caller: WorkerUser, services: ServicesDep) -> ServerProblems:
     """Record that a worker is alive. One that is silent for a minute counts as gone. The answer has
     the server's versions of the problems."""
-    services.ledger.seen(
+    services.ledger.announce(
         job.Worker(
             name=worker_name(caller.name, message.worker),
             via="http",
@@ -46,16 +46,18 @@ def seen(message: Presence, caller: WorkerUser, services: ServicesDep) -> Welcom
             problems=message.problems,
         )
     )
-    return Welcome(problems={name: one.digest for name, one in services.problems.items()})
+    return ServerProblems(problems={name: one.digest for name, one in services.problems.items()})
 
 
 @router.post(
     "/claim",
-    response_model=Leased,
+    response_model=ClaimReply,
     responses={204: {"description": "No job for this worker now."}},
     summary="Take the next job",
 )
-def claim(message: Wish, caller: WorkerUser, services: ServicesDep) -> Leased | Response:
+def claim(
+    message: ClaimRequest, caller: WorkerUser, services: ServicesDep
+) -> ClaimReply | Response:
     """Lease the next job that this worker can run. A server that is stopping has none."""
     if services.drain.started:
         return Response(status_code=204)
@@ -73,19 +75,21 @@ def claim(message: Wish, caller: WorkerUser, services: ServicesDep) -> Leased | 
         services.ledger.give_back(lease)
         raise banned(account.banned_reason or "")
     services.drain.hold(lease, message.lease_s)
-    return Leased.of(lease)
+    return ClaimReply.of(lease)
 
 
 @router.post("/{number}/begin", summary="Start grading")
-def begin(number: Number, message: Hold, caller: WorkerUser, services: ServicesDep) -> Answer:
+def begin(
+    number: Number, message: LeaseRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
     """Move a leased job to the state `running`."""
-    return Answer(ok=services.ledger.begin(_ticket(number, message)))
+    return LeaseReply(ok=services.ledger.begin(_ticket(number, message)))
 
 
 @router.post("/{number}/heartbeat", summary="Renew a lease")
 def heartbeat(
-    number: Number, message: Heartbeat, caller: WorkerUser, services: ServicesDep
-) -> Answer:
+    number: Number, message: HeartbeatRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
     """Extend the lease and report the grading's progress."""
     ticket = _ticket(number, message)
     ok = services.ledger.heartbeat(ticket, message.lease_s, message.progress)
@@ -93,39 +97,45 @@ def heartbeat(
         services.drain.hold(ticket, message.lease_s)
     else:
         services.drain.release(ticket)
-    return Answer(ok=ok)
+    return LeaseReply(ok=ok)
 
 
 @router.post("/{number}/finish", summary="Report a result")
-def finish(number: Number, message: Finish, caller: WorkerUser, services: ServicesDep) -> Finished:
+def finish(
+    number: Number, message: FinishRequest, caller: WorkerUser, services: ServicesDep
+) -> FinishReply:
     """Store the result and end the job in one transaction."""
     ticket = _ticket(number, message)
     try:
-        report = vetted(hosted(message.report), services.now())
+        report = validate_report(unrank_process_sandbox(message.report), services.now())
         found = services.ledger.finish(ticket, report)
     except ValueError as error:
         fail(422, "bad_report", one_line(str(error)))
     services.drain.release(ticket)
-    return Finished(result_id=found)
+    return FinishReply(result_id=found)
 
 
 @router.post("/{number}/fail", summary="Report a judge error")
-def give_up(number: Number, message: Failure, caller: WorkerUser, services: ServicesDep) -> Answer:
+def give_up(
+    number: Number, message: FailRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
     """Queue the job again after a pause. The third failure holds it for an admin."""
     ticket = _ticket(number, message)
     ok = services.ledger.fail(ticket, message.reason)
     services.drain.release(ticket)
-    return Answer(ok=ok)
+    return LeaseReply(ok=ok)
 
 
 @router.post("/{number}/give-back", summary="Return a job")
-def give_back(number: Number, message: Hold, caller: WorkerUser, services: ServicesDep) -> Answer:
+def give_back(
+    number: Number, message: LeaseRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
     """Queue the job again at its old position, without counting a failure."""
     ticket = _ticket(number, message)
     ok = services.ledger.give_back(ticket)
     services.drain.release(ticket)
-    return Answer(ok=ok)
+    return LeaseReply(ok=ok)
 
 
-def _ticket(number: int, message: Hold) -> job.Ticket:
-    return job.Ticket(number, message.token)
+def _ticket(number: int, message: LeaseRequest) -> job.LeaseKey:
+    return job.LeaseKey(number, message.token)

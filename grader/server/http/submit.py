@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 
 from fastapi import Request, UploadFile
 
-from grader.fleet import QueueFull, Refused, TooLate
-from grader.fleet.job import is_of_type
+from grader.fleet import DeadlinePassed, QueueFull, SubmissionRefused
+from grader.fleet.job import gpu_matches
 from grader.problem import Problem
 from grader.server.http.auth import check_not_draining
 from grader.server.http.errors import banned, fail, too_often
@@ -36,7 +36,7 @@ def submit_upload(
     problem, board = problem_or_404(services, caller, problem_name)
     deadline = None if caller.role == "admin" else board.deadline
     if deadline is not None and visibility.is_over(board, services.now()):
-        fail(403, "deadline_passed", str(TooLate(problem_name, deadline)))
+        fail(403, "deadline_passed", str(DeadlinePassed(problem_name, deadline)))
     submission = _read(problem, file)
     wanted_gpu = gpu.strip() or problem.spec.gpu
     _check_workers(services, submission.language, wanted_gpu)
@@ -51,9 +51,9 @@ def submit_upload(
             max_queue=services.settings.max_queue,
             deadline=deadline,
         )
-    except TooLate as late:
+    except DeadlinePassed as late:
         fail(403, "deadline_passed", str(late))
-    except Refused as refused:
+    except SubmissionRefused as refused:
         is_full = isinstance(refused, QueueFull)
         fail(
             503 if is_full else 429,
@@ -89,7 +89,7 @@ def _check_workers(services: Services, language: Language, gpu: str | None) -> N
         return
     alive = services.ledger.workers(services.settings.worker_alive_s)
     gpus = sorted({worker.gpu for worker in alive if worker.gpu is not None})
-    if not any(is_of_type(one, gpu) for one in gpus):
+    if not any(gpu_matches(one, gpu) for one in gpus):
         needed = f"the GPU type '{gpu}'" if gpu else "a .cu file, which needs a GPU"
         available = comma_separated(gpus)
         fail(422, "no_worker", f"no worker can grade {needed}; GPUs available now: {available}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from grader.fleet import Job, State
-from grader.fleet.job import obstacle
+from grader.fleet.job import unschedulable_reason
 from grader.problem import Problem
 from grader.report import Report
 from grader.server.services import visibility
@@ -108,7 +108,7 @@ def visible_queue(services: Services, caller: User | None) -> list[Job]:
 def queue_obstacles(services: Services) -> Callable[[Job], str | None]:
     """A function that returns why no worker can take a waiting job; None if one can."""
     alive = services.ledger.workers(services.settings.worker_alive_s)
-    return lambda job: obstacle(job, alive) if job.state is State.QUEUED else None
+    return lambda job: unschedulable_reason(job, alive) if job.state is State.QUEUED else None
 
 
 def access_to(services: Services, caller: User | None, line: Line, board: BoardSettings) -> Sight:

@@ -24,9 +24,8 @@ from sqlalchemy import (
 
 from grader.db.engine import connect, transaction
 from grader.db.tables import UtcDateTime, boards, jobs, results, submissions, users, voids
-from grader.fleet.job import IN_HAND, UNFINISHED, State
-from grader.fleet.job_queries import is_possible
-from grader.fleet.ledger import cancelled, given_back, released
+from grader.fleet import job_updates
+from grader.fleet.job_queries import is_valid_id
 from grader.report import one_line
 from grader.server.services.accounts import known_user, worker_name
 from grader.server.services.audit import Act, acts, note
@@ -101,28 +100,19 @@ class Office:
                 .where(users.c.id == user["id"])
                 .values(banned_at=now, banned_reason=one_line(reason, REASON_CHARS))
             )
-            # The jobs before the results: one that finishes meanwhile is then either cancelled, or
-            # its result is there to be voided.
-            own = select(submissions.c.id).where(submissions.c.user == user["name"])
-            unfinished = update(jobs).where(
-                jobs.c.submission_id.in_(own), jobs.c.state.in_(UNFINISHED)
-            )
-            values = cancelled(by) | {jobs.c.updated_at: now}
-            ended = connection.execute(unfinished.values(values)).rowcount
-            whose = jobs.c.leased_by.startswith(worker_name(user["name"]), autoescape=True)
-            leased = update(jobs).where(whose, jobs.c.state.in_(IN_HAND))
-            freed = connection.execute(
-                leased.values(given_back() | {jobs.c.updated_at: now})
-            ).rowcount
+            # Jobs before results: a job that finishes meanwhile is either cancelled here, or its
+            # result is there to be voided.
+            cancelled = job_updates.cancel_all_of_user(connection, user["name"], by, now)
+            requeued = job_updates.requeue_from_workers(connection, worker_name(user["name"]), now)
             banned = select(voids.c.result_id).where(voids.c.why == "banned")
             theirs = select(
                 results.c.id, literal("banned"), literal(now, UtcDateTime), literal(by)
             ).where(results.c.user == user["name"], results.c.id.not_in(banned))
             added = insert(voids).from_select(_VOID, theirs).returning(voids.c.result_id)
             voided = len(connection.execute(added).all())
-            told = f"{reason}; {ended} jobs cancelled, {voided} results off the boards"
-            told += f", {freed} jobs taken from workers" if freed else ""
-            note(connection, now, by, "ban", user["name"], told)
+            detail = f"{reason}; {cancelled} jobs cancelled, {voided} results off the boards"
+            detail += f", {requeued} jobs taken from workers" if requeued else ""
+            note(connection, now, by, "ban", user["name"], detail)
 
     def unban(self, name: str, by: str) -> None:
         """Let a user in again, and his results count again. Raises `NotThere` and `Conflict`."""
@@ -143,20 +133,14 @@ class Office:
 
     def release(self, submission_id: int, by: str) -> bool:
         """Queue a held job again, its failures and deaths forgotten. False when it is not held."""
-        if not is_possible(submission_id):
-            return False
-        held = (jobs.c.submission_id == submission_id) & (jobs.c.state == State.HELD)
-        values = released() | {jobs.c.updated_at: self._now()}
         with transaction(self._engine, "admin") as connection:
-            if connection.execute(update(jobs).where(held).values(values)).rowcount == 0:
+            if not job_updates.release_held(connection, submission_id, self._now()):
                 return False
             note(connection, self._now(), by, "release", submission_id)
         return True
 
     def cancel(self, submission_id: int, by: str) -> bool:
-        """End an unfinished submission. False when there is none (any more)."""
-        if not is_possible(submission_id):
-            return False
+        """Cancel an unfinished submission. False if there is none."""
         with transaction(self._engine, "admin") as connection:
             return self._cancel(connection, submission_id, by)
 
@@ -164,7 +148,7 @@ class Office:
         """Cancel an unfinished submission, or take the result of a done one off the board and out
         of everyone's sight, with those by which rejudges have replaced it. None when there is
         nothing to delete (any more)."""
-        if not is_possible(submission_id):
+        if not is_valid_id(submission_id):
             return None
         with transaction(self._engine, "admin") as connection:
             if self._cancel(connection, submission_id, by):
@@ -187,12 +171,10 @@ class Office:
         return "deleted"
 
     def _cancel(self, connection: Connection, submission_id: int, by: str) -> bool:
-        job = (jobs.c.submission_id == submission_id) & jobs.c.state.in_(UNFINISHED)
-        values = cancelled(by) | {jobs.c.updated_at: self._now()}
-        ended = connection.execute(update(jobs).where(job).values(values)).rowcount == 1
-        if ended:
-            note(connection, self._now(), by, "cancel", submission_id)
-        return ended
+        if not job_updates.cancel_job(connection, submission_id, by, self._now()):
+            return False
+        note(connection, self._now(), by, "cancel", submission_id)
+        return True
 
     def voided(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
         """Those of these results that do not count → why: ``rejudged``, ``preview``, ``deleted``,

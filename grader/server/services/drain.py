@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from grader.fleet.job import Ticket
+from grader.fleet.job import LeaseKey
 
 
 class Drain:
@@ -23,13 +23,13 @@ class Drain:
         self._expires: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def hold(self, ticket: Ticket, lease_s: float) -> None:
+    def hold(self, ticket: LeaseKey, lease_s: float) -> None:
         """Record that a worker holds a job for the next `lease_s` seconds."""
         with self._lock:
             self._expires[ticket.token] = self._clock() + lease_s
             self._drop_expired()
 
-    def release(self, ticket: Ticket) -> None:
+    def release(self, ticket: LeaseKey) -> None:
         """Record that a worker no longer holds a job."""
         with self._lock:
             self._expires.pop(ticket.token, None)

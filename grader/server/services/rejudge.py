@@ -28,9 +28,9 @@ from sqlalchemy import (
 from grader.board.store import not_void
 from grader.db.engine import connect, transaction
 from grader.db.tables import UtcDateTime, jobs, rejudges, results, submissions, voids
-from grader.fleet.job import IN_FLIGHT, UNFINISHED, State
-from grader.fleet.job_queries import is_possible
-from grader.fleet.ledger import cancelled
+from grader.fleet import job_updates
+from grader.fleet.job import IN_FLIGHT_STATES, UNFINISHED_STATES, State
+from grader.fleet.job_queries import is_valid_id
 from grader.report import Verdict, one_line
 from grader.server.services.audit import note
 from grader.server.services.errors import Conflict, Invalid, NotThere
@@ -101,7 +101,7 @@ class Rejudges:
             )
             assert added.inserted_primary_key is not None
             number = int(added.inserted_primary_key[0])
-            self._queue(connection, number, digest, originals)
+            job_updates.queue_rejudge(connection, number, digest, originals, self._now())
             told = f"rejudge {number}, {len(originals)} submissions: {reason}"
             note(connection, self._now(), by, "rejudge start", problem, told)
         return number
@@ -135,11 +135,11 @@ class Rejudges:
         now = self._now()
         with transaction(self._engine, "admin") as connection:
             self._decide(connection, number, "applied")
-            _cancel(connection, number, (State.HELD,), by, now)
+            job_updates.cancel_all_of_rejudge(connection, number, (State.HELD,), by, now)
             left = connection.scalar(
                 select(func.count())
                 .select_from(jobs.join(submissions, submissions.c.id == jobs.c.submission_id))
-                .where(submissions.c.rejudge_id == number, jobs.c.state.in_(IN_FLIGHT))
+                .where(submissions.c.rejudge_id == number, jobs.c.state.in_(IN_FLIGHT_STATES))
             )
             if left:
                 raise Conflict(f"rejudge {number} still has {left} to grade; wait, or drop it")
@@ -154,29 +154,10 @@ class Rejudges:
         now = self._now()
         with transaction(self._engine, "admin") as connection:
             self._decide(connection, number, "dropped")
-            ended = _cancel(connection, number, UNFINISHED, by, now)
-            note(connection, now, by, "rejudge drop", number, f"{ended} jobs cancelled")
-
-    def _queue(
-        self, connection: Connection, number: int, digest: str, originals: list[RowMapping]
-    ) -> None:
-        now = self._now()
-        connection.execute(
-            insert(submissions),
-            [
-                dict(row) | {"problem_digest": digest, "rejudge_id": number, "created_at": now}
-                for row in originals
-            ],
-        )
-        queued = select(
-            submissions.c.id,
-            literal(State.QUEUED.value),
-            literal(0),
-            literal(0),
-            literal(now, UtcDateTime),
-        ).where(submissions.c.rejudge_id == number)
-        columns = ["submission_id", "state", "failures", "deaths", "updated_at"]
-        connection.execute(insert(jobs).from_select(columns, queued))
+            cancelled = job_updates.cancel_all_of_rejudge(
+                connection, number, UNFINISHED_STATES, by, now
+            )
+            note(connection, now, by, "rejudge drop", number, f"{cancelled} jobs cancelled")
 
     def _decide(self, connection: Connection, number: int, state: str) -> None:
         rejudge = _rejudge(connection, number)
@@ -199,12 +180,12 @@ _REJUDGES = select(
     rejudges,
     _count_in().scalar_subquery().label("total"),
     _count_in(State.DONE).scalar_subquery().label("done"),
-    _count_in(*IN_FLIGHT).scalar_subquery().label("unfinished"),
+    _count_in(*IN_FLIGHT_STATES).scalar_subquery().label("unfinished"),
 )
 
 
 def _rejudge(connection: Connection, number: int) -> Rejudge | None:
-    if not is_possible(number):
+    if not is_valid_id(number):
         return None
     row = connection.execute(_REJUDGES.where(rejudges.c.id == number)).mappings().first()
     return None if row is None else Rejudge(**row)
@@ -237,14 +218,14 @@ def _originals(
         query = query.where(current, results.c.verdict == Verdict.ACCEPTED.value)
     else:
         named = sorted(set(which))
-        query = query.where(submissions.c.id.in_([n for n in named if is_possible(n)]))
+        query = query.where(submissions.c.id.in_([n for n in named if is_valid_id(n)]))
     found = list(connection.execute(query).mappings())
     if not isinstance(which, str):
         missing = sorted(set(which) - {row["original_id"] for row in found})
         if missing:
             numbers = ", ".join(map(str, missing[:10]))
             raise Invalid(
-                f"of {problem}, there is no such submission whose result not_void: {numbers}"
+                f"of {problem}, there is no such submission whose result counts: {numbers}"
             )
     if not found:
         raise Invalid(f"{problem} has no such results; name submissions, or take all accepted ones")
@@ -261,14 +242,6 @@ def _best(digest: str) -> Select[int]:
     )
     best = ranked.subquery()
     return select(best.c.id).where(best.c.place == 1)
-
-
-def _cancel(
-    connection: Connection, number: int, states: tuple[State, ...], by: str, now: datetime
-) -> int:
-    mine = select(submissions.c.id).where(submissions.c.rejudge_id == number)
-    ended = update(jobs).where(jobs.c.submission_id.in_(mine), jobs.c.state.in_(states))
-    return connection.execute(ended.values(cancelled(by) | {jobs.c.updated_at: now})).rowcount
 
 
 def _exchange(connection: Connection, number: int, by: str, now: datetime) -> int:

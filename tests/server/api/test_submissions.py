@@ -73,7 +73,7 @@ def test_an_unknown_problem(world: World) -> None:
 def test_cuda_needs_a_worker_with_a_gpu(world: World) -> None:
     assert error(world.submit("ada", file="k.cu")) == (422, "no_worker")
     assert error(world.submit("ada", gpu="H100")) == (422, "no_worker")
-    world.services.ledger.seen(Worker("w", "local", "cuda", H100, 1))
+    world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
     assert world.submit("ada", file="k.cu").status_code == 202
     assert world.submit("ada", gpu="H100").status_code == 202
     reply = world.submit("ada", gpu="A100")

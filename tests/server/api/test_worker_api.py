@@ -21,8 +21,8 @@ from grader.board import BoardError
 from grader.cli.app import main
 from grader.fleet import Job, Lease, State, Worker
 from grader.fleet.dispatch import NOT_RANKED, Dispatcher
-from grader.fleet.job import Ticket
-from grader.fleet.remote import RemoteLedger
+from grader.fleet.job import LeaseKey
+from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
 from grader.report import Verdict
 from tests.fleet.fake import ROOT, FakeEngine
@@ -74,7 +74,7 @@ def test_a_worker_banned_during_a_claim_gets_no_job(
 
 
 def test_a_job_from_claim_to_finish(world: World, remote: RemoteLedger) -> None:
-    remote.seen(HOST)
+    remote.announce(HOST)
     (seen,) = world.services.ledger.workers(60)
     assert (seen.name, seen.via, seen.gpu, seen.slots) == ("wilma/host", "http", H100, 2)
     assert claim(remote, world) is None
@@ -109,14 +109,14 @@ def test_giving_back_and_failing(world: World, remote: RemoteLedger) -> None:
 def test_only_the_leases_token_is_accepted(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     lease = claim(remote, world)
-    guess = Ticket(lease.submission_id, "0" * 32)
+    guess = LeaseKey(lease.submission_id, "0" * 32)
     before = job(world)
     assert not remote.begin(guess)
     assert not remote.heartbeat(guess, 60)
     assert not remote.fail(guess, "")
     assert not remote.give_back(guess)
     assert remote.finish(guess, world.report(lease)) is None
-    assert not remote.begin(Ticket(2**31 - 1, lease.token))
+    assert not remote.begin(LeaseKey(2**31 - 1, lease.token))
     assert job(world) == before
 
 
@@ -148,8 +148,8 @@ def test_a_worker_logs_other_versions_once_and_the_queue_shows_them(
         return text in admin.get("/queue", headers={"Accept": "text/html"}).text
 
     world.submitted()
-    assert why() == "no worker is there"
-    assert on_page("no worker is there")
+    assert why() == "no worker is connected"
+    assert on_page("no worker is connected")
     folders = {"softmax": folder}
     dispatcher = Dispatcher(remote, FakeEngine(1), folders, "host", "http", tick_s=0.01)
     dispatcher.start()
@@ -160,13 +160,13 @@ def test_a_worker_logs_other_versions_once_and_the_queue_shows_them(
     logged = caplog.messages.copy()
     assert len([line for line in logged if "another version" in line]) == 1
     assert [line for line in logged if line.startswith("problem softmax: the server has another")]
-    assert [line for line in logged if "this folder has not" in line], (
+    assert [line for line in logged if "this folder does not" in line], (
         "the server has more problems"
     )
-    remote.seen(replace(HOST, problems=worker.problems))
+    remote.announce(replace(HOST, problems=worker.problems))
     assert caplog.messages == logged, "nothing is logged again"
     fits = {"softmax": world.problem.digest}
-    remote.seen(replace(HOST, problems=fits))
+    remote.announce(replace(HOST, problems=fits))
     assert why() is None
     assert claim(remote, world) is not None
     assert why() is None
@@ -312,7 +312,7 @@ def test_malformed_numbers(world: World, number: str) -> None:
 
 def test_an_address_without_a_server(world: World) -> None:
     with pytest.raises(BoardError, match="cannot be reached"):
-        RemoteLedger("http://127.0.0.1:9", "t").seen(HOST)
+        RemoteLedger("http://127.0.0.1:9", "t").announce(HOST)
     with pytest.raises(BoardError, match="is no server"):
         RemoteLedger("ftp://127.0.0.1", "t")
     with pytest.raises(BoardError, match="this is no token") as caught:
@@ -320,7 +320,7 @@ def test_an_address_without_a_server(world: World) -> None:
     assert "cret" not in str(caught.value)
     lost = RemoteLedger(f"{world.url}/elsewhere", world.tokens["wilma"])
     with closing(lost), pytest.raises(BoardError, match="answered 404"):
-        lost.seen(HOST)
+        lost.announce(HOST)
 
 
 def test_a_dispatcher_over_http(world: World, remote: RemoteLedger) -> None:

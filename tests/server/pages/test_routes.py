@@ -339,7 +339,7 @@ def test_user_page(site: Site) -> None:
 
 
 def test_queue_shows_waiting_jobs_and_workers(site: Site) -> None:
-    site.world.services.ledger.seen(Worker("w", "local", "cuda", H100, 2))
+    site.world.services.ledger.announce(Worker("w", "local", "cuda", H100, 2))
     text = words(site.page("/queue"))
     assert "0 being graded, 2 waiting. 2 slots on NVIDIA H100" in text
     fragment = site.browser().get("/queue", headers={"HX-Request": "true"}).text

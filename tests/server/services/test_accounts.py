@@ -158,7 +158,7 @@ def test_one_who_can_only_read_is_still_known(
     def full(*_: object) -> NoReturn:
         raise BoardError("database or disk is full")
 
-    monkeypatch.setattr("grader.server.services.accounts.writing", full)
+    monkeypatch.setattr("grader.server.services.accounts.transaction", full)
     assert accounts.whoami(token) is not None
     assert "the use of a token was not noted: database or disk is full" in caplog.text
 

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from grader.fleet.job import Ticket
+from grader.fleet.job import LeaseKey
 from grader.server.services.drain import Drain
 
 
 def test_leases_are_counted_until_released_or_expired() -> None:
     now = [100.0]
     drain = Drain(lambda: now[0])
-    renewed, released, silent = (Ticket(1, token) for token in "abc")
+    renewed, released, silent = (LeaseKey(1, token) for token in "abc")
     for ticket in (renewed, released, silent):
         drain.hold(ticket, 30)
     assert drain.leases == 3

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from grader.fleet import Ledger, State
-from grader.fleet.engine import Slot
+from grader.fleet.engine import WorkerSlot
 from grader.report import Verdict
 from grader.submission import Submission
 from tests.fleet.cluster import ENVIRONMENT, Cluster
@@ -68,9 +68,9 @@ def gpus(count: int, kind: str | None, unused: int) -> Node:
 def test_slots_of_a_cluster(
     nodes: list[Node], used: dict[Any, int], idle: dict[Any, int], expected: list[str]
 ) -> None:
-    from grader.fleet.ray import _slots
+    from grader.fleet.ray_engine import _slots
 
-    def shown(slot: Slot) -> str:
+    def shown(slot: WorkerSlot) -> str:
         assert (slot.gpu is None) == (slot.device == "cpu")
         return f"{slot.gpu or slot.device}{'+' if slot.free else '-'}"
 
@@ -113,8 +113,8 @@ def run(script: str, *arguments: str, wait_s: float = 800) -> None:
 SCRIPT = """
 import os, signal, sys, time
 from dataclasses import replace
-from grader.fleet.engine import NoSlot, Task
-from grader.fleet.ray import RayEngine
+from grader.fleet.engine import NoFreeSlot, Task
+from grader.fleet.ray_engine import RayEngine
 from grader.report import Verdict
 from tests.fleet.fake import PROBLEM, ROOT
 from tests.waiting import until
@@ -142,7 +142,7 @@ with RayEngine("process", sys.argv[1]) as engine:
     for wanted in ({"device": "cuda"}, {"gpu": "H100"}):
         try:
             engine.submit(task(2, "wrong_answer/zeros.py", **wanted))
-        except NoSlot:
+        except NoFreeSlot:
             continue
         raise AssertionError("no slot serves this")
     wrong = outcome(engine)
@@ -169,11 +169,11 @@ with RayEngine("process", sys.argv[1]) as engine:
     engine.submit(replace(endless, id=6), lambda step: stages.append(step.stage))
     until(lambda: "test" in stages)
     engine.close(0)
-    assert outcome(engine).failure == "the engine was closed before it was done"
+    assert outcome(engine).failure == "the engine was closed before the task was done"
     assert engine.slots() == []
     try:
         engine.submit(endless)
-    except NoSlot:
+    except NoFreeSlot:
         pass
     else:
         raise AssertionError("it is closed")
@@ -206,7 +206,7 @@ with RayEngine("process", address) as engine:
     graded(engine, 2)
     assert slots_in(folder) == [slot]
 
-    ray_slot.ANSWER_S = ray_slot.GRACE_S = 5.0
+    ray_slot.PING_TIMEOUT_S = ray_slot.GRACE_S = 5.0
     for number, fate in ((3, signal.SIGKILL), (4, signal.SIGSTOP)):
         (slot,) = slots_in(folder)
         os.kill(int(parent(slot)), fate)
@@ -235,7 +235,7 @@ with RayEngine("process", address, idle_s=0.5) as engine:
     until(lambda: unused() == 2)
     assert [slot.free for slot in engine.slots()] == [True, True]
 
-with RayEngine("process", address, placed_s=0.01) as engine:
+with RayEngine("process", address, placement_timeout_s=0.01) as engine:
     until(lambda: len(engine.slots()) == 2)
     engine.submit(task(8, "wrong_answer/zeros.py"))
     assert outcome(engine).failure == "not placed within 0.01 s"
@@ -249,7 +249,7 @@ import ray
 from grader.fleet import ray_slot
 from tests.fleet.fake import NoGpuSlot
 
-ray_slot._NodeSlot = ray.remote(NoGpuSlot)
+ray_slot._RemoteGradingActor = ray.remote(NoGpuSlot)
 """
 
 TYPES = (
@@ -266,7 +266,7 @@ def seen(engine):
 def refused(engine, wanted):
     try:
         engine.submit(wanted)
-    except NoSlot:
+    except NoFreeSlot:
         return True
     return False
 
@@ -312,7 +312,7 @@ DESK = """
 import sys
 from grader.fleet import Ledger
 from grader.fleet.dispatch import Dispatcher
-from grader.fleet.ray import RayEngine
+from grader.fleet.ray_engine import RayEngine
 from tests.fleet.fake import PROBLEM
 
 ledger = Ledger.open(sys.argv[2])

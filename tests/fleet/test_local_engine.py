@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from grader.fleet.engine import NoSlot, Outcome, Slot, Task
-from grader.fleet.local import LocalEngine
+from grader.fleet.engine import NoFreeSlot, Task, TaskOutcome, WorkerSlot
+from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
 from grader.report import Report, Verdict
 from tests.fleet.fake import PROBLEM, ROOT
@@ -93,12 +93,12 @@ def submit(
     while True:
         try:
             return engine.submit(task, on_progress)
-        except NoSlot:
+        except NoFreeSlot:
             assert time.monotonic() < deadline, "no slot ever became free"
             time.sleep(0.01)
 
 
-def outcome(engine: LocalEngine, limit_s: float = PATIENCE_S) -> Outcome:
+def outcome(engine: LocalEngine, limit_s: float = PATIENCE_S) -> TaskOutcome:
     (found,) = engine.poll(limit_s)
     return found
 
@@ -146,10 +146,10 @@ def fake(tmp_path: Path) -> Iterator[LocalEngine]:
     [
         ("die", "the slot died (exit status 3)"),
         ("die and leave a child", "the slot died (signal 9)"),
-        ("babble", "what no slot says: b'Hello, I am a library'"),
+        ("babble", "an invalid message: b'Hello, I am a library'"),
         ("another task", "a task that it was not given"),
-        ("two things", "what no slot says"),
-        ("deep", "what no slot says"),
+        ("two things", "an invalid message"),
+        ("deep", "an invalid message"),
         ("long line", "a line of more than 8,388,608 bytes"),
     ],
 )
@@ -158,21 +158,21 @@ def test_a_bad_slot_is_a_failure_and_replaced(fake: LocalEngine, what: str, why:
     processes = below(os.getpid())
     submit(fake, task(1, what))
     bad = outcome(fake)
-    assert (bad.task_id, bad.report, bad.is_ours) == (1, None, True)
+    assert (bad.task_id, bad.report, bad.is_system_failure) == (1, None, True)
     assert why in (bad.failure or "")
     assert not any(map(alive, processes))
     submit(fake, task(2))
-    assert outcome(fake) == Outcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as told")
 
 
 def test_an_answer_counts_even_if_it_was_the_last_word(fake: LocalEngine) -> None:
     until(lambda: fake.slots()[0].free)
     processes = below(os.getpid())
     submit(fake, task(1, "answer and die"))
-    assert outcome(fake) == Outcome(1, failure="done as told")
+    assert outcome(fake) == TaskOutcome(1, failure="done as told")
     until(lambda: not any(map(alive, processes)))  # or the next is given to a dying one
     submit(fake, task(2))
-    assert outcome(fake) == Outcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as told")
     assert fake.poll(0) == []
 
 
@@ -189,7 +189,7 @@ def test_a_slot_without_a_verdict_is_replaced(
     if verdict is Verdict.JUDGE_ERROR:
         until(lambda: not any(map(alive, processes)))
     submit(fake, task(2))
-    assert outcome(fake) == Outcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as told")
     if verdict is not Verdict.JUDGE_ERROR:
         until(lambda: not any(map(alive, processes)))  # that was none either
 
@@ -197,7 +197,7 @@ def test_a_slot_without_a_verdict_is_replaced(
 def test_a_hanging_slot_is_killed_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grader.fleet.process.GRACE_S", 0.2)
+    monkeypatch.setattr("grader.fleet.child_process.GRACE_S", 0.2)
     program = tmp_path / "slot.py"
     program.write_text(FAKE)
     margin_s = 1 - PROBLEM.spec.limits.total_s
@@ -205,7 +205,9 @@ def test_a_hanging_slot_is_killed_at_the_deadline(
     with LocalEngine(1, "cpu", "process", command=command, margin_s=margin_s) as engine:
         for number, what in enumerate(["hang", "stubborn"]):
             submit(engine, task(number, what))
-            assert outcome(engine) == Outcome(number, failure="the slot did not answer within 1 s")
+            assert outcome(engine) == TaskOutcome(
+                number, failure="the slot did not answer within 1 s"
+            )
         submit(engine, task(9))
         assert outcome(engine).failure == "done as told"
 
@@ -217,7 +219,7 @@ def test_cancel_ends_the_task_and_tells_nothing(fake: LocalEngine) -> None:
     assert not fake.cancel(1)
     assert not fake.slots()[0].free
     submit(fake, task(3))
-    assert outcome(fake) == Outcome(3, failure="done as told")
+    assert outcome(fake) == TaskOutcome(3, failure="done as told")
     assert not fake.cancel(3)
     assert fake.poll(0) == []
 
@@ -230,9 +232,9 @@ def test_one_task_per_slot(tmp_path: Path) -> None:
         assert [slot.name for slot in engine.slots()] == ["0-cpu", "1-cpu"]
         engine.submit(task(1))
         engine.submit(task(2))
-        with pytest.raises(NoSlot):
+        with pytest.raises(NoFreeSlot):
             engine.submit(task(3))
-        found: list[Outcome] = []
+        found: list[TaskOutcome] = []
         while len(found) < 2:
             more = engine.poll(20)
             assert more, "no more came"
@@ -243,7 +245,7 @@ def test_one_task_per_slot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changes", [{"device": "cuda"}, {"gpu": "H100"}])
 def test_a_task_that_no_slot_serves(fake: LocalEngine, changes: dict[str, Any]) -> None:
     until(lambda: fake.slots()[0].free)
-    with pytest.raises(NoSlot):
+    with pytest.raises(NoFreeSlot):
         fake.submit(task(1, **changes))
 
 
@@ -261,7 +263,7 @@ def test_a_task_that_no_slot_serves(fake: LocalEngine, changes: dict[str, Any]) 
 def test_a_gpu_is_asked_for_by_the_words_of_its_name(
     gpu: str | None, wanted: str | None, fits: bool
 ) -> None:
-    assert Slot("0-cuda-0", "cuda", gpu, True).serves("cuda", wanted) is fits
+    assert WorkerSlot("0-cuda-0", "cuda", gpu, True).serves("cuda", wanted) is fits
 
 
 def test_progress_is_told_and_may_raise(fake: LocalEngine) -> None:
@@ -295,7 +297,7 @@ def test_a_large_source_passes(fake: LocalEngine) -> None:
     ("what", "drain_s", "failure"),
     [
         ("well", 20, "done as told"),
-        ("hang", 0.2, "the engine was closed before it was done"),
+        ("hang", 0.2, "the engine was closed before the task was done"),
     ],
 )
 def test_close_drains(fake: LocalEngine, what: str, drain_s: float, failure: str) -> None:
@@ -303,9 +305,9 @@ def test_close_drains(fake: LocalEngine, what: str, drain_s: float, failure: str
     start = time.monotonic()
     fake.close(drain_s)
     assert time.monotonic() - start < 15
-    assert fake.poll(0) == [Outcome(1, failure=failure)]
+    assert fake.poll(0) == [TaskOutcome(1, failure=failure)]
     assert fake.slots() == []
-    with pytest.raises(NoSlot):
+    with pytest.raises(NoFreeSlot):
         fake.submit(task(2))
     fake.close(0)
 
@@ -317,7 +319,7 @@ def test_a_slot_that_never_starts_is_tried_rarely(tmp_path: Path) -> None:
         until(tried.exists)
         time.sleep(0.3)
         assert not engine.slots()[0].free
-        with pytest.raises(NoSlot):
+        with pytest.raises(NoFreeSlot):
             engine.submit(task(1))
     assert len(tried.read_text().splitlines()) == 1
 
@@ -344,9 +346,9 @@ def test_each_gpu_has_a_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {path.name for path in tmp_path.iterdir()} == {"cuda:3", "cuda:5"}
 
 
-def test_is_ours(make_report: Callable[..., Report]) -> None:
-    assert not Outcome(1, make_report()).is_ours
-    assert Outcome(1, make_report(verdict=Verdict.JUDGE_ERROR)).is_ours
+def test_a_judge_error_is_a_system_failure(make_report: Callable[..., Report]) -> None:
+    assert not TaskOutcome(1, make_report()).is_system_failure
+    assert TaskOutcome(1, make_report(verdict=Verdict.JUDGE_ERROR)).is_system_failure
 
 
 SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
@@ -370,7 +372,7 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         assert len(boxes) == 2 * (sandbox == "docker")  # the runner's, and one that could compile
         (slot,) = [pid for pid in processes if b"grader.fleet.worker_process" in command_line(pid)]
         os.kill(slot, signal.SIGKILL)
-        assert outcome(engine) == Outcome(2, failure="the slot died (signal 9)")
+        assert outcome(engine) == TaskOutcome(2, failure="the slot died (signal 9)")
         until(lambda: not any(map(alive, processes)))
         assert not boxes_of(sandbox) & boxes
 
