@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class LeaderboardEntry:
+class BoardEntry:
     """A user's best ranked result on one GPU."""
 
     rank: int

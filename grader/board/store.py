@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL
 
-from grader.board.ranking import LeaderboardEntry, ranks
+from grader.board.ranking import BoardEntry, ranks
 from grader.db.engine import BoardError, acquire_lock, connect, open_engine, safe_url, transaction
 from grader.db.schema import create_board_tables
 from grader.db.tables import results, voids
@@ -89,7 +89,7 @@ class Board:
         rank = self._rank(result_id, report, user) if _is_ranked(report) else None
         return report.model_copy(update={"id": result_id, "rank": rank})
 
-    def leaderboard(self, problem_digest: str, gpu: str) -> list[LeaderboardEntry]:
+    def leaderboard(self, problem_digest: str, gpu: str) -> list[BoardEntry]:
         """Each user's best ranked result for one version of a problem on one GPU, best first."""
         rows = self._best(problem_digest, gpu)
         by_row = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in rows])
@@ -236,10 +236,10 @@ def _row(report: Report, user: str, source: bytes) -> dict[str, Any]:
     }
 
 
-def _entry(row: RowMapping, rank: int) -> LeaderboardEntry:
+def _entry(row: RowMapping, rank: int) -> BoardEntry:
     report = Report.model_validate_json(row["report"])
     sols = [case.sol for case in report.cases if case.kind == "benchmark" and case.sol]
-    return LeaderboardEntry(
+    return BoardEntry(
         rank=rank,
         user=row["user"],
         result_id=row["id"],

@@ -22,8 +22,8 @@ from grader.server.http.middleware import AdmissionMiddleware
 from grader.server.http.response_cache import ResponseCache, boards_version
 from grader.server.pages import site
 from grader.server.pages.templates import render_error
-from grader.server.services.errors import Conflict, Invalid, NotThere
-from grader.server.services.services import Services
+from grader.server.services import Conflict, Invalid, NotFound
+from grader.server.services.container import Services
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ API = "/api/v1"
 
 _CODES = {400: "bad_request", 404: "not_found", 405: "wrong_method"}
 _SERVICE_ERRORS = {
-    NotThere: (404, "not_found"),
+    NotFound: (404, "not_found"),
     Conflict: (409, "conflict"),
     Invalid: (422, "invalid"),
 }
@@ -50,7 +50,7 @@ def healthz(services: ServicesDep) -> Health:
     """Run a small database query. While the server drains, this answers 503, so that a load
     balancer sends new requests elsewhere; other requests are still served."""
     check_not_draining(services)
-    services.shelf.states()
+    services.submissions.states()
     return Health(status="ok")
 
 

@@ -18,7 +18,7 @@ from grader.fleet.dispatch import Dispatcher
 from grader.fleet.engine import Engine
 from grader.server.app import create_app
 from grader.server.http.connection_timeouts import ConnectionTimeouts
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the event streams, and answer open requests."""
-        self._services.hub.close()
+        self._services.events.close()
         await super().shutdown(sockets)
 
     def _start_drain(self) -> None:

@@ -23,7 +23,7 @@ from grader.db.engine import open_engine, transaction
 from grader.db.tables import jobs
 from grader.fleet import Ledger, State, TooManyInFlight
 from grader.report import Report
-from grader.server.services.submission_queries import Shelf
+from grader.server.services.submission_queries import SubmissionQueries
 from tests.fleet.conftest import Clock, hand_in
 from tests.waiting import PATIENCE_S
 
@@ -134,14 +134,14 @@ def test_a_result_that_comes_late_is_noticed(url: str, make_report: MakeReport) 
     """Another process may end its transaction after us, though it began before."""
     ledger = Ledger.open(url)
     engine = open_engine(url, create=False)
-    shelf = Shelf(engine)
+    queries = SubmissionQueries(engine)
     with ThreadPoolExecutor(1) as pool:
         with transaction(engine) as connection:
             insert_result(connection, make_report(), "ada", b"")
             other = pool.submit(ledger.board.record, make_report(), "bob", b"")
             time.sleep(0.5)
-            before = shelf.version()
-        after = shelf.version()
+            before = queries.version()
+        after = queries.version()
         other.result()
     assert before != after
     assert ledger.board.count("softmax") == 2

@@ -21,7 +21,7 @@ from grader.fleet import Lease
 from grader.problem import Problem
 from grader.report import Report
 from grader.server.app import create_app
-from grader.server.services.services import Services, load_problems
+from grader.server.services.container import Services, load_problems
 from grader.server.settings import Settings
 from tests.db.conftest import url as url
 from tests.fleet.conftest import Clock
@@ -52,7 +52,7 @@ class Server:
             timeout_graceful_shutdown=2,
         )
         self._server = uvicorn.Server(config)
-        self._hub = services.hub
+        self._hub = services.events
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
     def __enter__(self) -> str:

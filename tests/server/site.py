@@ -46,7 +46,7 @@ class Site:
 
     def set_board(self, **settings: Any) -> None:
         """Change the softmax board's settings."""
-        self.world.services.office.set_board("softmax", BoardSettings(**settings), "root")
+        self.world.services.admin.set_board("softmax", BoardSettings(**settings), "root")
 
 
 @pytest.fixture

@@ -44,32 +44,32 @@ def held(world: World) -> int:
 
 def user(world: World) -> int:
     """The number of a new token of the user `eve`, who is not banned."""
-    accounts, office = world.services.accounts, world.services.office
+    accounts, admin = world.services.accounts, world.services.admin
     if accounts.user("eve") is None:
         accounts.add_user("eve")
     account = accounts.user("eve")
     assert account is not None
     if account.banned_at is not None:
-        office.unban("eve", "root")
+        admin.unban("eve", "root")
     accounts.new_token("eve")
     return accounts.tokens("eve")[-1].id
 
 
 def banned(world: World) -> int:
     number = user(world)
-    world.services.office.ban("eve", "", "root")
+    world.services.admin.ban("eve", "", "root")
     return number
 
 
 def rejudge(world: World) -> int:
     """The number of a rejudge whose only grading is done."""
     number = done(world)
-    office = world.services.office
-    for old in office.rejudges.rejudges():
+    admin = world.services.admin
+    for old in admin.rejudges.rejudges():
         if old.state == "preview":
-            office.rejudges.drop(old.id, "root")
+            admin.rejudges.drop(old.id, "root")
     digest = world.problem.digest
-    started = office.rejudges.start("softmax", digest, [number], reason="", by="root")
+    started = admin.rejudges.start("softmax", digest, [number], reason="", by="root")
     world.grade()
     return started
 
@@ -272,7 +272,7 @@ class TestTable:
 
     def test_a_banned_user_gets_the_reason_everywhere(self, world: World) -> None:
         world.tokens["mallory"] = world.services.accounts.add_user("mallory")
-        world.services.office.ban("mallory", "sold the answers", "root")
+        world.services.admin.ban("mallory", "sold the answers", "root")
         client = world.client("mallory")
         for row in TABLE:
             reply = self.call(world, client, row)
@@ -372,7 +372,7 @@ class TestGuessing:
 
     def test_a_banned_user_gets_the_reason_and_is_not_throttled(self, world: World) -> None:
         opened = [session(world, "ada") for _ in range(5)]
-        world.services.office.ban("ada", "sold the answers", "root")
+        world.services.admin.ban("ada", "sold the answers", "root")
         for cookie in opened:
             headers = {"Cookie": f"grade_session={cookie}", "Accept": "text/html"}
             reply = world.client().get("/", headers=headers)
@@ -416,7 +416,7 @@ class TestRates:
     @pytest.mark.parametrize("who", ["banned", "stranger"])
     def test_who_is_let_in_nowhere_is_counted_everywhere(self, world: World, who: str) -> None:
         token = world.services.accounts.add_user("mallory", "worker")
-        world.services.office.ban("mallory", "forged results", "root")
+        world.services.admin.ban("mallory", "forged results", "root")
         client = world.client(token=token if who == "banned" else "guess")
         statuses = [client.post("/api/v1/work/claim", json={}).status_code for _ in range(31)]
         assert statuses == [403 if who == "banned" else 401] * 30 + [429]

@@ -275,7 +275,7 @@ def test_a_real_worker_grades_an_uploaded_file(world: World, watched: Watched) -
         assert watched.page.get_by_role("heading", level=1).inner_text() == "Wrong answer"
         watched.page.get_by_text("First wrong").wait_for()
         assert watched.page.locator("svg.errors rect").count() >= 1
-        assert world.services.shelf.states()[State.DONE] == 1
+        assert world.services.submissions.states()[State.DONE] == 1
     finally:
         stop.set()
         ticking.join()

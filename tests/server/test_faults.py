@@ -13,7 +13,7 @@ import pytest
 from grader.board import BoardError
 from grader.fleet import Job
 from grader.server.http import logs
-from grader.server.services.job_events import Hub
+from grader.server.services.job_events import JobEvents
 from tests.server.api.test_events import events
 from tests.server.conftest import World
 
@@ -28,8 +28,8 @@ class TestDatabase:
         for part, name in (
             (world.services.accounts, "whoami"),
             (world.services.accounts, "banned"),
-            (world.services.shelf, "states"),
-            (world.services.shelf, "line"),
+            (world.services.submissions, "states"),
+            (world.services.submissions, "summary"),
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(part, name, away)
@@ -44,15 +44,15 @@ class TestDatabase:
     def test_event_streams_survive_it(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         number = world.submitted("ada")
         calls = []
-        look = Hub._look
+        look = JobEvents._read
 
-        def sometimes(hub: Hub, numbers: set[int]) -> dict[int, Job | None]:
+        def sometimes(job_events: JobEvents, numbers: set[int]) -> dict[int, Job | None]:
             calls.append(numbers)
             if len(calls) % 2:
                 raise BoardError("locked")
-            return look(hub, numbers)
+            return look(job_events, numbers)
 
-        monkeypatch.setattr(Hub, "_look", sometimes)
+        monkeypatch.setattr(JobEvents, "_read", sometimes)
         with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
             stream = events(reply)
             assert next(stream)[1]["state"] == "queued"
@@ -66,7 +66,7 @@ def test_an_exception_is_answered_without_its_text(
     def broken(*_: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(world.services.shelf, "line", broken)
+    monkeypatch.setattr(world.services.submissions, "summary", broken)
     with caplog.at_level(logging.ERROR):
         reply = world.client("ada").get("/api/v1/submissions/1")
     assert reply.status_code == 500

@@ -113,7 +113,7 @@ def test_an_admins_cancel_is_audited(site: Site) -> None:
     for _ in range(2):
         path = f"/submissions/{number}/cancel"
         assert client.post(path, data=form, headers=origin).status_code == 303
-    acts = [(act.actor, act.action, act.subject) for act in site.world.services.office.audit()]
+    acts = [(act.actor, act.action, act.subject) for act in site.world.services.admin.audit()]
     assert acts.count(("root", "cancel", str(number))) == 1
 
 

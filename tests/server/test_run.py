@@ -27,7 +27,7 @@ from grader.judge import Progress
 from grader.problem import Problem
 from grader.report import Report
 from grader.server.run import CannotListen, listen, serve
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 from grader.server.settings import Settings, SettingsError
 from tests.waiting import PATIENCE_S, until
 

@@ -82,7 +82,7 @@ def serve(
     try:
         from grader.server import run
         from grader.server.http import logs
-        from grader.server.services.services import Services, load_problems
+        from grader.server.services.container import Services, load_problems
         from grader.server.settings import Settings, SettingsError
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]

@@ -30,9 +30,9 @@ from grader.server.api.admin_schemas import (
 from grader.server.http.auth import AdminUser, ServicesDep
 from grader.server.http.errors import error_responses
 from grader.server.http.fields import PrintableText
+from grader.server.services import Conflict, NotFound
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.errors import Conflict, NotThere
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
@@ -118,7 +118,7 @@ def revoke_token(services: ServicesDep, admin: AdminUser, number: Number) -> Rev
 )
 def ban(services: ServicesDep, admin: AdminUser, name: UserName, request: BanRequest) -> None:
     """Refuse the user's tokens, cancel their unfinished submissions, and hide their results."""
-    services.office.ban(name, request.reason, by=admin.name)
+    services.admin.ban(name, request.reason, by=admin.name)
 
 
 @router.post(
@@ -129,7 +129,7 @@ def ban(services: ServicesDep, admin: AdminUser, name: UserName, request: BanReq
 )
 def unban(services: ServicesDep, admin: AdminUser, name: UserName) -> None:
     """The user's tokens work and their results count again."""
-    services.office.unban(name, by=admin.name)
+    services.admin.unban(name, by=admin.name)
 
 
 @router.get(
@@ -140,7 +140,7 @@ def unban(services: ServicesDep, admin: AdminUser, name: UserName) -> None:
 )
 def get_board(services: ServicesDep, admin: AdminUser, problem: ProblemName) -> BoardReply:
     """The stored settings, or the defaults."""
-    return BoardReply.of(problem, services.office.board(_problem(services, problem).name))
+    return BoardReply.of(problem, services.admin.board(_problem(services, problem).name))
 
 
 @router.put(
@@ -155,7 +155,7 @@ def set_board(
     """Set all settings. A setting that is left out gets its default."""
     settings = BoardSettings(new.deadline, new.hidden, new.publish_sources, new.note)
     name = _problem(services, problem).name
-    return BoardReply.of(problem, services.office.set_board(name, settings, by=admin.name))
+    return BoardReply.of(problem, services.admin.set_board(name, settings, by=admin.name))
 
 
 @router.get(
@@ -177,7 +177,7 @@ def list_held(services: ServicesDep, admin: AdminUser) -> HeldJobList:
 )
 def release(services: ServicesDep, admin: AdminUser, number: Number) -> None:
     """Reset its counts of failures and worker deaths."""
-    if not services.office.release(number, by=admin.name):
+    if not services.admin.release(number, by=admin.name):
         raise Conflict(f"submission {number} is not held; `grade admin held` lists those that are")
 
 
@@ -189,9 +189,9 @@ def release(services: ServicesDep, admin: AdminUser, number: Number) -> None:
 )
 def delete(services: ServicesDep, admin: AdminUser, number: Number) -> DeletionResult:
     """Cancel one that is not done. Take a done one off the board; only admins still see it."""
-    became = services.office.delete(number, by=admin.name)
+    became = services.admin.delete(number, by=admin.name)
     if became is None:
-        raise NotThere(f"there is no submission {number}, or it is cancelled or deleted already")
+        raise NotFound(f"there is no submission {number}, or it is cancelled or deleted already")
     return DeletionResult(became=became)
 
 
@@ -203,7 +203,7 @@ def delete(services: ServicesDep, admin: AdminUser, number: Number) -> DeletionR
 )
 def list_rejudges(services: ServicesDep, admin: AdminUser) -> RejudgeList:
     """The progress and the outcome of each."""
-    return RejudgeList(rejudges=services.office.rejudges.rejudges())
+    return RejudgeList(rejudges=services.admin.rejudges.rejudges())
 
 
 @router.post(
@@ -219,7 +219,7 @@ def start_rejudge(services: ServicesDep, admin: AdminUser, new: NewRejudge) -> R
     problem = _problem(services, new.problem)
     which = new.which if new.submissions is None else new.submissions
     return RejudgeStarted(
-        id=services.office.rejudges.start(
+        id=services.admin.rejudges.start(
             problem.name, problem.digest, which, reason=new.reason, by=admin.name
         )
     )
@@ -233,9 +233,9 @@ def start_rejudge(services: ServicesDep, admin: AdminUser, new: NewRejudge) -> R
 )
 def get_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> RejudgeDetail:
     """The old and the new verdict, score and rank of each submission."""
-    found = services.office.rejudges.preview(number)
+    found = services.admin.rejudges.preview(number)
     if found is None:
-        raise NotThere(f"there is no rejudge {number}")
+        raise NotFound(f"there is no rejudge {number}")
     return RejudgeDetail.of(found)
 
 
@@ -247,7 +247,7 @@ def get_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> Reju
 )
 def apply_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> RejudgeApplied:
     """Replace all results at once. The old ones are kept, but do not count."""
-    return RejudgeApplied(exchanged=services.office.rejudges.apply(number, by=admin.name))
+    return RejudgeApplied(exchanged=services.admin.rejudges.apply(number, by=admin.name))
 
 
 @router.post(
@@ -258,7 +258,7 @@ def apply_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> Re
 )
 def drop_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> None:
     """Leave the board as it is, and cancel the gradings that are not done."""
-    services.office.rejudges.drop(number, by=admin.name)
+    services.admin.rejudges.drop(number, by=admin.name)
 
 
 @router.get(
@@ -271,11 +271,11 @@ def get_audit(
     before: Annotated[int | None, Query(description="Only lower numbers, for paging.")] = None,
 ) -> AuditLog:
     """The actions of admins, newest first."""
-    return AuditLog(acts=services.office.audit(limit, before))
+    return AuditLog(acts=services.admin.audit(limit, before))
 
 
 def _problem(services: Services, name: str) -> Problem:
-    """A problem of this server. Raises `NotThere`."""
+    """A problem of this server. Raises `NotFound`."""
     if name not in services.problems:
-        raise NotThere(f"there is no such problem here; there are: {', '.join(services.problems)}")
+        raise NotFound(f"there is no such problem here; there are: {', '.join(services.problems)}")
     return services.problems[name]

@@ -12,9 +12,9 @@ from grader.fleet import Job
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.audit import Act
-from grader.server.services.rejudge import Preview, Rejudge, Which
-from grader.server.services.rejudge_diff import Change
+from grader.server.services.audit import AuditEntry
+from grader.server.services.rejudge import Rejudge, RejudgePreview, RejudgeSelection
+from grader.server.services.rejudge_diff import RejudgeChange
 
 
 def _utc(moment: datetime) -> datetime:
@@ -65,7 +65,7 @@ class NewRejudge(_StrictModel):
     """The results to grade again."""
 
     problem: PrintableText
-    which: Which = "best"
+    which: RejudgeSelection = "best"
     """Each user's best ranked result on each GPU, or all accepted results."""
     submissions: Annotated[list[int], Field(min_length=1, max_length=1000)] | None = None
     """These submissions, instead of `which`."""
@@ -169,10 +169,10 @@ class RejudgeDetail(BaseModel):
     """A rejudge and what it changes."""
 
     rejudge: Rejudge
-    changes: list[Change]
+    changes: list[RejudgeChange]
 
     @classmethod
-    def of(cls, preview: Preview) -> RejudgeDetail:
+    def of(cls, preview: RejudgePreview) -> RejudgeDetail:
         """From the admin service's preview."""
         return cls(rejudge=preview.rejudge, changes=preview.changes)
 
@@ -186,4 +186,4 @@ class RejudgeApplied(BaseModel):
 class AuditLog(BaseModel):
     """The actions of admins, newest first."""
 
-    acts: list[Act]
+    acts: list[AuditEntry]

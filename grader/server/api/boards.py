@@ -24,8 +24,8 @@ from grader.server.http.lookup import comma_separated, problem_or_404
 from grader.server.services import visibility
 from grader.server.services.access import visible_problems
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.services import Services
-from grader.server.services.standings import FRESH_S, Race
+from grader.server.services.container import Services
+from grader.server.services.standings import CACHE_AGE_S, GpuLeaderboard
 from grader.server.services.ttl_cache import TtlCache
 
 router = APIRouter()
@@ -39,7 +39,7 @@ ProblemName = Annotated[PrintableText, Path(description="A problem's name.")]
 def mount(app: FastAPI, prefix: str) -> None:
     """Add the routes to the application, with a cache of leaderboards."""
     app.include_router(router, prefix=prefix)
-    cache: TtlCache[CacheableResponse] = TtlCache(FRESH_S)
+    cache: TtlCache[CacheableResponse] = TtlCache(CACHE_AGE_S)
     app.state.leaderboard_cache = cache
 
 
@@ -100,22 +100,33 @@ def get_leaderboard(
     comes in parts; `total` is the number of all entries.
     """
     problem, board = problem_or_404(services, caller, name)
-    races = sorted(services.races.now()(problem.digest), key=lambda race: race.gpu)
-    gpus = [race.gpu for race in races]
-    race = next((race for race in races if gpu == race.gpu or gpu_matches(race.gpu, gpu)), None)
-    if gpu is not None and race is None:
+    leaderboards = sorted(
+        services.standings.snapshot()(problem.digest), key=lambda leaderboard: leaderboard.gpu
+    )
+    gpus = [leaderboard.gpu for leaderboard in leaderboards]
+    leaderboard = next(
+        (
+            leaderboard
+            for leaderboard in leaderboards
+            if gpu == leaderboard.gpu or gpu_matches(leaderboard.gpu, gpu)
+        ),
+        None,
+    )
+    if gpu is not None and leaderboard is None:
         available = comma_separated(gpus)
         fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {available}")
 
     def make() -> CacheableResponse:
         part = slice(offset, offset + limit)
-        content = _leaderboard(services, problem, board, race, gpus, part)
+        content = _leaderboard(services, problem, board, leaderboard, gpus, part)
         return CacheableResponse(content.model_dump_json().encode(), "application/json")
 
     cache: TtlCache[CacheableResponse] = request.app.state.leaderboard_cache
-    is_over = visibility.is_over(board, services.now())
-    key = (name, race and race.gpu, offset, limit)
-    response = cache.get(key, make, ([race.version for race in races], board, is_over))
+    is_over = visibility.deadline_passed(board, services.now())
+    key = (name, leaderboard and leaderboard.gpu, offset, limit)
+    response = cache.get(
+        key, make, ([leaderboard.version for leaderboard in leaderboards], board, is_over)
+    )
     return share(request, response).to(request)
 
 
@@ -123,21 +134,23 @@ def _leaderboard(
     services: Services,
     problem: Problem,
     board: BoardSettings,
-    race: Race | None,
+    leaderboard: GpuLeaderboard | None,
     gpus: list[str],
     part: slice,
 ) -> Leaderboard:
-    everyone = race.racers if race else ()
-    racers = everyone[part]
-    details = services.races.details([racer.result_id for racer in racers])
+    everyone = leaderboard.standings if leaderboard else ()
+    standings = everyone[part]
+    details = services.standings.details([standing.result_id for standing in standings])
     return Leaderboard(
         problem=problem.name,
         digest=problem.digest,
-        gpu=race.gpu if race else None,
+        gpu=leaderboard.gpu if leaderboard else None,
         gpus=gpus,
         board=_board_info(services, board),
         total=len(everyone),
-        entries=[LeaderboardEntry.of(racer, details[racer.result_id]) for racer in racers],
+        entries=[
+            LeaderboardEntry.of(standing, details[standing.result_id]) for standing in standings
+        ],
     )
 
 
@@ -155,7 +168,7 @@ def _problem_summary(services: Services, problem: Problem, board: BoardSettings)
 def _board_info(services: Services, board: BoardSettings) -> BoardInfo:
     return BoardInfo(
         deadline=board.deadline,
-        over=visibility.is_over(board, services.now()),
+        over=visibility.deadline_passed(board, services.now()),
         hidden=board.hidden,
         publish_sources=board.publish_sources,
         note=board.note,

@@ -17,9 +17,9 @@ from grader.server.http.errors import NO_TOKEN, Refusal, error_responses, fail
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.throttle import network_of
 from grader.server.services.access import visible_job, visible_report
-from grader.server.services.job_events import FINAL
-from grader.server.services.services import Services
-from grader.server.services.visibility import sight
+from grader.server.services.container import Services
+from grader.server.services.job_events import FINAL_STATES
+from grader.server.services.visibility import access_for
 
 router = APIRouter()
 
@@ -29,7 +29,7 @@ def _check_listener(
 ) -> None:
     """Refuse before the stream begins: an unknown submission, or one listener too many."""
     submission_or_404(services, caller, number)
-    if services.hub.is_full_for(_address(request)):
+    if services.events.is_full_for(_address(request)):
         message = "too many event streams are open; poll the report instead"
         fail(503, "too_many_listeners", message, {"Retry-After": "30"})
 
@@ -52,13 +52,13 @@ async def events(
     connect again.
     """
     last = None
-    async for job in services.hub.follow(number, _address(request)):
+    async for job in services.events.follow(number, _address(request)):
         try:
             event = await run_sync(_event, request, services, caller, job)
         except Refusal:  # the caller may no longer see it
             return
         except BoardError:
-            if job.state in FINAL:
+            if job.state in FINAL_STATES:
                 return
             continue
         if event != last:  # a change that the caller may not see gives the same event
@@ -70,11 +70,11 @@ def _event(request: Request, services: Services, caller: Caller, job: Job) -> Se
     """The event for a job's current state. Raises `Refusal` if the caller may no longer see it."""
     if not is_still_authenticated(request, services, caller):
         fail(401, "no_token", NO_TOKEN)
-    if job.state in FINAL:
+    if job.state in FINAL_STATES:
         done = _done_event(services, caller, job.submission_id)
         return ServerSentEvent(event="done", raw_data=done.model_dump_json())
-    board, is_rejudge = services.office.board(job.problem), job.rejudge_id is not None
-    access = sight(caller, job.user, board, services.now(), rejudges=is_rejudge)
+    board, is_rejudge = services.admin.board(job.problem), job.rejudge_id is not None
+    access = access_for(caller, job.user, board, services.now(), rejudges=is_rejudge)
     if not access.exists:
         fail(404, "no_such_submission", "this submission is not shown to you any more")
     state = StateEvent(
@@ -96,7 +96,7 @@ def _done_event(services: Services, caller: Caller, number: int) -> DoneEvent:
         verdict=report.verdict if report else None,
         reason=(report.reason or None) if report else None,
         score_us=report.score_us if report else None,
-        rank=services.races.rank(line) if report else None,
+        rank=services.standings.rank(line) if report else None,
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from grader.fleet import Job, State
 from grader.judge import Progress
 from grader.report import Report, Verdict
-from grader.server.services.standings import Detail, Racer
+from grader.server.services.standings import ResultDetail, Standing
 from grader.submission import Language
 
 
@@ -208,16 +208,16 @@ class LeaderboardEntry(BaseModel):
     sol: float | None
 
     @classmethod
-    def of(cls, racer: Racer, detail: Detail) -> LeaderboardEntry:
+    def of(cls, standing: Standing, detail: ResultDetail) -> LeaderboardEntry:
         """From a row of the standings and the details of its report."""
         return cls(
-            rank=racer.rank,
-            user=racer.user,
-            submission_id=racer.submission_id,
-            score_us=racer.score_us,
-            ci_us=racer.ci_us,
-            language=racer.language,
-            created_at=racer.at,
+            rank=standing.rank,
+            user=standing.user,
+            submission_id=standing.submission_id,
+            score_us=standing.score_us,
+            ci_us=standing.ci_us,
+            language=standing.language,
+            created_at=standing.at,
             speedup=detail.speedup,
             sol=detail.sol,
         )

@@ -32,8 +32,8 @@ from grader.server.services.access import (
     visible_queue,
     visible_report,
 )
-from grader.server.services.submission_queries import Line
-from grader.server.services.visibility import Sight
+from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.visibility import Access
 from grader.submission import LANGUAGES
 
 router = APIRouter()
@@ -133,7 +133,7 @@ def get_submission(
     }
     report = visible_report(services, line, access)
     if report is not None:
-        fields |= dict(report) | {"rank": services.races.rank(line)}
+        fields |= dict(report) | {"rank": services.standings.rank(line)}
         fields |= {"reason": report.reason or None, "log": report.log if access.details else None}
         if not access.details:
             fields |= {"submission_sha256": None, "submission_name": None, "notes": None}
@@ -157,7 +157,7 @@ def get_source(services: ServicesDep, caller: Caller, number: SubmissionNumber) 
         fail(403, "private_source", "this source is its author's; the board does not publish it")
     extension = next(ext for ext, language in LANGUAGES.items() if language == line.language)
     headers = {"Content-Disposition": f'attachment; filename="submission-{number}{extension}"'}
-    return PlainTextResponse(services.shelf.source(number) or b"", headers=headers)
+    return PlainTextResponse(services.submissions.source(number) or b"", headers=headers)
 
 
 @router.delete(
@@ -171,7 +171,7 @@ def cancel(services: ServicesDep, caller: CompetitorUser, number: SubmissionNumb
     """Cancel one's own submission if it is not done. For an admin, delete a done one."""
     job, _, _ = submission_or_404(services, caller, number)
     if caller.role == "admin":
-        if services.office.delete(number, caller.name) is None:
+        if services.admin.delete(number, caller.name) is None:
             fail(409, "deleted", f"submission {number} is {job.state}, or was deleted already")
         return
     if visibility.relation(caller, job.user) != "owner":
@@ -207,7 +207,7 @@ def me(caller: AnyUser) -> CurrentUser:
     return CurrentUser(name=caller.name, role=caller.role)
 
 
-def _summary(request: Request, line: Line, access: Sight) -> SubmissionListItem:
+def _summary(request: Request, line: SubmissionSummary, access: Access) -> SubmissionListItem:
     visible = access.result
     return SubmissionListItem(
         id=line.id,

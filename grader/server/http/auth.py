@@ -15,7 +15,7 @@ from fastapi.security import APIKeyCookie, HTTPBearer
 
 from grader.server.http.errors import NO_TOKEN, fail
 from grader.server.services.accounts import User
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 
 COOKIE = "grade_session"
 """The session cookie of the pages: HttpOnly, SameSite=Strict, Secure over https."""

@@ -14,7 +14,7 @@ from grader.server.services.access import (
 )
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 
 
 def problem_or_404(

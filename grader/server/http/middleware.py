@@ -22,7 +22,7 @@ from grader.server.http.credentials import Authenticator
 from grader.server.http.errors import NO_TOKEN, Refusal, too_often
 from grader.server.http.throttle import Throttle
 from grader.server.services.accounts import User
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 
 ErrorHandler = Callable[[Request, Refusal], Response]
 """Makes the answer to a refused request."""

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grader.board import BoardError
 from grader.server.http.etag import CacheableResponse
-from grader.server.services.services import Services
-from grader.server.services.visibility import is_over
+from grader.server.services.container import Services
+from grader.server.services.visibility import deadline_passed
 
 MAX_ENTRIES = 64
 """Answers that are kept. The largest are 300 KB, plain and compressed."""
@@ -167,9 +167,9 @@ class _VersionReader:
 
 def boards_version(services: Services) -> object:
     """A small value that differs after every change of a shared answer. Raises `BoardError`."""
-    boards, now = services.office.boards(), services.now()
-    over = [name for name, board in boards.items() if is_over(board, now)]
-    return services.shelf.version(), boards, over
+    boards, now = services.admin.boards(), services.now()
+    over = [name for name, board in boards.items() if deadline_passed(board, now)]
+    return services.submissions.version(), boards, over
 
 
 async def _discard(message: Message) -> None:

@@ -14,7 +14,7 @@ from grader.server.http.errors import banned, fail, too_often
 from grader.server.http.lookup import comma_separated, problem_or_404
 from grader.server.services import visibility
 from grader.server.services.accounts import User
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 from grader.submission import LANGUAGES, Language, Submission, language_of
 
 
@@ -35,7 +35,7 @@ def submit_upload(
     check_not_draining(services)
     problem, board = problem_or_404(services, caller, problem_name)
     deadline = None if caller.role == "admin" else board.deadline
-    if deadline is not None and visibility.is_over(board, services.now()):
+    if deadline is not None and visibility.deadline_passed(board, services.now()):
         fail(403, "deadline_passed", str(DeadlinePassed(problem_name, deadline)))
     submission = _read(problem, file)
     wanted_gpu = gpu.strip() or problem.spec.gpu

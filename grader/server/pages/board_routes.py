@@ -15,7 +15,7 @@ from grader.server.http.fields import PrintableText
 from grader.server.pages import board_views, markdown
 from grader.server.pages.templates import FragmentCache, render, render_fragment
 from grader.server.services.access import list_submissions
-from grader.server.services.standings import on_record
+from grader.server.services.standings import recorded_times
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -41,7 +41,7 @@ def problem_page(request: Request, services: ServicesDep, caller: Caller, name: 
     """The statement, how to start, and the baselines."""
     board = board_views.board_view(services, caller, name)
     leaderboard = board_views.leaderboard_of(board, None)
-    baselines = services.races.yardsticks(board.problem, leaderboard) if leaderboard else []
+    baselines = services.standings.baselines(board.problem, leaderboard) if leaderboard else []
     return render(
         request,
         "problem.html",
@@ -49,7 +49,7 @@ def problem_page(request: Request, services: ServicesDep, caller: Caller, name: 
         board=board,
         leaderboard=leaderboard,
         baselines=baselines,
-        recorded_times=on_record(board.problem),
+        recorded_times=recorded_times(board.problem),
         statement=_rendered_statement(board.problem.statement),
         server=str(request.base_url).rstrip("/"),
     )
@@ -78,14 +78,14 @@ def leaderboard_page(
             return render_fragment(
                 "_no_entries.html",
                 board=board,
-                recorded_times=on_record(board.problem),
+                recorded_times=recorded_times(board.problem),
                 cpu_accepted=board_views.cpu_accepted(services, caller, board),
                 now=services.now(),
             )
         table = board_views.leaderboard_page(services, board, leaderboard, page)
         return render_fragment("_standings.html", table=table, me=me, now=services.now())
 
-    version = (board.version, None if leaderboard else services.shelf.version())
+    version = (board.version, None if leaderboard else services.submissions.version())
     content = cache.get((name, gpu, page, me), make, version)
     return render(request, "leaderboard.html", shared=True, board=board, standings=content)
 

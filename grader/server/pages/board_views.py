@@ -16,10 +16,10 @@ from grader.server.http.lookup import problem_or_404
 from grader.server.services.access import access_to, visible_problems
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.services import Services
-from grader.server.services.standings import Detail, Race, Racer, Yardstick
-from grader.server.services.submission_queries import Line
-from grader.server.services.visibility import is_over
+from grader.server.services.container import Services
+from grader.server.services.standings import BaselineTime, GpuLeaderboard, ResultDetail, Standing
+from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.visibility import deadline_passed
 
 PAGE_ROWS = 50
 """Users on one page of a leaderboard."""
@@ -36,7 +36,7 @@ class BoardView:
     settings: BoardSettings
     over: bool
     """Whether the deadline has passed."""
-    leaderboards: tuple[Race, ...]
+    leaderboards: tuple[GpuLeaderboard, ...]
     """One per GPU, most users first."""
 
     @property
@@ -60,11 +60,11 @@ class BoardView:
 class LeaderboardRow:
     """A row of a leaderboard: a user's entry, or a baseline between two entries."""
 
-    entry: Racer | None = None
-    detail: Detail | None = None
+    entry: Standing | None = None
+    detail: ResultDetail | None = None
     marks: dict[str, float] = field(default_factory=dict)
     """Baseline → its share of the roofline, for the ticks on the entry's bar."""
-    baseline: Yardstick | None = None
+    baseline: BaselineTime | None = None
     sol: float | None = None
 
 
@@ -73,9 +73,9 @@ class LeaderboardPage:
     """One page of a leaderboard."""
 
     board: BoardView
-    leaderboard: Race
+    leaderboard: GpuLeaderboard
     rows: list[LeaderboardRow]
-    baselines: list[Yardstick]
+    baselines: list[BaselineTime]
     page: int
     pages: int
     cases: list[str]
@@ -87,7 +87,7 @@ class LeaderboardPage:
 def board_views(services: Services, caller: User | None) -> list[BoardView]:
     """The boards that the caller may see: open ones first, by deadline; those with entries first
     among equals."""
-    leaderboards = services.races.now()
+    leaderboards = services.standings.snapshot()
     views = [
         _board_view(services, problem, settings, leaderboards(problem.digest))
         for problem, settings in visible_problems(services, caller)
@@ -107,28 +107,28 @@ def board_views(services: Services, caller: User | None) -> list[BoardView]:
 def board_view(services: Services, caller: User | None, name: str) -> BoardView:
     """One board. Raises `Refusal` if the caller may see no such problem."""
     problem, settings = problem_or_404(services, caller, name)
-    return _board_view(services, problem, settings, services.races.now()(problem.digest))
+    return _board_view(services, problem, settings, services.standings.snapshot()(problem.digest))
 
 
-def board_of_submission(services: Services, line: Line) -> BoardView | None:
+def board_of_submission(services: Services, line: SubmissionSummary) -> BoardView | None:
     """The board of a submission's problem; None if the server no longer has the problem."""
     problem = services.problems.get(line.problem)
     if problem is None:
         return None
-    settings = services.office.board(problem.name)
-    return _board_view(services, problem, settings, services.races.now()(problem.digest))
+    settings = services.admin.board(problem.name)
+    return _board_view(services, problem, settings, services.standings.snapshot()(problem.digest))
 
 
 def _board_view(
     services: Services,
     problem: Problem,
     settings: BoardSettings,
-    leaderboards: tuple[Race, ...],
+    leaderboards: tuple[GpuLeaderboard, ...],
 ) -> BoardView:
-    return BoardView(problem, settings, is_over(settings, services.now()), leaderboards)
+    return BoardView(problem, settings, deadline_passed(settings, services.now()), leaderboards)
 
 
-def leaderboard_of(board: BoardView, gpu: str | None) -> Race | None:
+def leaderboard_of(board: BoardView, gpu: str | None) -> GpuLeaderboard | None:
     """The leaderboard of a GPU; without one, that with the most users, or None if there is none.
 
     Raises `Refusal` for a GPU without ranked results.
@@ -139,26 +139,26 @@ def leaderboard_of(board: BoardView, gpu: str | None) -> Race | None:
     return found[0] if found else None
 
 
-def page_count(leaderboard: Race) -> int:
+def page_count(leaderboard: GpuLeaderboard) -> int:
     """The number of pages of a leaderboard."""
-    return max(1, -(-len(leaderboard.racers) // PAGE_ROWS))
+    return max(1, -(-len(leaderboard.standings) // PAGE_ROWS))
 
 
-def entries_on(leaderboard: Race, page: int) -> tuple[Racer, ...]:
+def entries_on(leaderboard: GpuLeaderboard, page: int) -> tuple[Standing, ...]:
     """The entries on a page of a leaderboard. Pages count from 1."""
-    return leaderboard.racers[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+    return leaderboard.standings[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
 
 
 def leaderboard_page(
-    services: Services, board: BoardView, leaderboard: Race, page: int
+    services: Services, board: BoardView, leaderboard: GpuLeaderboard, page: int
 ) -> LeaderboardPage:
     """One page of a leaderboard."""
-    races = services.races
+    leaderboards = services.standings
     entries = entries_on(leaderboard, page)
-    baselines = races.yardsticks(board.problem, leaderboard)
-    roofline_us = races.roofline_us(leaderboard)
+    baselines = leaderboards.baselines(board.problem, leaderboard)
+    roofline_us = leaderboards.roofline_us(leaderboard)
     marks = {one.name: roofline_us / one.time_us for one in baselines} if roofline_us else {}
-    details = races.details([entry.result_id for entry in entries])
+    details = leaderboards.details([entry.result_id for entry in entries])
     rows = [
         LeaderboardRow(entry, detail := details[entry.result_id], marks, sol=detail.sol)
         for entry in entries
@@ -181,7 +181,7 @@ def leaderboard_page(
 
 def _with_baselines(
     rows: Sequence[LeaderboardRow],
-    baselines: Sequence[Yardstick],
+    baselines: Sequence[BaselineTime],
     roofline_us: float | None,
     *,
     is_first: bool,
@@ -203,10 +203,12 @@ def _with_baselines(
     yield from pending
 
 
-def cpu_accepted(services: Services, caller: User | None, board: BoardView) -> list[Line]:
+def cpu_accepted(
+    services: Services, caller: User | None, board: BoardView
+) -> list[SubmissionSummary]:
     """Each user's newest submission that was accepted on a CPU, among the newest 200."""
-    found: dict[str, Line] = {}
-    for line in services.shelf.lines(limit=200, problems=[board.name]):
+    found: dict[str, SubmissionSummary] = {}
+    for line in services.submissions.summaries(limit=200, problems=[board.name]):
         access = access_to(services, caller, line, board.settings)
         is_current = line.problem_digest == board.problem.digest
         is_accepted = line.verdict is Verdict.ACCEPTED and line.gpu is None
@@ -217,7 +219,7 @@ def cpu_accepted(services: Services, caller: User | None, board: BoardView) -> l
 
 def user_standings(
     services: Services, caller: User | None, user: str
-) -> list[tuple[BoardView, Race, Racer]]:
+) -> list[tuple[BoardView, GpuLeaderboard, Standing]]:
     """A user's entries on every leaderboard that the caller may see."""
     return [
         (board, leaderboard, entry)

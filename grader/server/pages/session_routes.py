@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from grader.server.http.auth import COOKIE, Caller, ServicesDep, check_csrf
 from grader.server.http.errors import banned, too_often
 from grader.server.pages.templates import render
-from grader.server.services.accounts import SESSION
+from grader.server.services.accounts import SESSION_LIFETIME
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -43,7 +43,8 @@ def log_in(
         return render(request, "login.html", status=401, to=_local_path(to), message=message)
     answer = RedirectResponse(_local_path(to), 303)
     answer.set_cookie(
-        COOKIE, session, max_age=int(SESSION.total_seconds()), httponly=True, samesite="strict",
+        COOKIE, session, max_age=int(SESSION_LIFETIME.total_seconds()), httponly=True,
+        samesite="strict",
         secure=request.url.scheme == "https",
     )  # fmt: skip
     return answer

@@ -8,7 +8,7 @@ from starlette.staticfiles import StaticFiles
 
 from grader.server.pages import board_routes, session_routes, submission_routes
 from grader.server.pages.templates import STATIC
-from grader.server.services.standings import FRESH_S
+from grader.server.services.standings import CACHE_AGE_S
 from grader.server.services.ttl_cache import TtlCache
 
 
@@ -17,5 +17,5 @@ def mount(app: FastAPI) -> None:
     for module in (board_routes, submission_routes, session_routes):
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    fragment_cache: TtlCache[Markup] = TtlCache(FRESH_S)
+    fragment_cache: TtlCache[Markup] = TtlCache(CACHE_AGE_S)
     app.state.fragment_cache = fragment_cache

@@ -171,7 +171,7 @@ def cancel(
     user = _check_form(request, caller, csrf)
     submission = submission_view(services, user, number)
     if user.role == "admin":
-        services.office.cancel(number, user.name)
+        services.admin.cancel(number, user.name)
     elif user.name == submission.job.user:
         services.ledger.cancel(number, user.name)
     else:

@@ -13,10 +13,10 @@ from grader.server.http.lookup import submission_or_404
 from grader.server.pages.board_views import BoardView, board_of_submission
 from grader.server.services.access import visible_report
 from grader.server.services.accounts import User
-from grader.server.services.services import Services
-from grader.server.services.standings import Racer, share
-from grader.server.services.submission_queries import Line
-from grader.server.services.visibility import Sight
+from grader.server.services.container import Services
+from grader.server.services.standings import Standing, mean_sol
+from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.visibility import Access
 from grader.stats import overlap
 
 MAX_DIFF_LINES = 2000
@@ -36,8 +36,8 @@ class SubmissionView:
     """The parts of a submission that the caller may see."""
 
     job: Job
-    line: Line
-    access: Sight
+    line: SubmissionSummary
+    access: Access
     report: Report | None
     board: BoardView | None
     """None if the server no longer has the problem."""
@@ -71,7 +71,7 @@ class SubmissionView:
     @property
     def sol(self) -> float | None:
         """The share of the roofline over all benchmark cases."""
-        return share([case.sol for case in self.cases("benchmark")])
+        return mean_sol([case.sol for case in self.cases("benchmark")])
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def submission_view(services: Services, caller: User | None, number: int) -> Sub
 
 
 def view_of(
-    services: Services, job: Job, line: Line, access: Sight, board: BoardView | None
+    services: Services, job: Job, line: SubmissionSummary, access: Access, board: BoardView | None
 ) -> SubmissionView:
     """The view of a submission that was looked up already."""
     return SubmissionView(
@@ -102,9 +102,9 @@ def view_of(
         access=access,
         report=visible_report(services, line, access),
         board=board,
-        rank=services.races.rank(line) if access.result else None,
+        rank=services.standings.rank(line) if access.result else None,
         is_current=board is not None and board.problem.digest == line.problem_digest,
-        replacement=services.shelf.replacement(line.id) if "rejudged" in line.void else None,
+        replacement=services.submissions.replacement(line.id) if "rejudged" in line.void else None,
     )
 
 
@@ -112,7 +112,7 @@ def source_text(services: Services, submission: SubmissionView) -> str | None:
     """The submitted source; None if the caller may not see it."""
     if not submission.access.source:
         return None
-    content = services.shelf.source(submission.id) or b""
+    content = services.submissions.source(submission.id) or b""
     return content.decode("utf-8", "replace")
 
 
@@ -126,8 +126,8 @@ def suggested_comparisons(submission: SubmissionView) -> list[tuple[str, int]]:
     leaderboard = next((one for one in board.leaderboards if one.gpu == line.gpu), None)
     if leaderboard is None:
         return []
-    entries, leader = leaderboard.racers, leaderboard.leader
-    found: list[tuple[str, Racer]] = []
+    entries, leader = leaderboard.standings, leaderboard.leader
+    found: list[tuple[str, Standing]] = []
     if leader and leader.result_id != line.result_id:
         found.append(("the leader", leader))
     position = bisect_left(entries, line.score_us or 0.0, key=lambda entry: entry.score_us)

@@ -12,17 +12,17 @@ from grader.report import Report
 from grader.server.services import visibility
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.services import Services
-from grader.server.services.submission_queries import Line
-from grader.server.services.visibility import Sight
+from grader.server.services.container import Services
+from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.visibility import Access
 
-Found = tuple[Job, Line, Sight]
+Found = tuple[Job, SubmissionSummary, Access]
 """A submission: its job, its summary, and what of it the caller may see."""
 
 
 def board_settings(services: Services) -> dict[str, BoardSettings]:
     """The settings of every problem's board, by problem."""
-    stored = services.office.boards()
+    stored = services.admin.boards()
     return {name: stored.get(name, BoardSettings()) for name in services.problems}
 
 
@@ -34,7 +34,7 @@ def visible_problems(
     return [
         (problem, settings[name])
         for name, problem in services.problems.items()
-        if visibility.sees_board(caller, settings[name])
+        if visibility.can_see_board(caller, settings[name])
     ]
 
 
@@ -45,16 +45,16 @@ def find_problem(
     problem = services.problems.get(name)
     if problem is None:
         return None
-    board = services.office.board(name)
-    return (problem, board) if visibility.sees_board(caller, board) else None
+    board = services.admin.board(name)
+    return (problem, board) if visibility.can_see_board(caller, board) else None
 
 
 def find_submission(services: Services, caller: User | None, number: int) -> Found | None:
     """A submission; None if there is none of this number that the caller may see."""
-    job, line = services.ledger.job(number), services.shelf.line(number)
+    job, line = services.ledger.job(number), services.submissions.summary(number)
     if job is None or line is None:
         return None
-    access = access_to(services, caller, line, services.office.board(line.problem))
+    access = access_to(services, caller, line, services.admin.board(line.problem))
     return (visible_job(job, access), line, access) if access.exists else None
 
 
@@ -68,7 +68,7 @@ def list_submissions(
     problem: str | None = None,
     state: State | None = None,
     deleted: bool = False,
-) -> tuple[list[tuple[Line, Sight]], int | None]:
+) -> tuple[list[tuple[SubmissionSummary, Access]], int | None]:
     """The newest submissions that the caller may see, and the `before` of the next page.
 
     user, problem, state: filters; None for all.
@@ -80,9 +80,10 @@ def list_submissions(
     problems = [
         name
         for name, board in settings.items()
-        if (problem is None or name == problem) and (is_own or visibility.sees_board(caller, board))
+        if (problem is None or name == problem)
+        and (is_own or visibility.can_see_board(caller, board))
     ]
-    lines = services.shelf.lines(
+    lines = services.submissions.summaries(
         limit=limit, before=before, user=user, problems=problems, state=state, deleted=deleted
     )
     visible = [
@@ -97,11 +98,11 @@ def visible_queue(services: Services, caller: User | None) -> list[Job]:
     """The jobs that run or wait on boards that the caller may see, without those of rejudges."""
     settings, now = board_settings(services), services.now()
     return [
-        visible_job(job, visibility.sight(caller, job.user, board, now))
+        visible_job(job, visibility.access_for(caller, job.user, board, now))
         for job in services.ledger.queue()
         if not job.rejudge_id
         and (board := settings.get(job.problem)) is not None
-        and visibility.sees_board(caller, board)
+        and visibility.can_see_board(caller, board)
     ]
 
 
@@ -111,9 +112,11 @@ def queue_obstacles(services: Services) -> Callable[[Job], str | None]:
     return lambda job: unschedulable_reason(job, alive) if job.state is State.QUEUED else None
 
 
-def access_to(services: Services, caller: User | None, line: Line, board: BoardSettings) -> Sight:
+def access_to(
+    services: Services, caller: User | None, line: SubmissionSummary, board: BoardSettings
+) -> Access:
     """What of a submission the caller may see."""
-    return visibility.sight(
+    return visibility.access_for(
         caller,
         line.user,
         board,
@@ -124,7 +127,7 @@ def access_to(services: Services, caller: User | None, line: Line, board: BoardS
     )
 
 
-def visible_job(job: Job, access: Sight) -> Job:
+def visible_job(job: Job, access: Access) -> Job:
     """The job, without its progress for a caller who may not see the result.
 
     Progress gives away part of the result: only a submission that passed all tests is timed.
@@ -132,8 +135,8 @@ def visible_job(job: Job, access: Sight) -> Job:
     return job if access.result else replace(job, progress=None)
 
 
-def visible_report(services: Services, line: Line, access: Sight) -> Report | None:
+def visible_report(services: Services, line: SubmissionSummary, access: Access) -> Report | None:
     """The parts of the report that the caller may see; None if there are none."""
     if line.result_id is None or not access.result:
         return None
-    return visibility.shown(services.ledger.board.result(line.result_id).report, access)
+    return visibility.redact(services.ledger.board.result(line.result_id).report, access)

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from grader.fleet import Ledger
-from grader.server.services.submission_queries import Shelf
+from grader.server.services.submission_queries import SubmissionQueries
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
@@ -19,10 +19,14 @@ class Metrics:
     """The metrics of one server process."""
 
     def __init__(
-        self, ledger: Ledger, shelf: Shelf, alive_s: float, now: Callable[[], datetime]
+        self,
+        ledger: Ledger,
+        queries: SubmissionQueries,
+        alive_s: float,
+        now: Callable[[], datetime],
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_DatabaseCollector(ledger, shelf, alive_s, now))
+        self._registry.register(_DatabaseCollector(ledger, queries, alive_s, now))
         self._requests = Histogram(
             "grade_http_request_seconds",
             "Time to answer a request, without event streams.",
@@ -65,10 +69,14 @@ class _DatabaseCollector(Collector):
     """Reads the state of the queue from the database at each scrape."""
 
     def __init__(
-        self, ledger: Ledger, shelf: Shelf, alive_s: float, now: Callable[[], datetime]
+        self,
+        ledger: Ledger,
+        queries: SubmissionQueries,
+        alive_s: float,
+        now: Callable[[], datetime],
     ) -> None:
         self._ledger = ledger
-        self._shelf = shelf
+        self._queries = queries
         self._alive_s = alive_s
         self._now = now
 
@@ -78,14 +86,14 @@ class _DatabaseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("grade_jobs", "Jobs by state.", labels=["state"])
-        for state, count in self._shelf.states().items():
+        for state, count in self._queries.states().items():
             jobs.add_metric([state], count)
         yield jobs
         results = GaugeMetricFamily("grade_results", "Results by verdict.", labels=["verdict"])
-        for verdict, count in self._shelf.verdicts().items():
+        for verdict, count in self._queries.verdicts().items():
             results.add_metric([verdict], count)
         yield results
-        oldest = self._shelf.oldest_waiting()
+        oldest = self._queries.oldest_waiting()
         age_s = max(0.0, (self._now() - oldest).total_seconds()) if oldest else 0.0
         yield GaugeMetricFamily("grade_queue_age_seconds", "Age of the oldest waiting job.", age_s)
         slots = GaugeMetricFamily("grade_worker_slots", "Slots alive.", labels=["via", "gpu"])

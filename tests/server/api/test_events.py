@@ -72,7 +72,7 @@ def test_cancelling_ends_the_stream(world: World) -> None:
 
 def test_one_poller_serves_all_listeners_and_stops_with_the_last(world: World) -> None:
     number = world.submitted("ada")
-    hub = world.services.hub
+    job_events = world.services.events
     ended: list[str] = []
 
     def listen() -> None:
@@ -82,25 +82,25 @@ def test_one_poller_serves_all_listeners_and_stops_with_the_last(world: World) -
     threads = [threading.Thread(target=listen) for _ in range(5)]
     for thread in threads:
         thread.start()
-    while hub.listeners < 5:
+    while job_events.listeners < 5:
         pass
-    assert hub.pollers == 1
+    assert job_events.pollers == 1
     world.grade()
     for thread in threads:
         thread.join(PATIENCE_S)
     assert ended == ["done"] * 5
-    while hub.listeners or hub.pollers:
+    while job_events.listeners or job_events.pollers:
         pass
 
 
 def test_a_closed_stream_is_removed(world: World) -> None:
     number = world.submitted("ada")
-    hub = world.services.hub
+    job_events = world.services.events
     with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
         stream = events(reply)
         next(stream)
-        assert hub.listeners == 1
-    while hub.listeners or hub.pollers:
+        assert job_events.listeners == 1
+    while job_events.listeners or job_events.pollers:
         pass
 
 
@@ -110,7 +110,7 @@ def test_hiding_the_board_ends_the_stream(world: World, caplog: pytest.LogCaptur
     with world.client("bob").stream("GET", address) as reply:
         stream = events(reply)
         assert next(stream)[1]["state"] == "queued"
-        world.services.office.set_board("softmax", BoardSettings(hidden=True), "root")
+        world.services.admin.set_board("softmax", BoardSettings(hidden=True), "root")
         world.grade()
         assert [data for _, data in stream] == []
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -129,7 +129,7 @@ def test_losing_access_ends_the_stream(world: World, how: str) -> None:
         stream = events(reply)
         assert next(stream)[1]["state"] == "queued"
         if how == "ban":
-            world.services.office.ban("ada", "sold the answers", "root")
+            world.services.admin.ban("ada", "sold the answers", "root")
         elif how == "revoke":
             accounts.revoke("ada")
         else:
@@ -141,7 +141,7 @@ def test_losing_access_ends_the_stream(world: World, how: str) -> None:
 def test_hidden_progress_sends_no_event(world: World) -> None:
     """The number of events would give away the progress."""
     deadline = world.clock() + timedelta(days=1)
-    world.services.office.set_board("softmax", BoardSettings(deadline=deadline), "root")
+    world.services.admin.set_board("softmax", BoardSettings(deadline=deadline), "root")
     number = world.submitted("ada")
     lease = world.lease()
     address = f"/api/v1/submissions/{number}/events"
@@ -172,7 +172,7 @@ class TestFull:
             assert refused.status_code == 503
             assert refused.headers["Retry-After"]
             assert refused.json()["error"]["code"] == "too_many_listeners"
-        while world.services.hub.listeners:
+        while world.services.events.listeners:
             pass
         with world.client("ada").stream("GET", address) as reply:
             assert reply.status_code == 200
@@ -183,5 +183,5 @@ def test_shutdown_ends_the_streams(world: World) -> None:
     with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
         stream = events(reply)
         next(stream)
-        world.services.hub.close()
+        world.services.events.close()
         assert list(stream) == []

@@ -31,7 +31,7 @@ def error(reply: Any) -> tuple[int, str]:
 
 
 def set_board(world: World, **settings: Any) -> None:
-    world.services.office.set_board("softmax", BoardSettings(**settings), "root")
+    world.services.admin.set_board("softmax", BoardSettings(**settings), "root")
 
 
 # Submitting ---------------------------------------------------------------------------------------
@@ -302,11 +302,11 @@ def test_a_leaderboard_changes_at_once(world: World) -> None:
     assert users() == ["ada"]
     world.graded("bob")
     assert users() == ["ada", "bob"]
-    world.services.office.delete(number, "root")
+    world.services.admin.delete(number, "root")
     assert users() == ["bob"]
-    world.services.office.ban("bob", "", "root")
+    world.services.admin.ban("bob", "", "root")
     assert users() == []
-    world.services.office.unban("bob", "root")
+    world.services.admin.unban("bob", "root")
     assert users() == ["bob"]
 
 
@@ -356,7 +356,7 @@ def test_a_user_banned_during_an_upload_cannot_submit(
     ledger, submit = world.services.ledger, Ledger.submit
 
     def banned_first(*args: Any, **more: Any) -> int:
-        world.services.office.ban("ada", "sold the answers", "root")
+        world.services.admin.ban("ada", "sold the answers", "root")
         return submit(ledger, *args, **more)
 
     monkeypatch.setattr(ledger, "submit", banned_first)

@@ -99,7 +99,7 @@ def test_the_etag_of_a_hidden_board_is_not_confirmed(site: Site) -> None:
 def test_a_deleted_submission_disappears_for_others_at_once(site: Site) -> None:
     number = site.marks["best"]
     assert "does not count" not in site.page(f"/submissions/{number}")
-    assert site.world.services.office.delete(number, "root")
+    assert site.world.services.admin.delete(number, "root")
     site.page(f"/submissions/{number}", status=404)
     assert "does not count" in site.page(f"/submissions/{number}", "root")
 

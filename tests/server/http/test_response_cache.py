@@ -21,7 +21,7 @@ from grader.board import BoardError
 from grader.server.http.etag import CacheableResponse, share
 from grader.server.http.response_cache import MAX_AGE_S, MAX_ENTRIES, ResponseCache
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.standings import Race
+from grader.server.services.standings import GpuLeaderboard
 from tests.server.conftest import H100, World
 from tests.server.site import Site
 from tests.server.site import site as site
@@ -269,7 +269,7 @@ PATHS = ("/", "/leaderboards/softmax", "/problems/softmax", "/api/v1/leaderboard
 
 @pytest.mark.parametrize("path", PATHS)
 def test_pages_and_the_api_are_up_to_date_at_once(world: World, path: str) -> None:
-    client, office = world.client(), world.services.office
+    client, admin = world.client(), world.services.admin
 
     def settled() -> str:
         """The content, which is the same for repeated requests."""
@@ -285,20 +285,20 @@ def test_pages_and_the_api_are_up_to_date_at_once(world: World, path: str) -> No
     number = world.graded("bob", score_us=20.0)
     contents.append(settled())
     deadline = world.services.now() + timedelta(minutes=1)
-    office.set_board("softmax", BoardSettings(deadline=deadline), "root")
+    admin.set_board("softmax", BoardSettings(deadline=deadline), "root")
     contents.append(settled())
     world.clock.move(61)
     contents.append(settled())
-    assert office.delete(number, "root") == "deleted"
+    assert admin.delete(number, "root") == "deleted"
     contents.append(settled())
-    office.set_board("softmax", BoardSettings(hidden=True), "root")
+    admin.set_board("softmax", BoardSettings(hidden=True), "root")
     contents.append(settled())
     assert len(set(contents)) == len(contents), "each of these changes is visible"
     assert contents[-1] == "refused" if path != "/" else "softmax" not in contents[-1]
 
 
 def test_a_submission_page_is_up_to_date(world: World) -> None:
-    client, office = world.client(), world.services.office
+    client, admin = world.client(), world.services.admin
     number = world.graded("ada", score_us=30.0, score_ci_us=(29.0, 31.0))
     path = f"/submissions/{number}"
 
@@ -311,18 +311,18 @@ def test_a_submission_page_is_up_to_date(world: World) -> None:
     behind = settled()
     assert behind != before
     assert behind[0] == 200
-    office.set_board("softmax", BoardSettings(publish_sources=True), "root")
+    admin.set_board("softmax", BoardSettings(publish_sources=True), "root")
     published = settled()[1]
     assert "out.copy_" in published
     assert "out.copy_" not in behind[1]
-    office.set_board("softmax", BoardSettings(), "root")
+    admin.set_board("softmax", BoardSettings(), "root")
     assert "out.copy_" not in settled()[1]
     waiting = world.submitted("bob")
     path = f"/submissions/{waiting}"
     assert "25.00" not in settled()[1]
     world.grade(score_us=25.0, score_ci_us=(24.0, 26.0))
     assert "25.00" in settled()[1]
-    assert office.delete(waiting, "root") == "deleted"
+    assert admin.delete(waiting, "root") == "deleted"
     assert settled()[0] == 404
 
 
@@ -346,11 +346,11 @@ def test_a_crowd_costs_one_read_of_the_leaderboard(
             return list(await asyncio.gather(*(client.get(path) for _ in range(50))))
 
     reads = []
-    ranked = world.services.shelf.ranked
+    ranked = world.services.submissions.ranked
     monkeypatch.setattr(
-        type(world.services.shelf),
+        type(world.services.submissions),
         "ranked",
-        lambda shelf, digest: reads.append(digest) or ranked(digest),  # type: ignore[func-returns-value]
+        lambda queries, digest: reads.append(digest) or ranked(digest),  # type: ignore[func-returns-value]
     )
     world.graded("bob", score_us=20.0)
     answers = run(crowd())
@@ -371,9 +371,9 @@ def test_a_deletion_is_visible_at_once_while_an_admin_loads_the_page(
     shown = "bob" if path != "/problems/softmax" else "30.00"
     assert shown in public.get(path).text
     assert shown in public.get(path).text
-    ranked = world.services.shelf.ranked
+    ranked = world.services.submissions.ranked
 
-    def slowly(shelf: object, digest: str) -> list[Any]:
+    def slowly(queries: object, digest: str) -> list[Any]:
         found = ranked(digest)
         started.set()
         time.sleep(0.2)
@@ -381,8 +381,8 @@ def test_a_deletion_is_visible_at_once_while_an_admin_loads_the_page(
 
     started = threading.Event()
 
-    monkeypatch.setattr(type(world.services.shelf), "ranked", slowly)
-    assert world.services.office.delete(number, "root") == "deleted"
+    monkeypatch.setattr(type(world.services.submissions), "ranked", slowly)
+    assert world.services.admin.delete(number, "root") == "deleted"
     loading = threading.Thread(target=admin.get, args=(path,))
     loading.start()
     assert started.wait(PATIENCE_S)
@@ -392,19 +392,19 @@ def test_a_deletion_is_visible_at_once_while_an_admin_loads_the_page(
 
 def test_kept_answers_do_not_keep_old_leaderboards_alive(site: Site) -> None:
     """A leaderboard of thousands is large, and many answers are kept."""
-    world, races = site.world, site.world.services.races
+    world, leaderboards = site.world, site.world.services.standings
     digest = world.problem.digest
     client = site.browser()
     numbers = [site.marks["best"], site.marks["leader"]]
-    old: list[weakref.ref[Race]] = []
+    old: list[weakref.ref[GpuLeaderboard]] = []
     for number in numbers:
         site.set_board(note=f"note {number}")
-        old += map(weakref.ref, races.now()(digest))
+        old += map(weakref.ref, leaderboards.snapshot()(digest))
         for path in (*PATHS, f"/submissions/{number}"):
             client.get(path)
             client.get(path)
         world.graded("root", gpu=H100, score_us=1000.0 + number)
-    races.now()(digest)
+    leaderboards.snapshot()(digest)
     gc.collect()
     assert old
     assert not [ref for ref in old if ref() is not None]

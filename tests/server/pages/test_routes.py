@@ -17,7 +17,7 @@ from grader.judge import Progress
 from grader.judge.timing import baseline_store
 from grader.problem import Problem
 from grader.server.http.auth import COOKIE
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 from tests.fleet.conftest import Clock
 from tests.server.conftest import H100, PROBLEMS, Server, World
 from tests.server.examples import (
@@ -50,7 +50,7 @@ def test_a_change_is_visible_at_once(site: Site) -> None:
     assert "led by linus" in words(site.page("/"))
     assert site.page("/leaderboards/softmax") != before
     world.services.accounts.add_user("linus")
-    world.services.office.ban("linus", "cheating", "root")
+    world.services.admin.ban("linus", "cheating", "root")
     assert "led by katherine" in words(site.page("/"))
     site.set_board(hidden=True)
     assert "Softmax" not in words(site.page("/"))
@@ -242,7 +242,7 @@ def test_the_first_ranked_result_is_visible_at_once(world: World) -> None:
 
 
 def test_a_rejudged_submission_and_its_replacement_link_to_each_other(world: World) -> None:
-    site, rejudges = Site(world, {}), world.services.office.rejudges
+    site, rejudges = Site(world, {}), world.services.admin.rejudges
     first, digest = world.graded("ada"), world.problem.digest
     dropped = rejudges.start("softmax", digest, [first], reason="tried", by="root")
     world.grade()

@@ -1,4 +1,4 @@
-"""Everything that routes need, made once when the server starts."""
+"""The services of a running server, created once at its start."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from grader.db.migrate import upgrade
 from grader.fleet import Ledger
 from grader.problem import Problem, ProblemError
 from grader.server.services.accounts import Accounts
-from grader.server.services.admin_service import Office
+from grader.server.services.admin_service import AdminService
 from grader.server.services.drain import Drain
-from grader.server.services.job_events import Hub
+from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
-from grader.server.services.standings import Races
-from grader.server.services.submission_queries import Shelf
+from grader.server.services.standings import LeaderboardQueries
+from grader.server.services.submission_queries import SubmissionQueries
 from grader.server.settings import Settings
 
 
 def utc_now() -> datetime:
-    """The time, with its zone."""
+    """The current time, timezone-aware."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Services:
-    """The server's parts. Every one is safe to use from several threads."""
+    """The services of one server. Each is safe to use from several threads."""
 
     settings: Settings
     ledger: Ledger
     accounts: Accounts
-    office: Office
+    admin: AdminService
     problems: dict[str, Problem]
-    """By name, as they were when the server started."""
+    """By name, as loaded at the start of the server."""
     now: Callable[[], datetime]
-    shelf: Shelf
-    races: Races
-    hub: Hub
+    submissions: SubmissionQueries
+    standings: LeaderboardQueries
+    events: JobEvents
     metrics: Metrics
     drain: Drain
 
@@ -51,7 +51,7 @@ class Services:
         settings: Settings | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> Services:
-        """Open the database at a URL, its tables made or migrated first. Raises `BoardError`."""
+        """Open the database at a URL, and create or migrate its tables. Raises `BoardError`."""
         settings = settings or Settings()
         engine = open_engine(url, create=True)
         try:
@@ -59,28 +59,30 @@ class Services:
         except BoardError:
             engine.dispose()
             raise
-        ledger, shelf = Ledger(engine, now), Shelf(engine)
+        ledger, submissions = Ledger(engine, now), SubmissionQueries(engine)
         return cls(
             settings=settings,
             ledger=ledger,
             accounts=Accounts(engine, now),
-            office=Office(engine, now),
+            admin=AdminService(engine, now),
             problems=dict(problems),
             now=now,
-            shelf=shelf,
-            races=Races(shelf),
-            hub=Hub(ledger, settings.poll_s, settings.listeners, settings.listeners_per_address),
-            metrics=Metrics(ledger, shelf, settings.worker_alive_s, now),
+            submissions=submissions,
+            standings=LeaderboardQueries(submissions),
+            events=JobEvents(
+                ledger, settings.poll_s, settings.listeners, settings.listeners_per_address
+            ),
+            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
             drain=Drain(),
         )
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database connections."""
         self.ledger.close()
 
 
 def load_problems(folder: Path) -> dict[str, Problem]:
-    """Every problem of a folder, by name. Raises `ProblemError` for one that is broken, or none."""
+    """Every problem in a folder, by name. Raises `ProblemError` for a broken one, or for none."""
     found = [Problem.load(spec.parent) for spec in sorted(folder.glob("*/problem.yaml"))]
     if not found:
         raise ProblemError(f"{folder}: holds no problem; name another folder with --problems")
