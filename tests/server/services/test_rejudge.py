@@ -292,7 +292,7 @@ def test_what_cannot_be_graded_anew(admin: AdminService, fleet: Fleet) -> None:
     waiting = hand_in(fleet.ledger)
     with pytest.raises(Invalid, match="no such submission whose result counts: -1, 2, 9, 1208925"):
         start(admin, [done, waiting, 9, -1, 2**80])
-    with pytest.raises(Invalid, match="of attention, there is no such submission"):
+    with pytest.raises(Invalid, match="attention has no such submission"):
         admin.rejudges.start("attention", DIGEST, [done], reason="", by="root")
     admin.delete(done, "root")
     with pytest.raises(Invalid):
