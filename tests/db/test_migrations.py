@@ -138,7 +138,7 @@ def fill_hosted(connection: Connection) -> None:
     connection.execute(update(jobs).values(progress="{}", updated_at=now))
 
 
-def test_the_migrations_make_what_the_code_reads(engine: Engine) -> None:
+def test_the_migrations_make_the_tables_of_the_code(engine: Engine) -> None:
     upgrade(engine)
     assert tables(engine) == OURS | {"alembic_version"}
     with engine.connect() as connection:
@@ -146,7 +146,7 @@ def test_the_migrations_make_what_the_code_reads(engine: Engine) -> None:
         assert compare_metadata(context, metadata) == []
 
 
-def test_the_first_revision_is_what_the_board_makes(url: str, engine: Engine) -> None:
+def test_the_first_revision_equals_the_tables_of_a_board(url: str, engine: Engine) -> None:
     def shape() -> dict[str, Any]:
         seen = inspect(engine)
         columns = {t: repr(seen.get_columns(t)) for t in ("grade_board", "results")}
@@ -170,7 +170,9 @@ def test_the_first_revision_is_what_the_board_makes(url: str, engine: Engine) ->
     assert shape() == migrated
 
 
-def test_up_down_up_with_rows(url: str, engine: Engine, report_of: MakeReport) -> None:
+def test_upgrade_downgrade_upgrade_with_rows(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
     fill(url, report_of)
     full = rows(engine)
     assert all(full[name] for name in OURS)
@@ -194,7 +196,7 @@ def test_up_down_up_with_rows(url: str, engine: Engine, report_of: MakeReport) -
     assert revision(engine) == HEAD
 
 
-def test_the_ledger_outlives_what_the_hosted_board_adds(
+def test_a_downgrade_to_0002_keeps_the_ledger(
     url: str, engine: Engine, report_of: MakeReport
 ) -> None:
     fill(url, report_of)
@@ -228,7 +230,7 @@ def test_the_audit_is_append_only(url: str, engine: Engine, report_of: MakeRepor
             connection.execute(text(statement))
 
 
-def test_a_board_made_before_is_taken_over(
+def test_an_existing_board_keeps_its_results(
     url: str, engine: Engine, make_report: MakeReport
 ) -> None:
     board = Board.open(url)
@@ -246,7 +248,7 @@ def test_a_board_made_before_is_taken_over(
     ledger.close()
 
 
-def test_a_board_taken_down_to_nothing_and_made_anew(url: str, engine: Engine) -> None:
+def test_a_board_recreated_after_a_full_downgrade(url: str, engine: Engine) -> None:
     upgrade(engine)
     downgrade(engine, "base")
     Board.open(url).close()
@@ -254,7 +256,7 @@ def test_a_board_taken_down_to_nothing_and_made_anew(url: str, engine: Engine) -
     assert revision(engine) == HEAD
 
 
-def test_many_may_open_a_new_database_at_once(url: str, engine: Engine) -> None:
+def test_a_new_database_is_opened_concurrently(url: str, engine: Engine) -> None:
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda i: (Ledger if i % 2 else Board).open(url), range(16)))
     for one in opened:
@@ -263,7 +265,7 @@ def test_many_may_open_a_new_database_at_once(url: str, engine: Engine) -> None:
     assert rows(engine)["grade_board"] == ["('schema', '1')"]
 
 
-def test_a_database_of_something_else_is_left_alone(url: str, engine: Engine) -> None:
+def test_a_database_of_another_program_is_left_alone(url: str, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE recipes (name TEXT)"))
     with pytest.raises(BoardError, match=r"another program \(it has tables recipes\)"):
@@ -288,7 +290,7 @@ def test_a_board_of_another_version_is_refused(url: str, engine: Engine) -> None
     assert tables(engine) == {schema_info.name, results.name}
 
 
-def test_a_migration_that_fails_leaves_nothing(url: str, engine: Engine) -> None:
+def test_a_failed_migration_changes_nothing(url: str, engine: Engine) -> None:
     Board.open(url).close()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE jobs (name TEXT)"))
@@ -315,7 +317,9 @@ def test_results_stay_append_only_after_a_migration(
             connection.execute(text(statement))
 
 
-def test_a_blob_that_is_needed_cannot_go(url: str, engine: Engine, report_of: MakeReport) -> None:
+def test_a_referenced_blob_cannot_be_deleted(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
     fill(url, report_of)
     with engine.connect() as connection, pytest.raises(Exception, match=r"(?i)foreign key"):
         connection.execute(blobs.delete())

@@ -79,5 +79,5 @@ def test_a_write_is_recognized(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["select(jobs)", "insert(voids)", "digest.update(source)"])
-def test_what_is_no_write_of_jobs(source: str) -> None:
+def test_other_calls_are_not_writes_of_jobs(source: str) -> None:
     assert not writes_jobs(source)

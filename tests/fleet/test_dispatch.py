@@ -102,7 +102,7 @@ def test_from_the_queue_to_the_board(
     assert job(ledger).leased_by == "desk"
 
 
-def test_what_the_process_sandbox_graded_is_not_ranked(
+def test_a_result_of_the_process_sandbox_is_not_ranked(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
     hand_in(ledger)
@@ -145,7 +145,9 @@ class Counting(Away):
         return found
 
 
-def test_heartbeats_without_news(ledger: Ledger, clock: Clock, engine: FakeEngine) -> None:
+def test_heartbeats_without_progress_keep_the_lease(
+    ledger: Ledger, clock: Clock, engine: FakeEngine
+) -> None:
     hand_in(ledger)
     with dispatching(ledger, engine, lease_s=0.3):
         engine.task()
@@ -156,7 +158,7 @@ def test_heartbeats_without_news(ledger: Ledger, clock: Clock, engine: FakeEngin
 
 
 @pytest.mark.parametrize("how", ["cancelled", "swept and given to another"])
-def test_a_lease_that_is_lost_ends_the_task(
+def test_a_lost_lease_ends_the_task(
     ledger: Ledger, clock: Clock, engine: FakeEngine, how: str
 ) -> None:
     hand_in(ledger)
@@ -201,7 +203,7 @@ def test_a_late_result_is_dropped(
 
 
 @pytest.mark.parametrize("how", ["judge error", "failure", "no verdict", "another submission's"])
-def test_what_is_our_fault_is_retried_then_held(
+def test_a_system_failure_is_retried_then_held(
     ledger: Ledger, clock: Clock, engine: FakeEngine, graded: MakeReport, how: str
 ) -> None:
     endings: dict[str, dict[str, Any]] = {
@@ -221,7 +223,7 @@ def test_what_is_our_fault_is_retried_then_held(
     assert ledger.board.count("softmax") == 0
 
 
-def test_drain_waits_and_takes_no_more(
+def test_drain_waits_and_claims_no_more(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
     engine.count = 2
@@ -243,7 +245,7 @@ def test_drain_waits_and_takes_no_more(
     assert [task.source for task in engine.cancelled] == [b"x = 1"]
 
 
-def test_drain_ends_when_all_is_done_and_gives_back_the_rest(
+def test_drain_ends_early_and_gives_back_the_rest(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
     hand_in(ledger)
@@ -264,7 +266,7 @@ def test_drain_ends_when_all_is_done_and_gives_back_the_rest(
     assert after.leased_by is None
 
 
-def test_a_result_that_comes_while_it_gives_up_is_kept(
+def test_a_result_during_the_final_give_back_is_kept(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
     class Racing(FakeEngine):
@@ -280,7 +282,7 @@ def test_a_result_that_comes_while_it_gives_up_is_kept(
     assert state(ledger) is State.DONE
 
 
-def test_a_slot_that_is_taken_after_all(ledger: Ledger, engine: FakeEngine) -> None:
+def test_a_job_without_a_free_slot_is_given_back(ledger: Ledger, engine: FakeEngine) -> None:
     engine.refuses = True
     hand_in(ledger)
     with dispatching(ledger, engine):
@@ -291,7 +293,7 @@ def test_a_slot_that_is_taken_after_all(ledger: Ledger, engine: FakeEngine) -> N
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_nothing_is_lost_while_the_database_is_away(
+def test_nothing_is_lost_while_the_database_is_unreachable(
     ledger: Ledger,
     engine: FakeEngine,
     graded: MakeReport,
@@ -369,7 +371,7 @@ def test_a_submission_to_another_version_is_held(ledger: Ledger, engine: FakeEng
     assert job(ledger).held_reason == "the problem has changed since this was submitted"
 
 
-def test_who_takes_what(ledger: Ledger, graded: MakeReport) -> None:
+def test_dispatchers_claim_jobs_that_their_slots_serve(ledger: Ledger, graded: MakeReport) -> None:
     cuda = dataclasses.replace(a_submission("x = 1"), language="cuda", name="kernel.cu")
     ledger.submit("ada", "softmax", PROBLEM.digest, cuda)
     hand_in(ledger, "x = 2", gpu="H200")
@@ -388,7 +390,7 @@ def test_who_takes_what(ledger: Ledger, graded: MakeReport) -> None:
     assert state(ledger, 2) is State.QUEUED
 
 
-def test_workers_are_seen(ledger: Ledger, clock: Clock) -> None:
+def test_workers_are_announced(ledger: Ledger, clock: Clock) -> None:
     with dispatching(ledger, FakeEngine(2, "cuda", GPU)):
         until(lambda: ledger.workers(60))
     (worker,) = ledger.workers(60)
@@ -418,7 +420,7 @@ time.sleep(1000)
 """
 
 
-def test_another_takes_over_from_one_that_was_killed(url: str, graded: MakeReport) -> None:
+def test_another_dispatcher_takes_over_from_a_killed_one(url: str, graded: MakeReport) -> None:
     ledger = Ledger.open(url)
     hand_in(ledger)
     killed = subprocess.Popen([sys.executable, "-c", KILLED, url], stdout=subprocess.PIPE, cwd=ROOT)

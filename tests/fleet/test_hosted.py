@@ -36,9 +36,7 @@ def rejudged(ledger: Ledger, number: int) -> None:
         )
 
 
-def test_progress_is_of_the_lease_that_told_it(
-    ledger: Ledger, clock: Clock, report_of: MakeReport
-) -> None:
+def test_progress_belongs_to_a_lease(ledger: Ledger, clock: Clock, report_of: MakeReport) -> None:
     hand_in(ledger)
 
     def late(ledger: Ledger) -> Ledger:
@@ -80,7 +78,7 @@ def test_users_submissions_go_before_rejudges(ledger: Ledger) -> None:
     assert job(ledger, 1).position is None
 
 
-def test_rejudges_fill_neither_the_queue_nor_a_users_share(ledger: Ledger) -> None:
+def test_rejudges_do_not_count_toward_limits(ledger: Ledger) -> None:
     hand_in(ledger)
     rejudged(ledger, 1)
     assert hand_in(ledger, max_in_flight=1, max_queue=1) == 2
@@ -102,7 +100,7 @@ def test_a_rejudges_result_does_not_count_yet(ledger: Ledger, report_of: MakeRep
     assert [entry.user for entry in ledger.board.leaderboard(DIGEST, str(report.gpu))] == ["bob"]
 
 
-def test_workers_are_known_by_name(ledger: Ledger, clock: Clock) -> None:
+def test_announcements_replace_the_worker_of_a_name(ledger: Ledger, clock: Clock) -> None:
     ledger.announce(HERE)
     clock.move(5)
     ledger.announce(Worker("other", "ray", "cpu", None, 1))
@@ -116,7 +114,7 @@ def test_workers_are_known_by_name(ledger: Ledger, clock: Clock) -> None:
     assert [worker.name for worker in ledger.workers(30)] == ["host"]
 
 
-def test_two_who_say_the_same_at_once(ledger: Ledger) -> None:
+def test_concurrent_announcements_of_a_worker(ledger: Ledger) -> None:
     at_once(*[lambda: ledger.announce(HERE)] * 8)
     assert len(ledger.workers(60)) == 1
 
@@ -166,7 +164,7 @@ def test_a_claim_by_type_of_gpu(ledger: Ledger, gpu: str | None, wanted: str, fi
     assert (ledger.claim("w", lease_s=60, gpu=gpu) is not None) is fits
 
 
-def test_what_waits_for_another_version_is_held(ledger: Ledger, clock: Clock) -> None:
+def test_a_job_for_another_version_is_held(ledger: Ledger, clock: Clock) -> None:
     hand_in(ledger)
     ledger.submit("ada", "softmax", "0" * 64, a_submission())
     ledger.submit("ada", "unknown", "0" * 64, a_submission())
@@ -180,7 +178,7 @@ def test_what_waits_for_another_version_is_held(ledger: Ledger, clock: Clock) ->
     assert ledger.hold_outdated({"softmax": "0" * 64}) == 0
 
 
-def test_every_change_is_dated(ledger: Ledger, clock: Clock) -> None:
+def test_every_change_sets_updated_at(ledger: Ledger, clock: Clock) -> None:
     hand_in(ledger)
     lease = claim(ledger)
     for change in (

@@ -31,7 +31,7 @@ OTHER = {"softmax": "0" * 64, "int4_matmul": DIGEST}
         ("H100", [replace(GPU, problems=OTHER), CPU], "no H100 worker has this version of softmax"),
     ],
 )
-def test_why_nobody_takes_a_job(
+def test_why_no_worker_can_take_a_job(
     ledger: Ledger, gpu: str | None, workers: list[Worker], why: str | None
 ) -> None:
     hand_in(ledger, gpu=gpu)

@@ -146,7 +146,7 @@ def test_a_stale_token_changes_nothing(
     assert before.leased_by == "w2"
 
 
-def test_what_is_handed_in_is_what_the_worker_gets(ledger: Ledger, clock: Clock) -> None:
+def test_a_worker_gets_the_submission_unchanged(ledger: Ledger, clock: Clock) -> None:
     number = ledger.submit("ada", "softmax", DIGEST, a_submission("\0é"), "NVIDIA H100")
     assert ledger.claim("w1", lease_s=LEASE_S) is None
     lease = ledger.claim("w1", lease_s=LEASE_S, gpu="NVIDIA H100")
@@ -198,7 +198,7 @@ def test_equal_sources_are_stored_once(ledger: Ledger) -> None:
     assert {claim(ledger).source for _ in range(3)} == {b"x = 1", b"x = 2"}
 
 
-def test_a_name_that_no_database_takes_is_escaped(ledger: Ledger) -> None:
+def test_a_name_that_databases_reject_is_escaped(ledger: Ledger) -> None:
     hostile = dataclasses.replace(a_submission(), name="\0\udc80\x1b[2J" + "k" * 300 + ".py")
     number = ledger.submit("ada", "softmax", DIGEST, hostile)
     name = job(ledger, number).name
@@ -206,14 +206,14 @@ def test_a_name_that_no_database_takes_is_escaped(ledger: Ledger) -> None:
     assert len(name) == 200
 
 
-def test_a_source_beyond_the_cap_is_not_stored(ledger: Ledger) -> None:
+def test_a_source_over_the_limit_is_not_stored(ledger: Ledger) -> None:
     large = dataclasses.replace(a_submission(), source=bytes(MAX_SOURCE_BYTES + 1))
     with pytest.raises(ValueError, match="16,777,216 bytes"):
         ledger.submit("ada", "softmax", DIGEST, large)
     assert ledger.queue() == []
 
 
-def test_nothing_is_taken_at_the_deadline_or_after(ledger: Ledger, clock: Clock) -> None:
+def test_no_submission_is_accepted_from_the_deadline_on(ledger: Ledger, clock: Clock) -> None:
     deadline = clock() + timedelta(seconds=10)
     hand_in(ledger, deadline=deadline)
     clock.move(10)
@@ -222,7 +222,7 @@ def test_nothing_is_taken_at_the_deadline_or_after(ledger: Ledger, clock: Clock)
     assert len(ledger.queue()) == 1
 
 
-def test_a_user_has_so_many_in_flight(ledger: Ledger, report_of: MakeReport) -> None:
+def test_a_user_has_a_limit_of_jobs_in_flight(ledger: Ledger, report_of: MakeReport) -> None:
     hand_in(ledger, max_in_flight=2)
     hand_in(ledger, max_in_flight=2)
     lease = begun(ledger)
@@ -234,7 +234,7 @@ def test_a_user_has_so_many_in_flight(ledger: Ledger, report_of: MakeReport) -> 
     assert hand_in(ledger, max_in_flight=2) == 4, "a refused submission takes no number"
 
 
-def test_the_queue_has_a_bound(ledger: Ledger) -> None:
+def test_the_queue_has_a_limit(ledger: Ledger) -> None:
     for user in ("ada", "bob"):
         hand_in(ledger, user, max_queue=2)
     with pytest.raises(QueueFull, match="2 submissions wait already"):
@@ -243,14 +243,14 @@ def test_the_queue_has_a_bound(ledger: Ledger) -> None:
     assert hand_in(ledger, "cy", max_queue=2) == 3
 
 
-def test_a_held_job_blocks_neither_its_user_nor_the_queue(
+def test_a_held_job_does_not_count_toward_limits(
     ledger: Ledger, clock: Clock, report_of: MakeReport
 ) -> None:
     bring_to(ledger, clock, State.HELD, report_of())
     assert hand_in(ledger, max_in_flight=1, max_queue=1) == 2
 
 
-def test_oldest_first(ledger: Ledger) -> None:
+def test_jobs_are_claimed_oldest_first(ledger: Ledger) -> None:
     numbers = [hand_in(ledger, source=f"x = {i}") for i in range(3)]
     assert [claim(ledger).submission_id for _ in numbers] == numbers
 
@@ -303,7 +303,9 @@ def test_a_job_that_kills_its_workers_is_held(ledger: Ledger, clock: Clock) -> N
     assert (after.state, after.deaths, after.held_reason) == (State.QUEUED, 0, None)
 
 
-def test_judge_errors_retry_after_growing_pauses_then_hold(ledger: Ledger, clock: Clock) -> None:
+def test_judge_errors_are_retried_after_growing_delays_then_held(
+    ledger: Ledger, clock: Clock
+) -> None:
     hand_in(ledger)
     for pause_s in RETRY_DELAYS_S:
         assert ledger.fail(begun(ledger), "no GPU")
@@ -320,14 +322,14 @@ def test_judge_errors_retry_after_growing_pauses_then_hold(ledger: Ledger, clock
     assert len(RETRY_DELAYS_S) == MAX_FAILURES - 1
 
 
-def test_a_pause_lets_the_next_one_pass(ledger: Ledger) -> None:
+def test_a_delayed_job_does_not_block_the_next(ledger: Ledger) -> None:
     hand_in(ledger)
     hand_in(ledger)
     assert ledger.fail(begun(ledger), "no GPU")
     assert claim(ledger).submission_id == 2
 
 
-def test_what_is_given_back_keeps_its_place(ledger: Ledger) -> None:
+def test_a_job_given_back_keeps_its_place(ledger: Ledger) -> None:
     hand_in(ledger)
     hand_in(ledger)
     before = job(ledger, 1)
@@ -361,7 +363,7 @@ def test_a_result_is_on_the_board_with_its_user_and_source(
         {"problem_digest": "e" * 64},
     ],
 )
-def test_what_is_no_result_of_this_job_ends_nothing(
+def test_a_report_of_another_submission_changes_nothing(
     ledger: Ledger, report_of: MakeReport, changes: dict[str, object]
 ) -> None:
     hand_in(ledger)
@@ -424,7 +426,7 @@ def test_a_result_belongs_to_one_job(ledger: Ledger, report_of: MakeReport) -> N
         assert connection.scalar(select(func.count()).select_from(results)) == 3
 
 
-def test_workers_that_are_long_gone_are_forgotten(ledger: Ledger, clock: Clock) -> None:
+def test_expired_workers_are_removed(ledger: Ledger, clock: Clock) -> None:
     for day in range(4):
         ledger.announce(Worker(f"pod-{day}", "http", "cpu", None, 1))
         ledger.announce(Worker("steady", "http", "cpu", None, 1))

@@ -165,7 +165,7 @@ def test_a_bad_slot_is_a_failure_and_replaced(fake: LocalEngine, what: str, why:
     assert outcome(fake) == TaskOutcome(2, failure="done as told")
 
 
-def test_an_answer_counts_even_if_it_was_the_last_word(fake: LocalEngine) -> None:
+def test_an_outcome_counts_even_if_the_slot_then_dies(fake: LocalEngine) -> None:
     until(lambda: fake.slots()[0].free)
     processes = below(os.getpid())
     submit(fake, task(1, "answer and die"))
@@ -212,7 +212,7 @@ def test_a_hanging_slot_is_killed_at_the_deadline(
         assert outcome(engine).failure == "done as told"
 
 
-def test_cancel_ends_the_task_and_tells_nothing(fake: LocalEngine) -> None:
+def test_cancel_ends_the_task_without_an_outcome(fake: LocalEngine) -> None:
     submit(fake, task(1, "hang"))
     assert not fake.cancel(2)
     assert fake.cancel(1)
@@ -260,13 +260,13 @@ def test_a_task_that_no_slot_serves(fake: LocalEngine, changes: dict[str, Any]) 
         (None, "H100", False),
     ],
 )
-def test_a_gpu_is_asked_for_by_the_words_of_its_name(
+def test_a_gpu_type_matches_words_of_the_name(
     gpu: str | None, wanted: str | None, fits: bool
 ) -> None:
     assert WorkerSlot("0-cuda-0", "cuda", gpu, True).serves("cuda", wanted) is fits
 
 
-def test_progress_is_told_and_may_raise(fake: LocalEngine) -> None:
+def test_a_progress_callback_may_raise(fake: LocalEngine) -> None:
     heard: list[Progress] = []
 
     def note(step: Progress) -> None:
@@ -283,12 +283,12 @@ def test_a_problem_that_cannot_be_loaded_is_a_failure(fake: LocalEngine, tmp_pat
     assert "nowhere" in (outcome(fake).failure or "")
 
 
-def test_a_source_beyond_the_limit_is_the_callers_mistake(fake: LocalEngine) -> None:
+def test_a_source_over_the_limit_raises(fake: LocalEngine) -> None:
     with pytest.raises(ValueError, match="at most 16,777,216 bytes"):
         fake.submit(task(1, source=bytes((16 << 20) + 1)))
 
 
-def test_a_large_source_passes(fake: LocalEngine) -> None:
+def test_a_source_at_the_limit_passes(fake: LocalEngine) -> None:
     submit(fake, task(1, source=bytes(16 << 20)))
     assert outcome(fake).failure == "done as told"
 
@@ -312,7 +312,7 @@ def test_close_drains(fake: LocalEngine, what: str, drain_s: float, failure: str
     fake.close(0)
 
 
-def test_a_slot_that_never_starts_is_tried_rarely(tmp_path: Path) -> None:
+def test_a_slot_that_never_starts_is_restarted_with_backoff(tmp_path: Path) -> None:
     tried = tmp_path / "tried"
     command = ["/bin/sh", "-c", f"echo >> {tried}; exit 1"]
     with LocalEngine(1, "cpu", "process", command=command) as engine:
@@ -324,7 +324,7 @@ def test_a_slot_that_never_starts_is_tried_rarely(tmp_path: Path) -> None:
     assert len(tried.read_text().splitlines()) == 1
 
 
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_command(tmp_path: Path) -> None:
     with LocalEngine(1, "cpu", "process", command=[str(tmp_path / "no")]) as engine:
         time.sleep(0.1)
         assert not engine.slots()[0].free

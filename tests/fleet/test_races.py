@@ -103,7 +103,7 @@ def test_each_job_is_claimed_once_by_processes(ledger: Ledger, url: str) -> None
     assert sorted(chain(*taken)) == list(range(1, JOBS + 1))
 
 
-def test_the_bounds_hold_when_many_submit_at_once(ledger: Ledger) -> None:
+def test_the_limits_hold_for_concurrent_submits(ledger: Ledger) -> None:
     def try_it() -> int:
         try:
             hand_in(ledger, max_in_flight=5)
@@ -116,7 +116,9 @@ def test_the_bounds_hold_when_many_submit_at_once(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("repeat", range(5))
-def test_of_two_who_finish_one_wins(ledger: Ledger, report_of: MakeReport, repeat: int) -> None:
+def test_of_concurrent_finishes_one_wins(
+    ledger: Ledger, report_of: MakeReport, repeat: int
+) -> None:
     hand_in(ledger)
     lease = ledger.claim("w", lease_s=60)
     assert lease
@@ -130,7 +132,7 @@ def test_of_two_who_finish_one_wins(ledger: Ledger, report_of: MakeReport, repea
     assert (done.state, done.result_id) == (State.DONE, number)
 
 
-def test_a_result_that_comes_late_is_noticed(url: str, make_report: MakeReport) -> None:
+def test_a_late_commit_changes_the_version(url: str, make_report: MakeReport) -> None:
     """Another process may end its transaction after us, though it began before."""
     ledger = Ledger.open(url)
     engine = open_engine(url, create=False)
@@ -150,7 +152,7 @@ def test_a_result_that_comes_late_is_noticed(url: str, make_report: MakeReport) 
 
 
 @pytest.mark.parametrize("other", ["sweep", "cancel", "fail", "give_back"])
-def test_finish_against_another_change(
+def test_finish_races_with_another_change(
     ledger: Ledger, clock: Clock, report_of: MakeReport, other: str
 ) -> None:
     changes: dict[str, Callable[[Any], object]] = {
@@ -180,7 +182,7 @@ def test_finish_against_another_change(
         assert job.result_id == finished
 
 
-def test_sweepers_do_not_count_a_death_twice(ledger: Ledger, clock: Clock) -> None:
+def test_concurrent_sweeps_count_a_death_once(ledger: Ledger, clock: Clock) -> None:
     for _ in range(40):
         hand_in(ledger, max_in_flight=40)
         assert ledger.claim("w", lease_s=60)
@@ -192,7 +194,7 @@ def test_sweepers_do_not_count_a_death_twice(ledger: Ledger, clock: Clock) -> No
 @pytest.mark.parametrize(
     "url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
-def test_a_row_that_another_has_is_stepped_over(ledger: Ledger, clock: Clock, url: str) -> None:
+def test_locked_rows_are_skipped(ledger: Ledger, clock: Clock, url: str) -> None:
     """SQLite has one writer at a time; on PostgreSQL nobody waits for another's job."""
     for _ in range(4):
         hand_in(ledger)
@@ -252,7 +254,7 @@ print(json.dumps(rows))
 """
 
 
-def test_who_dies_while_submitting_leaves_all_or_nothing(url: str) -> None:
+def test_a_process_killed_in_submit_leaves_all_or_nothing(url: str) -> None:
     Ledger.open(url).close()
     rows = output(start(DYING, url))
     *died, survived = rows

@@ -354,7 +354,7 @@ def desk_at(cluster: Cluster, url: str, before: str = "") -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_the_life_of_tasks(cluster: Cluster) -> None:
+def test_the_lifecycle_of_tasks(cluster: Cluster) -> None:
     run(LIFE, cluster.address)
     assert list(cluster.folder.glob("grade-*")) == []
     until(lambda: cluster.slots() == [])
@@ -388,7 +388,7 @@ def test_no_cluster(address: str, told: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_of_a_lost_node_is_graded_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite3"
     ledger = Ledger.open(url)
     ends = int(time.time()) + 100  # both are under way before, and what is done again is not slow
@@ -417,14 +417,14 @@ def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_p
 
 
 @pytest.mark.slow
-def test_a_task_goes_to_the_type_of_gpu_that_it_asks_for(mixed: Cluster) -> None:
+def test_a_task_runs_on_the_requested_gpu_type(mixed: Cluster) -> None:
     run(TYPES, mixed.address, str(mixed.folder / "A100"), str(mixed.folder / "H100"))
     until(lambda: mixed.slots("A100") + mixed.slots("H100") == [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "other"), [("H100", "A100"), ("A100", "H100")])
-def test_a_job_is_done_on_the_type_of_gpu_that_it_asks_for(
+def test_a_job_is_graded_on_the_requested_gpu_type(
     mixed: Cluster, tmp_path: Path, gpu: str, other: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite3"

@@ -37,7 +37,7 @@ def wrong(**changes: Any) -> CaseResult:
     )  # fmt: skip
 
 
-def test_what_the_judge_says_stays(make_report: Callable[..., Report]) -> None:
+def test_a_valid_report_stays_unchanged(make_report: Callable[..., Report]) -> None:
     for report in (
         make_report(cases=[timed()]),
         make_report(verdict="wrong_answer", cases=[wrong()]),
@@ -101,14 +101,14 @@ def test_every_text_is_safe_and_short(make_report: Callable[..., Report]) -> Non
         {"cases": [wrong(histogram=[("exact", -5)])]},
     ],
 )
-def test_what_no_grading_says_is_refused(
+def test_impossible_values_are_refused(
     make_report: Callable[..., Report], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=r"cannot be|too large|mismatch"):
         validate_report(make_report(**changes), NOW)
 
 
-def test_depth_has_an_end(make_report: Callable[..., Report]) -> None:
+def test_deep_nesting_is_refused(make_report: Callable[..., Report]) -> None:
     deep: Any = []
     for _ in range(600):
         deep = [deep]
@@ -117,7 +117,7 @@ def test_depth_has_an_end(make_report: Callable[..., Report]) -> None:
 
 
 @given(st.text(), st.text(max_size=300))
-def test_twice_is_once(log: str, reason: str) -> None:
+def test_validation_is_idempotent(log: str, reason: str) -> None:
     report = Report(
         problem="p", problem_digest="d", submission_sha256="s", submission_name="k.py",
         language="python", verdict=Verdict.RUNTIME_ERROR, reason=reason, device="cpu",
@@ -127,7 +127,7 @@ def test_twice_is_once(log: str, reason: str) -> None:
     assert validate_report(once, NOW) == once
 
 
-def test_of_many_notes_the_first_are_kept(make_report: Callable[..., Report]) -> None:
+def test_excess_notes_are_dropped(make_report: Callable[..., Report]) -> None:
     """A grading of many noisy cases has as many, and is none the worse for it."""
     notes = [f"'{i}': 1 rounds left out" for i in range(1500)]
     assert validate_report(make_report(notes=notes), NOW).notes == notes[:MAX_NOTES]

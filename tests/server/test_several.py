@@ -154,7 +154,7 @@ def count_results(url: str) -> int:
     return int(found or 0)
 
 
-def test_each_takes_its_share_and_shows_all(url: str, pair: Pair, ledger: Ledger) -> None:
+def test_servers_share_the_work_and_show_everything(url: str, pair: Pair, ledger: Ledger) -> None:
     left, right = pair
     numbers = [server.submit() for _ in range(6) for server in pair]
     others = [server for _ in range(6) for server in (right, left)]
@@ -177,7 +177,7 @@ def test_each_takes_its_share_and_shows_all(url: str, pair: Pair, ledger: Ledger
     assert left.get("/queue") == right.get("/queue") == {"jobs": []}
 
 
-def test_a_record_that_comes_through_one_is_seen_through_the_other(
+def test_a_record_of_one_server_is_shown_by_the_other(
     pair: Pair, problem: Path, make_report: Callable[..., Report]
 ) -> None:
     user = pair[0].client.post("/api/v1/admin/users", json={"name": "farm", "role": "worker"})
@@ -214,7 +214,7 @@ def test_a_record_that_comes_through_one_is_seen_through_the_other(
 
 
 @pytest.mark.timeout(600)
-def test_when_one_is_killed_the_other_finishes_its_work(
+def test_a_killed_servers_work_is_finished_by_the_other(
     url: str, pair: Pair, ledger: Ledger
 ) -> None:
     left, right = pair

@@ -57,7 +57,7 @@ def test_a_token_is_shown_once_and_stored_as_its_hash(accounts: Accounts, ledger
         lambda token: "\ud800\x00",
     ],
 )
-def test_another_token_is_nobodys(accounts: Accounts, spoil: Callable[[str], str]) -> None:
+def test_an_unknown_token_has_no_user(accounts: Accounts, spoil: Callable[[str], str]) -> None:
     token = accounts.add_user("ada")
     assert accounts.whoami(spoil(token)) is None
     assert accounts.open_session(spoil(token)) is None
@@ -93,7 +93,7 @@ def test_names_are_unique_whatever_their_case(accounts: Accounts) -> None:
         "\ud800",
     ],
 )
-def test_odd_names_are_refused(accounts: Accounts, name: str) -> None:
+def test_invalid_names_are_refused(accounts: Accounts, name: str) -> None:
     with pytest.raises(Invalid, match=r"1 to 40 printable characters without slashes"):
         accounts.add_user(name)
 
@@ -102,18 +102,18 @@ def test_odd_names_are_refused(accounts: Accounts, name: str) -> None:
     "name",
     ["x" * MAX_NAME_CHARS, "'; DROP TABLE users; --", "<img src=x onerror=alert(1)>", "Ж é 名 🦊"],
 )
-def test_names_that_are_only_unusual_are_kept_as_they_are(accounts: Accounts, name: str) -> None:
+def test_unusual_names_are_valid(accounts: Accounts, name: str) -> None:
     me = accounts.whoami(accounts.add_user(name))
     assert me is not None
     assert me.name == name
     assert [user.name for user in accounts.users()] == [name]
 
 
-def test_one_person_writes_a_name_in_two_ways() -> None:
+def test_names_are_normalized() -> None:
     assert validate_name("e\u0301") == validate_name("\u00e9")
 
 
-def test_the_first_admin_is_made_once(accounts: Accounts) -> None:
+def test_the_first_admin_is_created_once(accounts: Accounts) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: accounts.first_admin(), range(4)))
     (token,) = (one for one in made if one is not None)
@@ -121,7 +121,9 @@ def test_the_first_admin_is_made_once(accounts: Accounts) -> None:
     assert accounts.first_admin() is None
 
 
-def test_the_way_back_in(accounts: Accounts, admin: AdminService, ledger: Ledger) -> None:
+def test_new_admin_token_unbans_the_admin(
+    accounts: Accounts, admin: AdminService, ledger: Ledger
+) -> None:
     first = accounts.first_admin()
     assert first is not None
     accounts.add_user("ada")
@@ -148,11 +150,11 @@ def test_the_way_back_in(accounts: Accounts, admin: AdminService, ledger: Ledger
     assert back not in repr(audit_entries(ledger._engine, 100))
 
 
-def test_the_way_in_where_nobody_was(accounts: Accounts) -> None:
+def test_new_admin_token_creates_the_first_admin(accounts: Accounts) -> None:
     assert accounts.whoami(accounts.new_admin_token()) == User(1, "admin", "admin")
 
 
-def test_one_who_can_only_read_is_still_known(
+def test_a_token_works_on_a_read_only_database(
     accounts: Accounts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = accounts.add_user("ada")
@@ -165,7 +167,7 @@ def test_one_who_can_only_read_is_still_known(
     assert "the last use of a token was not stored: database or disk is full" in caplog.text
 
 
-def test_of_those_who_want_a_name_at_once_one_gets_it(accounts: Accounts) -> None:
+def test_concurrent_users_of_one_name(accounts: Accounts) -> None:
     def add(_: int) -> str | None:
         try:
             return accounts.add_user("ada")
@@ -193,7 +195,7 @@ def test_a_user_may_have_several_tokens(accounts: Accounts) -> None:
     assert accounts.whoami(third) is not None
 
 
-def test_whom_nobody_knows(accounts: Accounts) -> None:
+def test_unknown_users_and_tokens(accounts: Accounts) -> None:
     with pytest.raises(NotFound, match="no user eve"):
         accounts.new_token("eve")
     with pytest.raises(NotFound, match="no user eve"):
@@ -220,7 +222,7 @@ def test_the_last_admin_keeps_a_token(accounts: Accounts) -> None:
     assert accounts.whoami(token) is None
 
 
-def test_a_session_lives_for_hours_and_opens_no_other(accounts: Accounts, clock: Clock) -> None:
+def test_a_session_expires_and_opens_no_other(accounts: Accounts, clock: Clock) -> None:
     accounts.first_admin()
     token = accounts.add_user("ada")
     session = accounts.open_session(token)
@@ -261,7 +263,7 @@ def test_sessions_end_with_the_token_that_opened_them(accounts: Accounts) -> Non
     assert accounts.whoami(kept) is None
 
 
-def test_old_sessions_are_cleared_away(accounts: Accounts, clock: Clock, ledger: Ledger) -> None:
+def test_expired_sessions_are_deleted(accounts: Accounts, clock: Clock, ledger: Ledger) -> None:
     token = accounts.add_user("ada")
     for _ in range(3):
         accounts.open_session(token)
@@ -270,7 +272,7 @@ def test_old_sessions_are_cleared_away(accounts: Accounts, clock: Clock, ledger:
     assert stored(ledger).count("'session'") == 1
 
 
-def test_its_use_is_noted_once_a_minute(accounts: Accounts, clock: Clock) -> None:
+def test_the_last_use_is_stored_once_a_minute(accounts: Accounts, clock: Clock) -> None:
     token = accounts.add_user("ada")
 
     def last_used() -> object:
@@ -290,7 +292,7 @@ def test_its_use_is_noted_once_a_minute(accounts: Accounts, clock: Clock) -> Non
     assert last_used() == clock()
 
 
-def test_the_banned_are_nobody_until_they_are_let_in_again(
+def test_a_banned_user_has_no_access_until_unbanned(
     accounts: Accounts, admin: AdminService
 ) -> None:
     token = accounts.add_user("ada")
@@ -306,7 +308,7 @@ def test_the_banned_are_nobody_until_they_are_let_in_again(
     assert accounts.banned(token) is None
 
 
-def test_every_change_is_in_the_audit_and_no_secret_is(accounts: Accounts, ledger: Ledger) -> None:
+def test_every_change_is_audited_without_secrets(accounts: Accounts, ledger: Ledger) -> None:
     secrets = [
         accounts.first_admin(),
         accounts.add_user("ada", "worker", by="root"),
@@ -329,7 +331,7 @@ def test_every_change_is_in_the_audit_and_no_secret_is(accounts: Accounts, ledge
         assert hashlib.sha256(secret.encode()).hexdigest() not in whole
 
 
-def test_what_is_refused_is_not_in_the_audit(accounts: Accounts, ledger: Ledger) -> None:
+def test_a_refused_change_is_not_audited(accounts: Accounts, ledger: Ledger) -> None:
     accounts.add_user("ada")
     before = audit_entries(ledger._engine, 100)
     with pytest.raises(Conflict):

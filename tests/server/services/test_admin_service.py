@@ -80,12 +80,12 @@ def hold(ledger: Ledger, clock: Clock) -> int:
     return number
 
 
-def test_a_board_that_nobody_set_up(admin: AdminService) -> None:
+def test_a_board_without_settings_has_the_defaults(admin: AdminService) -> None:
     assert admin.board("softmax") == BoardSettings(None, False, False, None)
     assert admin.boards() == {}
 
 
-def test_a_board_is_set_up_and_changed(admin: AdminService, clock: Clock) -> None:
+def test_board_settings_are_stored_and_changed(admin: AdminService, clock: Clock) -> None:
     east = datetime(2030, 5, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     first = BoardSettings(east, hidden=True, note="for the course\nof May")
     assert admin.set_board("softmax", first, "root").note == "for the course of May"
@@ -107,14 +107,14 @@ def test_a_board_is_set_up_and_changed(admin: AdminService, clock: Clock) -> Non
     assert "hidden True" in admin.audit()[-1].detail
 
 
-def test_settings_of_many_at_once(admin: AdminService) -> None:
+def test_concurrent_changes_of_settings(admin: AdminService) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: admin.set_board("softmax", BoardSettings(), str(n)), range(8)))
     assert len(admin.audit()) == 8
     assert admin.boards() == {"softmax": BoardSettings()}
 
 
-def test_a_ban_takes_off_the_boards_and_ends_what_is_in_flight(
+def test_a_ban_voids_results_and_cancels_jobs(
     accounts: Accounts, admin: AdminService, ledger: Ledger, clock: Clock, report_of: MakeReport
 ) -> None:
     for name in ("Eve", "ada"):
@@ -157,7 +157,7 @@ def test_a_ban_takes_off_the_boards_and_ends_what_is_in_flight(
     assert "1 jobs cancelled, 2 results" in admin.audit()[2].detail
 
 
-def test_what_a_banned_worker_has_goes_to_others_at_once(
+def test_jobs_of_a_banned_worker_are_requeued(
     accounts: Accounts, admin: AdminService, ledger: Ledger
 ) -> None:
     for name in ("wil_ma", "wilma"):
@@ -177,7 +177,7 @@ def test_what_a_banned_worker_has_goes_to_others_at_once(
     assert "2 jobs taken from workers" in admin.audit()[0].detail
 
 
-def test_a_result_that_comes_at_the_moment_of_a_ban_does_not_count(
+def test_a_result_concurrent_with_a_ban_does_not_count(
     accounts: Accounts, admin: AdminService, ledger: Ledger, report_of: MakeReport
 ) -> None:
     accounts.add_user("eve")
@@ -206,7 +206,7 @@ def graded_now(ledger: Ledger, report_of: MakeReport, user: str, before: int) ->
     return result(ledger, graded(ledger, report_of(score_us=10.0, score_ci_us=(9.0, 11.0)), user))
 
 
-def test_whom_one_cannot_ban(accounts: Accounts, admin: AdminService) -> None:
+def test_bans_that_are_refused(accounts: Accounts, admin: AdminService) -> None:
     accounts.add_user("root", "admin")
     accounts.add_user("ada")
     with pytest.raises(Conflict, match="cannot ban yourself"):
@@ -220,7 +220,7 @@ def test_whom_one_cannot_ban(accounts: Accounts, admin: AdminService) -> None:
     assert [action for _, action, _ in acts(admin)] == ["user add", "user add"]
 
 
-def test_a_done_submission_is_deleted_once(
+def test_a_finished_submission_is_deleted_once(
     admin: AdminService, ledger: Ledger, report_of: MakeReport
 ) -> None:
     slow = graded(ledger, report_of(score_us=90.0, score_ci_us=(89, 91)), "ada")
@@ -245,7 +245,7 @@ def test_a_new_result_is_ranked_among_those_that_count(
     assert ledger.board.record(make_report(), "ada", b"").rank == 1
 
 
-def test_what_is_unfinished_is_cancelled_instead(admin: AdminService, ledger: Ledger) -> None:
+def test_an_unfinished_submission_is_cancelled_instead(admin: AdminService, ledger: Ledger) -> None:
     number = hand_in(ledger)
     assert admin.delete(number, "root") == "cancelled"
     job = ledger.job(number)
@@ -256,7 +256,7 @@ def test_what_is_unfinished_is_cancelled_instead(admin: AdminService, ledger: Le
 
 
 @pytest.mark.parametrize("number", [0, -1, 5, 2**31, 2**80])
-def test_numbers_of_nothing(admin: AdminService, ledger: Ledger, number: int) -> None:
+def test_ids_that_do_not_exist(admin: AdminService, ledger: Ledger, number: int) -> None:
     assert admin.delete(number, "root") is None
     assert not admin.release(number, "root")
     assert admin.audit() == []
@@ -280,7 +280,7 @@ def test_a_held_job_is_deleted(admin: AdminService, ledger: Ledger, clock: Clock
     assert ledger.held() == []
 
 
-def test_the_audit_is_read_in_pages(admin: AdminService) -> None:
+def test_the_audit_log_is_paged(admin: AdminService) -> None:
     for number in range(5):
         admin.set_board(f"p{number}", BoardSettings(), "root")
     newest = admin.audit(limit=2)
@@ -290,7 +290,7 @@ def test_the_audit_is_read_in_pages(admin: AdminService) -> None:
     assert len(admin.audit(10, before=2**70)) == 5
 
 
-def test_a_board_opened_before_the_ledger_came_learns_of_voids(
+def test_a_board_opened_before_the_ledger_sees_voids(
     tmp_path: Path, clock: Clock, make_report: MakeReport
 ) -> None:
     url = f"sqlite:///{tmp_path}/board.sqlite3"

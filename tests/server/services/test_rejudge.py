@@ -87,7 +87,7 @@ def states(ledger: Ledger) -> list[State]:
     return found
 
 
-def test_it_grades_the_best_of_each_user_and_shows_before_it_changes(
+def test_a_rejudge_of_the_best_results_has_a_preview(
     admin: AdminService, fleet: Fleet, clock: Clock
 ) -> None:
     slow = fleet.graded("ada", 70)
@@ -140,7 +140,9 @@ def test_it_grades_the_best_of_each_user_and_shows_before_it_changes(
     assert fleet.ledger.job(slow) is not None
 
 
-def test_one_who_fails_the_second_time_is_off_the_board(admin: AdminService, fleet: Fleet) -> None:
+def test_a_result_that_fails_the_rejudge_leaves_the_board(
+    admin: AdminService, fleet: Fleet
+) -> None:
     fleet.graded("ada", 70)
     fleet.graded("ada", 50)
     fleet.graded("bob", 60)
@@ -156,7 +158,7 @@ def test_one_who_fails_the_second_time_is_off_the_board(admin: AdminService, fle
     assert fleet.ahead() == [(1, "bob", 60), (2, "ada", 70)], "her second best stands in"
 
 
-def test_drop_leaves_everything(admin: AdminService, fleet: Fleet) -> None:
+def test_drop_keeps_the_old_results(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     fleet.graded("bob", 60)
     number = start(admin)
@@ -170,7 +172,7 @@ def test_drop_leaves_everything(admin: AdminService, fleet: Fleet) -> None:
     assert [act.action for act in admin.audit()] == ["rejudge drop", "rejudge start"]
 
 
-def test_it_is_not_applied_before_it_is_done(admin: AdminService, fleet: Fleet) -> None:
+def test_an_unfinished_rejudge_cannot_be_applied(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     fleet.graded("bob", 60)
     number = start(admin)
@@ -184,7 +186,7 @@ def test_it_is_not_applied_before_it_is_done(admin: AdminService, fleet: Fleet) 
     assert [act.action for act in admin.audit()] == ["rejudge start"]
 
 
-def test_what_is_held_or_cancelled_keeps_its_old_result(
+def test_a_held_or_cancelled_copy_keeps_the_old_result(
     admin: AdminService, fleet: Fleet, clock: Clock
 ) -> None:
     for user, score in (("ada", 50), ("bob", 60), ("cy", 70)):
@@ -205,7 +207,7 @@ def test_what_is_held_or_cancelled_keeps_its_old_result(
     assert states(fleet.ledger)[3:] == ["cancelled", "cancelled", "done"]
 
 
-def test_there_must_be_something_to_exchange(admin: AdminService, fleet: Fleet) -> None:
+def test_a_rejudge_without_results_cannot_be_applied(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     number = start(admin)
     assert fleet.ledger.cancel(2, "root")
@@ -214,7 +216,7 @@ def test_there_must_be_something_to_exchange(admin: AdminService, fleet: Fleet) 
     admin.rejudges.drop(number, "root")
 
 
-def test_each_gpu_is_a_board_of_its_own(admin: AdminService, fleet: Fleet) -> None:
+def test_each_gpu_has_its_own_leaderboard(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     fleet.graded("ada", 500, gpu=L4)
     number = start(admin)
@@ -228,9 +230,7 @@ def test_each_gpu_is_a_board_of_its_own(admin: AdminService, fleet: Fleet) -> No
     assert (fleet.ahead(), fleet.ahead(L4)) == ([(1, "ada", 51)], [(1, "ada", 510)])
 
 
-def test_a_worker_that_knows_its_gpus_by_their_type_grades_anew(
-    admin: AdminService, fleet: Fleet
-) -> None:
+def test_a_worker_with_a_gpu_type_regrades(admin: AdminService, fleet: Fleet) -> None:
     first = fleet.graded("ada", 50)
     start(admin)
     assert fleet.ledger.claim("w", lease_s=60, gpu="L4") is None
@@ -239,7 +239,7 @@ def test_a_worker_that_knows_its_gpus_by_their_type_grades_anew(
     assert (lease.submission_id, lease.gpu) == (first + 1, H100)
 
 
-def test_what_ran_on_another_gpu_of_its_type_is_not_exchanged(
+def test_a_result_of_another_gpu_of_the_type_is_not_exchanged(
     admin: AdminService, fleet: Fleet
 ) -> None:
     """A cluster knows its GPUs by one word of their names, and each name has a board."""
@@ -255,7 +255,7 @@ def test_what_ran_on_another_gpu_of_its_type_is_not_exchanged(
     assert fleet.ahead() == [(1, "ada", 50)]
 
 
-def test_all_that_was_accepted(admin: AdminService, fleet: Fleet) -> None:
+def test_a_rejudge_of_all_accepted_results(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", None, gpu=None)
     fleet.graded("ada", 50)
     fleet.graded("bob", None, gpu=None, verdict="wrong_answer")
@@ -268,7 +268,7 @@ def test_all_that_was_accepted(admin: AdminService, fleet: Fleet) -> None:
     assert (first.old.gpu, first.old.rank) == (None, None)
 
 
-def test_named_ones_whatever_their_verdict_and_version(admin: AdminService, fleet: Fleet) -> None:
+def test_listed_submissions_of_any_verdict_and_version(admin: AdminService, fleet: Fleet) -> None:
     wrong = fleet.graded("ada", None, verdict="wrong_answer")
     fleet.graded("bob", 60)
     number = start(admin, [wrong, wrong], digest=NEXT)
@@ -283,7 +283,7 @@ def test_named_ones_whatever_their_verdict_and_version(admin: AdminService, flee
     assert fleet.ahead() == [(1, "bob", 60)]
 
 
-def test_what_cannot_be_graded_anew(admin: AdminService, fleet: Fleet) -> None:
+def test_selections_that_are_refused(admin: AdminService, fleet: Fleet) -> None:
     which: Any
     for which in ("best", "accepted", []):
         with pytest.raises(Invalid, match="softmax has no such results"):
@@ -313,7 +313,7 @@ def test_a_result_of_the_command_line_has_no_submission_to_grade(
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 2**31, 2**80])
-def test_numbers_of_no_rejudge(admin: AdminService, number: int) -> None:
+def test_rejudges_that_do_not_exist(admin: AdminService, number: int) -> None:
     assert admin.rejudges.rejudge(number) is None
     assert admin.rejudges.preview(number) is None
     for decide in (admin.rejudges.apply, admin.rejudges.drop):
@@ -321,7 +321,7 @@ def test_numbers_of_no_rejudge(admin: AdminService, number: int) -> None:
             decide(number, "root")
 
 
-def test_live_submissions_come_first_and_no_bound_counts_a_rejudge(
+def test_users_submissions_come_first_and_limits_ignore_rejudges(
     admin: AdminService, fleet: Fleet
 ) -> None:
     fleet.graded("ada", 50)
@@ -331,7 +331,7 @@ def test_live_submissions_come_first_and_no_bound_counts_a_rejudge(
     assert fleet.grade(51) == 2
 
 
-def test_another_rejudge_of_the_same_finds_its_work_done(admin: AdminService, fleet: Fleet) -> None:
+def test_a_second_rejudge_has_nothing_to_exchange(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     fleet.graded("bob", 60)
     first, second = start(admin), start(admin, [1])
@@ -343,7 +343,7 @@ def test_another_rejudge_of_the_same_finds_its_work_done(admin: AdminService, fl
     assert fleet.ahead() == [(1, "ada", 51), (2, "bob", 61)]
 
 
-def test_a_rejudge_of_what_was_rejudged(admin: AdminService, fleet: Fleet) -> None:
+def test_a_rejudge_of_a_rejudge(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     first = start(admin)
     fleet.grade(51)
@@ -356,7 +356,7 @@ def test_a_rejudge_of_what_was_rejudged(admin: AdminService, fleet: Fleet) -> No
     assert [rejudge.id for rejudge in admin.rejudges.rejudges()] == [second, first]
 
 
-def test_what_is_banned_or_deleted_meanwhile_stays_so(
+def test_a_ban_or_deletion_during_a_rejudge_persists(
     admin: AdminService, fleet: Fleet, ledger: Ledger, clock: Clock
 ) -> None:
     Accounts(ledger._engine, clock).add_user("eve")
@@ -378,7 +378,7 @@ def test_what_is_banned_or_deleted_meanwhile_stays_so(
     assert fleet.ahead() == [(1, "eve", 41), (2, "bob", 61)]
 
 
-def test_what_replaced_a_deleted_one_goes_with_it(admin: AdminService, fleet: Fleet) -> None:
+def test_a_deletion_covers_the_replacement(admin: AdminService, fleet: Fleet) -> None:
     first = fleet.graded("ada", 50)
     fleet.graded("bob", 60)
     for score in (51, 52):  # a rejudge, and one of what it made
@@ -393,7 +393,7 @@ def test_what_replaced_a_deleted_one_goes_with_it(admin: AdminService, fleet: Fl
     assert [act.subject for act in admin.audit() if act.action == "delete"] == ["1"]
 
 
-def test_a_banned_user_is_not_let_back_by_a_ban_before_the_grading(
+def test_a_ban_before_the_regrading_persists(
     admin: AdminService, fleet: Fleet, ledger: Ledger, clock: Clock
 ) -> None:
     Accounts(ledger._engine, clock).add_user("eve")
@@ -407,7 +407,7 @@ def test_a_banned_user_is_not_let_back_by_a_ban_before_the_grading(
     assert fleet.ahead() == [(1, "bob", 61)]
 
 
-def test_of_many_who_apply_at_once_one_does(admin: AdminService, fleet: Fleet) -> None:
+def test_of_concurrent_applies_one_succeeds(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     number = start(admin)
     fleet.grade(51)
@@ -425,7 +425,7 @@ def test_of_many_who_apply_at_once_one_does(admin: AdminService, fleet: Fleet) -
     assert [act.action for act in admin.audit()] == ["rejudge apply", "rejudge start"]
 
 
-def test_apply_and_drop_at_once_do_one_of_them(admin: AdminService, fleet: Fleet) -> None:
+def test_of_concurrent_apply_and_drop_one_succeeds(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", 50)
     for round_ in range(5):
         number = start(admin, [1])
@@ -457,7 +457,7 @@ def test_apply_and_drop_at_once_do_one_of_them(admin: AdminService, fleet: Fleet
         assert fleet.ahead() == [(1, "ada", 50)]
 
 
-def test_two_rejudges_of_the_same_applied_at_once_leave_one_result(
+def test_concurrent_rejudges_of_a_submission_leave_one_result(
     admin: AdminService, fleet: Fleet
 ) -> None:
     fleet.graded("ada", 50)

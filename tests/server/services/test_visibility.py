@@ -63,36 +63,36 @@ def test_owner_and_admin_see_everything(board: BoardSettings) -> None:
         (BoardSettings(hidden=True, publish_sources=True), NO_ACCESS),
     ],
 )
-def test_what_everyone_else_sees(caller: User | None, board: BoardSettings, seen: Access) -> None:
+def test_what_other_users_see(caller: User | None, board: BoardSettings, seen: Access) -> None:
     assert of(caller, board) == seen
 
 
 @pytest.mark.parametrize("why", ["deleted", "preview"])
-def test_what_is_withheld_is_there_for_admins_only(why: str) -> None:
+def test_withheld_results_are_visible_to_admins_only(why: str) -> None:
     void = frozenset({why, "rejudged"})
     assert of(ADA, void=void) == of(BOB, void=void) == of(None, void=void) == NO_ACCESS
     assert of(ROOT, void=void) == FULL_ACCESS
 
 
-def test_a_rejudge_under_way_is_there_for_admins_only() -> None:
+def test_an_unfinished_rejudge_is_visible_to_admins_only() -> None:
     assert of(ADA, rejudges=True) == of(None, rejudges=True) == NO_ACCESS
     assert of(ROOT, rejudges=True) == FULL_ACCESS
 
 
-def test_a_banned_users_results_are_gone_for_others() -> None:
+def test_a_banned_users_results_are_hidden_from_others() -> None:
     void = frozenset({"banned"})
     assert of(BOB, void=void) == NO_ACCESS
     assert of(ROOT, void=void) == FULL_ACCESS
 
 
-def test_what_was_cancelled_is_gone_for_others() -> None:
+def test_a_cancelled_submission_is_hidden_from_others() -> None:
     published = BoardSettings(publish_sources=True)
     for board in (None, published, AFTER):
         assert of(BOB, board, cancelled=True) == of(None, board, cancelled=True) == NO_ACCESS
         assert of(ADA, board, cancelled=True) == of(ROOT, board, cancelled=True) == FULL_ACCESS
 
 
-def test_a_result_that_was_rejudged_stays_in_sight() -> None:
+def test_a_rejudged_result_stays_visible() -> None:
     assert of(BOB, void=frozenset({"rejudged"})).result
 
 
