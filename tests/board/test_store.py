@@ -61,7 +61,7 @@ def test_each_users_best_result_and_shared_ranks(board: Board, make_report: Make
 def test_the_rank_of_a_result_is_its_own(board: Board, make_report: MakeReport) -> None:
     assert record(board, make_report, "ada", 50, 1).rank == 1
     assert record(board, make_report, "bob", 70, 1).rank == 2
-    # Slower than her own best, and ahead of everybody else.
+    # Slower than the user's own best, but faster than all others.
     assert record(board, make_report, "ada", 60, 1).rank == 1
     assert record(board, make_report, "bob", 55, 1).rank == 2
 
@@ -78,7 +78,7 @@ def test_equal_scores_keep_the_earlier_first(board: Board, make_report: MakeRepo
         {"ranked": False},
         {"verdict": "wrong_answer", "ranked": False, "score_us": None, "score_ci_us": None},
         {"device": "cpu", "gpu": None, "ranked": False, "score_us": None, "score_ci_us": None},
-        # Whatever a report says of itself, only an accepted, timed GPU run ranks.
+        # Whatever `ranked` is, only an accepted, timed GPU run ranks.
         {"verdict": "rejected"},
         {"gpu": None},
         {"score_us": None, "score_ci_us": None},
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     path.write_text("to do: write a kernel\n" * 100)
     with pytest.raises(BoardError, match=r"not a database.*--db"):
         Board.open(f"sqlite:///{path}")
-    assert path.read_text().startswith("to do"), "a foreign file stays as it was"
+    assert path.read_text().startswith("to do"), "the file of another program is unchanged"
 
 
 def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(
         BoardError, match=r"needs psycopg, .*: pip install '\.\[postgres\]'"
-    ) as told:
+    ) as caught:
         Board.open("postgresql://user:secret@localhost/x")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_an_unsupported_database_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Empty databases of both kinds."""
+"""Empty databases, in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from grader.db.tables import (
 )
 from grader.fleet import Ledger, State
 from grader.report import Report
-from tests.fleet.conftest import Clock, hand_in
+from tests.fleet.conftest import Clock, enqueue
 from tests.fleet.conftest import report_of as report_of
 
 MakeReport = Callable[..., Report]
@@ -53,7 +53,7 @@ def tables(engine: Engine) -> set[str]:
 
 
 def rows(engine: Engine) -> dict[str, list[Any]]:
-    """Everything in our tables, by table."""
+    """All rows of our tables, by table."""
     there = tables(engine)
     with engine.connect() as connection:
         return {
@@ -64,7 +64,7 @@ def rows(engine: Engine) -> dict[str, list[Any]]:
 
 
 def contents(engine: Engine) -> dict[str, list[dict[str, Any]]]:
-    """What is in the tables of the board and of the ledger, by whatever columns they have."""
+    """The rows of the tables of the board and the ledger, with the columns that exist."""
     with engine.connect() as connection:
         return {
             name: [
@@ -81,10 +81,10 @@ def revision(engine: Engine) -> str | None:
 
 
 def fill(url: str, report_of: MakeReport) -> None:
-    """A result, and a job in every state."""
+    """Add a result, and a job in every state."""
     ledger = Ledger.open(url, Clock())
     for _ in State:
-        hand_in(ledger)
+        enqueue(ledger)
     done, running, given_up, _leased = (ledger.claim("w", lease_s=60) for _ in range(4))
     assert done
     assert running
@@ -105,7 +105,7 @@ def fill(url: str, report_of: MakeReport) -> None:
 
 
 def fill_hosted(connection: Connection) -> None:
-    """A row in each table of revision 3, and a value in each column that it or a later one adds."""
+    """Add a row to each table of revision 3, and set each column that revision 3 or 4 adds."""
     now = Clock()()
     user = connection.execute(
         insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
@@ -177,7 +177,7 @@ def test_upgrade_downgrade_upgrade_with_rows(
     full = rows(engine)
     assert all(full[name] for name in OURS)
     upgrade(engine)
-    assert rows(engine) == full, "up to date already: nothing changes"
+    assert rows(engine) == full, "it is up to date, so nothing changes"
     downgrade(engine, "0001")
     assert revision(engine) == "0001"
     assert rows(engine) == {name: full[name] for name in BOARD}
@@ -217,7 +217,7 @@ def test_a_downgrade_to_0002_keeps_the_ledger(
         assert set(connection.execute(select(submissions.c.rejudge_id))) == {(None,)}
         assert set(connection.execute(select(jobs.c.progress))) == {(None,)}
     ledger = Ledger.open(url)
-    assert hand_in(ledger) == 7, "numbers go on where they were"
+    assert enqueue(ledger) == 7, "ids continue"
     ledger.close()
 
 
@@ -239,7 +239,7 @@ def test_an_existing_board_keeps_its_results(
     ledger = Ledger.open(url)
     assert revision(engine) == HEAD
     assert rows(engine) == before | {name: [] for name in OURS - BOARD}
-    # Those who have it open, and those who open it as a board, go on.
+    # Boards that are open, or opened now, still work.
     board.record(make_report(), "bob", b"y")
     board.close()
     again = Board.open(url, create=False)
@@ -307,7 +307,7 @@ def test_results_stay_append_only_after_a_migration(
 ) -> None:
     fill(url, report_of)
     if engine.dialect.name != "sqlite":
-        # There the reference from its job holds a result.
+        # There the foreign key of its job protects a result.
         pattern, statements = "foreign key", ["DELETE FROM results"]
     else:
         pattern = "append-only"

@@ -46,13 +46,13 @@ def a_submission(text: str = "def softmax(x, out): ...") -> Submission:
     return Submission("kernel.py", "python", text.encode())
 
 
-def hand_in(ledger: Ledger, user: str = "ada", source: str = "x = 1", **more: Any) -> int:
+def enqueue(ledger: Ledger, user: str = "ada", source: str = "x = 1", **more: Any) -> int:
     return ledger.submit(user, "softmax", DIGEST, a_submission(source), **more)
 
 
 @pytest.fixture
 def report_of(make_report: Callable[..., Report]) -> Callable[..., Report]:
-    """A factory of the reports of `hand_in(..., source)`."""
+    """A factory of reports for `enqueue(..., source)`."""
 
     def make(source: str = "x = 1", **changes: Any) -> Report:
         return make_report(submission_sha256=a_submission(source).sha256, **changes)

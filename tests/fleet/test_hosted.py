@@ -1,4 +1,4 @@
-"""What a hosted board asks of the ledger: progress, rejudges, workers, versions, GPU types."""
+"""The ledger features of a hosted board: progress, rejudges, workers, versions, GPU types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grader.fleet import Ledger, QueueFull, State, TooManyInFlight, Worker, Work
 from grader.fleet.job import gpu_matches
 from grader.judge import Progress
 from grader.report import Report
-from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in
+from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 from tests.fleet.test_ledger import begun, claim, job
 from tests.fleet.test_races import at_once
 
@@ -24,7 +24,7 @@ HERE = Worker("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 8)
 
 
 def rejudged(ledger: Ledger, number: int) -> None:
-    """Make a submission one of a rejudge."""
+    """Turn a submission into a copy of a rejudge."""
     with transaction(ledger._engine) as connection:
         connection.execute(
             insert(rejudges).values(
@@ -37,9 +37,9 @@ def rejudged(ledger: Ledger, number: int) -> None:
 
 
 def test_progress_belongs_to_a_lease(ledger: Ledger, clock: Clock, report_of: MakeReport) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
 
-    def late(ledger: Ledger) -> Ledger:
+    def after_expiry(ledger: Ledger) -> Ledger:
         clock.move(100)
         return ledger
 
@@ -47,7 +47,7 @@ def test_progress_belongs_to_a_lease(ledger: Ledger, clock: Clock, report_of: Ma
     endings: list[Callable[..., object]] = [
         ledger.give_back,
         partial(ledger.fail, reason="no GPU"),
-        lambda _: late(ledger).sweep(),
+        lambda _: after_expiry(ledger).sweep(),
         lambda lease: ledger.finish(lease, report_of()),
     ]
     for end in endings:
@@ -56,7 +56,7 @@ def test_progress_belongs_to_a_lease(ledger: Ledger, clock: Clock, report_of: Ma
         assert ledger.heartbeat(lease, 60, step)
         assert job(ledger, 1).progress == step
         clock.move(1)
-        assert ledger.heartbeat(lease, 60), "without news"
+        assert ledger.heartbeat(lease, 60), "without progress"
         assert (job(ledger, 1).progress, job(ledger, 1).updated_at) == (step, clock())
         assert not ledger.heartbeat(dataclasses.replace(lease, token="0" * 32), 60, Progress("x"))
         assert job(ledger, 1).progress == step
@@ -67,7 +67,7 @@ def test_progress_belongs_to_a_lease(ledger: Ledger, clock: Clock, report_of: Ma
 
 def test_users_submissions_go_before_rejudges(ledger: Ledger) -> None:
     for user in ("ada", "bob", "cy", "dan"):
-        hand_in(ledger, user)
+        enqueue(ledger, user)
     rejudged(ledger, 1)
     rejudged(ledger, 3)
     order = [2, 4, 1, 3]
@@ -79,23 +79,23 @@ def test_users_submissions_go_before_rejudges(ledger: Ledger) -> None:
 
 
 def test_rejudges_do_not_count_toward_limits(ledger: Ledger) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     rejudged(ledger, 1)
-    assert hand_in(ledger, max_in_flight=1, max_queue=1) == 2
+    assert enqueue(ledger, max_in_flight=1, max_queue=1) == 2
     with pytest.raises(TooManyInFlight):
-        hand_in(ledger, max_in_flight=1)
+        enqueue(ledger, max_in_flight=1)
     with pytest.raises(QueueFull):
-        hand_in(ledger, max_queue=1)
+        enqueue(ledger, max_queue=1)
 
 
 def test_a_rejudges_result_does_not_count_yet(ledger: Ledger, report_of: MakeReport) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     rejudged(ledger, 1)
     report = report_of()
     assert ledger.finish(begun(ledger), report) == 1
     assert job(ledger, 1).rejudge_id == 1
     assert ledger.board.leaderboard(DIGEST, str(report.gpu)) == []
-    hand_in(ledger, "bob")
+    enqueue(ledger, "bob")
     ledger.finish(begun(ledger), report)
     assert [entry.user for entry in ledger.board.leaderboard(DIGEST, str(report.gpu))] == ["bob"]
 
@@ -120,7 +120,7 @@ def test_concurrent_announcements_of_a_worker(ledger: Ledger) -> None:
 
 
 def test_a_claim_by_version(ledger: Ledger) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     versions: list[dict[str, str]] = [{}, {"softmax": "0" * 64}, {"int4_matmul": DIGEST}]
     for problems in versions:
         assert ledger.claim("w", lease_s=60, problems=problems) is None
@@ -132,7 +132,7 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
     cuda = dataclasses.replace(a_submission(), language="cuda", name="kernel.cu")
     ledger.submit("ada", "softmax", DIGEST, cuda)
     assert ledger.claim("w", lease_s=60, languages=["python"]) is None
-    hand_in(ledger)
+    enqueue(ledger)
     python = ledger.claim("w", lease_s=60, languages=("python",))
     assert python
     assert python.language == "python"
@@ -147,7 +147,7 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
         ("NVIDIA H100 80GB HBM3", "H200", False),
         ("NVIDIA L40S", "L4", False),
         (None, "H100", False),
-        # What a cluster calls its GPUs.
+        # Ray names its GPUs by one word.
         ("H100", "H100", True),
         ("H100", "NVIDIA H100 80GB HBM3", True),
         ("A100", "NVIDIA A100-SXM4-80GB", True),
@@ -165,7 +165,7 @@ def test_a_claim_by_type_of_gpu(ledger: Ledger, gpu: str | None, wanted: str, fi
 
 
 def test_a_job_for_another_version_is_held(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     ledger.submit("ada", "softmax", "0" * 64, a_submission())
     ledger.submit("ada", "unknown", "0" * 64, a_submission())
     begun(ledger)
@@ -179,7 +179,7 @@ def test_a_job_for_another_version_is_held(ledger: Ledger, clock: Clock) -> None
 
 
 def test_every_change_sets_updated_at(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     lease = claim(ledger)
     for change in (
         partial(ledger.begin, lease),

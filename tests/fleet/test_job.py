@@ -7,7 +7,7 @@ import pytest
 from grader.fleet import Ledger, Worker
 from grader.fleet.job import unschedulable_reason
 from grader.submission import Submission
-from tests.fleet.conftest import DIGEST, hand_in
+from tests.fleet.conftest import DIGEST, enqueue
 
 CPU = Worker("cpu", "http", "cpu", None, 1, problems={"softmax": DIGEST})
 GPU = replace(CPU, name="gpu", device="cuda", gpu="NVIDIA H100 80GB HBM3")
@@ -34,7 +34,7 @@ OTHER = {"softmax": "0" * 64, "int4_matmul": DIGEST}
 def test_why_no_worker_can_take_a_job(
     ledger: Ledger, gpu: str | None, workers: list[Worker], why: str | None
 ) -> None:
-    hand_in(ledger, gpu=gpu)
+    enqueue(ledger, gpu=gpu)
     (job,) = ledger.queue()
     assert unschedulable_reason(job, workers) == why
     for worker in workers:
@@ -46,7 +46,7 @@ def test_why_no_worker_can_take_a_job(
         for one in workers
         if one.slots and one.problems != {}
     ]
-    assert any(claims) == (why is None), "the ledger sees it the same way"
+    assert any(claims) == (why is None), "the ledger agrees"
 
 
 def test_a_cuda_file_needs_a_gpu(ledger: Ledger) -> None:

@@ -1,7 +1,6 @@
-"""The life of jobs against a model that is small enough to be believed.
+"""The states of jobs against a small model without a database.
 
-The model knows nothing of databases: a job is a few plain fields, and a rule is what the drawing in
-`grader.fleet.job` says.
+A job of the model is a few plain fields. Its rules are the diagram in `grader.fleet.job`.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Life(RuleBasedStateMachine):
             self.ledger.close()
 
     def mine(self, lease: Lease, *states: State) -> Model | None:
-        """The job of a lease that is still good, in one of these states."""
+        """The job of a valid lease, if it is in one of these states."""
         job = self.jobs[lease.submission_id]
         return job if job.token == lease.token and job.state in states else None
 
@@ -212,7 +211,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(lease=leases, how=st.sampled_from(["fail", "die"]))
     def doom(self, lease: Lease, how: str) -> None:
-        """The same trouble until the job is held, which single steps seldom reach."""
+        """Fail or expire until the job is held, which single steps seldom reach."""
         number = lease.submission_id
         while self.jobs[number].state in {State.QUEUED} | IN_HAND:
             if self.jobs[number].state is not State.QUEUED:

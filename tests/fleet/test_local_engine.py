@@ -1,4 +1,4 @@
-"""The local engine: with slots that grade, and with a slot that does its worst."""
+"""The local engine, with real worker processes and with a misbehaving one."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ SUBMISSIONS = ROOT / "submissions/softmax"
 FAKE = """
 import json, os, signal, subprocess, sys, time
 
-def say(**words):
-    print(json.dumps(words), flush=True)
+def send(**fields):
+    print(json.dumps(fields), flush=True)
 
 def end(task):
-    say(task=task, failure="done as told")
+    send(task=task, failure="done as requested")
 
-say(ready={"gpu": None})
+send(ready={"gpu": None})
 for line in sys.stdin:
-    order = json.loads(line)
-    task, what = order["task"], order["name"]
-    say(task=task, progress={"stage": "load"})
+    request = json.loads(line)
+    task, what = request["task"], request["name"]
+    send(task=task, progress={"stage": "load"})
     if what == "die":
         os._exit(3)
     elif what == "die and leave a child":
@@ -46,7 +46,7 @@ for line in sys.stdin:
     elif what == "another task":
         end(task + 1)
     elif what == "two things":
-        say(task=task, failure="a", ready={"gpu": None})
+        send(task=task, failure="a", ready={"gpu": None})
     elif what == "long line":
         sys.stdout.write("x" * (100 << 20))
     elif what == "stubborn":
@@ -58,7 +58,7 @@ for line in sys.stdin:
         end(task)
         os._exit(0)
     elif what == "report":
-        say(task=task, report=json.load(open(__file__ + ".json")))
+        send(task=task, report=json.load(open(__file__ + ".json")))
         continue
     if what == "well":
         time.sleep(0.2)
@@ -88,7 +88,7 @@ def real(number: int, file: str) -> Task:
 def submit(
     engine: LocalEngine, task: Task, on_progress: Callable[[Progress], None] | None = None
 ) -> None:
-    """Wait for a slot, as any caller has to."""
+    """Wait for a free slot and submit."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -104,7 +104,7 @@ def outcome(engine: LocalEngine, limit_s: float = PATIENCE_S) -> TaskOutcome:
 
 
 def below(pid: int) -> set[int]:
-    """Every process under this one."""
+    """All descendants of a process."""
     found: set[int] = set()
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -120,7 +120,7 @@ def alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"  # killed, and its new parent has not looked yet
+    return state != "Z"  # a zombie is dead
 
 
 @pytest.fixture(autouse=True)
@@ -162,17 +162,17 @@ def test_a_bad_slot_is_a_failure_and_replaced(fake: LocalEngine, what: str, why:
     assert why in (bad.failure or "")
     assert not any(map(alive, processes))
     submit(fake, task(2))
-    assert outcome(fake) == TaskOutcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as requested")
 
 
 def test_an_outcome_counts_even_if_the_slot_then_dies(fake: LocalEngine) -> None:
     until(lambda: fake.slots()[0].free)
     processes = below(os.getpid())
     submit(fake, task(1, "answer and die"))
-    assert outcome(fake) == TaskOutcome(1, failure="done as told")
-    until(lambda: not any(map(alive, processes)))  # or the next is given to a dying one
+    assert outcome(fake) == TaskOutcome(1, failure="done as requested")
+    until(lambda: not any(map(alive, processes)))  # or the next task goes to a dying process
     submit(fake, task(2))
-    assert outcome(fake) == TaskOutcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as requested")
     assert fake.poll(0) == []
 
 
@@ -189,9 +189,9 @@ def test_a_slot_without_a_verdict_is_replaced(
     if verdict is Verdict.JUDGE_ERROR:
         until(lambda: not any(map(alive, processes)))
     submit(fake, task(2))
-    assert outcome(fake) == TaskOutcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as requested")
     if verdict is not Verdict.JUDGE_ERROR:
-        until(lambda: not any(map(alive, processes)))  # that was none either
+        until(lambda: not any(map(alive, processes)))  # that outcome was a system failure too
 
 
 def test_a_hanging_slot_is_killed_at_the_deadline(
@@ -209,7 +209,7 @@ def test_a_hanging_slot_is_killed_at_the_deadline(
                 number, failure="the slot did not answer within 1 s"
             )
         submit(engine, task(9))
-        assert outcome(engine).failure == "done as told"
+        assert outcome(engine).failure == "done as requested"
 
 
 def test_cancel_ends_the_task_without_an_outcome(fake: LocalEngine) -> None:
@@ -219,7 +219,7 @@ def test_cancel_ends_the_task_without_an_outcome(fake: LocalEngine) -> None:
     assert not fake.cancel(1)
     assert not fake.slots()[0].free
     submit(fake, task(3))
-    assert outcome(fake) == TaskOutcome(3, failure="done as told")
+    assert outcome(fake) == TaskOutcome(3, failure="done as requested")
     assert not fake.cancel(3)
     assert fake.poll(0) == []
 
@@ -237,7 +237,7 @@ def test_one_task_per_slot(tmp_path: Path) -> None:
         found: list[TaskOutcome] = []
         while len(found) < 2:
             more = engine.poll(20)
-            assert more, "no more came"
+            assert more, "an outcome is missing"
             found += more
         assert {one.task_id for one in found} == {1, 2}
 
@@ -274,7 +274,7 @@ def test_a_progress_callback_may_raise(fake: LocalEngine) -> None:
         raise RuntimeError("the watcher is broken")
 
     submit(fake, task(1), note)
-    assert outcome(fake).failure == "done as told"
+    assert outcome(fake).failure == "done as requested"
     assert heard == [Progress("load")]
 
 
@@ -290,13 +290,13 @@ def test_a_source_over_the_limit_raises(fake: LocalEngine) -> None:
 
 def test_a_source_at_the_limit_passes(fake: LocalEngine) -> None:
     submit(fake, task(1, source=bytes(16 << 20)))
-    assert outcome(fake).failure == "done as told"
+    assert outcome(fake).failure == "done as requested"
 
 
 @pytest.mark.parametrize(
     ("what", "drain_s", "failure"),
     [
-        ("well", 20, "done as told"),
+        ("well", 20, "done as requested"),
         ("hang", 0.2, "the engine was closed before the task was done"),
     ],
 )
@@ -368,13 +368,13 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         endless = real(2, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
         assert under_way.wait(PATIENCE_S)
-        processes, boxes = below(os.getpid()), boxes_of(sandbox)
-        assert len(boxes) == 2 * (sandbox == "docker")  # the runner's, and one that could compile
+        processes, containers = below(os.getpid()), containers_of(sandbox)
+        assert len(containers) == 2 * (sandbox == "docker")  # the runner's, and the compiler's
         (slot,) = [pid for pid in processes if b"grader.fleet.worker_process" in command_line(pid)]
         os.kill(slot, signal.SIGKILL)
         assert outcome(engine) == TaskOutcome(2, failure="the slot died (signal 9)")
         until(lambda: not any(map(alive, processes)))
-        assert not boxes_of(sandbox) & boxes
+        assert not containers_of(sandbox) & containers
 
         submit(engine, real(3, "wrong_answer/zeros.py"))
         wrong = outcome(engine)
@@ -384,9 +384,9 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         unread = outcome(engine)
         assert unread.report is not None
         assert unread.report.verdict is Verdict.COMPILE_ERROR
-        processes, boxes = below(os.getpid()), boxes_of(sandbox)
+        processes, containers = below(os.getpid()), containers_of(sandbox)
     until(lambda: not any(map(alive, processes)))
-    assert not boxes_of(sandbox) & boxes
+    assert not containers_of(sandbox) & containers
 
 
 def test_cancel_of_a_real_grading() -> None:
@@ -409,8 +409,8 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
-def boxes_of(sandbox: str) -> set[str]:
-    """Of Docker's: containers whose owner is one of the processes under this one, or is gone."""
+def containers_of(sandbox: str) -> set[str]:
+    """The Docker containers owned by our descendants, or by processes that have ended."""
     from grader.sandbox.docker_engine import OWNER_LABEL, RUNNER_LABEL, docker_client
 
     if sandbox != "docker":

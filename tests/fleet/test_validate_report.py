@@ -128,6 +128,6 @@ def test_validation_is_idempotent(log: str, reason: str) -> None:
 
 
 def test_excess_notes_are_dropped(make_report: Callable[..., Report]) -> None:
-    """A grading of many noisy cases has as many, and is none the worse for it."""
+    """A valid grading of many noisy cases can have this many notes."""
     notes = [f"'{i}': 1 rounds left out" for i in range(1500)]
     assert validate_report(make_report(notes=notes), NOW).notes == notes[:MAX_NOTES]

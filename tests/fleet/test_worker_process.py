@@ -23,7 +23,7 @@ from grader.fleet.worker_process import (
 from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, Sandbox, SandboxError
-from tests.fleet.fake import PROBLEM, ROOT, patient
+from tests.fleet.fake import PROBLEM, ROOT, with_long_limit
 from tests.waiting import PATIENCE_S, until
 
 SUBMISSIONS = ROOT / "submissions/softmax"
@@ -125,7 +125,7 @@ def test_its_children_end_with_it(worker: Worker, tmp_path: Path, way: str, busy
     pid = worker.process.pid
     if busy:
         endless = "time_limit_exceeded/infinite_loop.py"
-        worker.send(request(1, endless, problem=patient(tmp_path)).line())
+        worker.send(request(1, endless, problem=with_long_limit(tmp_path)).line())
         while (message := worker.receive()).progress is None or message.progress.stage != "test":
             pass
     else:  # idle, with a warm sandbox

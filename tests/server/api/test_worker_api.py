@@ -330,7 +330,7 @@ def test_a_dispatcher_over_http(world: World, remote: RemoteLedger) -> None:
     times = {"tick_s": 0.01, "lease_s": 600.0}  # long enough not to expire
     dispatcher = Dispatcher(remote, engine, folders, "host", "http", **times)
     dispatcher.start()
-    engine.tell("load")
+    engine.report_progress("load")
     until(lambda: job(world).progress == Progress("load"))
     report = world.make_report(
         problem_digest=world.problem.digest, submission_sha256=job(world).sha256

@@ -29,7 +29,7 @@ def admin(ledger: Ledger, clock: Clock) -> AdminService:
 
 
 def stored(ledger: Ledger) -> str:
-    """Everything in the table of tokens."""
+    """All rows of the table `tokens`."""
     with ledger._engine.connect() as connection:
         return repr(connection.execute(select(tokens)).all())
 
@@ -188,7 +188,7 @@ def test_a_user_may_have_several_tokens(accounts: Accounts) -> None:
     assert accounts.revoke(one.id) == 1
     assert accounts.whoami(first) is None
     assert accounts.whoami(second) is not None
-    assert accounts.revoke(one.id) == 0, "it has ended already"
+    assert accounts.revoke(one.id) == 0, "it is revoked already"
     assert accounts.revoke("ada") == 1
     assert accounts.whoami(second) is None
     third = accounts.new_token("ada")
@@ -230,7 +230,7 @@ def test_a_session_expires_and_opens_no_other(accounts: Accounts, clock: Clock) 
     assert session != token
     assert accounts.whoami(session) == accounts.whoami(token)
     assert accounts.open_session(session) is None
-    assert len(accounts.tokens("ada")) == 1, "a session is not among the tokens"
+    assert len(accounts.tokens("ada")) == 1, "a session is not listed"
     clock.move(12 * 3600 - 1)
     assert accounts.whoami(session) is not None
     clock.move(1)
@@ -243,7 +243,7 @@ def test_a_session_is_closed(accounts: Accounts) -> None:
     session = accounts.open_session(token)
     assert session is not None
     accounts.close_session(token)
-    assert accounts.whoami(token) is not None, "a token is no session"
+    assert accounts.whoami(token) is not None, "it is a token, not a session"
     accounts.close_session(session)
     assert accounts.whoami(session) is None
     accounts.close_session(session)

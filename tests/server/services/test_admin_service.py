@@ -14,7 +14,7 @@ from grader.report import Report
 from grader.server.services import Conflict, NotFound
 from grader.server.services.accounts import Accounts, worker_name
 from grader.server.services.admin_service import AdminService, BoardSettings
-from tests.fleet.conftest import DIGEST, Clock, hand_in
+from tests.fleet.conftest import DIGEST, Clock, enqueue
 
 MakeReport = Callable[..., Report]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -31,7 +31,7 @@ def admin(ledger: Ledger, clock: Clock) -> AdminService:
 
 
 def finish(ledger: Ledger, report: Report) -> int:
-    """Grade the next job; the number of the result."""
+    """Grade the next job. Returns the result's id."""
     lease = ledger.claim("w", lease_s=60, gpu=H100)
     assert lease is not None
     assert ledger.begin(lease)
@@ -41,8 +41,8 @@ def finish(ledger: Ledger, report: Report) -> int:
 
 
 def graded(ledger: Ledger, report: Report, user: str) -> int:
-    """A submission of which this is the report; its number."""
-    number = hand_in(ledger, user)
+    """Submit, and grade with this report. Returns the submission's id."""
+    number = enqueue(ledger, user)
     finish(ledger, report)
     return number
 
@@ -60,17 +60,17 @@ def result(ledger: Ledger, number: int) -> int:
     return job.result_id
 
 
-def ahead(ledger: Ledger) -> list[tuple[int, str]]:
+def leaderboard(ledger: Ledger) -> list[tuple[int, str]]:
     return [(entry.rank, entry.user) for entry in ledger.board.leaderboard(DIGEST, H100)]
 
 
-def acts(admin: AdminService) -> list[tuple[str, str, str]]:
-    return [(act.actor, act.action, act.subject) for act in reversed(admin.audit())]
+def actions(admin: AdminService) -> list[tuple[str, str, str]]:
+    return [(entry.actor, entry.action, entry.subject) for entry in reversed(admin.audit())]
 
 
 def hold(ledger: Ledger, clock: Clock) -> int:
-    """A job that waits for a person."""
-    number = hand_in(ledger)
+    """Create a held job. Returns its submission's id."""
+    number = enqueue(ledger)
     for _ in range(3):
         lease = ledger.claim("w", lease_s=60)
         assert lease is not None
@@ -99,7 +99,7 @@ def test_board_settings_are_stored_and_changed(admin: AdminService, clock: Clock
         "softmax": BoardSettings(publish_sources=True),
         "attention": BoardSettings(),
     }
-    assert acts(admin) == [
+    assert actions(admin) == [
         ("root", "board set", "softmax"),
         ("root", "board set", "softmax"),
         ("root", "board set", "attention"),
@@ -122,34 +122,34 @@ def test_a_ban_voids_results_and_cancels_jobs(
     graded(ledger, report_of(score_us=40.0, score_ci_us=(39, 41)), "Eve")
     graded(ledger, report_of(score_us=90.0, score_ci_us=(89, 91)), "Eve")
     graded(ledger, report_of(), "ada")
-    waiting, kept = hand_in(ledger, "Eve"), hand_in(ledger, "ada")
+    waiting, kept = enqueue(ledger, "Eve"), enqueue(ledger, "ada")
     running = ledger.claim("w", lease_s=60)
     assert running is not None
     assert running.submission_id == waiting
     assert ledger.begin(running)
-    assert ahead(ledger) == [(1, "Eve"), (2, "ada")]
+    assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
 
     admin.ban("eve", "probed the\njudge", "root")
-    assert ahead(ledger) == [(1, "ada")]
+    assert leaderboard(ledger) == [(1, "ada")]
     assert admin.void_reasons([1, 2, 3]) == {1: {"banned"}, 2: {"banned"}}
     assert state(ledger, waiting) is State.CANCELLED
-    assert ledger.finish(running, report_of()) is None, "a result that comes late is dropped"
+    assert ledger.finish(running, report_of()) is None, "a late result is dropped"
     assert state(ledger, kept) is State.QUEUED
     eve = accounts.user("Eve")
     assert eve is not None
     assert (eve.banned_at, eve.banned_reason) == (clock(), "probed the judge")
 
-    # What slipped in at the moment of the ban is caught by banning again.
+    # A second ban covers results that arrived during the first.
     late = graded_now(ledger, report_of, "Eve", kept)
-    assert ahead(ledger) == [(1, "Eve"), (2, "ada")]
+    assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
     admin.ban("Eve", "again", "root")
-    assert ahead(ledger) == [(1, "ada")]
+    assert leaderboard(ledger) == [(1, "ada")]
     assert admin.void_reasons([late]) == {late: {"banned"}}
 
     admin.unban("EVE", "root")
-    assert ahead(ledger) == [(1, "Eve"), (2, "ada")]
+    assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
     assert admin.void_reasons([1, 2, 3]) == {}
-    assert acts(admin)[2:] == [
+    assert actions(admin)[2:] == [
         ("root", "ban", "Eve"),
         ("root", "ban", "Eve"),
         ("root", "unban", "Eve"),
@@ -163,7 +163,7 @@ def test_jobs_of_a_banned_worker_are_requeued(
     for name in ("wil_ma", "wilma"):
         accounts.add_user(name, "worker")
     workers = [worker_name(name, "gpu-1") for name in ("wil_ma", "wilma", "wil_ma")]
-    numbers = [hand_in(ledger) for _ in workers]
+    numbers = [enqueue(ledger) for _ in workers]
     leases = [ledger.claim(worker, lease_s=600) for worker in workers]
     assert leases[0] is not None
     assert ledger.begin(leases[0])
@@ -183,7 +183,7 @@ def test_a_result_concurrent_with_a_ban_does_not_count(
     accounts.add_user("eve")
     leases = []
     for _ in range(8):
-        hand_in(ledger, "eve")
+        enqueue(ledger, "eve")
         lease = ledger.claim("w", lease_s=60)
         assert lease is not None
         assert ledger.begin(lease)
@@ -192,7 +192,7 @@ def test_a_result_concurrent_with_a_ban_does_not_count(
         finished = [pool.submit(ledger.finish, lease, report_of()) for lease in leases]
         pool.submit(admin.ban, "eve", "", "root").result()
         numbers = [one.result() for one in finished]
-    assert ahead(ledger) == []
+    assert leaderboard(ledger) == []
     done = [number for number in numbers if number is not None]
     assert set(admin.void_reasons(done)) == set(done)
     ended = [state(ledger, lease.submission_id) for lease in leases]
@@ -201,7 +201,7 @@ def test_a_result_concurrent_with_a_ban_does_not_count(
 
 
 def graded_now(ledger: Ledger, report_of: MakeReport, user: str, before: int) -> int:
-    """A fast result of a user's, though another job waits before it; the result's number."""
+    """Cancel the job `before`, and give the user a fast result. Returns its id."""
     assert ledger.cancel(before, "ada")
     return result(ledger, graded(ledger, report_of(score_us=10.0, score_ci_us=(9.0, 11.0)), user))
 
@@ -217,7 +217,7 @@ def test_bans_that_are_refused(accounts: Accounts, admin: AdminService) -> None:
         admin.unban("eve", "root")
     with pytest.raises(Conflict, match="ada is not banned"):
         admin.unban("ada", "root")
-    assert [action for _, action, _ in acts(admin)] == ["user add", "user add"]
+    assert [action for _, action, _ in actions(admin)] == ["user add", "user add"]
 
 
 def test_a_finished_submission_is_deleted_once(
@@ -235,7 +235,7 @@ def test_a_finished_submission_is_deleted_once(
     assert ledger.board.result(result(ledger, fast)).user == "ada", "the result itself is kept"
     assert admin.delete(slow, "root") == "deleted"
     assert ledger.board.gpus(DIGEST) == []
-    assert acts(admin) == [("root", "delete", "2"), ("root", "delete", "1")]
+    assert actions(admin) == [("root", "delete", "2"), ("root", "delete", "1")]
 
 
 def test_a_new_result_is_ranked_among_those_that_count(
@@ -246,13 +246,13 @@ def test_a_new_result_is_ranked_among_those_that_count(
 
 
 def test_an_unfinished_submission_is_cancelled_instead(admin: AdminService, ledger: Ledger) -> None:
-    number = hand_in(ledger)
+    number = enqueue(ledger)
     assert admin.delete(number, "root") == "cancelled"
     job = ledger.job(number)
     assert job is not None
     assert (job.state, job.cancelled_by) == (State.CANCELLED, "root")
     assert admin.delete(number, "root") is None
-    assert acts(admin) == [("root", "cancel", "1")]
+    assert actions(admin) == [("root", "cancel", "1")]
 
 
 @pytest.mark.parametrize("number", [0, -1, 5, 2**31, 2**80])
@@ -271,7 +271,7 @@ def test_a_held_job_is_released_once(admin: AdminService, ledger: Ledger, clock:
     assert (job.state, job.failures, job.held_reason) == (State.QUEUED, 0, None)
     assert job.updated_at == clock()
     assert ledger.claim("w", lease_s=60) is not None
-    assert acts(admin) == [("root", "release", str(number))]
+    assert actions(admin) == [("root", "release", str(number))]
 
 
 def test_a_held_job_is_deleted(admin: AdminService, ledger: Ledger, clock: Clock) -> None:
@@ -284,8 +284,8 @@ def test_the_audit_log_is_paged(admin: AdminService) -> None:
     for number in range(5):
         admin.set_board(f"p{number}", BoardSettings(), "root")
     newest = admin.audit(limit=2)
-    assert [act.subject for act in newest] == ["p4", "p3"]
-    assert [act.subject for act in admin.audit(10, before=newest[-1].id)] == ["p2", "p1", "p0"]
+    assert [entry.subject for entry in newest] == ["p4", "p3"]
+    assert [entry.subject for entry in admin.audit(10, before=newest[-1].id)] == ["p2", "p1", "p0"]
     assert admin.audit(10, before=-(2**70)) == []
     assert len(admin.audit(10, before=2**70)) == 5
 

@@ -12,7 +12,7 @@ from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
 from grader.server.services.rejudge_diff import RejudgeChange
-from tests.fleet.conftest import DIGEST, Clock, hand_in
+from tests.fleet.conftest import DIGEST, Clock, enqueue
 
 MakeReport = Callable[..., Report]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -27,27 +27,27 @@ def admin(ledger: Ledger, clock: Clock) -> AdminService:
 
 
 def scored(score_us: float | None, **more: Any) -> dict[str, Any]:
-    """Fields of a report with such a score; None is one that is not ranked."""
+    """The fields of a report with this score; None for an unranked one."""
     if score_us is None:
         return {"score_us": None, "score_ci_us": None, "ranked": False, **more}
     return {"score_us": score_us, "score_ci_us": (score_us - 0.5, score_us + 0.5), **more}
 
 
 class Fleet:
-    """Hands in and grades by hand."""
+    """Submits and grades without a worker."""
 
     def __init__(self, ledger: Ledger, report_of: MakeReport) -> None:
         self.ledger = ledger
         self._report_of = report_of
 
     def graded(self, user: str, score_us: float | None, **more: Any) -> int:
-        """A submission that is done; its number. No other job may wait."""
-        number = hand_in(self.ledger, user)
+        """Submit and grade, with no other job queued. Returns the submission's id."""
+        number = enqueue(self.ledger, user)
         assert self.grade(score_us, **more) == number
         return number
 
     def grade(self, score_us: float | None, gpu: str | None = H100, **more: Any) -> int:
-        """Grade the next job for this GPU; the number of the submission."""
+        """Grade the next job for this GPU. Returns the submission's id."""
         lease = self.ledger.claim("w", lease_s=60, gpu=gpu)
         assert lease is not None
         assert self.ledger.begin(lease)
@@ -57,7 +57,7 @@ class Fleet:
         assert self.ledger.finish(lease, report) is not None
         return lease.submission_id
 
-    def ahead(self, gpu: str = H100, digest: str = DIGEST) -> list[tuple[int, str, float]]:
+    def leaderboard(self, gpu: str = H100, digest: str = DIGEST) -> list[tuple[int, str, float]]:
         entries = self.ledger.board.leaderboard(digest, gpu)
         return [(entry.rank, entry.user, entry.score_us) for entry in entries]
 
@@ -109,10 +109,12 @@ def test_a_rejudge_of_the_best_results_has_a_preview(
     assert (again.user, again.gpu, again.original_id, again.rejudge_id) == ("ada", H100, ada, 1)
     assert (again.created_at, again.name) == (clock(), "kernel.py")
 
-    before = fleet.ahead()
+    before = fleet.leaderboard()
     fleet.grade(66)
     fleet.grade(61)
-    assert fleet.ahead() == before == [(1, "ada", 50), (2, "bob", 60)], "nothing counts yet"
+    assert fleet.leaderboard() == before == [(1, "ada", 50), (2, "bob", 60)], (
+        "the new results do not count yet"
+    )
     shown = [
         (c.user, c.old.score_us, c.old.rank, c.new and c.new.score_us, c.new and c.new.rank)
         for c in changes(admin, number)
@@ -121,8 +123,8 @@ def test_a_rejudge_of_the_best_results_has_a_preview(
 
     clock.move(10)
     assert admin.rejudges.apply(number, "root") == 2
-    assert fleet.ahead() == [(1, "bob", 61), (2, "ada", 66)]
-    assert changes(admin, number)[0].old.rank == 1, "the preview stays what it was"
+    assert fleet.leaderboard() == [(1, "bob", 61), (2, "ada", 66)]
+    assert changes(admin, number)[0].old.rank == 1, "the preview is unchanged"
     assert [c.new and c.new.rank for c in changes(admin, number)] == [2, 1]
     rejudge = admin.rejudges.rejudge(number)
     assert rejudge is not None
@@ -131,7 +133,7 @@ def test_a_rejudge_of_the_best_results_has_a_preview(
     assert old is not None
     assert old.result_id is not None
     assert admin.void_reasons([old.result_id]) == {old.result_id: {"rejudged"}}
-    assert fleet.ledger.board.result(old.result_id).report.score_us == 50, "kept for good"
+    assert fleet.ledger.board.result(old.result_id).report.score_us == 50, "the old result is kept"
     assert [(a.actor, a.action, a.subject) for a in reversed(admin.audit())] == [
         ("root", "rejudge start", "softmax"),
         ("root", "rejudge apply", "1"),
@@ -155,7 +157,7 @@ def test_a_result_that_fails_the_rejudge_leaves_the_board(
     assert bob.new is not None
     assert bob.new.rank == 1
     admin.rejudges.apply(number, "root")
-    assert fleet.ahead() == [(1, "bob", 60), (2, "ada", 70)], "her second best stands in"
+    assert fleet.leaderboard() == [(1, "bob", 60), (2, "ada", 70)], "the second best counts"
 
 
 def test_drop_keeps_the_old_results(admin: AdminService, fleet: Fleet) -> None:
@@ -164,12 +166,12 @@ def test_drop_keeps_the_old_results(admin: AdminService, fleet: Fleet) -> None:
     number = start(admin)
     fleet.grade(10)
     admin.rejudges.drop(number, "root")
-    assert fleet.ahead() == [(1, "ada", 50), (2, "bob", 60)]
+    assert fleet.leaderboard() == [(1, "ada", 50), (2, "bob", 60)]
     assert states(fleet.ledger) == ["done", "done", "done", "cancelled"]
     for decide in (admin.rejudges.apply, admin.rejudges.drop):
         with pytest.raises(Conflict, match="rejudge 1 is dropped already"):
             decide(number, "root")
-    assert [act.action for act in admin.audit()] == ["rejudge drop", "rejudge start"]
+    assert [entry.action for entry in admin.audit()] == ["rejudge drop", "rejudge start"]
 
 
 def test_an_unfinished_rejudge_cannot_be_applied(admin: AdminService, fleet: Fleet) -> None:
@@ -179,11 +181,11 @@ def test_an_unfinished_rejudge_cannot_be_applied(admin: AdminService, fleet: Fle
     fleet.grade(55)
     with pytest.raises(Conflict, match="rejudge 1 still has 1 to grade"):
         admin.rejudges.apply(number, "root")
-    assert fleet.ahead() == [(1, "ada", 50), (2, "bob", 60)]
+    assert fleet.leaderboard() == [(1, "ada", 50), (2, "bob", 60)]
     rejudge = admin.rejudges.rejudge(number)
     assert rejudge is not None
     assert rejudge.state == "preview"
-    assert [act.action for act in admin.audit()] == ["rejudge start"]
+    assert [entry.action for entry in admin.audit()] == ["rejudge start"]
 
 
 def test_a_held_or_cancelled_copy_keeps_the_old_result(
@@ -203,7 +205,7 @@ def test_a_held_or_cancelled_copy_keeps_the_old_result(
     held = changes(admin, number)[0]
     assert (held.state, held.held_reason) == ("held", "no GPU")
     assert admin.rejudges.apply(number, "root") == 1
-    assert fleet.ahead() == [(1, "ada", 50), (2, "bob", 60), (3, "cy", 71)]
+    assert fleet.leaderboard() == [(1, "ada", 50), (2, "bob", 60), (3, "cy", 71)]
     assert states(fleet.ledger)[3:] == ["cancelled", "cancelled", "done"]
 
 
@@ -220,14 +222,14 @@ def test_each_gpu_has_its_own_leaderboard(admin: AdminService, fleet: Fleet) -> 
     fleet.graded("ada", 50)
     fleet.graded("ada", 500, gpu=L4)
     number = start(admin)
-    assert fleet.grade(510, gpu=L4) == 4, "it goes to the type of GPU that the old result is from"
+    assert fleet.grade(510, gpu=L4) == 4, "it goes to the GPU of the old result"
     assert fleet.grade(51) == 3
     assert [(c.old.gpu, c.new and c.new.rank) for c in changes(admin, number)] == [
         (H100, 1),
         (L4, 1),
     ]
     assert admin.rejudges.apply(number, "root") == 2
-    assert (fleet.ahead(), fleet.ahead(L4)) == ([(1, "ada", 51)], [(1, "ada", 510)])
+    assert (fleet.leaderboard(), fleet.leaderboard(L4)) == ([(1, "ada", 51)], [(1, "ada", 510)])
 
 
 def test_a_worker_with_a_gpu_type_regrades(admin: AdminService, fleet: Fleet) -> None:
@@ -242,7 +244,7 @@ def test_a_worker_with_a_gpu_type_regrades(admin: AdminService, fleet: Fleet) ->
 def test_a_result_of_another_gpu_of_the_type_is_not_exchanged(
     admin: AdminService, fleet: Fleet
 ) -> None:
-    """A cluster knows its GPUs by one word of their names, and each name has a board."""
+    """A cluster names a GPU by one word, and each GPU name has its own leaderboard."""
     fleet.graded("ada", 50)
     number = start(admin)
     lease = fleet.ledger.claim("w", lease_s=60, gpu="H100")
@@ -252,18 +254,18 @@ def test_a_result_of_another_gpu_of_the_type_is_not_exchanged(
     assert fleet.ledger.finish(lease, other) is not None
     with pytest.raises(Conflict, match="none of its submissions has a result to exchange"):
         admin.rejudges.apply(number, "root")
-    assert fleet.ahead() == [(1, "ada", 50)]
+    assert fleet.leaderboard() == [(1, "ada", 50)]
 
 
 def test_a_rejudge_of_all_accepted_results(admin: AdminService, fleet: Fleet) -> None:
     fleet.graded("ada", None, gpu=None)
     fleet.graded("ada", 50)
     fleet.graded("bob", None, gpu=None, verdict="wrong_answer")
-    with_old = hand_in(fleet.ledger, "cy")
+    with_old = enqueue(fleet.ledger, "cy")
     fleet.grade(60)
     admin.delete(with_old, "root")
     number = start(admin, "accepted")
-    assert [c.original_id for c in changes(admin, number)] == [1, 2], "no deleted one"
+    assert [c.original_id for c in changes(admin, number)] == [1, 2], "not the deleted one"
     first = changes(admin, number)[0]
     assert (first.old.gpu, first.old.rank) == (None, None)
 
@@ -279,8 +281,8 @@ def test_listed_submissions_of_any_verdict_and_version(admin: AdminService, flee
     assert change.new is not None
     assert (change.new.verdict, change.new.rank) == ("accepted", 1)
     assert admin.rejudges.apply(number, "root") == 1
-    assert fleet.ahead(digest=NEXT) == [(1, "ada", 40)], "graded by the version of today"
-    assert fleet.ahead() == [(1, "bob", 60)]
+    assert fleet.leaderboard(digest=NEXT) == [(1, "ada", 40)], "graded by the current version"
+    assert fleet.leaderboard() == [(1, "bob", 60)]
 
 
 def test_selections_that_are_refused(admin: AdminService, fleet: Fleet) -> None:
@@ -289,7 +291,7 @@ def test_selections_that_are_refused(admin: AdminService, fleet: Fleet) -> None:
         with pytest.raises(Invalid, match="softmax has no such results"):
             start(admin, which)
     done = fleet.graded("ada", 50)
-    waiting = hand_in(fleet.ledger)
+    waiting = enqueue(fleet.ledger)
     with pytest.raises(Invalid, match="no such submission whose result counts: -1, 2, 9, 1208925"):
         start(admin, [done, waiting, 9, -1, 2**80])
     with pytest.raises(Invalid, match="attention has no such submission"):
@@ -299,7 +301,7 @@ def test_selections_that_are_refused(admin: AdminService, fleet: Fleet) -> None:
         start(admin, [done])
     assert admin.rejudges.rejudges() == []
     assert states(fleet.ledger) == ["done", "queued"]
-    assert [act.action for act in admin.audit()] == ["delete"]
+    assert [entry.action for entry in admin.audit()] == ["delete"]
 
 
 def test_a_result_of_the_command_line_has_no_submission_to_grade(
@@ -326,7 +328,7 @@ def test_users_submissions_come_first_and_limits_ignore_rejudges(
 ) -> None:
     fleet.graded("ada", 50)
     start(admin)
-    live = hand_in(fleet.ledger, "ada", max_in_flight=1, max_queue=1)
+    live = enqueue(fleet.ledger, "ada", max_in_flight=1, max_queue=1)
     assert fleet.grade(49) == live
     assert fleet.grade(51) == 2
 
@@ -340,7 +342,7 @@ def test_a_second_rejudge_has_nothing_to_exchange(admin: AdminService, fleet: Fl
     assert admin.rejudges.apply(first, "root") == 2
     with pytest.raises(Conflict, match="none of its submissions has a result to exchange"):
         admin.rejudges.apply(second, "root")
-    assert fleet.ahead() == [(1, "ada", 51), (2, "bob", 61)]
+    assert fleet.leaderboard() == [(1, "ada", 51), (2, "bob", 61)]
 
 
 def test_a_rejudge_of_a_rejudge(admin: AdminService, fleet: Fleet) -> None:
@@ -352,7 +354,7 @@ def test_a_rejudge_of_a_rejudge(admin: AdminService, fleet: Fleet) -> None:
     assert [c.original_id for c in changes(admin, second)] == [2]
     fleet.grade(52)
     admin.rejudges.apply(second, "root")
-    assert fleet.ahead() == [(1, "ada", 52)]
+    assert fleet.leaderboard() == [(1, "ada", 52)]
     assert [rejudge.id for rejudge in admin.rejudges.rejudges()] == [second, first]
 
 
@@ -373,22 +375,22 @@ def test_a_ban_or_deletion_during_a_rejudge_persists(
     assert (eve.old.rank, eve.new and eve.new.rank) == (None, None)
     assert (ada.old.rank, bob.old.rank) == (None, 1)
     assert admin.rejudges.apply(number, "root") == 4
-    assert fleet.ahead() == [(1, "bob", 61)]
+    assert fleet.leaderboard() == [(1, "bob", 61)]
     admin.unban("eve", "root")
-    assert fleet.ahead() == [(1, "eve", 41), (2, "bob", 61)]
+    assert fleet.leaderboard() == [(1, "eve", 41), (2, "bob", 61)]
 
 
 def test_a_deletion_covers_the_replacement(admin: AdminService, fleet: Fleet) -> None:
     first = fleet.graded("ada", 50)
     fleet.graded("bob", 60)
-    for score in (51, 52):  # a rejudge, and one of what it made
+    for score in (51, 52):  # a rejudge, and a rejudge of its copy
         number = start(admin)
         fleet.grade(score)
         fleet.grade(61)
         admin.rejudges.apply(number, "root")
-    assert fleet.ahead() == [(1, "ada", 52), (2, "bob", 61)]
+    assert fleet.leaderboard() == [(1, "ada", 52), (2, "bob", 61)]
     assert admin.delete(first, "root") == "deleted"
-    assert fleet.ahead() == [(1, "bob", 61)]
+    assert fleet.leaderboard() == [(1, "bob", 61)]
     assert admin.delete(first, "root") is None
     assert [act.subject for act in admin.audit() if act.action == "delete"] == ["1"]
 
@@ -404,7 +406,7 @@ def test_a_ban_before_the_regrading_persists(
     assert states(ledger)[2:] == ["cancelled", "queued"]
     fleet.grade(61)
     assert admin.rejudges.apply(number, "root") == 1
-    assert fleet.ahead() == [(1, "bob", 61)]
+    assert fleet.leaderboard() == [(1, "bob", 61)]
 
 
 def test_of_concurrent_applies_one_succeeds(admin: AdminService, fleet: Fleet) -> None:
@@ -421,8 +423,8 @@ def test_of_concurrent_applies_one_succeeds(admin: AdminService, fleet: Fleet) -
 
     with ThreadPoolExecutor(6) as pool:
         assert sum(pool.map(apply, range(6))) == 1
-    assert fleet.ahead() == [(1, "ada", 51)]
-    assert [act.action for act in admin.audit()] == ["rejudge apply", "rejudge start"]
+    assert fleet.leaderboard() == [(1, "ada", 51)]
+    assert [entry.action for entry in admin.audit()] == ["rejudge apply", "rejudge start"]
 
 
 def test_of_concurrent_apply_and_drop_one_succeeds(admin: AdminService, fleet: Fleet) -> None:
@@ -452,9 +454,9 @@ def test_of_concurrent_apply_and_drop_one_succeeds(admin: AdminService, fleet: F
         assert rejudge is not None
         assert said == {rejudge.state}, round_
         if rejudge.state == "applied":
-            assert fleet.ahead() == [(1, "ada", 51)]
+            assert fleet.leaderboard() == [(1, "ada", 51)]
             return
-        assert fleet.ahead() == [(1, "ada", 50)]
+        assert fleet.leaderboard() == [(1, "ada", 50)]
 
 
 def test_concurrent_rejudges_of_a_submission_leave_one_result(
