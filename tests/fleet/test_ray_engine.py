@@ -372,7 +372,7 @@ def test_an_actor_stays_warm_for_a_while(cluster: Cluster) -> None:
 def test_no_cluster(address: str, told: bool) -> None:
     run(
         "import os, sys\n"
-        "from grader.fleet.ray import RayEngine\n"
+        "from grader.fleet.ray_engine import RayEngine\n"
         "address, told = sys.argv[1:]\n"
         "if not told:\n"
         "    os.environ['RAY_ADDRESS'] = address\n"
