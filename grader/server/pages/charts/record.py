@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 from markupsafe import Markup, escape
 
-from grader.server.pages.charts.svg import Box, Point, line, overlaps, svg, text, text_box
 from grader.format import micros
+from grader.server.pages.charts.svg import Box, Point, line, overlaps, svg, text, text_box
 from grader.server.services.standings import RecordStep
 
 MAX_NAME_CHARS = 18

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
-from grader.server.pages.charts.svg import line, rect, svg, text
 from grader.format import micros
+from grader.server.pages.charts.svg import line, rect, svg, text
 from grader.stats import Interval, estimate
 
 
