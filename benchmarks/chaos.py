@@ -38,9 +38,8 @@ import docker
 import httpx
 from sqlalchemy import func, select
 
-from grader.db.board_tables import results
-from grader.db.engine import engine_of, reading
-from grader.db.ledger_tables import jobs, submissions
+from grader.db.engine import connect, open_engine
+from grader.db.tables import jobs, results, submissions
 from grader.fleet.job import State
 from grader.fleet.ledger import Ledger
 from grader.sandbox.docker_engine import OWNER_LABEL, RUNNER_LABEL
@@ -270,7 +269,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.ledger = Ledger.open(url)
-        self.engine = engine_of(url, create=False)
+        self.engine = open_engine(url, create=False)
 
     def open_jobs(self, user: str) -> int:
         """Unfinished jobs of a user."""
@@ -278,7 +277,7 @@ class Database:
 
     def states(self) -> Counter[str]:
         """Jobs by state."""
-        with reading(self.engine) as connection:
+        with connect(self.engine) as connection:
             query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
             return Counter(dict(map(tuple, connection.execute(query))))
 
@@ -287,7 +286,7 @@ class Database:
         query = select(jobs.c.submission_id, results.c.verdict).join(
             results, results.c.id == jobs.c.result_id
         )
-        with reading(self.engine) as connection:
+        with connect(self.engine) as connection:
             rows = connection.execute(query.where(jobs.c.state == State.DONE))
             return dict(map(tuple, rows))
 
@@ -308,7 +307,7 @@ class Database:
                 submissions.c.id.not_in(select(jobs.c.submission_id))
             ),
         }
-        with reading(self.engine) as connection:
+        with connect(self.engine) as connection:
             return {what: int(connection.scalar(query) or 0) for what, query in counts.items()}
 
 

@@ -40,8 +40,8 @@ import httpx
 from sqlalchemy import func, insert, select
 
 from grader.board.store import insert_result
-from grader.db.engine import reading, writing
-from grader.db.ledger_tables import blobs, jobs, submissions
+from grader.db.engine import connect, transaction
+from grader.db.tables import blobs, jobs, submissions
 from grader.fleet.job import State
 from grader.fleet.ledger import Ledger
 from grader.problem import Problem
@@ -196,7 +196,7 @@ def fill(ledger: Ledger, problem: Problem, model: Report, count: int) -> None:
     """Insert `count` ranked results with their jobs, one per user."""
     first = datetime.now(UTC) - timedelta(days=14)
     source = SOURCE.read_bytes()
-    with writing(ledger.board._engine) as connection:
+    with transaction(ledger.board._engine) as connection:
         for number in range(1, count + 1):
             submission = Submission("kernel.py", "python", b"# %d\n%s" % (number, source))
             at = first + timedelta(days=14) * number / (count + 1)
@@ -329,7 +329,7 @@ def submit_files(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: 
         .join(blobs, blobs.c.sha256 == submissions.c.sha256)
         .where(jobs.c.state == State.QUEUED, submissions.c.user.in_(names))
     )
-    with reading(ledger.board._engine) as connection:
+    with connect(ledger.board._engine) as connection:
         kept = {row.id: row for row in connection.execute(query)}
     times = [row.created_at for row in kept.values()]
     span_s = (max(times) - min(times)).total_seconds() if len(times) > 1 else seconds

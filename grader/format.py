@@ -21,15 +21,15 @@ VERDICTS = {
 }
 
 MEANINGS = {
-    Verdict.ACCEPTED: "Right in every case, and won by the rules.",
-    Verdict.WRONG_ANSWER: "It ran, and computed something else.",
-    Verdict.COMPILE_ERROR: "It never became a function that can be called.",
-    Verdict.RUNTIME_ERROR: "It raised, exited, or was killed while it ran.",
-    Verdict.TIME_LIMIT_EXCEEDED: "It was ended at a time limit.",
-    Verdict.MEMORY_LIMIT_EXCEEDED: "It was ended at a memory limit.",
-    Verdict.OUTPUT_LIMIT_EXCEEDED: "It printed more than it may.",
-    Verdict.REJECTED: "Its outputs are right, but a rule was broken.",
-    Verdict.JUDGE_ERROR: "This is our fault, not yours.",
+    Verdict.ACCEPTED: "Correct in every case, and no rule was broken.",
+    Verdict.WRONG_ANSWER: "It ran, but an output is wrong.",
+    Verdict.COMPILE_ERROR: "It could not be compiled or loaded.",
+    Verdict.RUNTIME_ERROR: "It raised an exception, exited, or was killed while it ran.",
+    Verdict.TIME_LIMIT_EXCEEDED: "It exceeded a time limit.",
+    Verdict.MEMORY_LIMIT_EXCEEDED: "It exceeded a memory limit.",
+    Verdict.OUTPUT_LIMIT_EXCEEDED: "It printed more than the limit.",
+    Verdict.REJECTED: "Its outputs are correct, but it broke a rule.",
+    Verdict.JUDGE_ERROR: "The grading failed. This is our fault, not yours.",
 }
 
 STAGES = {
@@ -43,7 +43,7 @@ _AGES = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
 
 
 def micros(time_us: float, digits: int = 4) -> str:
-    """A time with the unit that suits it: µs, ms or s."""
+    """A time in the unit that fits: µs, ms or s."""
     for limit, divisor, unit in ((999.95, 1.0, "µs"), (999950.0, 1e3, "ms")):
         if time_us < limit:
             return f"{_digits(time_us / divisor, digits)}\N{NO-BREAK SPACE}{unit}"
@@ -55,7 +55,7 @@ def _digits(value: float, digits: int) -> str:
 
 
 def margin(time_us: float, ci_us: tuple[float, float] | None) -> str:
-    """The relative half-width of an interval, as ``± 0.12 %``; empty without one."""
+    """The relative half-width of an interval, as ``± 0.12 %``; empty for None."""
     if ci_us is None or time_us <= 0:
         return ""
     half = max(ci_us[1] - time_us, time_us - ci_us[0])
@@ -63,34 +63,34 @@ def margin(time_us: float, ci_us: tuple[float, float] | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage; a dash for none."""
+    """A share as a percentage; a dash for None."""
     return "–" if share is None else f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
 
 
 def budget(used: float | None) -> str:
-    """A share of what is allowed, as a percentage that does not grow for ever."""
+    """A used share of an error budget as a percentage, capped at ``>999 %``."""
     return ">999\N{NO-BREAK SPACE}%" if used is not None and used >= 10 else percent(used)
 
 
 def ratio(value: float | None) -> str:
-    """``1.25×``, with three digits; a dash for none."""
+    """``1.25×``, with three digits; a dash for None."""
     return "–" if value is None else f"{_digits(value, 3)}×"
 
 
 def number(value: float | None) -> str:
-    """Four digits, or all before the point with thousands' commas; a dash for none."""
+    """A number with four digits, or as an integer with thousands separators; a dash for None."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:.4g}"
 
 
 def small(value: float | None) -> str:
-    """An error, as ``3.1e-07``; a dash for none."""
+    """An error, as ``3.1e-07``; a dash for None."""
     return "–" if value is None else f"{value:.1e}"
 
 
 def age(then: datetime, now: datetime) -> str:
-    """How long ago, in the largest unit that fits: ``3 min``, ``2 d``."""
+    """How long ago, in the largest unit that fits: ``3 min ago``, ``2 d ago``."""
     value = max((now - then).total_seconds(), 0.0)
     if value < 1:
         return "now"
@@ -98,23 +98,23 @@ def age(then: datetime, now: datetime) -> str:
         if value < size or unit == "d":
             return f"{int(value)}\N{NO-BREAK SPACE}{unit} ago"
         value /= size
-    raise AssertionError("the largest unit takes all")
+    raise AssertionError("the largest unit takes any value")
 
 
 def ahead(then: datetime, now: datetime) -> str:
-    """How long until then: ``in 3 d``, or ``over``."""
+    """How long until then: ``in 3 d``; ``over`` if it has passed."""
     if then <= now:
         return "over"
     return "in " + age(now, then).removesuffix(" ago").replace("now", "a moment")
 
 
 def moment(at: datetime) -> str:
-    """A moment in UTC for a person."""
+    """A moment in UTC, as ``1 May 2030, 21:59 UTC``."""
     return f"{at:%-d %B %Y, %H:%M} UTC"
 
 
 def parameters(params: Mapping[str, Any]) -> str:
-    """``4096×4096 fp32``: sizes first, then the words that matter."""
+    """Parameters as ``4096×4096 fp32``: sizes, then strings, then the names of true flags."""
     sizes = [f"{value}" for value in params.values() if is_size(value)]
     words = [value for value in params.values() if isinstance(value, str)]
     words += [name for name, value in params.items() if value is True]
@@ -122,17 +122,17 @@ def parameters(params: Mapping[str, Any]) -> str:
 
 
 def is_size(value: object) -> bool:
-    """Whether a parameter's value is a size, and no flag."""
+    """Whether a parameter's value is a size and not a flag."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def verdict(value: Verdict | str | None) -> str:
-    """A verdict in words."""
+    """A verdict's name."""
     return "No verdict" if value is None else VERDICTS[Verdict(value)]
 
 
 def tone(value: Verdict | str | None) -> str:
-    """The class that colours a verdict: good, bad, or odd for what is no plain mistake."""
+    """The CSS class of a verdict: good, bad, or odd (rejected, judge error, or none)."""
     if value == Verdict.ACCEPTED:
         return "good"
     return "odd" if value in (None, Verdict.REJECTED, Verdict.JUDGE_ERROR) else "bad"

@@ -23,7 +23,7 @@ import httpx
 from grader.fleet import Ledger
 from grader.problem import Problem
 from grader.report import Report
-from grader.server.services.services import Services, load_problems
+from grader.server.services.container import Services, load_problems
 from grader.submission import Submission
 
 ROOT = Path(__file__).resolve().parent.parent

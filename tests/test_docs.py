@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grader.cli.app import COMMANDS
-from grader.server.http import metrics
+from grader.server.services import metrics
 from grader.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,7 +1,7 @@
-"""The board: graded results, kept for good, and who is ahead."""
+"""The board: the permanent store of graded results, and their ranking."""
 
-from grader.board.ranking import Entry, ranks
-from grader.board.store import Board, Stored, default_url
+from grader.board.ranking import BoardEntry, ranks
+from grader.board.store import Board, StoredResult, default_url
 from grader.db.engine import BoardError
 
-__all__ = ["Board", "BoardError", "Entry", "Stored", "default_url", "ranks"]
+__all__ = ["Board", "BoardEntry", "BoardError", "StoredResult", "default_url", "ranks"]

@@ -1,4 +1,4 @@
-"""Who is ahead: the order of results and the ranks they share. Pure."""
+"""Leaderboard entries and the ranks that results share. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One line of a leaderboard: a user's best ranked result on one GPU."""
+class BoardEntry:
+    """A user's best ranked result on one GPU."""
 
     rank: int
     user: str
@@ -24,12 +24,12 @@ class Entry:
 
 
 def ranks(intervals_us: Sequence[tuple[float, float]]) -> list[int]:
-    """The rank of each result, given their confidence intervals (low, high) in order of score.
+    """The rank of each result, from their confidence intervals (low, high) in µs, best score first.
 
-    The first result leads a group. Each next one shares the leader's rank while its interval
-    overlaps the leader's; the first that does not leads the next group, and its rank is its
-    position: 1, 1, 3. Only the leader is compared with, so that a chain of small overlaps cannot
-    tie the first with the last.
+    The first result leads a group. The following results share its rank while their intervals
+    overlap the leader's. The first that does not overlap leads the next group, and its rank is its
+    position: 1, 1, 3. Comparing with the leader only keeps a chain of small overlaps from tying the
+    first result with the last.
     """
     shared: list[int] = []
     leader_high_us = float("-inf")

@@ -1,6 +1,6 @@
-"""Where results are kept: one append-only table, SQLite unless a URL says otherwise.
+"""Results in one append-only table, by default in SQLite.
 
-`Board.open("sqlite://")` is the in-memory twin that tests use. Every failure of the database is a
+Tests use an in-memory board, `Board.open("sqlite://")`. Every failure of the database raises a
 `BoardError` that says what to do.
 """
 
@@ -27,18 +27,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL
 
-from grader.board.ranking import Entry, ranks
-from grader.db.board_tables import counts, prepare, results, voids
-from grader.db.engine import BoardError, engine_of, exclude, reading, writing
+from grader.board.ranking import BoardEntry, ranks
+from grader.db.engine import BoardError, acquire_lock, connect, open_engine, safe_url, transaction
+from grader.db.schema import create_board_tables
+from grader.db.tables import results, voids
 from grader.report import Report, Verdict, geometric_mean
 
 MAX_ID = 2**31 - 1
-"""The largest number that every database takes for an id."""
+"""The largest id that every database accepts."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One recorded result."""
+class StoredResult:
+    """A result with its user and source."""
 
     report: Report
     user: str
@@ -46,111 +47,112 @@ class Stored:
 
 
 class Board:
-    """Recorded results. Safe to use from several processes at once."""
+    """The recorded results. Safe to use from several processes at once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._knows_voids = False
+        self._has_voids = False
 
     @classmethod
     def open(cls, url: str, *, create: bool = True) -> Board:
-        """Open the board at a database URL; with `create`, a new one is made where there is none,
-        and without, nothing is changed.
+        """Open the board at a database URL.
 
-        Raises `BoardError` when the URL makes no sense or the database is not there, broken,
-        locked for long, of another program or of another version.
+        `create` makes a missing board; without it, nothing is changed. Raises `BoardError` if the
+        URL is invalid, or the database is missing, broken, locked for too long, of another program
+        or of another version.
         """
-        engine = engine_of(url, create=create)
+        engine = open_engine(url, create=create)
         try:
-            prepare(engine, create=create)
+            create_board_tables(engine, create=create)
         except BoardError:
             engine.dispose()
             raise
         return cls(engine)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database connections."""
         self._engine.dispose()
 
     def check_writable(self) -> None:
-        """Raise `BoardError` where no result can be recorded; it takes none of its numbers."""
-        nothing = select(results).where(false())
-        with writing(self._engine) as connection:
-            connection.execute(insert(results).from_select(list(results.c), nothing))
+        """Raise `BoardError` if no result can be recorded. Uses up no result id."""
+        no_rows = select(results).where(false())
+        with transaction(self._engine) as connection:
+            connection.execute(insert(results).from_select(list(results.c), no_rows))
 
     def record(self, report: Report, user: str, source: bytes) -> Report:
-        """Add a graded result and return its report with `id` and, where it ranks, `rank` set.
+        """Add a graded result. Returns its report with `id` set, and `rank` if it is ranked.
 
         Raises ValueError for a report without a verdict on the submission.
         """
-        with writing(self._engine) as connection:
-            number = insert_result(connection, report, user, source)
-        rank = self._rank(number, report, user) if _is_ranked(report) else None
-        return report.model_copy(update={"id": number, "rank": rank})
+        with transaction(self._engine) as connection:
+            result_id = insert_result(connection, report, user, source)
+        rank = self._rank(result_id, report, user) if _is_ranked(report) else None
+        return report.model_copy(update={"id": result_id, "rank": rank})
 
-    def leaderboard(self, problem_digest: str, gpu: str) -> list[Entry]:
-        """The best ranked result of each user for one version of a problem on one GPU, in order."""
+    def leaderboard(self, problem_digest: str, gpu: str) -> list[BoardEntry]:
+        """Each user's best ranked result for one version of a problem on one GPU, best first."""
         rows = self._best(problem_digest, gpu)
-        shared = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in rows])
-        return [_entry(row, rank) for row, rank in zip(rows, shared, strict=True)]
+        by_row = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in rows])
+        return [_entry(row, rank) for row, rank in zip(rows, by_row, strict=True)]
 
     def gpus(self, problem_digest: str) -> list[str]:
-        """The GPUs that have ranked results for this version of a problem, by name."""
+        """The names of the GPUs with ranked results for this version of a problem, sorted."""
         query = (
             select(results.c.gpu)
             .where(results.c.problem_digest == problem_digest, results.c.ranked)
             .distinct()
             .order_by(results.c.gpu)
         )
-        with reading(self._engine) as connection:
-            return list(connection.scalars(query.where(self._counts(connection))))
+        with connect(self._engine) as connection:
+            return list(connection.scalars(query.where(self._not_void(connection))))
 
     def count(self, problem: str) -> int:
-        """How many results of any version of a problem are on the board."""
+        """The number of results for any version of a problem."""
         query = select(func.count()).where(results.c.problem == problem)
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return int(connection.scalar(query) or 0)
 
-    def result(self, result_id: int) -> Stored:
-        """One result by its number. Raises `BoardError` when there is none."""
+    def result(self, result_id: int) -> StoredResult:
+        """A result by its id. Raises `BoardError` if there is none."""
         query = select(results).where(results.c.id == result_id)
-        with reading(self._engine) as connection:
-            known = 0 < result_id <= MAX_ID
-            row = connection.execute(query).mappings().first() if known else None
+        with connect(self._engine) as connection:
+            possible = 0 < result_id <= MAX_ID
+            row = connection.execute(query).mappings().first() if possible else None
         if row is None:
-            raise BoardError(f"there is no result {result_id} on the board at {self._place()}")
+            raise BoardError(
+                f"there is no result {result_id} on the board at {safe_url(self._engine.url)}"
+            )
         report = Report.model_validate_json(row["report"])
-        return Stored(
+        return StoredResult(
             report.model_copy(update={"id": row["id"]}), row["user"], bytes(row["source"])
         )
 
-    def _rank(self, number: int, report: Report, user: str) -> int:
-        """Where this result stands among the best of the others."""
-        rows = self._best(report.problem_digest, str(report.gpu))
-        others = [(row["score_us"], row["id"], row) for row in rows if row["user"] != user]
+    def _rank(self, result_id: int, report: Report, user: str) -> int:
+        """The rank of this result among the other users' best results."""
         score_us, low_us, high_us = _score(report)
         standing = [
-            (score, result_id, (row["ci_low_us"], row["ci_high_us"]))
-            for score, result_id, row in others
+            (row["score_us"], row["id"], (row["ci_low_us"], row["ci_high_us"]))
+            for row in self._best(report.problem_digest, str(report.gpu))
+            if row["user"] != user
         ]
-        standing = sorted([*standing, (score_us, number, (low_us, high_us))])
-        shared = ranks([interval for _, _, interval in standing])
-        position = next(i for i, (_, result_id, _) in enumerate(standing) if result_id == number)
-        return shared[position]
+        standing = sorted([*standing, (score_us, result_id, (low_us, high_us))])
+        by_position = ranks([interval for _, _, interval in standing])
+        position = next(i for i, (_, other_id, _) in enumerate(standing) if other_id == result_id)
+        return by_position[position]
 
     def _best(self, problem_digest: str, gpu: str) -> list[RowMapping]:
-        """Each user's best ranked row, fastest first; of equal ones the earliest."""
+        """Each user's best ranked row, fastest first. Of equal results, the earlier is better."""
         place = func.row_number().over(
             partition_by=results.c.user, order_by=(results.c.score_us, results.c.id)
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             ranked = (
                 select(results, place.label("place"))
                 .where(
                     results.c.problem_digest == problem_digest,
                     results.c.gpu == gpu,
                     results.c.ranked,
-                    self._counts(connection),
+                    self._not_void(connection),
                 )
                 .subquery()
             )
@@ -158,34 +160,36 @@ class Board:
             best = best.order_by(ranked.c.score_us, ranked.c.id)
             return list(connection.execute(best).mappings())
 
-    def _counts(self, connection: Connection) -> ColumnElement[bool]:
-        """That a result is not void. Where no ledger has ever been, none is."""
-        # Asked until it is so: a ledger may take over a board that somebody has open.
-        self._knows_voids = self._knows_voids or inspect(connection).has_table(voids.name)
-        return counts() if self._knows_voids else true()
+    def _not_void(self, connection: Connection) -> ColumnElement[bool]:
+        """The condition `not_void`. A board without a ledger has no void results."""
+        # Checked again until it is found: a ledger may take over a board that is open here.
+        self._has_voids = self._has_voids or inspect(connection).has_table(voids.name)
+        return not_void() if self._has_voids else true()
 
-    def _place(self) -> str:
-        return self._engine.url.render_as_string(hide_password=True)
+
+def not_void() -> ColumnElement[bool]:
+    """The SQL condition that a result counts. Needs the table `voids`."""
+    return ~select(voids).where(voids.c.result_id == results.c.id).exists()
 
 
 def insert_result(connection: Connection, report: Report, user: str, source: bytes) -> int:
-    """Add a graded result within the caller's transaction and return its number.
+    """Add a graded result within the caller's transaction. Returns its id.
 
     Raises ValueError for a report without a verdict on the submission.
     """
     if report.verdict is None or report.verdict is Verdict.JUDGE_ERROR:
         raise ValueError("only a verdict on the submission goes on the board")
-    # Results appear in the order of their numbers, so that the highest tells whether any is new.
-    exclude(connection, "result")
+    # Commits in the order of ids, so that the highest id shows whether there are new results.
+    acquire_lock(connection, "result")
     added = connection.execute(insert(results).values(_row(report, user, source)))
     assert added.inserted_primary_key is not None
     return int(added.inserted_primary_key[0])
 
 
 def default_url() -> str:
-    """Where the board is when nobody says: the user's data directory.
+    """The URL of the default board, in the user's data directory.
 
-    Raises `BoardError` when there is no such directory, which takes a user without a home.
+    Raises `BoardError` if the user has no home directory.
     """
     try:
         home = Path.home()
@@ -206,7 +210,7 @@ def _is_ranked(report: Report) -> bool:
 
 
 def _score(report: Report) -> tuple[float, float, float]:
-    """Score and its interval, microseconds. A ranked report has a score."""
+    """The score of a report that has one, and its confidence interval (low, high), in µs."""
     assert report.score_us is not None
     low_us, high_us = report.score_ci_us or (report.score_us, report.score_us)
     return report.score_us, low_us, high_us
@@ -232,10 +236,10 @@ def _row(report: Report, user: str, source: bytes) -> dict[str, Any]:
     }
 
 
-def _entry(row: RowMapping, rank: int) -> Entry:
+def _entry(row: RowMapping, rank: int) -> BoardEntry:
     report = Report.model_validate_json(row["report"])
     sols = [case.sol for case in report.cases if case.kind == "benchmark" and case.sol]
-    return Entry(
+    return BoardEntry(
         rank=rank,
         user=row["user"],
         result_id=row["id"],

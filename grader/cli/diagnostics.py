@@ -218,11 +218,11 @@ def _process(deps: Dependencies) -> Diagnostic:
 
 def _board() -> Diagnostic:
     from grader.board import BoardError, default_url
-    from grader.db.engine import url_of
+    from grader.db.engine import parse_url
 
     url = os.environ.get("GRADE_DB")
     try:
-        place = url_of(url or default_url())
+        place = parse_url(url or default_url())
     except BoardError as error:
         return Diagnostic("board", "warn", str(error), "set a database with --db or GRADE_DB")
     shown = place.render_as_string(hide_password=True)

@@ -1,1 +1,1 @@
-"""The database: engine, tables and migrations. No other room defines a table."""
+"""The database: engine, tables and migrations. No other package defines a table."""

@@ -1,7 +1,7 @@
-"""The database that the board and the ledger share: how to reach it, write to it, and what to tell
-when it fails.
+"""Connections and transactions on the database that the board and the ledger share.
 
-SQLite in write-ahead mode unless a URL says otherwise; PostgreSQL through psycopg 3.
+SQLite in write-ahead mode by default; PostgreSQL through psycopg 3. Every failure of the database
+becomes a `BoardError`.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-LOCK_WAIT_S = 30.0
-"""How long to wait for another process that is writing."""
+LOCK_TIMEOUT_S = 30.0
+"""How long a writer waits for another writer."""
 
-ABOUT = "grade_board"
-"""The table by which a database is known for ours."""
+SCHEMA_TABLE = "grade_board"
+"""The table that marks a database as ours."""
 
-Lock = Literal["schema", "submit", "office", "result"]
+LockName = Literal["schema", "submit", "admin", "result"]
 
-_LOCKS: dict[Lock, int] = {
+_LOCK_IDS: dict[LockName, int] = {
     "schema": 0x6772616465_01,
     "submit": 0x6772616465_02,
-    "office": 0x6772616465_03,
+    "admin": 0x6772616465_03,
     "result": 0x6772616465_04,
 }
-"""PostgreSQL's numbers of our advisory locks: "grade" in ASCII, and one byte."""
+"""PostgreSQL advisory lock ids: "grade" in ASCII, then one byte. Servers of different versions may
+share a database, so an id never changes."""
 
 
-_TURNS: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
+_WRITE_LOCKS: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
 
 
 class BoardError(Exception):
-    """The board cannot be opened, read or written. The text says why, and what to do."""
+    """The database cannot be opened, read or written. The text says why, and what to do."""
 
 
-def engine_of(url: str, *, create: bool) -> Engine:
-    """An engine for a database URL; nothing is checked or made in the database yet.
+def open_engine(url: str, *, create: bool) -> Engine:
+    """An SQLAlchemy engine for a database URL. Does not connect yet.
 
-    The folder of an SQLite file is made where it is missing. Raises `BoardError` when the URL makes
-    no sense; without `create`, which leaves the file as it is, also where there is none.
+    `create` makes a missing SQLite file and its folder; without it, the file stays as it is. Raises
+    `BoardError` for an invalid URL, and for a missing file when `create` is false.
     """
-    parsed = url_of(url)
+    parsed = parse_url(url)
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
@@ -59,29 +60,28 @@ def engine_of(url: str, *, create: bool) -> Engine:
             f"a board is an SQLite file or in PostgreSQL, not in {parsed.get_backend_name()!r}; "
             "write sqlite:////absolute/path.sqlite3 or postgresql://user@host/database"
         )
-    file = _file(parsed)
+    file = _sqlite_file(parsed)
     if file is not None and not create and not file.exists():
-        raise no_board(str(file))
+        raise missing_board(str(file))
     if file is not None:
-        _make_private(file)
-    with explained(parsed):
+        _create_private_file(file)
+    with translate_errors(parsed):
         try:
-            return _engine(parsed, create)
+            return _create_engine(parsed, create)
         except ValueError as error:
-            place = parsed.render_as_string(hide_password=True)
-            raise BoardError(f"{place}: one of its options is wrong: {error}") from None
+            raise BoardError(f"{safe_url(parsed)}: an option is wrong: {error}") from None
 
 
-def no_board(place: str) -> BoardError:
-    """What to raise where there is no board to read."""
+def missing_board(place: str) -> BoardError:
+    """The error for a board that does not exist."""
     return BoardError(f"there is no board at {place} yet; grade submit makes it")
 
 
-def url_of(text: str) -> URL:
-    """A database URL, parsed. Raises `BoardError` when it makes no sense."""
+def parse_url(text: str) -> URL:
+    """Parse a database URL. Raises `BoardError` if it is invalid."""
     try:
         parsed = make_url(text)
-        (parsed.host or "").encode("idna")  # as the driver will, when it looks the name up
+        (parsed.host or "").encode("idna")  # the driver does this on connect
     except ArgumentError:
         raise BoardError(
             f"{text!r} is no database URL; for a file, write sqlite:////absolute/path.sqlite3"
@@ -94,42 +94,48 @@ def url_of(text: str) -> URL:
     return parsed
 
 
+def safe_url(url: URL) -> str:
+    """A database URL for messages, its password hidden."""
+    return url.render_as_string(hide_password=True)
+
+
 @contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection to read with. Raises `BoardError` for any failure of the database."""
-    with explained(engine.url), engine.connect() as connection:
+def connect(engine: Engine) -> Iterator[Connection]:
+    """A connection for reading. Raises `BoardError` for any failure of the database."""
+    with translate_errors(engine.url), engine.connect() as connection:
         yield connection
 
 
 @contextmanager
-def writing(engine: Engine, lock: Lock | None = None) -> Iterator[Connection]:
-    """A transaction to write in: committed at the end, rolled back by an exception.
+def transaction(engine: Engine, lock: LockName | None = None) -> Iterator[Connection]:
+    """A write transaction: committed at the end, rolled back by an exception.
 
-    On SQLite it holds the one write lock from its first moment (BEGIN IMMEDIATE), so what it reads
-    stays true until it has written. On PostgreSQL only those that name the same `lock` exclude each
-    other. Raises `BoardError` for any failure of the database.
+    SQLite holds its one write lock from the start (BEGIN IMMEDIATE), so reads stay valid until the
+    commit. PostgreSQL only excludes transactions with the same `lock`. Raises `BoardError` for any
+    failure of the database.
     """
-    with explained(engine.url), _turn(engine), engine.connect() as connection:
+    with translate_errors(engine.url), _write_lock(engine), engine.connect() as connection:
         connection = connection.execution_options(grade_writes=True)
         with connection.begin():
             if lock is not None:
-                exclude(connection, lock)
+                acquire_lock(connection, lock)
             yield connection
 
 
-def exclude(connection: Connection, lock: Lock) -> None:
-    """Let nobody else who names the same lock on, until the transaction ends. On SQLite nobody else
-    writes anyway."""
+def acquire_lock(connection: Connection, lock: LockName) -> None:
+    """Hold an advisory lock until the transaction ends. SQLite has one writer at a time anyway."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCKS[lock]})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCK_IDS[lock]})
 
 
 @contextmanager
-def _turn(engine: Engine) -> Iterator[None]:
-    """The writing threads of one process wait for each other here. SQLite would let them sleep and
-    look again, longer each time, so that one may find the others before it for seconds."""
-    lock = _TURNS.get(engine)
-    held = lock is not None and lock.acquire(timeout=LOCK_WAIT_S)
+def _write_lock(engine: Engine) -> Iterator[None]:
+    """Serialize the writing threads of this process.
+
+    Without it, SQLite polls with growing pauses, so a thread can lose to the others for seconds.
+    """
+    lock = _WRITE_LOCKS.get(engine)
+    held = lock is not None and lock.acquire(timeout=LOCK_TIMEOUT_S)
     try:
         yield
     finally:
@@ -138,19 +144,19 @@ def _turn(engine: Engine) -> Iterator[None]:
 
 
 @contextmanager
-def explained(url: URL) -> Iterator[None]:
-    """Turn a failure of the database into one line that says what to do."""
+def translate_errors(url: URL) -> Iterator[None]:
+    """Turn a failure of the database into a `BoardError` of one line that says what to do."""
     try:
         yield
     except (ModuleNotFoundError, SQLAlchemyError) as error:
-        raise BoardError(_explanation(error, url.render_as_string(hide_password=True))) from None
+        raise BoardError(_explain(error, safe_url(url))) from None
 
 
-def _explanation(error: ModuleNotFoundError | SQLAlchemyError, place: str) -> str:
+def _explain(error: ModuleNotFoundError | SQLAlchemyError, place: str) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{place} needs {error.name}, which is not installed: pip install '.[postgres]'"
     if isinstance(error, OperationalError):
-        return f"the board at {place} cannot be used: {_advice(error)}"
+        return f"the board at {place} cannot be used: {_explain_operational(error)}"
     if isinstance(error, DBAPIError):
         cause = str(error.orig).splitlines()[0]
         if "not a database" in cause or "malformed" in cause:
@@ -159,30 +165,30 @@ def _explanation(error: ModuleNotFoundError | SQLAlchemyError, place: str) -> st
     return f"the board at {place} cannot be used: {error}"
 
 
-def _advice(error: OperationalError) -> str:
+def _explain_operational(error: OperationalError) -> str:
     cause = str(error.orig).splitlines()[0]
     for sign, advice in (
-        ("locked", "another process is writing to it for very long; try again"),
-        ("readonly", "it may not be written by this user; name another place with --db"),
-        ("unable to open", "check that its folder exists and may be written, or use --db"),
+        ("locked", "another process has been writing for too long; try again"),
+        ("readonly", "this user may not write it; name another place with --db"),
+        ("unable to open", "check that its folder exists and is writable, or use --db"),
         ("full", "make room on that disk; nothing was recorded"),
-        ("no such column", "it was made by another grade; name another place with --db"),
+        ("no such column", "another grade made it; name another place with --db"),
     ):
         if sign in cause:
             return f"{cause}; {advice}"
     return cause
 
 
-def _file(url: URL) -> Path | None:
-    """Where an SQLite board is on disk; None for one in memory and for other databases."""
+def _sqlite_file(url: URL) -> Path | None:
+    """The file of an SQLite database; None for one in memory, and for other databases."""
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return None
     return Path(str(url.database)).absolute()
 
 
-def _make_private(file: Path) -> None:
-    """Make a board's file, and its folder, where they are missing. A board holds seeds and
-    competitors' sources, so what we make is for its owner only."""
+def _create_private_file(file: Path) -> None:
+    """Create a missing database file and its folder, readable by their owner only: a board holds
+    seeds and competitors' sources."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -190,41 +196,41 @@ def _make_private(file: Path) -> None:
             f"the board's folder {file.parent} cannot be made ({error.strerror}); "
             "name another place with --db or GRADE_DB"
         ) from None
-    # Whatever else is wrong with the place, SQLite will say.
+    # SQLite reports any other problem with the file.
     with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
 
 
-def _engine(url: URL, create: bool) -> Engine:
+def _create_engine(url: URL, create: bool) -> Engine:
     if url.get_backend_name() != "sqlite":
-        # What we do is right under READ COMMITTED, whatever the server's default is.
+        # Our transactions are written for READ COMMITTED, whatever the server's default is.
         return create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
-    if _file(url) is None:
+    if _sqlite_file(url) is None:
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
-        engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S})
-    _TURNS[engine] = threading.RLock()
-    event.listen(engine, "connect", _prepare_sqlite)
+        engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
+    _WRITE_LOCKS[engine] = threading.RLock()
+    event.listen(engine, "connect", _configure_sqlite)
     if create:
-        event.listen(engine, "connect", _write_ahead)
+        event.listen(engine, "connect", _enable_wal)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    # The driver would begin transactions where it sees fit; `_begin_sqlite` does instead.
+def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    # Stop the driver from beginning transactions; `_begin_sqlite` does that.
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys=ON").close()
 
 
-def _write_ahead(connection: sqlite3.Connection, _record: object) -> None:
-    """Switch a board over, and a new file; one of something else stays as it is."""
-    # Two processes that both switch a new file over may find it locked, whatever the timeout.
+def _enable_wal(connection: sqlite3.Connection, _record: object) -> None:
+    """Switch a board or an empty file to write-ahead mode; leave other programs' files alone."""
+    # If two processes switch a new file at once, SQLite reports "locked" despite its timeout.
     for attempt in range(50):
         try:
             held = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             tables = {name for (name,) in held.fetchall()}
-            if not tables or ABOUT in tables:
+            if not tables or SCHEMA_TABLE in tables:
                 connection.execute("PRAGMA journal_mode=WAL").close()
             return
         except sqlite3.OperationalError as error:
@@ -234,7 +240,6 @@ def _write_ahead(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and writes later would fail at once, without waiting, when
-    # another has written in between.
+    # A deferred transaction that reads first fails at once if another has written before its write.
     immediate = connection.get_execution_options().get("grade_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

@@ -1,27 +1,27 @@
-"""The fleet: submissions on their way to a verdict, and those who carry them there."""
+"""The fleet: the ledger of jobs, the dispatchers, and the workers that grade."""
 
 from grader.fleet.job import (
+    DeadlinePassed,
     Job,
     Lease,
     QueueFull,
-    Refused,
     State,
-    TooLate,
-    TooMany,
+    SubmissionRefused,
+    TooManyInFlight,
     Worker,
-    WorkerSeen,
+    WorkerStatus,
 )
 from grader.fleet.ledger import Ledger
 
 __all__ = [
+    "DeadlinePassed",
     "Job",
     "Lease",
     "Ledger",
     "QueueFull",
-    "Refused",
     "State",
-    "TooLate",
-    "TooMany",
+    "SubmissionRefused",
+    "TooManyInFlight",
     "Worker",
-    "WorkerSeen",
+    "WorkerStatus",
 ]

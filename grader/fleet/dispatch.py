@@ -1,8 +1,8 @@
-"""The dispatcher: takes jobs from a source, gives them to an engine, and brings back the results.
+"""The dispatcher: it takes jobs from a source, runs them on an engine, and returns the results.
 
-One thread does it all, round by round: hear what has ended, speak of what we have, take what is
-next. Nothing that it holds is the truth: when it dies, its leases expire and others get the jobs.
-While the source is away, it keeps what it has and tries again.
+One thread does everything in rounds: poll the engine, send heartbeats and results, claim new jobs.
+It keeps no durable state: when it dies, its leases expire and other dispatchers take the jobs.
+While the source is unreachable, it keeps its jobs and retries.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from grader.db.engine import BoardError
-from grader.fleet.engine import Engine, NoSlot, Outcome, Slot, Task
-from grader.fleet.job import Lease, Ticket, Via, Worker
+from grader.fleet.engine import Engine, NoFreeSlot, Task, TaskOutcome, WorkerSlot
+from grader.fleet.job import Lease, LeaseKey, Via, Worker
 from grader.fleet.ledger import Ledger
 from grader.judge import Progress
 from grader.judge.record import Device
@@ -28,28 +28,28 @@ from grader.report import Report, one_line
 log = logging.getLogger(__name__)
 
 LEASE_S = 30.0
-"""How long a job is ours without a word. Three heartbeats fit into it."""
+"""The length of a lease, three heartbeats long."""
 
 TICK_S = 0.5
-"""How often the dispatcher looks for new jobs, and tells where a grading is."""
+"""Interval of claims and of progress reports."""
 
 SWEEP_S = 5.0
-"""How often expired leases are taken back."""
+"""Interval of sweeps for expired leases."""
 
-SEEN_S = 10.0
-"""How often the dispatcher says that it is there."""
+ANNOUNCE_S = 10.0
+"""Interval of announcements of the workers."""
 
-LONGEST_PAUSE_S = 10.0
-"""Between two tries at a source that is away."""
+MAX_RETRY_DELAY_S = 10.0
+"""The longest delay between tries while the source is unreachable."""
 
 NOT_RANKED = "not ranked: graded in the process sandbox, which suits only one's own code"
 
 
-class Source(Protocol):
-    """Where jobs come from and results go: `Ledger`, or `RemoteLedger` over HTTP.
+class JobSource(Protocol):
+    """A source of jobs: `Ledger`, or `RemoteLedger` over HTTP.
 
-    What each method does stands in `Ledger`. All raise `BoardError` when the source is away, and
-    may be called again then, whether or not the call had come through.
+    `Ledger` documents the methods. Each raises `BoardError` while the source is unreachable, and
+    can then be called again, even if the first call took effect.
     """
 
     def claim(
@@ -62,23 +62,23 @@ class Source(Protocol):
         languages: Collection[str] | None,
     ) -> Lease | None: ...
 
-    def begin(self, lease: Ticket) -> bool: ...
+    def begin(self, key: LeaseKey) -> bool: ...
 
     def heartbeat(
-        self, lease: Ticket, lease_s: float, progress: Progress | None = None
+        self, key: LeaseKey, lease_s: float, progress: Progress | None = None
     ) -> bool: ...
 
-    def finish(self, lease: Ticket, report: Report) -> int | None: ...
+    def finish(self, key: LeaseKey, report: Report) -> int | None: ...
 
-    def fail(self, lease: Ticket, reason: str) -> bool: ...
+    def fail(self, key: LeaseKey, reason: str) -> bool: ...
 
-    def give_back(self, lease: Ticket) -> bool: ...
+    def give_back(self, key: LeaseKey) -> bool: ...
 
-    def seen(self, worker: Worker) -> None: ...
+    def announce(self, worker: Worker) -> None: ...
 
 
-def hosted(report: Report) -> Report:
-    """A report as a hosted board takes it: ranked only where strangers' code was fenced in."""
+def unrank_process_sandbox(report: Report) -> Report:
+    """The report for a hosted board, which ranks no result of the process sandbox."""
     if not report.sandbox.startswith("process") or NOT_RANKED in report.notes:
         return report
     return report.model_copy(update={"ranked": False, "notes": [*report.notes, NOT_RANKED]})
@@ -87,14 +87,14 @@ def hosted(report: Report) -> Report:
 class Dispatcher:
     """Keeps the slots of an engine busy with the jobs of a source.
 
-    `problems` are folders by the problem's name; their versions now are the only ones it takes.
-    Raises `ProblemError` when one cannot be loaded. On a `Ledger` it also sweeps, with an engine
-    that has no slots too. The engine is the caller's to close, after `drain`.
+    `problems` maps names to folders. Their versions at construction are the only ones it claims;
+    raises `ProblemError` if one cannot be loaded. If the source is a `Ledger`, it also sweeps, even
+    without slots. The caller closes the engine, after `drain`.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: JobSource,
         engine: Engine,
         problems: Mapping[str, Path],
         name: str,
@@ -111,111 +111,110 @@ class Dispatcher:
         self._via: Via = via
         self._lease_s = lease_s
         self._tick_s = tick_s
-        self._held: dict[int, _Held] = {}
-        """What we have, by the number of its task: a new one for each lease, since a submission may
-        come back while the task of its last lease still ends."""
-        self._tasks = 0
-        self._claims, self._sweeps, self._signs = _Tries(), _Tries(), _Tries()
+        self._jobs: dict[int, _DispatchedJob] = {}
+        """By task id. Each lease has a new one, since a submission can return while the task of its
+        previous lease is still ending."""
+        self._last_task_id = 0
+        self._claims, self._sweeps, self._announcements = _Schedule(), _Schedule(), _Schedule()
         self._drain_until: float | None = None
         self._thread = threading.Thread(target=self.run, name="grade-dispatcher", daemon=True)
         self.swept = 0
-        """How many expired leases were taken back so far."""
+        """The number of expired leases that it has swept."""
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Run in a thread."""
         self._thread.start()
 
     def drain(self, drain_s: float) -> None:
-        """Take no more jobs, wait for those that run for at most `drain_s` seconds, and give back
-        the rest. Returns when all that is done."""
+        """Claim no more jobs, wait up to `drain_s` seconds for running ones, and give back the
+        rest. Returns after that."""
         self._drain_until = time.monotonic() + drain_s
         if self._thread.is_alive():
             self._thread.join()
 
     def run(self) -> None:
-        """Work until drained."""
-        while not self._is_over():
+        """Run until drained."""
+        while not self._is_drained():
             try:
                 self._round()
-            except Exception:  # a bug of ours shall cost a round, and not the fleet
+            except Exception:  # a bug costs one round, not the whole dispatcher
                 log.exception("the dispatcher %s", self._name)
                 time.sleep(self._tick_s)
-        for number, held in list(self._held.items()):
-            self._give_up(number, held)
+        for task_id, job in list(self._jobs.items()):
+            self._give_up(task_id, job)
 
-    def _is_over(self) -> bool:
+    def _is_drained(self) -> bool:
         until = self._drain_until
-        return until is not None and (not self._held or time.monotonic() >= until)
+        return until is not None and (not self._jobs or time.monotonic() >= until)
 
     def _round(self) -> None:
-        self._hear(self._tick_s)
-        for number, held in list(self._held.items()):
-            if held.tries.is_due(self._patience_s(held)):
-                with held.tries.once(f"speak of submission {held.lease.submission_id}"):
-                    self._attend(number, held)
-        if self._signs.is_due(SEEN_S):
-            with self._signs.once("say that we are there"):
+        self._poll(self._tick_s)
+        for task_id, job in list(self._jobs.items()):
+            if job.schedule.is_due(self._report_interval_s(job)):
+                with job.schedule.attempt(f"report on submission {job.lease.submission_id}"):
+                    self._report(task_id, job)
+        if self._announcements.is_due(ANNOUNCE_S):
+            with self._announcements.attempt("announce the workers"):
                 for worker in self._workers():
-                    self._source.seen(worker)
+                    self._source.announce(worker)
         if self._sweeps.is_due(SWEEP_S):
-            with self._sweeps.once("sweep"):
+            with self._sweeps.attempt("sweep"):
                 self._sweep()
         if self._drain_until is None and self._claims.is_due(0):
-            with self._claims.once("claim a job"):
+            with self._claims.attempt("claim a job"):
                 self._claim()
 
-    def _hear(self, timeout_s: float) -> None:
-        """Note what has ended."""
+    def _poll(self, timeout_s: float) -> None:
         for outcome in self._engine.poll(timeout_s):
-            held = self._held.get(outcome.task_id)
-            if held is not None:  # else it is of a task that we gave up
-                held.outcome = outcome
+            job = self._jobs.get(outcome.task_id)
+            if job is not None:  # otherwise we have given the task up
+                job.outcome = outcome
 
-    def _patience_s(self, held: _Held) -> float:
-        """How long to be silent about a job."""
-        if held.outcome is not None or not held.begun:
+    def _report_interval_s(self, job: _DispatchedJob) -> float:
+        if job.outcome is not None or not job.begun:
             return 0
-        return self._tick_s if held.news is not held.told else self._lease_s / 3
+        return self._tick_s if job.progress is not job.reported else self._lease_s / 3
 
-    def _attend(self, number: int, held: _Held) -> None:
-        """Say what there is to say of one job, and let go of it when it is over."""
-        if not held.begun:
-            # One whose answer was lost has begun already; the heartbeat tells whose it is.
-            held.begun = self._source.begin(held.lease) or self._source.heartbeat(
-                held.lease, self._lease_s
+    def _report(self, task_id: int, job: _DispatchedJob) -> None:
+        """Report a job's progress or outcome. Drop the job if it is over or its lease is lost."""
+        if not job.begun:
+            # If the reply to an earlier `begin` was lost, `begin` fails and the heartbeat succeeds.
+            job.begun = self._source.begin(job.lease) or self._source.heartbeat(
+                job.lease, self._lease_s
             )
-        ours = held.begun
-        if ours and held.outcome is not None:
-            self._settle(held.lease, held.outcome)
-        elif ours:
-            news = held.news
-            told = None if news is held.told else news
-            ours = self._source.heartbeat(held.lease, self._lease_s, told)
-            held.told = news
-        if not ours:
-            log.info("submission %d is no longer ours", held.lease.submission_id)
-            self._engine.cancel(number)
-        if not ours or held.outcome is not None:
-            del self._held[number]
+        leased = job.begun
+        if leased and job.outcome is not None:
+            self._finish(job.lease, job.outcome)
+        elif leased:
+            progress = job.progress
+            news = None if progress is job.reported else progress
+            leased = self._source.heartbeat(job.lease, self._lease_s, news)
+            job.reported = progress
+        if not leased:
+            log.info("the lease of submission %d is lost", job.lease.submission_id)
+            self._engine.cancel(task_id)
+        if not leased or job.outcome is not None:
+            del self._jobs[task_id]
 
-    def _settle(self, lease: Lease, outcome: Outcome) -> None:
-        """Tell how a grading ended."""
-        why = outcome.failure
+    def _finish(self, lease: Lease, outcome: TaskOutcome) -> None:
+        reason = outcome.failure
         if outcome.report is not None:
-            why = outcome.report.reason
-            if outcome.report.verdict is not None and not outcome.is_ours:
+            reason = outcome.report.reason
+            if outcome.report.verdict is not None and not outcome.is_system_failure:
                 try:
-                    if self._source.finish(lease, hosted(outcome.report)) is None:
+                    report = unrank_process_sandbox(outcome.report)
+                    if self._source.finish(lease, report) is None:
                         log.info("submission %d: the result came too late", lease.submission_id)
                     return
                 except ValueError as error:
-                    why = f"its report was refused: {error}"
-        log.warning("submission %d failed: %s", lease.submission_id, why)
-        self._source.fail(lease, one_line(why or "no reason was given"))
+                    reason = f"its report was refused: {error}"
+        log.warning("submission %d failed: %s", lease.submission_id, reason)
+        self._source.fail(lease, one_line(reason or "no reason was given"))
 
     def _claim(self) -> None:
-        """A job for every free slot, as far as there are jobs."""
-        for (device, gpu), slots in sorted(self._kinds().items(), reverse=True):  # GPUs first
+        """Claim a job for every free slot, while there are jobs."""
+        kinds = sorted(self._slots_by_kind().items(), reverse=True)  # GPUs first
+        for (device, gpu), slots in kinds:
             for _ in range(sum(slot.free for slot in slots)):
                 lease = self._source.claim(
                     self._name,
@@ -224,15 +223,15 @@ class Dispatcher:
                     gpu=gpu or None,
                     languages=("python",) if device == "cpu" else None,
                 )
-                if lease is None or not self._place(lease, device):
+                if lease is None or not self._start_task(lease, device):
                     break
 
-    def _place(self, lease: Lease, device: Device) -> bool:
-        """Give a job to the engine; False when it has no slot after all."""
-        self._tasks += 1
-        held = _Held(lease)
+    def _start_task(self, lease: Lease, device: Device) -> bool:
+        """Submit a job to the engine. False if it has no free slot any more."""
+        self._last_task_id += 1
+        job = _DispatchedJob(lease)
         task = Task(
-            id=self._tasks,
+            id=self._last_task_id,
             folder=self._folders[lease.problem],
             digest=lease.problem_digest,
             name=lease.name,
@@ -242,23 +241,23 @@ class Dispatcher:
             gpu=lease.gpu,
         )
         try:
-            self._engine.submit(task, held.hear)
-        except NoSlot:
+            self._engine.submit(task, job.on_progress)
+        except NoFreeSlot:
             self._source.give_back(lease)
             return False
-        self._held[task.id] = held
+        self._jobs[task.id] = job
         return True
 
-    def _kinds(self) -> dict[tuple[Device, str], list[Slot]]:
-        """The slots by device and GPU name (empty on a CPU), without GPUs that still start."""
-        kinds: dict[tuple[Device, str], list[Slot]] = {}
+    def _slots_by_kind(self) -> dict[tuple[Device, str], list[WorkerSlot]]:
+        """The slots by device and GPU name (empty on a CPU). Skips GPU slots that are starting."""
+        kinds: dict[tuple[Device, str], list[WorkerSlot]] = {}
         for slot in self._engine.slots():
             if slot.device == "cpu" or slot.gpu is not None:
                 kinds.setdefault((slot.device, slot.gpu or ""), []).append(slot)
         return kinds
 
     def _workers(self) -> list[Worker]:
-        kinds = self._kinds()
+        kinds = self._slots_by_kind()
         return [
             Worker(
                 name=one_line(
@@ -274,66 +273,65 @@ class Dispatcher:
         ]
 
     def _sweep(self) -> None:
-        # Where the database was away, our own leases may have expired: they are to be kept first.
+        # After an outage our own leases may have expired; heartbeats must renew them first.
         if isinstance(self._source, Ledger) and not any(
-            h.tries.failed for h in self._held.values()
+            job.schedule.failed for job in self._jobs.values()
         ):
             self.swept += self._source.sweep()
-            self._source.hold_changed(self._digests)
+            self._source.hold_outdated(self._digests)
 
-    def _give_up(self, number: int, held: _Held) -> None:
-        """The last word on a job that is not done when we end."""
-        with held.tries.once(f"give back submission {held.lease.submission_id}"):
-            if held.outcome is None and self._engine.cancel(number):
-                self._source.give_back(held.lease)
-            else:  # it ended just now
-                self._hear(0)
-                self._attend(number, held)
+    def _give_up(self, task_id: int, job: _DispatchedJob) -> None:
+        """Give back a job that is unfinished at the end of the drain."""
+        with job.schedule.attempt(f"give back submission {job.lease.submission_id}"):
+            if job.outcome is None and self._engine.cancel(task_id):
+                self._source.give_back(job.lease)
+            else:  # it has just ended
+                self._poll(0)
+                self._report(task_id, job)
 
 
 @dataclass
-class _Held:
-    """A job that we have."""
+class _DispatchedJob:
+    """A leased job and its task."""
 
     lease: Lease
     begun: bool = False
-    news: Progress | None = None
-    """Where the grading is; the engine's threads say it."""
-    told: Progress | None = None
-    """What the source knows of that."""
-    outcome: Outcome | None = None
-    """How it ended, until the source knows."""
-    tries: _Tries = field(default_factory=lambda: _Tries())
+    progress: Progress | None = None
+    """The latest progress, set by a thread of the engine."""
+    reported: Progress | None = None
+    """The latest progress that the source has."""
+    outcome: TaskOutcome | None = None
+    schedule: _Schedule = field(default_factory=lambda: _Schedule())
 
-    def hear(self, progress: Progress) -> None:
-        self.news = progress
+    def on_progress(self, progress: Progress) -> None:
+        self.progress = progress
 
 
-class _Tries:
-    """When to do something again: every so often, and ever more rarely while it fails."""
+class _Schedule:
+    """When to repeat an action: at an interval, or with exponential backoff while it fails."""
 
     def __init__(self) -> None:
         self._last = float("-inf")
-        self._pause_s = 0.0
+        self._retry_delay_s = 0.0
 
     @property
     def failed(self) -> bool:
-        """Whether the last try did."""
-        return self._pause_s > 0
+        """Whether the last attempt failed."""
+        return self._retry_delay_s > 0
 
-    def is_due(self, every_s: float) -> bool:
-        return time.monotonic() - self._last >= (self._pause_s if self.failed else every_s)
+    def is_due(self, interval_s: float) -> bool:
+        return time.monotonic() - self._last >= (self._retry_delay_s if self.failed else interval_s)
 
     @contextmanager
-    def once(self, what: str) -> Iterator[None]:
-        """One try. A source that is away is logged, and so is whatever else goes wrong."""
+    def attempt(self, action: str) -> Iterator[None]:
+        """One attempt. Logs any exception, with a traceback if it is not the source's outage."""
         try:
             yield
         except Exception as error:
-            self._pause_s = min(2 * self._pause_s or 0.5, LONGEST_PAUSE_S)
-            ours = not isinstance(error, BoardError)
-            log.warning("could not %s: %s", what, error, exc_info=ours)
+            self._retry_delay_s = min(2 * self._retry_delay_s or 0.5, MAX_RETRY_DELAY_S)
+            unexpected = not isinstance(error, BoardError)
+            log.warning("could not %s: %s", action, error, exc_info=unexpected)
         else:
-            self._pause_s = 0.0
+            self._retry_delay_s = 0.0
         finally:
             self._last = time.monotonic()

@@ -1,7 +1,7 @@
-"""What runs gradings, seen from the ledger: one small protocol, whatever is behind it.
+"""The interface of an engine, which runs gradings on worker slots.
 
-An engine holds no truth. It is given a task and hands back one outcome, or none when it dies; what
-becomes of the job then is for the ledger to say.
+An engine keeps no durable state. It takes a task and returns one outcome, or none if it dies; the
+ledger then decides what becomes of the job.
 """
 
 from __future__ import annotations
@@ -14,104 +14,108 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from grader.fleet.job import is_of_type
+from grader.fleet.job import gpu_matches
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.report import Report, Verdict
 from grader.submission import Language
 
 OnProgress = Callable[[Progress], None]
-"""Called from a thread of the engine's; it shall be quick. What it raises is logged."""
+"""Called from a thread of the engine, so it should be quick. Exceptions are logged."""
 
 
-class NoSlot(Exception):
-    """No slot is free for this task now. For the caller to wait; nobody's fault."""
+class NoFreeSlot(Exception):
+    """No slot is free for this task now. The caller should wait and try again."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One grading to be done."""
+    """One grading to run."""
 
     id: int
-    """The caller's number for it; no two tasks that an engine holds at once have the same."""
+    """The caller's number for it, unique among the tasks in an engine."""
     folder: Path
-    """The problem's folder, where the slot can read it."""
+    """The problem's folder, readable by the slot."""
     digest: str
-    """Of the problem as it was when the submission was handed in; another one is not graded."""
+    """The problem's digest at the time of submission. No other version is graded."""
     name: str
     """The submission's file name."""
     language: Language
     source: bytes = field(repr=False)
     device: Device
     gpu: str | None = None
-    """The GPU type asked for, such as ``H100`` or ``H100 80GB``; None takes any."""
+    """The required GPU type, such as ``H100`` or ``H100 80GB``; None for any."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a task ended: with a report, or with a failure of ours. Exactly one is set."""
+class TaskOutcome:
+    """The end of a task: either a report or a failure of the system."""
 
     task_id: int
     report: Report | None = None
     failure: str | None = None
-    """Why there is no report, in one line for the operator: the slot died, the problem is broken
-    or has changed, no sandbox could be started. Never the submission's fault, nor shown as that."""
+    """One line for the operator on why there is no report: the slot died, the problem is broken or
+    has changed, or no sandbox started. Not the submission's fault, and not shown to its author."""
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it says nothing of the submission, so that the task wants another try."""
+    def is_system_failure(self) -> bool:
+        """Whether it gives no verdict on the submission, so the task should be tried again."""
         return self.report is None or self.report.verdict is Verdict.JUDGE_ERROR
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A place where one task at a time can run."""
+class WorkerSlot:
+    """A slot that runs one task at a time."""
 
     name: str
     device: Device
     gpu: str | None
-    """The GPU's name as CUDA tells it; null on a CPU, and while the slot starts."""
+    """The GPU's name as CUDA reports it; None on a CPU, and while the slot starts."""
     free: bool
-    """Whether it is up and has no task."""
+    """Whether it is ready and has no task."""
 
     def serves(self, device: Device, gpu: str | None) -> bool:
-        """Whether a task that asks for this may run here, now or later."""
-        return device == self.device and is_of_type(self.gpu, gpu)
+        """Whether a task with these requirements can run here, now or later."""
+        return device == self.device and gpu_matches(self.gpu, gpu)
 
 
 class Engine(ABC):
-    """Runs tasks on slots. A context manager, which closes without waiting.
+    """Runs tasks on slots. As a context manager, it closes without waiting.
 
-    Every method may be called from any thread.
+    Every method can be called from any thread.
     """
 
     @abstractmethod
-    def slots(self) -> list[Slot]:
-        """Every slot there is, busy or starting ones too, as it is now."""
+    def slots(self) -> list[WorkerSlot]:
+        """The current state of every slot, including busy and starting ones."""
 
     @abstractmethod
     def submit(self, task: Task, on_progress: OnProgress | None = None) -> None:
-        """Start a task; its outcome will come from `poll`. Returns without waiting for it.
+        """Start a task without waiting for it; `poll` returns its outcome.
 
-        Raises `NoSlot` when no slot that serves it is free.
+        Raises `NoFreeSlot` if no slot that serves it is free.
         """
 
     @abstractmethod
-    def poll(self, timeout_s: float) -> list[Outcome]:
-        """What has ended since the last call; waits for the first for at most `timeout_s` seconds.
+    def poll(self, timeout_s: float) -> list[TaskOutcome]:
+        """The outcomes since the last call. Waits up to `timeout_s` seconds for the first.
 
-        Each outcome is told once.
+        Each outcome is returned once.
         """
 
     @abstractmethod
     def cancel(self, task_id: int) -> bool:
-        """End a task: True, and no outcome will come of it. False when it is not running here, or
-        has ended already: then its outcome has come or will."""
+        """End a task. True if it was running here; it then has no outcome.
+
+        False if it is unknown or has ended; `poll` returns the outcome of an ended task.
+        """
 
     @abstractmethod
     def close(self, drain_s: float) -> None:
-        """Take no more tasks, wait for the running ones for at most `drain_s` seconds, then end
-        them as failures; leave nothing behind. `poll` still tells what has ended. Repeatable."""
+        """Accept no more tasks, wait up to `drain_s` seconds for running ones, then fail the rest.
+
+        Frees all resources. `poll` still returns outcomes afterwards. Can be called again.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -120,9 +124,9 @@ class Engine(ABC):
         self.close(0)
 
 
-def drained(outcomes: SimpleQueue[Outcome], timeout_s: float) -> list[Outcome]:
-    """All that is in the queue as soon as anything is; nothing after so many seconds."""
-    found: list[Outcome] = []
+def drain_queue(outcomes: SimpleQueue[TaskOutcome], timeout_s: float) -> list[TaskOutcome]:
+    """Everything in the queue, after waiting up to `timeout_s` seconds for the first item."""
+    found: list[TaskOutcome] = []
     with suppress(Empty):
         found.append(outcomes.get(timeout=max(0.0, timeout_s)))
         while True:

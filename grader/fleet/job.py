@@ -1,15 +1,15 @@
-"""The life of a job: its states, and the records that speak of it.
+"""The states of a job, and the records of submissions, jobs, leases and workers.
 
 ::
 
     submit ──► queued ──claim──► leased ──begin──► running ──finish──► done
                 ▲  ▲               │                  │
                 │  └───────────────┴─────┬────────────┘
-                │    given back, failed (after a pause), or swept (its lease has expired)
+                │    given back, failed (after a delay), or swept (its lease has expired)
                 │                        │
              release ◄──── held ◄────────┘ at the third failure, or the third death
 
-A job may be cancelled in every state but `done`. `done` and `cancelled` are final.
+A job can be cancelled in every state except `done`. `done` and `cancelled` are final.
 """
 
 from __future__ import annotations
@@ -26,37 +26,36 @@ from grader.submission import Language
 
 
 class State(StrEnum):
-    """Where a job is. What leads from one to the next stands in the drawing above."""
+    """The state of a job; the module's diagram shows the transitions."""
 
     QUEUED = "queued"
-    """Waits for a worker."""
+    """Waiting for a worker."""
     LEASED = "leased"
-    """A worker has it, and has not begun."""
+    """Leased to a worker that has not begun grading."""
     RUNNING = "running"
-    """A worker grades it."""
+    """A worker is grading it."""
     HELD = "held"
-    """Failed, or killed its workers, so often that a person must look. Never the submitter's
-    fault."""
+    """Failed, or lost its worker, three times: an admin must look. Not the submitter's fault."""
     DONE = "done"
     """Its result is on the board."""
     CANCELLED = "cancelled"
-    """Nobody waits for it any more; a result that still comes is dropped."""
+    """Ended without a result. A result that still arrives is dropped."""
 
 
 Via = Literal["local", "ray", "http"]
-"""How a worker is reached: on the server's machine, on a cluster, or by its own pulling."""
+"""How a worker is connected: on the server's machine, on a Ray cluster, or pulling over HTTP."""
 
 MAX_SOURCE_BYTES = 16 << 20
-"""The largest source that is stored, and graded by a slot, whatever a problem's own limit says."""
+"""The largest source that is stored and graded. A problem's own limit may be lower."""
 
-IN_HAND = (State.LEASED, State.RUNNING)
-IN_FLIGHT = (State.QUEUED, *IN_HAND)
-UNFINISHED = (*IN_FLIGHT, State.HELD)
+LEASED_STATES = (State.LEASED, State.RUNNING)
+IN_FLIGHT_STATES = (State.QUEUED, *LEASED_STATES)
+UNFINISHED_STATES = (*IN_FLIGHT_STATES, State.HELD)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A submission and its job, as a reader sees them."""
+    """A submission and its job."""
 
     submission_id: int
     user: str
@@ -67,49 +66,49 @@ class Job:
     language: Language
     sha256: str
     gpu: str | None
-    """The type of GPU that was asked for."""
+    """The GPU type requested; None for any worker."""
     created_at: datetime
     state: State
     position: int | None
-    """Place in the queue, 1 is next; None when it does not wait there."""
+    """Position in the queue, from 1; None if it is not queued."""
     failures: int
     """Judge errors since it was submitted or released."""
     deaths: int
     """Leases that expired since it was submitted or released."""
     not_before: datetime | None
-    """The end of the pause after a failure."""
+    """The end of the delay after a failure."""
     leased_by: str | None
-    """The worker that has it, or that finished it."""
+    """The worker that holds the lease, or that finished the job."""
     lease_until: datetime | None
     held_reason: str | None
     cancelled_by: str | None
     result_id: int | None
-    """Its number on the board, once done."""
+    """The id of its result on the board, once done."""
     progress: Progress | None
-    """Where its grading is, as its worker last told; None when nobody grades it."""
+    """The progress that its worker last reported; None while it is not being graded."""
     updated_at: datetime | None
-    """When anything here last changed."""
+    """When any of these fields last changed."""
     rejudge_id: int | None
-    """The rejudge it belongs to; None for a submission of a user's own."""
+    """The rejudge that made this submission; None for a user's own."""
     original_id: int | None
-    """The submission that a rejudge grades again with this one."""
+    """The submission that the rejudge copied."""
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """What proves that a worker still has a submission."""
+class LeaseKey:
+    """Proof that a worker holds the lease of a submission."""
 
     submission_id: int
     token: str = field(repr=False)
-    """A secret between worker and ledger."""
+    """A secret shared by the worker and the ledger."""
 
 
 @dataclass(frozen=True)
-class Lease(Ticket):
-    """A worker's right to grade one submission until a deadline, and all that it needs to."""
+class Lease(LeaseKey):
+    """A worker's right to grade a submission until a deadline, with the data to grade it."""
 
     until: datetime
-    """The deadline at the time of the claim; heartbeats move it."""
+    """The deadline at the time of the claim. Heartbeats extend it."""
     problem: str
     problem_digest: str
     name: str
@@ -120,7 +119,7 @@ class Lease(Ticket):
 
 @dataclass(frozen=True)
 class Worker:
-    """Slots of one kind, and who offers them."""
+    """A worker: a number of slots with the same device."""
 
     name: str
     via: Via
@@ -128,76 +127,81 @@ class Worker:
     gpu: str | None
     """The GPU's name; null on a CPU."""
     slots: int
-    """How many there are, busy ones too."""
+    """The number of slots, including busy ones."""
     problems: Mapping[str, str] | None = field(default=None, kw_only=True)
-    """The versions that it grades: digests by the problem's name. None where it has not said."""
+    """The problem versions that it grades, name → digest. None if it has not reported them."""
 
 
 @dataclass(frozen=True)
-class WorkerSeen(Worker):
-    """A worker, and when it last said that it is there."""
+class WorkerStatus(Worker):
+    """A worker, and when it last announced itself."""
 
     last_seen: datetime
 
 
-def is_of_type(gpu: str | None, wanted: str | None) -> bool:
-    """Whether a GPU is of the type asked for; None asks for none.
+def gpu_matches(gpu: str | None, requested: str | None) -> bool:
+    """Whether the GPU named `gpu` is of the requested type; None requests any or no GPU.
 
-    It is when each word of the type is one of its name's, so that ``L4`` is no ``L40S``. A rejudge
-    asks by a whole name, and a cluster knows its GPUs by one word of that: the one behind the
-    maker's, ``H100`` of ``NVIDIA H100 80GB HBM3``.
+    Every word of the type must be a word of the name, so ``L4`` does not match ``L40S``. A rejudge
+    requests a full name, while Ray names a GPU by the word after the vendor: its ``H100`` matches
+    the requested ``NVIDIA H100 80GB HBM3``.
     """
-    if wanted is None or gpu is None:
-        return wanted is None
-    asked, has = _words(wanted), _words(gpu)
-    return set(asked) <= set(has) or (has != [] and has == asked[1:2])
+    if requested is None or gpu is None:
+        return requested is None
+    requested_words, gpu_words = _words(requested), _words(gpu)
+    if set(requested_words) <= set(gpu_words):
+        return True
+    return gpu_words != [] and gpu_words == requested_words[1:2]
 
 
-def obstacle(job: Job, workers: Iterable[Worker]) -> str | None:
-    """Why none of these workers could take a job, in words; None when one could."""
+def unschedulable_reason(job: Job, workers: Iterable[Worker]) -> str | None:
+    """Why none of these workers can take a job; None if one can."""
     version = (job.problem, job.problem_digest)
     kind = f"{job.gpu} worker" if job.gpu else "worker"
-    needs: tuple[tuple[Callable[[Worker], bool], str], ...] = (
-        (lambda one: one.slots > 0, "no worker is there"),
-        (lambda one: is_of_type(one.gpu, job.gpu), f"no worker has a GPU of the type {job.gpu}"),
+    requirements: tuple[tuple[Callable[[Worker], bool], str], ...] = (
+        (lambda worker: worker.slots > 0, "no worker is connected"),
         (
-            lambda one: one.device == "cuda" or job.language == "python",
+            lambda worker: gpu_matches(worker.gpu, job.gpu),
+            f"no worker has a GPU of the type {job.gpu}",
+        ),
+        (
+            lambda worker: worker.device == "cuda" or job.language == "python",
             "no worker has a GPU, which a .cu file needs",
         ),
         (
-            lambda one: one.problems is None or version in one.problems.items(),
+            lambda worker: worker.problems is None or version in worker.problems.items(),
             f"no {kind} has this version of {job.problem}",
         ),
     )
-    left = list(workers)
-    for fits, otherwise in needs:
-        left = [one for one in left if fits(one)]
-        if not left:
-            return otherwise
+    candidates = list(workers)
+    for is_met, reason in requirements:
+        candidates = [worker for worker in candidates if is_met(worker)]
+        if not candidates:
+            return reason
     return None
 
 
-class Refused(Exception):
-    """A submission that cannot be taken now. The text is one line for the submitter."""
+class SubmissionRefused(Exception):
+    """The submission cannot be accepted now. The text is one line for the submitter."""
 
     def __init__(self, text: str, retry_after_s: int) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
 
 
-class QueueFull(Refused):
-    """The queue has reached its bound."""
+class QueueFull(SubmissionRefused):
+    """The queue has reached its limit."""
 
 
-class TooMany(Refused):
-    """The user has as many submissions in flight as one may have."""
+class TooManyInFlight(SubmissionRefused):
+    """The user has reached the limit of submissions in flight."""
 
 
-class TooLate(Exception):
-    """The deadline has passed. The text is one line for the submitter."""
+class DeadlinePassed(Exception):
+    """The board's deadline has passed. The text is one line for the submitter."""
 
     def __init__(self, problem: str, deadline: datetime) -> None:
-        super().__init__(f"{problem} is over since {deadline:%Y-%m-%d %H:%M} UTC")
+        super().__init__(f"the deadline of {problem} was {deadline:%Y-%m-%d %H:%M} UTC")
 
 
 def _words(name: str) -> list[str]:

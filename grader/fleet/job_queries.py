@@ -1,102 +1,200 @@
-"""What the ledger tells: jobs by number, by user and by state, and the workers that are there."""
+"""Queries on jobs and workers: the reading half of the ledger, and the choice of the next job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Engine, RowMapping, and_, bindparam, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    ScalarSelect,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 
 from grader.board.store import MAX_ID
-from grader.db.engine import reading
-from grader.db.ledger_tables import jobs, submissions, workers
-from grader.fleet.job import IN_FLIGHT, Job, State, WorkerSeen
+from grader.db.engine import connect
+from grader.db.tables import jobs, submissions, workers
+from grader.fleet.job import (
+    IN_FLIGHT_STATES,
+    Job,
+    QueueFull,
+    State,
+    TooManyInFlight,
+    WorkerStatus,
+    gpu_matches,
+)
 from grader.judge import Progress
 
+RETRY_AFTER_S = 30
+"""When a refused submitter may try again: about the time of one grading."""
+
 PROGRESS = TypeAdapter(Progress)
-"""How progress is kept: as JSON."""
+"""Progress is stored as JSON."""
+
+Problems = Collection[str] | Mapping[str, str]
+"""Names of problems; a mapping name → digest selects these versions only."""
 
 _JOBS = select(submissions, jobs).join(jobs, jobs.c.submission_id == submissions.c.id)
-_JOB = _JOBS.where(submissions.c.id == bindparam("number"))
-_MINE = submissions.alias("mine")
-_BEFORE = or_(
-    and_(submissions.c.rejudge_id.is_(None), _MINE.c.rejudge_id.is_not(None)),
+_JOB = _JOBS.where(submissions.c.id == bindparam("id"))
+_TARGET = submissions.alias("target")
+_NOT_AFTER_TARGET = or_(
+    and_(submissions.c.rejudge_id.is_(None), _TARGET.c.rejudge_id.is_not(None)),
     and_(
-        submissions.c.rejudge_id.is_(None) == _MINE.c.rejudge_id.is_(None),
-        submissions.c.id <= _MINE.c.id,
+        submissions.c.rejudge_id.is_(None) == _TARGET.c.rejudge_id.is_(None),
+        submissions.c.id <= _TARGET.c.id,
     ),
 )
 _POSITION = (
     select(func.count())
     .select_from(submissions)
     .join(jobs, jobs.c.submission_id == submissions.c.id)
-    .join(_MINE, _MINE.c.id == bindparam("number"))
-    .where(jobs.c.state == State.QUEUED, _BEFORE)
+    .join(_TARGET, _TARGET.c.id == bindparam("id"))
+    .where(jobs.c.state == State.QUEUED, _NOT_AFTER_TARGET)
 )
-_LIVE_FIRST = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
-"""The order of the queue: what users wait for goes before what is only graded again."""
+_QUEUE_ORDER = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
+"""Users' own submissions before those of rejudges, then the oldest first."""
 
 
-class Reader:
-    """The reading half of the ledger. Every method raises `BoardError` when the database cannot be
-    used."""
+class LedgerReader:
+    """The reading half of the ledger. Every method raises `BoardError` if the database fails."""
 
     def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
         self._engine = engine
         self._now = now
 
     def job(self, submission_id: int) -> Job | None:
-        """A submission and its job; None when there is none of this number."""
-        if not is_possible(submission_id):
+        """The job of a submission; None if there is no such submission."""
+        if not is_valid_id(submission_id):
             return None
-        number = {"number": submission_id}
-        with reading(self._engine) as connection:
-            row = connection.execute(_JOB, number).mappings().first()
+        parameters = {"id": submission_id}
+        with connect(self._engine) as connection:
+            row = connection.execute(_JOB, parameters).mappings().first()
             if row is None:
                 return None
-            waits = row["state"] == State.QUEUED
-            return _job(row, connection.scalar(_POSITION, number) if waits else None)
+            queued = row["state"] == State.QUEUED
+            return _job(row, connection.scalar(_POSITION, parameters) if queued else None)
 
     def queue(self) -> list[Job]:
-        """The jobs in flight: those in hand, then those that wait, in the order of the queue."""
-        found = self._jobs(jobs.c.state.in_(IN_FLIGHT))
-        waiting = [row for row in found if row["state"] == State.QUEUED]
-        return [_job(row, None) for row in found if row["state"] != State.QUEUED] + [
-            _job(row, position) for position, row in enumerate(waiting, start=1)
+        """The jobs in flight: first those that workers hold, then the queue in order."""
+        rows = self._jobs(jobs.c.state.in_(IN_FLIGHT_STATES))
+        queued = [row for row in rows if row["state"] == State.QUEUED]
+        return [_job(row, None) for row in rows if row["state"] != State.QUEUED] + [
+            _job(row, position) for position, row in enumerate(queued, start=1)
         ]
 
     def held(self) -> list[Job]:
-        """The jobs that wait for a person, oldest first."""
+        """The held jobs, oldest first."""
         return [_job(row, None) for row in self._jobs(jobs.c.state == State.HELD)]
 
-    def workers(self, alive_s: float) -> list[WorkerSeen]:
-        """The workers that were there in the last `alive_s` seconds, by name."""
+    def workers(self, alive_s: float) -> list[WorkerStatus]:
+        """The workers that announced themselves in the last `alive_s` seconds, by name."""
         alive = workers.c.last_seen >= self._now() - timedelta(seconds=alive_s)
         query = select(workers).where(alive).order_by(workers.c.name)
-        with reading(self._engine) as connection:
-            return [WorkerSeen(**row) for row in connection.execute(query).mappings()]
+        with connect(self._engine) as connection:
+            return [WorkerStatus(**row) for row in connection.execute(query).mappings()]
 
     def _jobs(self, where: ColumnElement[bool]) -> list[RowMapping]:
-        with reading(self._engine) as connection:
-            found = connection.execute(_JOBS.where(where).order_by(*_LIVE_FIRST))
-            return list(found.mappings())
+        with connect(self._engine) as connection:
+            rows = connection.execute(_JOBS.where(where).order_by(*_QUEUE_ORDER))
+            return list(rows.mappings())
 
 
-def is_possible(submission_id: int) -> bool:
-    """Whether a number can be an id at all; databases refuse to compare with one that cannot."""
+def is_valid_id(submission_id: int) -> bool:
+    """Whether a number is in the range of ids; databases reject a comparison with any other."""
     return 0 < submission_id <= MAX_ID
 
 
+def check_limits(connection: Connection, user: str, max_in_flight: int, max_queue: int) -> None:
+    """Raise `TooManyInFlight` or `QueueFull` if no submission of the user can be accepted.
+
+    Submissions of rejudges do not count. The caller's transaction must exclude other submits.
+    """
+    count = select(func.count()).select_from(jobs)
+    of_users = count.join(submissions, submissions.c.id == jobs.c.submission_id).where(
+        submissions.c.rejudge_id.is_(None)
+    )
+    in_flight = of_users.where(jobs.c.state.in_(IN_FLIGHT_STATES), submissions.c.user == user)
+    if (connection.scalar(in_flight) or 0) >= max_in_flight:
+        raise TooManyInFlight(
+            f"{user} has {max_in_flight} submissions unfinished, which is the limit; "
+            "wait for one to finish, or cancel it",
+            RETRY_AFTER_S,
+        )
+    if (connection.scalar(of_users.where(jobs.c.state == State.QUEUED)) or 0) >= max_queue:
+        raise QueueFull(f"{max_queue} submissions wait already; try again later", RETRY_AFTER_S)
+
+
+def next_job(
+    connection: Connection,
+    now: datetime,
+    problems: Problems | None,
+    gpu: str | None,
+    languages: Collection[str] | None,
+) -> ScalarSelect[int]:
+    """A subquery for the submission id of a worker's next job, with its row locked.
+
+    The parameters are those of `Ledger.claim`.
+    """
+    candidate = jobs.alias("candidate")
+    gpu_types = _requested_types(connection, gpu)
+    return (
+        select(candidate.c.submission_id)
+        .join(submissions, submissions.c.id == candidate.c.submission_id)
+        .where(
+            candidate.c.state == State.QUEUED,
+            or_(candidate.c.not_before.is_(None), candidate.c.not_before <= now),
+            or_(submissions.c.gpu.is_(None), submissions.c.gpu.in_(gpu_types)),
+            _is_among(problems),
+            true() if languages is None else submissions.c.language.in_(languages),
+        )
+        .order_by(submissions.c.rejudge_id.is_not(None), candidate.c.submission_id)
+        .limit(1)
+        .with_for_update(of=candidate, skip_locked=True)
+        .scalar_subquery()
+    )
+
+
+def _is_among(problems: Problems | None) -> ColumnElement[bool]:
+    if problems is None:
+        return true()
+    if isinstance(problems, Mapping):
+        version = tuple_(submissions.c.problem, submissions.c.problem_digest)
+        return version.in_(problems.items())
+    return submissions.c.problem.in_(problems)
+
+
+def _requested_types(connection: Connection, gpu: str | None) -> list[str]:
+    """The GPU types that queued jobs request and `gpu` matches."""
+    if gpu is None:
+        return []
+    query = (
+        select(submissions.c.gpu)
+        .join(jobs, jobs.c.submission_id == submissions.c.id)
+        .where(jobs.c.state == State.QUEUED, submissions.c.gpu.is_not(None))
+        .distinct()
+    )
+    return [requested for requested in connection.scalars(query) if gpu_matches(gpu, requested)]
+
+
 def _job(row: RowMapping, position: int | None) -> Job:
-    made = {"submission_id", "state", "position", "progress"}
-    taken = {field.name for field in fields(Job)} - made
+    converted = {"submission_id", "state", "position", "progress"}
+    copied = {field.name for field in fields(Job)} - converted
     progress = row["progress"]
     return Job(
         submission_id=row["id"],
         state=State(row["state"]),
         position=position,
         progress=None if progress is None else PROGRESS.validate_json(progress),
-        **{name: row[name] for name in taken},
+        **{name: row[name] for name in copied},
     )

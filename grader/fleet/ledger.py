@@ -1,8 +1,7 @@
-"""The ledger of jobs: what was handed in, who has it now, and what became of it.
+"""The ledger: every submission and its job, from the queue to the result.
 
-The database is the truth. Every change of a job's state is one conditional UPDATE, and its row
-count tells whether it happened; whoever comes late, or with a token that is no longer the job's,
-changes nothing. The states are drawn in `grader.fleet.job`.
+The database is the only state. A call that comes too late, or with a token that is no longer the
+job's, changes nothing. `grader.fleet.job` draws the states.
 """
 
 from __future__ import annotations
@@ -12,70 +11,42 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Engine,
-    RowMapping,
-    Update,
-    case,
-    delete,
-    false,
-    insert,
-    literal,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, RowMapping, case, delete, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from grader.board.store import Board, insert_result
-from grader.db.board_tables import Moment, voids
-from grader.db.engine import BoardError, engine_of, writing
-from grader.db.ledger_tables import blobs, jobs, submissions, upgrade, workers
+from grader.db.engine import BoardError, open_engine, transaction
+from grader.db.migrate import upgrade
+from grader.db.tables import UtcDateTime, blobs, jobs, submissions, voids, workers
+from grader.fleet import job_updates
 from grader.fleet.job import (
-    IN_HAND,
+    LEASED_STATES,
     MAX_SOURCE_BYTES,
-    UNFINISHED,
+    DeadlinePassed,
     Lease,
+    LeaseKey,
     State,
-    Ticket,
-    TooLate,
     Worker,
 )
-from grader.fleet.job_intake import admit, next_job, store_blob
-from grader.fleet.job_queries import PROGRESS, Reader, is_possible
+from grader.fleet.job_queries import PROGRESS, LedgerReader, Problems, check_limits, next_job
 from grader.judge import Progress
-from grader.report import Report, one_line
+from grader.report import Report
 from grader.submission import Submission
 
-STRIKES = 3
-"""A job is held for a person at so many judge errors, or so many workers dead over it."""
+WORKER_EXPIRY = timedelta(days=1)
+"""A worker silent for this long is removed: hosts may have new names each day."""
 
-FORGOTTEN = timedelta(days=1)
-"""A worker that was not there for so long is no longer known. Hosts may have new names each day."""
-
-PAUSES_S = (10.0, 60.0)
-"""How long a job waits after its first judge error, and after its second."""
-
-_FREE: dict[Column[Any], Any] = {
-    jobs.c.lease_token: None,
-    jobs.c.leased_by: None,
-    jobs.c.lease_until: None,
-    jobs.c.progress: None,
-}
-"""Of a job that nobody has."""
+RETRY_DELAYS_S = (10.0, 60.0)
+"""Delay before the next try, after a job's first and second judge error."""
 
 
-class Ledger(Reader):
-    """The jobs of one database: all that changes them, and what `Reader` tells.
+class Ledger(LedgerReader):
+    """The jobs of one database, for reading and writing.
 
-    Safe to use from several threads and processes at once.
-
-    Every method raises `BoardError` when the database cannot be used. Times are by the clock of the
-    calling process: the clocks of servers that share a database must agree within a lease.
+    Safe to use from several threads and processes. Every method raises `BoardError` if the database
+    fails. Times are by this process's clock, so the clocks of servers that share a database must
+    agree to within the length of a lease.
     """
 
     def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
@@ -85,12 +56,12 @@ class Ledger(Reader):
 
     @classmethod
     def open(cls, url: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Ledger:
-        """Open the ledger at a database URL, its tables made or migrated first.
+        """Open the ledger at a database URL, and create or migrate its tables.
 
-        A database that `Board.open` made is taken over with its results. `sqlite://` is the
-        in-memory twin, for one thread. Raises `BoardError` like `Board.open`.
+        A database that `Board.open` made keeps its results. `sqlite://` is an in-memory ledger for
+        one thread. Raises `BoardError` like `Board.open`.
         """
-        engine = engine_of(url, create=True)
+        engine = open_engine(url, create=True)
         try:
             upgrade(engine)
         except BoardError:
@@ -99,7 +70,7 @@ class Ledger(Reader):
         return cls(engine, now)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database connections."""
         self._engine.dispose()
 
     def submit(
@@ -114,290 +85,176 @@ class Ledger(Reader):
         max_queue: int = 1000,
         deadline: datetime | None = None,
     ) -> int:
-        """Store a submission and queue its job; when this returns its number, it cannot be lost.
+        """Store a submission and queue its job. Returns its id, once it is durable.
 
-        `gpu` is the type of GPU it must run on, None for any worker. Raises `TooLate` at the
-        `deadline` and after it, `TooMany` when the user has `max_in_flight` jobs unfinished,
-        `QueueFull` when `max_queue` jobs wait, and ValueError for a source larger than
+        `gpu` is the required GPU type; None allows any worker. Raises `DeadlinePassed` from the
+        `deadline` on, `TooManyInFlight` when the user has `max_in_flight` unfinished jobs,
+        `QueueFull` when `max_queue` jobs are queued, and ValueError for a source larger than
         `MAX_SOURCE_BYTES`.
         """
         if len(submission.source) > MAX_SOURCE_BYTES:
             raise ValueError(f"a source of more than {MAX_SOURCE_BYTES:,} bytes is not stored")
-        with writing(self._engine, "submit") as connection:
-            now = self._now()  # it may have waited for its turn
+        with transaction(self._engine, "submit") as connection:
+            now = self._now()  # after waiting for the lock
             if deadline is not None and now >= deadline:
-                raise TooLate(problem, deadline)
-            admit(connection, user, max_in_flight, max_queue)
-            store_blob(connection, submission)
-            added = connection.execute(
-                insert(submissions).values(
-                    user=user,
-                    problem=problem,
-                    problem_digest=problem_digest,
-                    name=one_line(submission.name, 200),
-                    language=submission.language,
-                    sha256=submission.sha256,
-                    gpu=gpu,
-                    created_at=now,
-                )
+                raise DeadlinePassed(problem, deadline)
+            check_limits(connection, user, max_in_flight, max_queue)
+            return job_updates.add_submission(
+                connection, user, problem, problem_digest, submission, gpu, now
             )
-            assert added.inserted_primary_key is not None
-            number = int(added.inserted_primary_key[0])
-            connection.execute(
-                insert(jobs).values(
-                    submission_id=number,
-                    state=State.QUEUED,
-                    failures=0,
-                    deaths=0,
-                    updated_at=now,
-                )
-            )
-        return number
 
     def claim(
         self,
         worker: str,
         *,
         lease_s: float,
-        problems: Collection[str] | Mapping[str, str] | None = None,
+        problems: Problems | None = None,
         gpu: str | None = None,
         languages: Collection[str] | None = None,
     ) -> Lease | None:
-        """Lease the job that is next, of any of `problems` and `languages` (None for all).
+        """Lease the next job of these `problems` and `languages` (None for all), if there is one.
 
-        Users' own submissions go before those of rejudges, older ones before newer ones. A mapping
-        name → digest takes problems only in these versions. A job that asks for a type of GPU goes
-        only to a worker whose `gpu`, its full name, is of that type. None when there is no job for
-        this worker now.
+        Users' own submissions go before those of rejudges, older before newer. A mapping of
+        `problems` name → digest limits them to these versions. A job that requires a GPU type goes
+        only to a worker whose `gpu`, its full name, matches.
         """
         now = self._now()
         token = secrets.token_hex(16)
         until = now + timedelta(seconds=lease_s)
-        with writing(self._engine) as connection:
-            following = next_job(connection, now, problems, gpu, languages)
-            number = connection.scalar(
-                update(jobs)
-                .where(
-                    jobs.c.submission_id == following,
-                    jobs.c.state == State.QUEUED,
-                )
-                .values(
-                    state=State.LEASED,
-                    not_before=None,
-                    lease_token=token,
-                    leased_by=one_line(worker, 200),
-                    lease_until=until,
-                    updated_at=now,
-                )
-                .returning(jobs.c.submission_id)
-            )
-            return None if number is None else _lease(connection, number, token, until)
+        with transaction(self._engine) as connection:
+            job_id = next_job(connection, now, problems, gpu, languages)
+            leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
+            return None if leased is None else _lease(connection, leased, token, until)
 
-    def begin(self, lease: Ticket) -> bool:
-        """The worker starts to grade. False when the lease is no longer its own."""
-        return self._change(lease, (State.LEASED,), {jobs.c.state: State.RUNNING})
+    def begin(self, key: LeaseKey) -> bool:
+        """Mark the job as running. False if the lease is lost."""
+        return self._update(key, (State.LEASED,), {jobs.c.state: State.RUNNING})
 
-    def heartbeat(self, lease: Ticket, lease_s: float, progress: Progress | None = None) -> bool:
-        """Move the deadline to `lease_s` seconds from now, and tell where the grading is.
+    def heartbeat(self, key: LeaseKey, lease_s: float, progress: Progress | None = None) -> bool:
+        """Extend the lease to `lease_s` seconds from now, and report the grading's progress.
 
-        False when the lease is no longer the worker's, which should stop grading then. A lease that
-        has expired and was not swept yet lives again.
+        False if the lease is lost, in which case the worker should stop grading. An expired lease
+        that no sweep has taken yet is renewed.
         """
-        until = self._now() + timedelta(seconds=lease_s)
-        values: dict[Column[Any], Any] = {jobs.c.lease_until: until}
+        values: job_updates.Values = {
+            jobs.c.lease_until: self._now() + timedelta(seconds=lease_s),
+        }
         if progress is not None:
             values[jobs.c.progress] = PROGRESS.dump_json(progress).decode()
-        return self._change(lease, IN_HAND, values)
+        return self._update(key, LEASED_STATES, values)
 
-    def finish(self, lease: Ticket, report: Report) -> int | None:
-        """Put the result on the board and end the job, both or neither; the result's number.
+    def finish(self, key: LeaseKey, report: Report) -> int | None:
+        """Record the result and end the job, in one transaction. Returns the result's id.
 
-        None when the lease is no longer the worker's: nothing is written then. Raises ValueError
-        for a report without a verdict on the submission (that is for `fail`), or one of another
-        submission or another version of the problem.
+        None if the lease is lost; nothing is written then. Raises ValueError for a report without a
+        verdict on the submission (use `fail`), or one for another submission or problem version.
         """
-        ended = {
+        done: job_updates.Values = {
             jobs.c.state: State.DONE,
             jobs.c.lease_token: None,
             jobs.c.lease_until: None,
             jobs.c.progress: None,
-            jobs.c.updated_at: self._now(),
         }
-        job = jobs.c.submission_id == lease.submission_id
-        with writing(self._engine) as connection:
-            # First, so that of two who finish the second waits for the first, and then finds its
-            # token gone. An exception below takes this back as well.
-            if connection.execute(_if(lease, (State.RUNNING,)).values(ended)).rowcount != 1:
+        now = self._now()
+        with transaction(self._engine) as connection:
+            # First, so that of two concurrent calls the second waits here and then finds its token
+            # gone. An exception below rolls this back too.
+            if not job_updates.update_lease(connection, key, (State.RUNNING,), done, now):
                 return None
-            handed_in = _submission(connection, lease.submission_id)
+            submission = _submission(connection, key.submission_id)
             graded = {
                 "sha256": report.submission_sha256,
                 "language": report.language,
                 "problem": report.problem,
                 "problem_digest": report.problem_digest,
             }
-            if any(handed_in[key] != value for key, value in graded.items()):
-                raise ValueError(f"the report is not one of submission {lease.submission_id}")
-            number = insert_result(connection, report, handed_in["user"], handed_in["content"])
-            connection.execute(update(jobs).where(job).values(result_id=number))
-            if handed_in["rejudge_id"] is not None:
-                # It counts from the moment that somebody applies the rejudge, not before.
-                preview = {
-                    "result_id": number,
-                    "why": "preview",
-                    "at": self._now(),
-                    "by": "rejudge",
-                }
+            if any(submission[column] != value for column, value in graded.items()):
+                raise ValueError(f"the report is not one of submission {key.submission_id}")
+            result_id = insert_result(connection, report, submission["user"], submission["content"])
+            job_updates.set_result(connection, key.submission_id, result_id)
+            if submission["rejudge_id"] is not None:
+                # The result counts once an admin applies the rejudge.
+                preview = {"result_id": result_id, "why": "preview", "at": now, "by": "rejudge"}
                 connection.execute(insert(voids).values(preview))
-        return number
+        return result_id
 
-    def fail(self, lease: Ticket, reason: str) -> bool:
-        """The judge failed: queue the job again after a pause, or hold it at the third failure.
+    def fail(self, key: LeaseKey, reason: str) -> bool:
+        """Report a judge error: the job is queued again after a delay, or held at the third.
 
-        False when the lease is no longer the worker's.
+        False if the lease is lost.
         """
         now = self._now()
-        pauses = [
-            (jobs.c.failures == count, literal(now + timedelta(seconds=pause_s), Moment))
-            for count, pause_s in enumerate(PAUSES_S)
+        retry_at = [
+            (jobs.c.failures == failures, literal(now + timedelta(seconds=delay_s), UtcDateTime))
+            for failures, delay_s in enumerate(RETRY_DELAYS_S)
         ]
-        return self._change(
-            lease, IN_HAND, _strike(jobs.c.failures, reason) | {jobs.c.not_before: case(*pauses)}
-        )
+        values = job_updates.failed(jobs.c.failures, reason) | {jobs.c.not_before: case(*retry_at)}
+        return self._update(key, LEASED_STATES, values)
 
-    def give_back(self, lease: Ticket) -> bool:
-        """Queue the job again, at its old place and with nothing counted, since the worker stops.
+    def give_back(self, key: LeaseKey) -> bool:
+        """Queue the job again at its old place, with no failure counted, as the worker stops.
 
-        False when the lease is no longer the worker's.
+        False if the lease is lost.
         """
-        return self._change(lease, IN_HAND, given_back())
+        return self._update(key, LEASED_STATES, job_updates.REQUEUED)
 
     def sweep(self) -> int:
-        """Take back every lease that has expired, with a death counted; how many.
+        """Queue jobs with expired leases again, or hold them at their third. Returns their number.
 
-        Such a job is queued again, or held at its third death.
+        Each expired lease counts as a death of the job's worker.
         """
-        late = jobs.alias("late")
-        expired = (
-            select(late.c.submission_id)
-            .where(late.c.state.in_(IN_HAND), late.c.lease_until < self._now())
-            # A job that another sweeper, a heartbeat or a finish has at this moment is left to it.
-            .with_for_update(skip_locked=True)
-        )
-        swept = update(jobs).where(jobs.c.submission_id.in_(expired), jobs.c.state.in_(IN_HAND))
-        reason = f"{STRIKES} workers died while they had it"
-        with writing(self._engine) as connection:
-            taken_back = _strike(jobs.c.deaths, reason) | {jobs.c.updated_at: self._now()}
-            return connection.execute(swept.values(taken_back)).rowcount
+        with transaction(self._engine) as connection:
+            return job_updates.requeue_expired(connection, self._now())
 
-    def hold_changed(self, problems: Mapping[str, str]) -> int:
-        """Hold for a person what waits for another version of one of `problems` (name → digest)
-        than this, since nobody can grade it any more; how many."""
-        changed = select(submissions.c.id).where(
-            or_(
-                false(),
-                *(
-                    (submissions.c.problem == name) & (submissions.c.problem_digest != digest)
-                    for name, digest in problems.items()
-                ),
-            )
-        )
-        values = {
-            jobs.c.state: State.HELD,
-            jobs.c.held_reason: "the problem has changed since this was handed in",
-            jobs.c.not_before: None,
-            jobs.c.updated_at: self._now(),
-        }
-        waits = (jobs.c.state == State.QUEUED) & jobs.c.submission_id.in_(changed)
-        with writing(self._engine) as connection:
-            return connection.execute(update(jobs).where(waits).values(values)).rowcount
+    def hold_outdated(self, versions: Mapping[str, str]) -> int:
+        """Hold queued jobs for other versions of these problems (name → digest).
 
-    def seen(self, worker: Worker) -> None:
-        """Note that a worker is there now, and what it has."""
+        No worker grades an old version. Returns the number of jobs.
+        """
+        with transaction(self._engine) as connection:
+            return job_updates.hold_outdated(connection, versions, self._now())
+
+    def announce(self, worker: Worker) -> None:
+        """Record that a worker is connected, and its slots."""
         values = asdict(worker) | {"last_seen": self._now()}
         known = update(workers).where(workers.c.name == worker.name).values(values)
-        gone = workers.c.last_seen < self._now() - FORGOTTEN
-        with writing(self._engine) as connection:
+        expired = workers.c.last_seen < self._now() - WORKER_EXPIRY
+        with transaction(self._engine) as connection:
             if connection.execute(known).rowcount == 0:
-                connection.execute(delete(workers).where(gone))
-                # Another process may say the same at this moment.
+                connection.execute(delete(workers).where(expired))
+                # Another process may insert the same worker at this moment.
                 with suppress(IntegrityError), connection.begin_nested():
                     connection.execute(insert(workers).values(values))
 
     def cancel(self, submission_id: int, by: str) -> bool:
-        """End a job that is not finished; the result of one that runs will be dropped.
+        """Cancel an unfinished job; the result of a running one will be dropped.
 
-        False when there is no such job or it is done or cancelled already.
+        False if there is no such job, or it is done or cancelled.
         """
-        return is_possible(submission_id) and self._change(submission_id, UNFINISHED, cancelled(by))
+        with transaction(self._engine) as connection:
+            return job_updates.cancel_job(connection, submission_id, by, self._now())
 
     def release(self, submission_id: int) -> bool:
-        """Queue a held job again, its failures and deaths forgotten. False when it is not held."""
-        return is_possible(submission_id) and self._change(submission_id, (State.HELD,), released())
+        """Queue a held job again, with its failures and deaths reset. False if it is not held."""
+        with transaction(self._engine) as connection:
+            return job_updates.release_held(connection, submission_id, self._now())
 
-    def _change(
-        self, whose: Ticket | int, states: tuple[State, ...], values: dict[Column[Any], Any]
-    ) -> bool:
-        """One conditional UPDATE of the job of a lease, or of a submission's number."""
-        values = values | {jobs.c.updated_at: self._now()}
-        with writing(self._engine) as connection:
-            return connection.execute(_if(whose, states).values(values)).rowcount == 1
+    def _update(self, key: LeaseKey, states: tuple[State, ...], values: job_updates.Values) -> bool:
+        now = self._now()
+        with transaction(self._engine) as connection:
+            return job_updates.update_lease(connection, key, states, values, now)
 
 
-def cancelled(by: str) -> dict[Column[Any], Any]:
-    """What changes in a job that is unfinished and gets cancelled."""
-    ended: dict[Column[Any], Any] = {
-        jobs.c.state: State.CANCELLED,
-        jobs.c.cancelled_by: by,
-        jobs.c.not_before: None,
-        jobs.c.held_reason: None,
-    }
-    return ended | _FREE
-
-
-def given_back() -> dict[Column[Any], Any]:
-    """What changes in a job that a worker has and that is queued again, with nothing counted."""
-    return {jobs.c.state: State.QUEUED} | _FREE
-
-
-def released() -> dict[Column[Any], Any]:
-    """What changes in a job that is held and gets released."""
-    return {
-        jobs.c.state: State.QUEUED,
-        jobs.c.failures: 0,
-        jobs.c.deaths: 0,
-        jobs.c.held_reason: None,
-    }
-
-
-def _if(whose: Ticket | int, states: tuple[State, ...]) -> Update:
-    """An UPDATE of one job that happens only in these states, and for a lease only by its token."""
-    if not isinstance(whose, Ticket):
-        return update(jobs).where(jobs.c.submission_id == whose, jobs.c.state.in_(states))
-    return _if(whose.submission_id, states).where(jobs.c.lease_token == whose.token)
-
-
-def _strike(count: Column[Any], reason: str) -> dict[Column[Any], Any]:
-    """One more failure or death: back to the queue, or held if it is the last that is allowed."""
-    last = count + 1 >= STRIKES
-    return {
-        count: count + 1,
-        jobs.c.state: case((last, State.HELD), else_=State.QUEUED),
-        jobs.c.held_reason: case((last, one_line(reason))),
-        **_FREE,
-    }
-
-
-def _submission(connection: Connection, number: int) -> RowMapping:
+def _submission(connection: Connection, submission_id: int) -> RowMapping:
     """A submission with its source as `content`."""
     query = select(submissions, blobs.c.content).join(blobs, blobs.c.sha256 == submissions.c.sha256)
-    return connection.execute(query.where(submissions.c.id == number)).mappings().one()
+    return connection.execute(query.where(submissions.c.id == submission_id)).mappings().one()
 
 
-def _lease(connection: Connection, number: int, token: str, until: datetime) -> Lease:
-    row = _submission(connection, number)
+def _lease(connection: Connection, submission_id: int, token: str, until: datetime) -> Lease:
+    row = _submission(connection, submission_id)
     return Lease(
-        submission_id=number,
+        submission_id=submission_id,
         token=token,
         until=until,
         problem=row["problem"],

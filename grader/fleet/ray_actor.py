@@ -1,7 +1,7 @@
-"""What stands on a node of a Ray cluster for one slot: a local engine, kept for many gradings.
+"""The actor that grades on a node of a Ray cluster: a local engine with one slot.
 
-It knows nothing of Ray, which makes an actor of it (`grader.fleet.ray`). A node needs nothing but
-this package and a sandbox; the problem's files are sent along.
+It does not import Ray; `grader.fleet.ray_slot` turns it into an actor. A node needs only this
+package and a sandbox, since the problem's files are sent with each task.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
 
-from grader.fleet.engine import NoSlot, Outcome, Task
-from grader.fleet.local import START_S, LocalEngine
-from grader.fleet.worker_process import Ready, Word
+from grader.fleet.engine import NoFreeSlot, Task, TaskOutcome
+from grader.fleet.local_engine import START_TIMEOUT_S, LocalEngine
+from grader.fleet.worker_process import WorkerMessage, WorkerReady
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.sandbox.owner import make_owned_folder
@@ -23,55 +23,56 @@ from grader.sandbox.owner import make_owned_folder
 SandboxName = Literal["docker", "process"]
 
 
-class NodeSlot:
-    """One slot on a node: it grades one task at a time, and is warm for the next."""
+class GradingActor:
+    """Grades one task at a time on a node, and stays warm for the next."""
 
     def __init__(self, device: Device, sandbox: SandboxName) -> None:
         self._root = make_owned_folder()
         self._engine = LocalEngine(1, device, sandbox)
 
-    def pulse(self) -> None:
-        """Answer: whoever hears it knows that this one lives."""
+    def ping(self) -> None:
+        """Return at once, which shows that the actor is alive."""
 
     def grade(
-        self, told: dict[str, Any], digest: str, files: Mapping[str, bytes]
+        self, fields: dict[str, Any], digest: str, files: Mapping[str, bytes]
     ) -> Iterator[bytes]:
-        """Grade one task, and say so as a slot does, in lines of `Word`.
+        """Grade one task. Yields `WorkerMessage` lines, like a worker process.
 
-        `told` are the fields of the task, with the problem's name in place of its folder; `digest`
-        is of the problem that these files are.
+        `fields` are those of the `Task`, with the problem's name as `folder`. `files` are the
+        problem's files, and `digest` is their digest.
         """
-        deadline = time.monotonic() + START_S
-        while not self._free() and time.monotonic() < deadline:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._has_free_slot() and time.monotonic() < deadline:
             time.sleep(0.05)
-        yield Word(ready=Ready(gpu=None)).line()
-        task = Task(**told | {"folder": self._unpacked(told["folder"], digest, files)})
-        said: SimpleQueue[Progress] = SimpleQueue()
+        yield WorkerMessage(ready=WorkerReady(gpu=None)).line()
+        task = Task(**fields | {"folder": self._unpack(fields["folder"], digest, files)})
+        progress: SimpleQueue[Progress] = SimpleQueue()
         try:
-            self._engine.submit(task, said.put)
-        except NoSlot:
-            yield Word(task=task.id, failure="no slot could be started on the node").line()
+            self._engine.submit(task, progress.put)
+        except NoFreeSlot:
+            failure = "no slot could be started on the node"
+            yield WorkerMessage(task=task.id, failure=failure).line()
             return
-        outcomes: list[Outcome] = []
+        outcomes: list[TaskOutcome] = []
         while not outcomes:
             outcomes = self._engine.poll(0.2)
-            while not said.empty():
-                yield Word(task=task.id, progress=said.get()).line()
+            while not progress.empty():
+                yield WorkerMessage(task=task.id, progress=progress.get()).line()
         (outcome,) = outcomes
-        yield Word(task=task.id, report=outcome.report, failure=outcome.failure).line()
+        yield WorkerMessage(task=task.id, report=outcome.report, failure=outcome.failure).line()
 
     def close(self) -> None:
-        """End what it does, and leave nothing on the node."""
+        """End the running task, and remove everything from the node."""
         self._engine.close(0)
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def _free(self) -> bool:
+    def _has_free_slot(self) -> bool:
         return any(slot.free for slot in self._engine.slots())
 
-    def _unpacked(self, name: str, digest: str, files: Mapping[str, bytes]) -> Path:
-        """The problem's folder here: one for each version, as long as this lives."""
+    def _unpack(self, name: str, digest: str, files: Mapping[str, bytes]) -> Path:
+        """Write the problem's folder for this version, kept until `close`."""
         version = self._root / digest
-        version.mkdir(exist_ok=True)  # and no parents: once closed, nothing is written any more
+        version.mkdir(exist_ok=True)  # without parents, so nothing is written after `close`
         folder = version / name
         folder.mkdir(exist_ok=True)
         for file, content in files.items():

@@ -1,11 +1,11 @@
-"""One place of the local engine: a process that grades one task at a time, for as long as it lives.
+"""The worker process of a local slot. It grades one task at a time.
 
 ``python -m grader.fleet.worker_process --device cpu|cuda[:N] --sandbox docker|process``
 
-It reads an `Order` per line on stdin and answers with `Word`s, one per line, on stdout: `ready`
-once, then for each order any number of `progress` and one `report` or `failure`. It has torch
-imported and keeps a warm sandbox for the next submission to a problem with the same limits. SIGTERM
-or the end of stdin ends it at once, with whatever it is doing; its sandboxes end with it.
+It reads a `TaskRequest` per line on stdin, and writes a `WorkerMessage` per line on stdout: `ready`
+once, then for each request any number of `progress`, and one `report` or `failure`. It has torch
+imported, and keeps a warm sandbox for the next submission to a problem with the same limits.
+SIGTERM or the end of stdin ends it at once, even while it grades; its sandboxes end with it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from grader.submission import Language, Submission
 if TYPE_CHECKING:
     from grader.sandbox.pool import RunnerPool
 
-ORDER_BYTES = MAX_SOURCE_BYTES * 4 // 3 + (1 << 16)
-"""The longest line that a slot reads: a source in base64, and a few words."""
+MAX_REQUEST_BYTES = MAX_SOURCE_BYTES * 4 // 3 + (1 << 16)
+"""The longest line of stdin: a source in base64, and the other fields."""
 
-END_S = 30.0
-"""How long it may take to unwind before it ends without."""
+EXIT_TIMEOUT_S = 30.0
+"""Time to unwind after the end of stdin. The process then exits without."""
 
 
-class _Line(BaseModel):
+class _JsonLine(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -54,12 +54,12 @@ class _Line(BaseModel):
     )
 
     def line(self) -> bytes:
-        """As one line of JSON, with its end."""
+        """One line of JSON, newline included."""
         return self.model_dump_json().encode() + b"\n"
 
 
-class Order(_Line):
-    """A task, told to a slot."""
+class TaskRequest(_JsonLine):
+    """A task for a worker process."""
 
     task: int
     folder: Path
@@ -69,73 +69,72 @@ class Order(_Line):
     source: bytes
 
 
-class Ready(_Line):
-    """What a slot has, told once it can work."""
+class WorkerReady(_JsonLine):
+    """The device of a worker process that is ready."""
 
     gpu: str | None
 
 
-class Word(_Line):
-    """What a slot says: that it is ready, or one thing about its task."""
+class WorkerMessage(_JsonLine):
+    """A message of a worker process: it is ready, or one event of its task."""
 
     task: int | None = None
-    ready: Ready | None = None
+    ready: WorkerReady | None = None
     progress: Progress | None = None
     report: Report | None = None
     failure: str | None = None
 
     @model_validator(mode="after")
-    def _one_thing(self) -> Self:
-        said = (self.ready, self.progress, self.report, self.failure)
-        if sum(thing is not None for thing in said) != 1:
-            raise ValueError("a slot says one thing at a time")
+    def _has_one_event(self) -> Self:
+        events = (self.ready, self.progress, self.report, self.failure)
+        if sum(event is not None for event in events) != 1:
+            raise ValueError("a message has exactly one event")
         return self
 
 
-Tell = Callable[[Word], None]
+class TaskRunner:
+    """Grades one task after another, and keeps a sandbox warm for the next."""
 
-
-class Bench:
-    """Grades orders, one after the other, with a sandbox kept warm for the next."""
-
-    def __init__(self, sandbox: Sandbox, device: Device, tell: Tell) -> None:
+    def __init__(
+        self, sandbox: Sandbox, device: Device, send: Callable[[WorkerMessage], None]
+    ) -> None:
         self._sandbox = sandbox
         self._device = device
-        self._tell = tell
+        self._send = send
         self._limits: RunnerLimits | None = None
         self._pool: RunnerPool | None = None
 
-    def serve(self, order: Order) -> None:
-        """Grade one order and tell how it went."""
+    def run(self, request: TaskRequest) -> None:
+        """Grade one task, and send its progress and its outcome."""
         try:
-            report = self._grade(order)
+            report = self._grade(request)
         except (ProblemError, SandboxError) as error:
-            self._tell(Word(task=order.task, failure=one_line(str(error))))
+            self._send(WorkerMessage(task=request.task, failure=one_line(str(error))))
         else:
-            self._tell(Word(task=order.task, report=report))
+            self._send(WorkerMessage(task=request.task, report=report))
 
     def close(self) -> None:
         """End the warm sandbox."""
         if self._pool is not None:
             self._pool.close()
 
-    def _grade(self, order: Order) -> Report:
-        problem = Problem.load(order.folder)
-        if problem.digest != order.digest:
+    def _grade(self, request: TaskRequest) -> Report:
+        problem = Problem.load(request.folder)
+        if problem.digest != request.digest:
             raise ProblemError(
-                f"{order.folder}: the problem has changed since this was handed in"
-                f" (digest {problem.digest[:12]}, not {order.digest[:12]})"
+                f"{request.folder}: the problem has changed since this was submitted"
+                f" (digest {problem.digest[:12]}, not {request.digest[:12]})"
             )
         return grade(
             problem,
-            Submission(order.name, order.language, order.source),
-            sandbox=self._warm(RunnerLimits.of(problem.spec.limits)),
+            Submission(request.name, request.language, request.source),
+            sandbox=self._warm_sandbox(RunnerLimits.of(problem.spec.limits)),
             device=self._device,
-            progress=lambda step: self._tell(Word(task=order.task, progress=step)),
+            progress=lambda step: self._send(WorkerMessage(task=request.task, progress=step)),
         )
 
-    def _warm(self, limits: RunnerLimits) -> RunnerPool:
-        """The pool for these limits; that of others is closed."""
+    def _warm_sandbox(self, limits: RunnerLimits) -> RunnerPool:
+        """The pool for these limits. Closes a pool for other limits."""
         from grader.sandbox.pool import RunnerPool
 
         if self._pool is None or limits != self._limits:
@@ -146,30 +145,30 @@ class Bench:
 
 
 def main() -> None:
-    """Serve orders until told to end."""
-    stdin, stdout = _own_streams()
-    signal.signal(signal.SIGTERM, _end)
+    """Run tasks until the process is ended."""
+    stdin, stdout = _take_over_streams()
+    signal.signal(signal.SIGTERM, _on_sigterm)
     options = _options()
     kind, _, index = options.device.partition(":")
     device = cast(Device, kind)
-    if index:  # before anything asks the driver
+    if index:  # before anything initializes CUDA
         os.environ["CUDA_VISIBLE_DEVICES"] = index
-    orders: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_read, args=(stdin, orders), daemon=True).start()
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read, args=(stdin, requests), daemon=True).start()
 
-    def tell(word: Word) -> None:
+    def send(message: WorkerMessage) -> None:
         try:
-            stdout.write(word.line())
+            stdout.write(message.line())
         except BrokenPipeError:
-            raise SystemExit(1) from None  # nobody listens any more
+            raise SystemExit(1) from None  # the parent has gone
 
-    bench = Bench(make_sandbox(options.sandbox), device, tell)
+    runner = TaskRunner(make_sandbox(options.sandbox), device, send)
     try:
-        tell(Word(ready=Ready(gpu=_gpu(device))))
+        send(WorkerMessage(ready=WorkerReady(gpu=_gpu(device))))
         while True:
-            bench.serve(Order.model_validate_json(_next(orders)))
+            runner.run(TaskRequest.model_validate_json(_next(requests)))
     finally:
-        bench.close()
+        runner.close()
 
 
 def _options() -> argparse.Namespace:
@@ -182,50 +181,50 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _own_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Take stdin and stdout for ourselves: what a library prints goes to stderr, and what a child
-    process would read is empty."""
+def _take_over_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Keep stdin and stdout for the protocol: prints of libraries go to stderr, and child processes
+    get an empty stdin."""
     stdin = os.fdopen(os.dup(0), "rb")
     stdout = os.fdopen(os.dup(1), "wb", buffering=0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
     return stdin, stdout
 
 
-def _read(stdin: BinaryIO, orders: SimpleQueue[bytes]) -> None:
-    """In a thread, so that the end of stdin is seen in the middle of a grading."""
-    while (line := stdin.readline(ORDER_BYTES)).endswith(b"\n"):
-        orders.put(line)
+def _read(stdin: BinaryIO, requests: SimpleQueue[bytes]) -> None:
+    """Runs in a thread, to notice the end of stdin during a grading."""
+    while (line := stdin.readline(MAX_REQUEST_BYTES)).endswith(b"\n"):
+        requests.put(line)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(END_S)
+    time.sleep(EXIT_TIMEOUT_S)
     os._exit(1)
 
 
-def _next(orders: SimpleQueue[bytes]) -> bytes:
-    """The next order, waited for. Again and again: a signal that comes just before a wait would be
-    heard only when that ends."""
+def _next(requests: SimpleQueue[bytes]) -> bytes:
+    """Wait for the next request. Polls, since a signal that arrives just before an endless wait
+    would not be handled until its end."""
     while True:
         with suppress(Empty):
-            return orders.get(timeout=1)
+            return requests.get(timeout=1)
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
-    """Unwind, once: a second signal shall not interrupt the unwinding."""
+def _on_sigterm(number: int, _frame: FrameType | None) -> None:
+    """Unwind. A second signal is ignored, so that it cannot interrupt that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 def _gpu(device: Device) -> str | None:
-    """Import what a grading needs; the name of our GPU, null on a CPU."""
+    """The name of the GPU, None on a CPU. Also imports what a grading needs."""
     import grader.judge.benchmark
     import grader.judge.grading  # noqa: F401
     from grader.judge.gpu.environment import gpu_name
 
     try:
         return gpu_name(device)
-    except (RuntimeError, AssertionError) as error:  # what torch raises without a driver or a GPU
+    except (RuntimeError, AssertionError) as error:  # raised by torch without a driver or a GPU
         sys.exit(f"no GPU can be used here: {one_line(str(error))}")
 
 

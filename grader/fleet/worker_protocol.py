@@ -1,4 +1,4 @@
-"""What a pulling worker and the server say to each other: the bodies of `/api/v1/work`."""
+"""The messages between a pulling worker and the server: the bodies of `/api/v1/work`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from grader.submission import Language
 WorkerName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Gpu = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Versions = Annotated[dict[Name, Digest], Field(max_length=1000)]
-"""Problems, each with its digest."""
+ProblemVersions = Annotated[dict[Name, Digest], Field(max_length=1000)]
+"""Problem name → digest."""
 LeaseSeconds = Annotated[float, Field(ge=1, le=600)]
 LeaseToken = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$"), Field(repr=False)]
 
-MOST_STEPS = 10_000
-"""More than the cases of any problem."""
+MAX_STEPS = 10_000
+"""More steps than any problem has cases."""
 
 
-def _shown(progress: Progress) -> Progress:
-    """Everyone who waits is shown this."""
-    if not (0 <= progress.index <= MOST_STEPS and 0 <= progress.total <= MOST_STEPS):
-        raise ValueError("no grading has so many steps")
+def _validate_progress(progress: Progress) -> Progress:
+    """Progress that is safe to show: counts in range, texts escaped and short."""
+    if not (0 <= progress.index <= MAX_STEPS and 0 <= progress.total <= MAX_STEPS):
+        raise ValueError(f"a grading has 0 to {MAX_STEPS:,} steps")
     return Progress(
         one_line(progress.stage, 40),
         one_line(progress.case, 100),
@@ -39,7 +39,7 @@ def _shown(progress: Progress) -> Progress:
     )
 
 
-Step = Annotated[Progress, AfterValidator(_shown)]
+ReportedProgress = Annotated[Progress, AfterValidator(_validate_progress)]
 
 
 class _Message(BaseModel):
@@ -52,45 +52,45 @@ class _Message(BaseModel):
     )
 
 
-class Presence(_Message):
-    """A worker says that it is there."""
+class WorkerPresence(_Message):
+    """A worker announces itself."""
 
     worker: WorkerName
     device: Device
     gpu: Gpu | None = None
     """The GPU's full name; null on a CPU."""
     slots: int = Field(ge=0, le=10_000)
-    problems: Versions | None = None
-    """What it grades; null when it does not say."""
+    problems: ProblemVersions | None = None
+    """The problem versions that it grades; null if not reported."""
 
 
-class Welcome(_Message):
-    """What a worker is told that says that it is there."""
+class ServerProblems(_Message):
+    """The reply to an announcement."""
 
-    problems: Versions
-    """What the server has."""
+    problems: ProblemVersions
+    """The problem versions on the server."""
 
 
-class Wish(_Message):
+class ClaimRequest(_Message):
     """A worker asks for a job."""
 
     worker: WorkerName
     gpu: Gpu | None = None
-    problems: Versions
-    """What it has; it is given no other problem, and no other version."""
+    problems: ProblemVersions
+    """The problem versions that it grades. It gets no job of any other."""
     languages: list[Language] | None = None
-    """What it can run; null for everything."""
+    """The languages that it can run; null for all."""
     lease_s: LeaseSeconds = 30
-    """Seconds until the job is given to another, unless a heartbeat moves that."""
+    """Seconds until another worker may get the job, unless heartbeats extend the lease."""
 
 
-class Leased(_Message):
+class ClaimReply(_Message):
     """A job for the worker."""
 
     id: int
-    """The submission's number."""
+    """The submission's id."""
     token: str = Field(repr=False)
-    """Proves that the lease is the worker's; every later message about the job carries it."""
+    """The lease's secret, which every later message about the job carries."""
     until: datetime
     problem: str
     problem_digest: str
@@ -98,55 +98,55 @@ class Leased(_Message):
     """File name, escaped."""
     language: Language
     source: bytes = Field(repr=False)
-    """base64, of the URL-safe alphabet."""
+    """In base64, URL-safe alphabet."""
     gpu: str | None
 
     @classmethod
-    def of(cls, lease: Lease) -> Leased:
-        """A lease as it is sent."""
-        said = {name: getattr(lease, name) for name in cls.model_fields if name != "id"}
-        return cls(id=lease.submission_id, **said)
+    def of(cls, lease: Lease) -> ClaimReply:
+        """The message for a lease."""
+        fields = {name: getattr(lease, name) for name in cls.model_fields if name != "id"}
+        return cls(id=lease.submission_id, **fields)
 
     def lease(self) -> Lease:
-        """The lease that was sent."""
+        """The lease in this message."""
         return Lease(submission_id=self.id, **self.model_dump(exclude={"id"}))
 
 
-class Hold(_Message):
-    """A word about a job, from the worker that has it."""
+class LeaseRequest(_Message):
+    """A message about a job from the worker that holds its lease."""
 
     token: LeaseToken
 
 
-class Heartbeat(Hold):
-    """The worker still grades."""
+class HeartbeatRequest(LeaseRequest):
+    """The worker is still grading."""
 
     lease_s: LeaseSeconds = 30
-    """Seconds from now until the job is given to another."""
-    progress: Step | None = None
+    """Seconds from now until another worker may get the job."""
+    progress: ReportedProgress | None = None
 
 
-class Finish(Hold):
-    """The worker is done."""
+class FinishRequest(LeaseRequest):
+    """The worker has a result."""
 
     report: Report
 
 
-class Failure(Hold):
+class FailRequest(LeaseRequest):
     """The worker could not grade, through no fault of the submission."""
 
     reason: str = Field(max_length=1000)
 
 
-class Answer(_Message):
-    """Whether it happened."""
+class LeaseReply(_Message):
+    """The reply to a message about a lease."""
 
     ok: bool
-    """False when the lease is no longer the worker's: it shall stop then."""
+    """False if the lease is lost: the worker must stop grading."""
 
 
-class Finished(_Message):
-    """What became of a result."""
+class FinishReply(_Message):
+    """The reply to a result."""
 
     result_id: int | None
-    """Its number on the board; null when the lease was no longer the worker's."""
+    """The result's id on the board; null if the lease was lost."""

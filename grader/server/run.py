@@ -1,4 +1,4 @@
-"""A server's life: from the first request that it takes to the last grading that it lets end."""
+"""Running the server: listening, serving, and shutting down after running gradings have ended."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ import uvicorn
 from grader.fleet.dispatch import Dispatcher
 from grader.fleet.engine import Engine
 from grader.server.app import create_app
-from grader.server.http.connection_timeouts import Patience
-from grader.server.services.services import Services
+from grader.server.http.connection_timeouts import ConnectionTimeouts
+from grader.server.services.container import Services
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 5
-"""How long requests that run when the server ends may take to be answered."""
+SHUTDOWN_S = 5
+"""How long open requests may take to be answered after the drain."""
 
 
 class CannotListen(Exception):
-    """No socket can be had. The text is one line for the operator."""
+    """The server cannot open its socket. The text is one line for the operator."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free. Raises `CannotListen`."""
+    """A listening socket; port 0 takes any free port. Raises `CannotListen`."""
     try:
         [(family, _, _, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -47,28 +47,28 @@ def listen(host: str, port: int) -> socket.socket:
 def serve(
     services: Services, dispatcher: Dispatcher, engine: Engine, listener: socket.socket
 ) -> None:
-    """Serve until SIGTERM or SIGINT, and then, with nothing new taken, for as long as running
-    gradings take to end, here and on workers that pull, but at most `Settings.drain_s`. What runs
-    here then is given back. A second signal ends that wait, a third one that for open requests.
+    """Serve until SIGTERM or SIGINT, then drain and close everything that was passed in.
 
-    Closes everything that it is given.
+    While the server drains it takes no new work, and waits up to `Settings.drain_s` for running
+    gradings, its own and those of pulling workers. Its own unfinished gradings are then returned to
+    the queue. A second signal ends the wait for gradings, a third one that for open requests.
     """
-    _raise_limit_of_files()
+    _raise_open_files_limit()
     services.metrics.watch_sweeps(lambda: dispatcher.swept)
     config = uvicorn.Config(
         create_app(services),
-        http=Patience,
+        http=ConnectionTimeouts,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        # Whose word on the client's address is taken: nobody's, unless the operator names proxies.
+        # Proxies whose X-Forwarded-* headers are trusted; none unless the operator names them.
         forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
-        timeout_graceful_shutdown=ANSWER_S,
+        timeout_graceful_shutdown=SHUTDOWN_S,
         lifespan="off",
     )
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through it all again takes up to 0.1 s each time
+    gc.freeze()  # objects alive now stay alive; scanning them in each collection takes up to 0.1 s
     try:
         dispatcher.start()
         _Server(config, services, dispatcher).run(sockets=[listener])
@@ -80,50 +80,51 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Ends when it is told to and all is drained; uvicorn itself would close at once, and send the
-    signal on to us."""
+    """Drains before it exits. uvicorn itself would exit at the first signal and raise it again."""
 
     def __init__(self, config: uvicorn.Config, services: Services, dispatcher: Dispatcher) -> None:
         super().__init__(config)
         self._services = services
-        self._told = 0
+        self._signals = 0
         drain_s = services.settings.drain_s
         self._drain = threading.Thread(target=dispatcher.drain, args=(drain_s,), daemon=True)
         self._drain_until = float("inf")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Count, no more: a lock taken in here may be held by what was interrupted."""
-        self._told += 1
-        self.force_exit = self._told > 2
+        """Only count the signal: the interrupted code may hold any lock that we would take."""
+        self._signals += 1
+        self.force_exit = self._signals > 2
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to close, which is asked all the time."""
-        ends = await super().on_tick(counter)
-        if self._told and not self._services.ending.begun:
-            self._begin_to_end()
-        return ends or self._told > 1 or self._is_drained()
+        """Whether to exit. uvicorn calls this every 0.1 s."""
+        should_exit = await super().on_tick(counter)
+        if self._signals and not self._services.drain.started:
+            self._start_drain()
+        return should_exit or self._signals > 1 or self._is_drained()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let listeners go, and answer what has been asked."""
-        self._services.hub.close()
+        """End the event streams, and answer open requests."""
+        self._services.events.close()
         await super().shutdown(sockets)
 
-    def _begin_to_end(self) -> None:
-        log.info("told to stop: nothing new is taken, and what runs may end")
-        self._services.ending.begun = True
+    def _start_drain(self) -> None:
+        log.info("stopping: no new work is taken, and running gradings may end")
+        self._services.drain.started = True
         self._drain_until = time.monotonic() + self._services.settings.drain_s
         self._drain.start()
 
     def _is_drained(self) -> bool:
-        """Whether nothing runs any more, or it took too long. What workers that pull have is asked
-        for last: they must still reach us."""
-        ending = self._services.ending
-        is_idle = ending.begun and not self._drain.is_alive() and not ending.leases
+        """Whether no grading runs any more, or the time is up.
+
+        Remote leases are checked last, since their workers must still reach this server.
+        """
+        drain = self._services.drain
+        is_idle = drain.started and not self._drain.is_alive() and not drain.leases
         return is_idle or time.monotonic() >= self._drain_until
 
 
-def _raise_limit_of_files() -> None:
-    """Every listener holds one; what shells allow is too few."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _raise_open_files_limit() -> None:
+    """Each event stream holds an open file, and the default limit of shells is too low."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

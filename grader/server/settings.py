@@ -1,4 +1,4 @@
-"""What a server's operator may set: numbers with a default each, from the environment."""
+"""The server's limits, which its operator may set in the environment."""
 
 from __future__ import annotations
 
@@ -8,66 +8,66 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 PREFIX = "GRADE_SERVE_"
-"""What stands before a setting's name in the environment: ``GRADE_SERVE_MAX_QUEUE=50``."""
+"""The prefix of a setting's variable in the environment: ``GRADE_SERVE_MAX_QUEUE=50``."""
 
 
 class SettingsError(ValueError):
-    """A setting that makes no sense. The text is one line for the operator."""
+    """An invalid setting. The text is one line for the operator."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of a server. Every one of them is a positive number."""
+    """Limits of a server. Each is a positive number."""
 
     max_in_flight: int = 10
     """Unfinished submissions of one user."""
     max_queue: int = 1000
-    """Submissions that wait, of all users together."""
+    """Waiting submissions of all users together."""
     body_bytes: int = (16 << 20) + (64 << 10)
-    """The largest body with a source in it: the largest source, and a form around it."""
+    """The largest body of a submission: the largest source, plus the form around it."""
     report_bytes: int = 4 << 20
-    """The largest body of a worker; a report takes a few hundred kilobytes."""
+    """The largest body of a worker's request; a report takes a few hundred kilobytes."""
     small_body_bytes: int = 64 << 10
-    """The largest body of all others, and of a caller who is not known."""
+    """The largest body of any other request, and of a caller without an account."""
     body_s: float = 20.0
     """How long a body may take to arrive."""
     requests_per_minute: int = 600
-    """Of one address."""
+    """Per address."""
     submissions_per_minute: int = 20
-    """Of one user."""
+    """Per user."""
     failures_per_minute: int = 10
-    """Tokens that are none, of one address, before it is not listened to for a while."""
+    """Wrong tokens per address, after which its tokens are refused for a while."""
     listeners: int = 1000
-    """Streams of events at one time."""
+    """Open event streams."""
     listeners_per_address: int = 100
-    """Of those, how many to one address."""
+    """Open event streams per address."""
     poll_s: float = 0.5
-    """How often the database is asked what the listeners wait for."""
+    """Interval at which the database is polled for the event streams."""
     worker_alive_s: float = 60.0
-    """A worker that was not heard of for so long is gone."""
+    """A worker counts as gone after this long without a message."""
     drain_s: float = 60.0
-    """How long running gradings may take to end once the server is told to."""
+    """How long running gradings may take after the server was told to stop."""
 
     @classmethod
     def unknown(cls, environ: Mapping[str, str] = os.environ) -> list[str]:
-        """Names in the environment that look like settings and are none."""
+        """Variables with our prefix that name no setting."""
         known = {PREFIX + field.name.upper() for field in fields(cls)}
         return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """The defaults, with what the environment says. Raises `SettingsError`."""
-        given: dict[str, Any] = {}
+        """The defaults, overridden by the environment. Raises `SettingsError`."""
+        values: dict[str, Any] = {}
         for field in fields(cls):
             name = PREFIX + field.name.upper()
             if name not in environ:
                 continue
-            number = int if isinstance(field.default, int) else float
+            parse = int if isinstance(field.default, int) else float
             try:
-                value = number(environ[name])
+                value = parse(environ[name])
             except ValueError:
                 value = 0
             if not 0 < value < 1e12:
                 raise SettingsError(f"{name} must be a positive number, not {environ[name]!r}")
-            given[field.name] = value
-        return cls(**given)
+            values[field.name] = value
+        return cls(**values)

@@ -17,7 +17,7 @@ from grader.board import ranks
         ([(9, 11), (11, 13)], [1, 1]),
         # Each overlaps the next, but the third does not overlap the leader: no chain.
         ([(9, 11), (10, 13), (12, 15)], [1, 1, 3]),
-        # A wide interval behind the leader still shares, one later narrower one does not.
+        # A wide interval behind the leader shares its rank; a narrow one after it does not.
         ([(10, 10), (9, 30), (20, 20)], [1, 1, 3]),
     ],
 )

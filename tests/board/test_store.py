@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from grader.board import Board, BoardError, default_url
-from grader.db.engine import explained
+from grader.db.engine import translate_errors
 from grader.report import Report
 from tests.waiting import PATIENCE_S
 
@@ -35,7 +35,7 @@ def record(board: Board, make: MakeReport, user: str, score_us: float, half_us: 
     return board.record(make(score_us=score_us, score_ci_us=interval), user, b"def softmax(): ...")
 
 
-def test_what_goes_in_comes_out(board: Board, make_report: MakeReport) -> None:
+def test_a_stored_result_is_returned_unchanged(board: Board, make_report: MakeReport) -> None:
     report = make_report()
     recorded = board.record(report, "ada", b"\x00source\xff")
     stored = board.result(recorded.id or 0)
@@ -45,7 +45,7 @@ def test_what_goes_in_comes_out(board: Board, make_report: MakeReport) -> None:
     assert stored.report == report.model_copy(update={"id": 1})
 
 
-def test_best_result_of_each_user_and_shared_ranks(board: Board, make_report: MakeReport) -> None:
+def test_each_users_best_result_and_shared_ranks(board: Board, make_report: MakeReport) -> None:
     record(board, make_report, "ada", 80, 1)
     record(board, make_report, "ada", 50, 2)
     record(board, make_report, "bob", 51, 2)
@@ -61,7 +61,7 @@ def test_best_result_of_each_user_and_shared_ranks(board: Board, make_report: Ma
 def test_the_rank_of_a_result_is_its_own(board: Board, make_report: MakeReport) -> None:
     assert record(board, make_report, "ada", 50, 1).rank == 1
     assert record(board, make_report, "bob", 70, 1).rank == 2
-    # Slower than her own best, and ahead of everybody else.
+    # Slower than the user's own best, but faster than all others.
     assert record(board, make_report, "ada", 60, 1).rank == 1
     assert record(board, make_report, "bob", 55, 1).rank == 2
 
@@ -78,7 +78,7 @@ def test_equal_scores_keep_the_earlier_first(board: Board, make_report: MakeRepo
         {"ranked": False},
         {"verdict": "wrong_answer", "ranked": False, "score_us": None, "score_ci_us": None},
         {"device": "cpu", "gpu": None, "ranked": False, "score_us": None, "score_ci_us": None},
-        # Whatever a report says of itself, only an accepted, timed GPU run ranks.
+        # Whatever `ranked` is, only an accepted, timed GPU run ranks.
         {"verdict": "rejected"},
         {"gpu": None},
         {"score_us": None, "score_ci_us": None},
@@ -138,7 +138,7 @@ for _ in range(20):
 """
 
 
-def test_processes_may_record_at_once(tmp_path: Path, make_report: MakeReport) -> None:
+def test_processes_record_concurrently(tmp_path: Path, make_report: MakeReport) -> None:
     url = f"sqlite:///{tmp_path}/board.sqlite3"
     recorders = [
         subprocess.Popen(
@@ -164,28 +164,28 @@ def test_processes_may_record_at_once(tmp_path: Path, make_report: MakeReport) -
     board.close()
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("to do: write a kernel\n" * 100)
     with pytest.raises(BoardError, match=r"not a database.*--db"):
         Board.open(f"sqlite:///{path}")
-    assert path.read_text().startswith("to do"), "a foreign file stays as it was"
+    assert path.read_text().startswith("to do"), "the file of another program is unchanged"
 
 
-def test_a_database_of_something_else(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite3"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE recipes (name TEXT)")
     other.close()
     content = path.read_bytes()
     for create in (True, False):
-        with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
+        with pytest.raises(BoardError, match=r"another program \(it has tables recipes\)"):
             Board.open(f"sqlite:///{path}", create=create)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_reading_makes_no_board(tmp_path: Path) -> None:
+def test_opening_without_create_changes_nothing(tmp_path: Path) -> None:
     empty, bare = tmp_path / "empty.sqlite3", tmp_path / "bare.sqlite3"
     empty.touch()
     with closing(sqlite3.connect(bare)) as other:
@@ -207,7 +207,7 @@ def test_a_board_of_another_version(tmp_path: Path) -> None:
         Board.open(url)
 
 
-def test_a_board_to_read_must_be_there(tmp_path: Path) -> None:
+def test_opening_without_create_needs_a_board(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/new/board.sqlite3"
     with pytest.raises(BoardError, match=r"no board at .*; grade submit makes it"):
         Board.open(url, create=False)
@@ -217,7 +217,7 @@ def test_a_board_to_read_must_be_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["board.sqlite3", "nonsense://x", "sqlite:////proc/board.sqlite3"])
-def test_a_url_that_leads_nowhere(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(BoardError):
         Board.open(url)
 
@@ -226,17 +226,17 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(
         BoardError, match=r"needs psycopg, .*: pip install '\.\[postgres\]'"
-    ) as told:
+    ) as caught:
         Board.open("postgresql://user:secret@localhost/x")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
-def test_a_database_that_no_board_can_be_in() -> None:
+def test_an_unsupported_database_is_refused() -> None:
     with pytest.raises(BoardError, match="an SQLite file or in PostgreSQL, not in 'mysql'"):
         Board.open("mysql+pymysql://user:secret@localhost/x")
 
 
-def test_a_board_that_may_only_be_read_says_so_beforehand(tmp_path: Path) -> None:
+def test_a_read_only_board_fails_check_writable(tmp_path: Path) -> None:
     Board.open(f"sqlite:///{tmp_path}/board.sqlite3").close()
     engine = create_engine(f"sqlite:///{tmp_path}/board.sqlite3")
     board = Board(engine)
@@ -244,7 +244,7 @@ def test_a_board_that_may_only_be_read_says_so_beforehand(tmp_path: Path) -> Non
     assert board.count("softmax") == 0
     event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA query_only=ON"))
     engine.dispose()
-    with pytest.raises(BoardError, match="may not be written by this user"):
+    with pytest.raises(BoardError, match="this user may not write it"):
         board.check_writable()
     board.close()
 
@@ -258,12 +258,15 @@ def test_a_board_that_may_only_be_read_says_so_beforehand(tmp_path: Path) -> Non
         ("unable to open database file", "folder exists"),
     ],
 )
-def test_a_failing_database_says_what_to_do(cause: str, advice: str) -> None:
-    with pytest.raises(BoardError, match=f"{cause}.*{advice}"), explained(make_url("sqlite://")):
+def test_a_database_error_says_what_to_do(cause: str, advice: str) -> None:
+    with (
+        pytest.raises(BoardError, match=f"{cause}.*{advice}"),
+        translate_errors(make_url("sqlite://")),
+    ):
         raise OperationalError("INSERT", {}, sqlite3.OperationalError(cause))
 
 
-def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert default_url() == f"sqlite:///{tmp_path}/grade/board.sqlite3"
     Board.open(default_url()).close()

@@ -10,25 +10,30 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, insert, inspect, select, text, update
 
 from grader.board import Board, BoardError
-from grader.db.board_tables import about, metadata, results, voids
-from grader.db.engine import engine_of
-from grader.db.ledger_tables import (
+from grader.db.engine import open_engine
+from grader.db.migrate import current_revision, downgrade, upgrade
+from grader.db.tables import (
+    audit,
     blobs,
-    downgrade,
+    boards,
     jobs,
+    metadata,
     rejudges,
-    revision_of,
+    results,
+    schema_info,
     submissions,
-    upgrade,
+    tokens,
+    users,
+    voids,
     workers,
 )
-from grader.db.server_tables import audit, boards, tokens, users
 from grader.fleet import Ledger, State
 from grader.report import Report
-from tests.fleet.conftest import Clock, hand_in
+from tests.fleet.conftest import Clock, enqueue
+from tests.fleet.conftest import report_of as report_of
 
 MakeReport = Callable[..., Report]
-BOARD = {table.name for table in (about, results)}
+BOARD = {table.name for table in (schema_info, results)}
 LEDGER = {table.name for table in (blobs, submissions, jobs)}
 HOSTED = {t.name for t in (users, tokens, boards, audit, voids, rejudges, workers)}
 OURS = BOARD | LEDGER | HOSTED
@@ -38,7 +43,7 @@ ADDED = {"rejudge_id", "original_id", "progress", "updated_at"}
 
 @pytest.fixture
 def engine(url: str) -> Any:
-    opened = engine_of(url, create=True)
+    opened = open_engine(url, create=True)
     yield opened
     opened.dispose()
 
@@ -48,7 +53,7 @@ def tables(engine: Engine) -> set[str]:
 
 
 def rows(engine: Engine) -> dict[str, list[Any]]:
-    """Everything in our tables, by table."""
+    """All rows of our tables, by table."""
     there = tables(engine)
     with engine.connect() as connection:
         return {
@@ -59,7 +64,7 @@ def rows(engine: Engine) -> dict[str, list[Any]]:
 
 
 def contents(engine: Engine) -> dict[str, list[dict[str, Any]]]:
-    """What is in the tables of the board and of the ledger, by whatever columns they have."""
+    """The rows of the tables of the board and the ledger, with the columns that exist."""
     with engine.connect() as connection:
         return {
             name: [
@@ -72,14 +77,14 @@ def contents(engine: Engine) -> dict[str, list[dict[str, Any]]]:
 
 def revision(engine: Engine) -> str | None:
     with engine.connect() as connection:
-        return revision_of(connection)
+        return current_revision(connection)
 
 
 def fill(url: str, report_of: MakeReport) -> None:
-    """A result, and a job in every state."""
+    """Add a result, and a job in every state."""
     ledger = Ledger.open(url, Clock())
     for _ in State:
-        hand_in(ledger)
+        enqueue(ledger)
     done, running, given_up, _leased = (ledger.claim("w", lease_s=60) for _ in range(4))
     assert done
     assert running
@@ -100,7 +105,7 @@ def fill(url: str, report_of: MakeReport) -> None:
 
 
 def fill_hosted(connection: Connection) -> None:
-    """A row in each table of revision 3, and a value in each column that it or a later one adds."""
+    """Add a row to each table of revision 3, and set each column that revision 3 or 4 adds."""
     now = Clock()()
     user = connection.execute(
         insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
@@ -133,7 +138,7 @@ def fill_hosted(connection: Connection) -> None:
     connection.execute(update(jobs).values(progress="{}", updated_at=now))
 
 
-def test_the_migrations_make_what_the_code_reads(engine: Engine) -> None:
+def test_the_migrations_make_the_tables_of_the_code(engine: Engine) -> None:
     upgrade(engine)
     assert tables(engine) == OURS | {"alembic_version"}
     with engine.connect() as connection:
@@ -141,7 +146,7 @@ def test_the_migrations_make_what_the_code_reads(engine: Engine) -> None:
         assert compare_metadata(context, metadata) == []
 
 
-def test_the_first_revision_is_what_the_board_makes(url: str, engine: Engine) -> None:
+def test_the_first_revision_equals_the_tables_of_a_board(url: str, engine: Engine) -> None:
     def shape() -> dict[str, Any]:
         seen = inspect(engine)
         columns = {t: repr(seen.get_columns(t)) for t in ("grade_board", "results")}
@@ -153,7 +158,7 @@ def test_the_first_revision_is_what_the_board_makes(url: str, engine: Engine) ->
                 made = [" ".join((s or "").split()) for s in connection.scalars(text(query))]
             else:
                 made = []
-            version = connection.scalar(select(about.c.value))
+            version = connection.scalar(select(schema_info.c.value))
         return {"columns": columns, "indexes": indexes, "made": made, "version": version}
 
     upgrade(engine)
@@ -165,12 +170,14 @@ def test_the_first_revision_is_what_the_board_makes(url: str, engine: Engine) ->
     assert shape() == migrated
 
 
-def test_up_down_up_with_rows(url: str, engine: Engine, report_of: MakeReport) -> None:
+def test_upgrade_downgrade_upgrade_with_rows(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
     fill(url, report_of)
     full = rows(engine)
     assert all(full[name] for name in OURS)
     upgrade(engine)
-    assert rows(engine) == full, "up to date already: nothing changes"
+    assert rows(engine) == full, "it is up to date, so nothing changes"
     downgrade(engine, "0001")
     assert revision(engine) == "0001"
     assert rows(engine) == {name: full[name] for name in BOARD}
@@ -189,7 +196,7 @@ def test_up_down_up_with_rows(url: str, engine: Engine, report_of: MakeReport) -
     assert revision(engine) == HEAD
 
 
-def test_the_ledger_outlives_what_the_hosted_board_adds(
+def test_a_downgrade_to_0002_keeps_the_ledger(
     url: str, engine: Engine, report_of: MakeReport
 ) -> None:
     fill(url, report_of)
@@ -210,7 +217,7 @@ def test_the_ledger_outlives_what_the_hosted_board_adds(
         assert set(connection.execute(select(submissions.c.rejudge_id))) == {(None,)}
         assert set(connection.execute(select(jobs.c.progress))) == {(None,)}
     ledger = Ledger.open(url)
-    assert hand_in(ledger) == 7, "numbers go on where they were"
+    assert enqueue(ledger) == 7, "ids continue"
     ledger.close()
 
 
@@ -223,7 +230,7 @@ def test_the_audit_is_append_only(url: str, engine: Engine, report_of: MakeRepor
             connection.execute(text(statement))
 
 
-def test_a_board_made_before_is_taken_over(
+def test_an_existing_board_keeps_its_results(
     url: str, engine: Engine, make_report: MakeReport
 ) -> None:
     board = Board.open(url)
@@ -232,7 +239,7 @@ def test_a_board_made_before_is_taken_over(
     ledger = Ledger.open(url)
     assert revision(engine) == HEAD
     assert rows(engine) == before | {name: [] for name in OURS - BOARD}
-    # Those who have it open, and those who open it as a board, go on.
+    # Boards that are open, or opened now, still work.
     board.record(make_report(), "bob", b"y")
     board.close()
     again = Board.open(url, create=False)
@@ -241,7 +248,7 @@ def test_a_board_made_before_is_taken_over(
     ledger.close()
 
 
-def test_a_board_taken_down_to_nothing_and_made_anew(url: str, engine: Engine) -> None:
+def test_a_board_recreated_after_a_full_downgrade(url: str, engine: Engine) -> None:
     upgrade(engine)
     downgrade(engine, "base")
     Board.open(url).close()
@@ -249,7 +256,7 @@ def test_a_board_taken_down_to_nothing_and_made_anew(url: str, engine: Engine) -
     assert revision(engine) == HEAD
 
 
-def test_many_may_open_a_new_database_at_once(url: str, engine: Engine) -> None:
+def test_a_new_database_is_opened_concurrently(url: str, engine: Engine) -> None:
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda i: (Ledger if i % 2 else Board).open(url), range(16)))
     for one in opened:
@@ -258,10 +265,10 @@ def test_many_may_open_a_new_database_at_once(url: str, engine: Engine) -> None:
     assert rows(engine)["grade_board"] == ["('schema', '1')"]
 
 
-def test_a_database_of_something_else_is_left_alone(url: str, engine: Engine) -> None:
+def test_a_database_of_another_program_is_left_alone(url: str, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE recipes (name TEXT)"))
-    with pytest.raises(BoardError, match=r"something else \(it holds recipes\)"):
+    with pytest.raises(BoardError, match=r"another program \(it has tables recipes\)"):
         Ledger.open(url)
     assert tables(engine) == {"recipes"}
 
@@ -277,19 +284,19 @@ def test_a_database_of_a_newer_grade_is_refused(url: str, engine: Engine) -> Non
 def test_a_board_of_another_version_is_refused(url: str, engine: Engine) -> None:
     Board.open(url).close()
     with engine.begin() as connection:
-        connection.execute(about.update().values(value="9"))
+        connection.execute(schema_info.update().values(value="9"))
     with pytest.raises(BoardError, match="version 9, and this grade reads version 1"):
         Ledger.open(url)
-    assert tables(engine) == {about.name, results.name}
+    assert tables(engine) == {schema_info.name, results.name}
 
 
-def test_a_migration_that_fails_leaves_nothing(url: str, engine: Engine) -> None:
+def test_a_failed_migration_changes_nothing(url: str, engine: Engine) -> None:
     Board.open(url).close()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE jobs (name TEXT)"))
     with pytest.raises(BoardError, match="jobs"):
         Ledger.open(url)
-    assert tables(engine) == {about.name, results.name, "jobs"}
+    assert tables(engine) == {schema_info.name, results.name, "jobs"}
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE jobs"))
     Ledger.open(url).close()
@@ -300,7 +307,7 @@ def test_results_stay_append_only_after_a_migration(
 ) -> None:
     fill(url, report_of)
     if engine.dialect.name != "sqlite":
-        # There the reference from its job holds a result.
+        # There the foreign key of its job protects a result.
         pattern, statements = "foreign key", ["DELETE FROM results"]
     else:
         pattern = "append-only"
@@ -310,7 +317,9 @@ def test_results_stay_append_only_after_a_migration(
             connection.execute(text(statement))
 
 
-def test_a_blob_that_is_needed_cannot_go(url: str, engine: Engine, report_of: MakeReport) -> None:
+def test_a_referenced_blob_cannot_be_deleted(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
     fill(url, report_of)
     with engine.connect() as connection, pytest.raises(Exception, match=r"(?i)foreign key"):
         connection.execute(blobs.delete())

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, started and killed for real."""
+"""A real Ray cluster of two nodes on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.fleet.fake import ROOT
-from tests.fleet.test_local import alive, below
+from tests.fleet.test_local_engine import alive, below
 from tests.waiting import PATIENCE_S, until
 
 OBJECT_STORE_BYTES = 80_000_000
@@ -21,9 +21,9 @@ ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(RO
 
 
 class Cluster:
-    """A head, and a second node that can be killed, each of one CPU and perhaps a GPU of this type.
+    """A head node, and a second node that can be killed, each with one CPU and maybe a fake GPU.
 
-    Such a GPU is only said to be there. What its node writes lies in a folder named after it.
+    `gpus` are the GPU types. The temporary files of a node lie in a folder named after its GPU.
     """
 
     def __init__(self, folder: str, *gpus: str) -> None:
@@ -31,7 +31,7 @@ class Cluster:
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.folder = Path(folder)
-        """Where everything lies that its nodes write."""
+        """The temporary folder of its nodes."""
         self._nodes: list[subprocess.Popen[bytes]] = []
         head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
         self._start(first, *head)
@@ -56,14 +56,16 @@ class Cluster:
             )
         )
 
-    def lose_the_second(self) -> None:
-        """As when its power fails."""
+    def kill_second_node(self) -> None:
+        """Kill every process of the second node, as a power failure would."""
         node = self._nodes[1]
-        # All at once, or one would still tell how another died.
-        everyone = (node.pid, *below(node.pid))
+        # Stop all first, or one would report the death of another.
+        processes = (node.pid, *below(node.pid))
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in everyone:
-                with suppress(ProcessLookupError):  # the first process of a jail takes all with it
+            for pid in processes:
+                with suppress(
+                    ProcessLookupError
+                ):  # the init process of a PID namespace takes the others with it
                     os.kill(pid, number)
         node.wait()
 
@@ -77,12 +79,12 @@ class Cluster:
             os.kill(pid, signal.SIGKILL)
 
     def slots(self, gpu: str = "") -> list[str]:
-        """The processes of slots on its nodes, on those with this GPU."""
-        return slots_in(str(self.folder / gpu))
+        """The worker processes on its nodes, or on the node with this GPU."""
+        return worker_processes_in(str(self.folder / gpu))
 
 
-def slots_in(folder: str) -> list[str]:
-    """The processes of slots with this temporary folder."""
+def worker_processes_in(folder: str) -> list[str]:
+    """The worker processes with this temporary folder."""
     mark = f"TMPDIR={folder}".encode()
     found = [
         process.name
@@ -90,12 +92,12 @@ def slots_in(folder: str) -> list[str]:
         if b"grader.fleet.worker_process" in read(process / "cmdline")
         and mark in read(process / "environ").split(b"\0")
     ]
-    # A child that has not become another program yet looks like the slot itself.
+    # A child between fork and exec looks like the worker process itself.
     return [pid for pid in found if parent(pid) not in found]
 
 
 def parent(pid: str) -> str:
-    """The process that started this one; empty when it is gone."""
+    """The parent of a process; empty if it has ended."""
     words = read(Path("/proc", pid, "stat")).rpartition(b")")[2].split()
     return words[1].decode() if words else ""
 
@@ -108,7 +110,7 @@ def read(path: Path) -> bytes:
 
 
 def free_port() -> int:
-    """One that nobody else here is given meanwhile: Linux gives out those from 32768 on."""
+    """A free port below 32768, which Linux does not give to other processes."""
     while True:
         port = random.randrange(20_000, 30_000)
         with socket.socket() as probe, suppress(OSError):

@@ -1,4 +1,4 @@
-"""An engine whose slots do what a test says, and a source that goes away."""
+"""An engine that tests control, and a job source that can become unreachable."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from grader.board import BoardError
-from grader.fleet.engine import Engine, NoSlot, OnProgress, Outcome, Slot, Task
-from grader.fleet.local import LocalEngine
-from grader.fleet.ray_actor import NodeSlot, SandboxName
+from grader.fleet.engine import Engine, NoFreeSlot, OnProgress, Task, TaskOutcome, WorkerSlot
+from grader.fleet.local_engine import LocalEngine
+from grader.fleet.ray_actor import GradingActor, SandboxName
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem import Problem
@@ -24,17 +24,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = Problem.load(ROOT / "problems/softmax")
 
 
-def patient(folder: Path) -> Problem:
-    """A problem in that folder in which a call may take longer than all else in a test."""
-    made = folder / PROBLEM.folder.name
-    shutil.copytree(PROBLEM.folder, made)
-    with (made / "problem.yaml").open("a") as file:
+def with_long_limit(folder: Path) -> Problem:
+    """A copy of the problem in `folder`, whose limit of a call is longer than any test."""
+    copy = folder / PROBLEM.folder.name
+    shutil.copytree(PROBLEM.folder, copy)
+    with (copy / "problem.yaml").open("a") as file:
         file.write("\nlimits: {call_s: 500}\n")
-    return Problem.load(made)
+    return Problem.load(copy)
 
 
 class FakeEngine(Engine):
-    """`count` slots, whose tasks end when the test says so."""
+    """`count` slots, whose tasks end when the test ends them."""
 
     def __init__(self, count: int = 1, device: Device = "cpu", gpu: str | None = None) -> None:
         self.count, self.device, self.gpu = count, device, gpu
@@ -43,23 +43,23 @@ class FakeEngine(Engine):
         self.cancelled: list[Task] = []
         self.refuses = False
         self.polls = 0
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._outcomes: SimpleQueue[TaskOutcome] = SimpleQueue()
         self._lock = threading.Lock()
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[WorkerSlot]:
         with self._lock:
             busy = len(self.tasks)
-        return [Slot(f"{i}", self.device, self.gpu, i >= busy) for i in range(self.count)]
+        return [WorkerSlot(f"{i}", self.device, self.gpu, i >= busy) for i in range(self.count)]
 
     def submit(self, task: Task, on_progress: OnProgress | None = None) -> None:
         with self._lock:
             if self.refuses or len(self.tasks) >= self.count:
-                raise NoSlot("full")
+                raise NoFreeSlot("full")
             assert on_progress is not None
             self.watchers[task.id] = on_progress
             self.tasks[task.id] = task
 
-    def poll(self, timeout_s: float) -> list[Outcome]:
+    def poll(self, timeout_s: float) -> list[TaskOutcome]:
         self.polls += 1
         try:
             return [self._outcomes.get(timeout=timeout_s or 0.001)]
@@ -77,27 +77,27 @@ class FakeEngine(Engine):
         self.count = 0
 
     def task(self) -> Task:
-        """The one task under way, waited for."""
+        """Wait for the one running task."""
         until(lambda: len(self.tasks) == 1)
         (task,) = self.tasks.values()
         return task
 
-    def tell(self, stage: str) -> None:
+    def report_progress(self, stage: str) -> None:
         self.watchers[self.task().id](Progress(stage))
 
     def end(
         self, report: Report | None = None, failure: str | None = None, source: bytes | None = None
     ) -> Task:
-        """End the one task under way, or the one of this source."""
+        """End the one running task, or the one with this source."""
         found = [task for task in self.tasks.values() if task.source == source]
         task = found[0] if found else self.task()
         with self._lock:
             del self.tasks[task.id]
-        self._outcomes.put(Outcome(task.id, report, failure))
+        self._outcomes.put(TaskOutcome(task.id, report, failure))
         return task
 
 
-GRADES_ON_THE_CPU = """
+CPU_WORKER = """
 import sys
 from grader.fleet.worker_process import main
 sys.argv[sys.argv.index("cuda:0")] = "cpu"
@@ -105,18 +105,17 @@ main()
 """
 
 
-class NoGpuSlot(NodeSlot):
-    """What stands on a node whose GPU is only said to be there: a slot that is told to use it, and
-    grades on the CPU."""
+class FakeGpuActor(GradingActor):
+    """The actor on a node with a fake GPU. Its worker process grades on the CPU."""
 
     def __init__(self, device: Device, sandbox: SandboxName) -> None:
         self._root = make_owned_folder()
-        command = (sys.executable, "-c", GRADES_ON_THE_CPU)
+        command = (sys.executable, "-c", CPU_WORKER)
         self._engine = LocalEngine(1, device, sandbox, command=command)
 
 
-class Away:
-    """A source that does not answer while `away` is set, before or after it did what was asked."""
+class UnreachableSource:
+    """A source that raises while `away` is set, before or after it does the operation."""
 
     def __init__(self, source: Any, when: str = "before") -> None:
         self._source, self._when = source, when
@@ -127,14 +126,14 @@ class Away:
         method = getattr(self._source, name)
 
         def call(*args: Any, **options: Any) -> Any:
-            gone = self.away.is_set()
-            if gone and self._when == "before" and name != "seen":
+            unreachable = self.away.is_set()
+            if unreachable and self._when == "before" and name != "announce":
                 self.failed.append(name)
-                raise BoardError("the database is away")
+                raise BoardError("the database is unreachable")
             answer = method(*args, **options)
-            if gone and name not in ("seen", "claim"):
+            if unreachable and name not in ("announce", "claim"):
                 self.failed.append(name)
-                raise BoardError("the answer was lost")
+                raise BoardError("the reply was lost")
             return answer
 
         return call

@@ -1,4 +1,4 @@
-"""The dispatcher between a real ledger, on either database, and an engine that tests lead."""
+"""The dispatcher between a real ledger, on both databases, and a fake engine."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from typing import Any, cast
 import pytest
 
 from grader.fleet import Job, Ledger, State
-from grader.fleet.dispatch import NOT_RANKED, Dispatcher, Source
-from grader.fleet.ledger import PAUSES_S
-from grader.fleet.local import LocalEngine
+from grader.fleet.dispatch import NOT_RANKED, Dispatcher, JobSource
+from grader.fleet.ledger import RETRY_DELAYS_S
+from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
 from grader.report import Report, Verdict
 from tests.fleet.conftest import Clock, a_submission
-from tests.fleet.fake import PROBLEM, ROOT, Away, FakeEngine
+from tests.fleet.fake import PROBLEM, ROOT, FakeEngine, UnreachableSource
 from tests.waiting import until
 
 MakeReport = Callable[..., Report]
 LEASE_S = 1800.0
-"""Far longer than anything is waited for: nothing here may come about by its end."""
+"""Longer than any test, so that no lease expires by itself."""
 GPU = "NVIDIA H100 80GB HBM3"
 
 
 @contextmanager
 def dispatching(source: Any, engine: Any, lease_s: float = LEASE_S) -> Iterator[Dispatcher]:
     dispatcher = Dispatcher(
-        cast(Source, source),
+        cast(JobSource, source),
         engine,
         {"softmax": PROBLEM.folder},
-        "desk",
+        "dispatcher",
         lease_s=lease_s,
         tick_s=0.01,
     )
@@ -47,7 +47,7 @@ def dispatching(source: Any, engine: Any, lease_s: float = LEASE_S) -> Iterator[
         dispatcher.drain(0)
 
 
-def hand_in(
+def enqueue(
     ledger: Ledger, source: str = "x = 1", digest: str = PROBLEM.digest, **more: Any
 ) -> int:
     return ledger.submit("ada", "softmax", digest, a_submission(source), **more)
@@ -65,7 +65,7 @@ def state(ledger: Ledger, number: int = 1) -> State:
 
 @pytest.fixture
 def graded(report_of: MakeReport) -> MakeReport:
-    """A factory of reports of `hand_in(ledger, source)`."""
+    """A factory of reports for `enqueue(ledger, source)`."""
 
     def make(source: str = "x = 1", **changes: Any) -> Report:
         return report_of(source, **({"problem_digest": PROBLEM.digest} | changes))
@@ -81,8 +81,8 @@ def engine() -> FakeEngine:
 def test_from_the_queue_to_the_board(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
-    hand_in(ledger)
-    hand_in(ledger, "x = 2")
+    enqueue(ledger)
+    enqueue(ledger, "x = 2")
     with dispatching(ledger, engine):
         task = engine.task()
         assert (task.folder, task.digest) == (PROBLEM.folder, PROBLEM.digest)
@@ -99,13 +99,13 @@ def test_from_the_queue_to_the_board(
         b"x = 1",
         b"x = 2",
     ]
-    assert job(ledger).leased_by == "desk"
+    assert job(ledger).leased_by == "dispatcher"
 
 
-def test_what_the_process_sandbox_graded_is_not_ranked(
+def test_a_result_of_the_process_sandbox_is_not_ranked(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     with dispatching(ledger, engine):
         engine.end(graded(sandbox="process (namespaces)"))
         until(lambda: state(ledger) is State.DONE)
@@ -117,16 +117,16 @@ def test_what_the_process_sandbox_graded_is_not_ranked(
 def test_progress_reaches_the_ledger_at_a_bounded_rate(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
-    hand_in(ledger)
-    source = Counting(ledger)
+    enqueue(ledger)
+    source = CountingSource(ledger)
     with dispatching(source, engine):
-        engine.tell("load")
+        engine.report_progress("load")
         until(lambda: job(ledger).progress == Progress("load"))
         before = source.heartbeats
         start = time.monotonic()
         for _ in range(500):
-            engine.tell("test")
-        engine.tell("benchmark")
+            engine.report_progress("test")
+        engine.report_progress("benchmark")
         until(lambda: job(ledger).progress == Progress("benchmark"))
         assert source.heartbeats - before <= (time.monotonic() - start) / 0.01 + 1
         engine.end(graded())
@@ -134,8 +134,8 @@ def test_progress_reaches_the_ledger_at_a_bounded_rate(
         assert job(ledger).progress is None
 
 
-class Counting(Away):
-    """A source that counts the heartbeats."""
+class CountingSource(UnreachableSource):
+    """A source that counts heartbeats."""
 
     heartbeats = 0
 
@@ -145,8 +145,10 @@ class Counting(Away):
         return found
 
 
-def test_heartbeats_without_news(ledger: Ledger, clock: Clock, engine: FakeEngine) -> None:
-    hand_in(ledger)
+def test_heartbeats_without_progress_keep_the_lease(
+    ledger: Ledger, clock: Clock, engine: FakeEngine
+) -> None:
+    enqueue(ledger)
     with dispatching(ledger, engine, lease_s=0.3):
         engine.task()
         for _ in range(3):
@@ -156,11 +158,11 @@ def test_heartbeats_without_news(ledger: Ledger, clock: Clock, engine: FakeEngin
 
 
 @pytest.mark.parametrize("how", ["cancelled", "swept and given to another"])
-def test_a_lease_that_is_lost_ends_the_task(
+def test_a_lost_lease_ends_the_task(
     ledger: Ledger, clock: Clock, engine: FakeEngine, how: str
 ) -> None:
-    hand_in(ledger)
-    source = Away(ledger)
+    enqueue(ledger)
+    source = UnreachableSource(ledger)
     with dispatching(source, engine, lease_s=0.3):
         task = engine.task()
         until(lambda: state(ledger) is State.RUNNING)
@@ -168,7 +170,7 @@ def test_a_lease_that_is_lost_ends_the_task(
             assert ledger.cancel(1, "ada")
         else:
             source.away.set()
-            until(lambda: source.failed)  # no heartbeat is under way that would keep the lease
+            until(lambda: source.failed)  # so no running heartbeat keeps the lease
             clock.move(10)
             assert ledger.sweep() == 1
             assert ledger.claim("other", lease_s=1000) is not None
@@ -181,11 +183,11 @@ def test_a_lease_that_is_lost_ends_the_task(
 def test_a_late_result_is_dropped(
     ledger: Ledger, clock: Clock, engine: FakeEngine, graded: MakeReport
 ) -> None:
-    hand_in(ledger)
-    source = Counting(ledger)
+    enqueue(ledger)
+    source = CountingSource(ledger)
     with dispatching(source, engine):
-        # With the first heartbeat, which follows the job's begin at once, the dispatcher is silent
-        # for long, and does not learn that its lease is lost.
+        # After the first heartbeat, right after the job's begin, the dispatcher sends no other for
+        # long, and does not learn that its lease is lost.
         until(lambda: source.heartbeats == 1)
         assert state(ledger) is State.RUNNING
         clock.move(2 * LEASE_S)
@@ -201,7 +203,7 @@ def test_a_late_result_is_dropped(
 
 
 @pytest.mark.parametrize("how", ["judge error", "failure", "no verdict", "another submission's"])
-def test_what_is_our_fault_is_retried_then_held(
+def test_a_system_failure_is_retried_then_held(
     ledger: Ledger, clock: Clock, engine: FakeEngine, graded: MakeReport, how: str
 ) -> None:
     endings: dict[str, dict[str, Any]] = {
@@ -210,9 +212,9 @@ def test_what_is_our_fault_is_retried_then_held(
         "no verdict": {"report": graded(verdict=None, reason="compiled, not run", ranked=False)},
         "another submission's": {"report": graded("x = 7")},
     }
-    hand_in(ledger)
+    enqueue(ledger)
     with dispatching(ledger, engine):
-        for failures, pause_s in enumerate([*PAUSES_S, 0], start=1):
+        for failures, pause_s in enumerate([*RETRY_DELAYS_S, 0], start=1):
             engine.end(**endings[how])
             until(lambda failures=failures: job(ledger).failures == failures)  # type: ignore[misc]
             clock.move(pause_s)
@@ -221,18 +223,18 @@ def test_what_is_our_fault_is_retried_then_held(
     assert ledger.board.count("softmax") == 0
 
 
-def test_drain_waits_and_takes_no_more(
+def test_drain_waits_and_claims_no_more(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
     engine.count = 2
     for i in range(3):
-        hand_in(ledger, f"x = {i}")
+        enqueue(ledger, f"x = {i}")
     with dispatching(ledger, engine) as dispatcher:
         until(lambda: len(engine.tasks) == 2)
 
         def end() -> None:
             until(lambda: dispatcher._drain_until)
-            time.sleep(0.2)  # in which one that does not wait has given it back
+            time.sleep(0.2)  # long enough for a dispatcher that does not wait to give it back
             engine.end(graded("x = 0"), None, b"x = 0")
 
         ender = threading.Thread(target=end)
@@ -243,10 +245,10 @@ def test_drain_waits_and_takes_no_more(
     assert [task.source for task in engine.cancelled] == [b"x = 1"]
 
 
-def test_drain_ends_when_all_is_done_and_gives_back_the_rest(
+def test_drain_ends_early_and_gives_back_the_rest(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     with dispatching(ledger, engine) as dispatcher:
         engine.task()
         engine.end(graded())
@@ -254,7 +256,7 @@ def test_drain_ends_when_all_is_done_and_gives_back_the_rest(
         dispatcher.drain(30)
         assert time.monotonic() - start < 25
     assert state(ledger) is State.DONE
-    hand_in(ledger, "x = 2")
+    enqueue(ledger, "x = 2")
     with dispatching(ledger, engine) as dispatcher:
         task = engine.task()
         dispatcher.drain(0.1)
@@ -264,7 +266,7 @@ def test_drain_ends_when_all_is_done_and_gives_back_the_rest(
     assert after.leased_by is None
 
 
-def test_a_result_that_comes_while_it_gives_up_is_kept(
+def test_a_result_during_the_final_give_back_is_kept(
     ledger: Ledger, engine: FakeEngine, graded: MakeReport
 ) -> None:
     class Racing(FakeEngine):
@@ -273,16 +275,16 @@ def test_a_result_that_comes_while_it_gives_up_is_kept(
             return False
 
     racing = Racing()
-    hand_in(ledger)
+    enqueue(ledger)
     with dispatching(ledger, racing) as dispatcher:
         racing.task()
         dispatcher.drain(0)
     assert state(ledger) is State.DONE
 
 
-def test_a_slot_that_is_taken_after_all(ledger: Ledger, engine: FakeEngine) -> None:
+def test_a_job_without_a_free_slot_is_given_back(ledger: Ledger, engine: FakeEngine) -> None:
     engine.refuses = True
-    hand_in(ledger)
+    enqueue(ledger)
     with dispatching(ledger, engine):
         time.sleep(0.1)
         engine.refuses = False
@@ -291,17 +293,17 @@ def test_a_slot_that_is_taken_after_all(ledger: Ledger, engine: FakeEngine) -> N
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_nothing_is_lost_while_the_database_is_away(
+def test_nothing_is_lost_while_the_database_is_unreachable(
     ledger: Ledger,
     engine: FakeEngine,
     graded: MakeReport,
     caplog: pytest.LogCaptureFixture,
     when: str,
 ) -> None:
-    source = Away(ledger, when)
+    source = UnreachableSource(ledger, when)
     with dispatching(source, engine):
         source.away.set()
-        hand_in(ledger)
+        enqueue(ledger)
         if when == "before":
             until(lambda: "claim" in source.failed)
             assert state(ledger) is State.QUEUED
@@ -309,16 +311,16 @@ def test_nothing_is_lost_while_the_database_is_away(
         engine.task()
         until(lambda: state(ledger) is State.RUNNING)
         source.away.clear()
-        engine.tell("load")
+        engine.report_progress("load")
         until(lambda: job(ledger).progress == Progress("load"))
         source.away.set()
-        engine.tell("test")
+        engine.report_progress("test")
         until(lambda: "heartbeat" in source.failed)
         engine.end(graded())
         until(lambda: "finish" in source.failed)
         source.away.clear()
         until(lambda: state(ledger) is State.DONE)
-        hand_in(ledger, "x = 2")
+        enqueue(ledger, "x = 2")
         engine.task()
         until(lambda: state(ledger, 2) is State.RUNNING)
         source.away.set()
@@ -328,7 +330,9 @@ def test_nothing_is_lost_while_the_database_is_away(
         until(lambda: job(ledger, 2).failures == 1)
     assert job(ledger).deaths == job(ledger).failures == 0
     assert ledger.board.count("softmax") == 1
-    assert not [r for r in caplog.records if r.exc_info], "the source's absence is no bug"
+    assert not [r for r in caplog.records if r.exc_info], (
+        "an unreachable source is not logged as a bug"
+    )
     assert "could not" in caplog.text
 
 
@@ -345,7 +349,7 @@ def test_a_bug_costs_one_round(
             return super().poll(timeout_s)
 
     buggy = Buggy()
-    hand_in(ledger)
+    enqueue(ledger)
     with caplog.at_level(logging.ERROR), dispatching(ledger, buggy):
         buggy.end(graded())
         until(lambda: state(ledger) is State.DONE)
@@ -353,7 +357,7 @@ def test_a_bug_costs_one_round(
 
 
 def test_expired_leases_are_swept_without_slots(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     assert ledger.claim("dead", lease_s=1)
     clock.move(2)
     with dispatching(ledger, FakeEngine(0)) as dispatcher:
@@ -362,21 +366,21 @@ def test_expired_leases_are_swept_without_slots(ledger: Ledger, clock: Clock) ->
 
 
 def test_a_submission_to_another_version_is_held(ledger: Ledger, engine: FakeEngine) -> None:
-    hand_in(ledger, digest="0" * 64)
+    enqueue(ledger, digest="0" * 64)
     with dispatching(ledger, engine):
         until(lambda: state(ledger) is State.HELD)
         assert engine.tasks == {}
-    assert job(ledger).held_reason == "the problem has changed since this was handed in"
+    assert job(ledger).held_reason == "the problem has changed since this was submitted"
 
 
-def test_who_takes_what(ledger: Ledger, graded: MakeReport) -> None:
+def test_dispatchers_claim_jobs_that_their_slots_serve(ledger: Ledger, graded: MakeReport) -> None:
     cuda = dataclasses.replace(a_submission("x = 1"), language="cuda", name="kernel.cu")
     ledger.submit("ada", "softmax", PROBLEM.digest, cuda)
-    hand_in(ledger, "x = 2", gpu="H200")
-    hand_in(ledger, "x = 3", gpu="h100 80gb")
+    enqueue(ledger, "x = 2", gpu="H200")
+    enqueue(ledger, "x = 3", gpu="h100 80gb")
     cpu, gpu = FakeEngine(3), FakeEngine(3, "cuda", GPU)
     with dispatching(ledger, cpu):
-        until(lambda: [w.name for w in ledger.workers(60)] == ["desk"])
+        until(lambda: [w.name for w in ledger.workers(60)] == ["dispatcher"])
         time.sleep(0.1)
         assert cpu.tasks == {}
     with dispatching(ledger, gpu):
@@ -388,18 +392,18 @@ def test_who_takes_what(ledger: Ledger, graded: MakeReport) -> None:
     assert state(ledger, 2) is State.QUEUED
 
 
-def test_workers_are_seen(ledger: Ledger, clock: Clock) -> None:
+def test_workers_are_announced(ledger: Ledger, clock: Clock) -> None:
     with dispatching(ledger, FakeEngine(2, "cuda", GPU)):
         until(lambda: ledger.workers(60))
     (worker,) = ledger.workers(60)
-    assert (worker.name, worker.via, worker.device) == ("desk", "local", "cuda")
+    assert (worker.name, worker.via, worker.device) == ("dispatcher", "local", "cuda")
     assert (worker.gpu, worker.slots, worker.last_seen) == (GPU, 2, clock())
     clock.move(61)
     assert ledger.workers(60) == []
     starting = FakeEngine(2, "cuda", None)
     with dispatching(ledger, starting):
         until(lambda: starting.polls >= 2)
-    assert ledger.workers(60) == [], "its GPUs still start"
+    assert ledger.workers(60) == [], "its GPU slots are still starting"
 
 
 KILLED = """
@@ -418,9 +422,9 @@ time.sleep(1000)
 """
 
 
-def test_another_takes_over_from_one_that_was_killed(url: str, graded: MakeReport) -> None:
+def test_another_dispatcher_takes_over_from_a_killed_one(url: str, graded: MakeReport) -> None:
     ledger = Ledger.open(url)
-    hand_in(ledger)
+    enqueue(ledger)
     killed = subprocess.Popen([sys.executable, "-c", KILLED, url], stdout=subprocess.PIPE, cwd=ROOT)
     assert killed.stdout
     assert killed.stdout.readline() == b"has it\n"
@@ -433,14 +437,14 @@ def test_another_takes_over_from_one_that_was_killed(url: str, graded: MakeRepor
         until(lambda: state(ledger) is State.DONE)
         assert dispatcher.swept == 1
     after = job(ledger)
-    assert (after.deaths, after.leased_by) == (1, "desk")
+    assert (after.deaths, after.leased_by) == (1, "dispatcher")
     ledger.close()
 
 
 def test_a_real_grading(url: str) -> None:
     ledger = Ledger.open(url)
     source = (ROOT / "submissions/softmax/accepted/torch_softmax.py").read_text()
-    hand_in(ledger, source)
+    enqueue(ledger, source)
     stages = set()
     with LocalEngine(1, "cpu", "process") as engine, dispatching(ledger, engine):
 

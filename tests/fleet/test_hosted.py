@@ -1,4 +1,4 @@
-"""What a hosted board asks of the ledger: progress, rejudges, workers, versions, GPU types."""
+"""The ledger features of a hosted board: progress, rejudges, workers, versions, GPU types."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 from sqlalchemy import insert, update
 
-from grader.db.engine import writing
-from grader.db.ledger_tables import rejudges, submissions
-from grader.fleet import Ledger, QueueFull, State, TooMany, Worker, WorkerSeen
-from grader.fleet.job import is_of_type
+from grader.db.engine import transaction
+from grader.db.tables import rejudges, submissions
+from grader.fleet import Ledger, QueueFull, State, TooManyInFlight, Worker, WorkerStatus
+from grader.fleet.job import gpu_matches
 from grader.judge import Progress
 from grader.report import Report
-from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in
+from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 from tests.fleet.test_ledger import begun, claim, job
 from tests.fleet.test_races import at_once
 
@@ -24,8 +24,8 @@ HERE = Worker("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 8)
 
 
 def rejudged(ledger: Ledger, number: int) -> None:
-    """Make a submission one of a rejudge."""
-    with writing(ledger._engine) as connection:
+    """Turn a submission into a copy of a rejudge."""
+    with transaction(ledger._engine) as connection:
         connection.execute(
             insert(rejudges).values(
                 problem="softmax", created_at=ledger._now(), by="root", reason="", state="preview"
@@ -36,12 +36,10 @@ def rejudged(ledger: Ledger, number: int) -> None:
         )
 
 
-def test_progress_is_of_the_lease_that_told_it(
-    ledger: Ledger, clock: Clock, report_of: MakeReport
-) -> None:
-    hand_in(ledger)
+def test_progress_belongs_to_a_lease(ledger: Ledger, clock: Clock, report_of: MakeReport) -> None:
+    enqueue(ledger)
 
-    def late(ledger: Ledger) -> Ledger:
+    def after_expiry(ledger: Ledger) -> Ledger:
         clock.move(100)
         return ledger
 
@@ -49,7 +47,7 @@ def test_progress_is_of_the_lease_that_told_it(
     endings: list[Callable[..., object]] = [
         ledger.give_back,
         partial(ledger.fail, reason="no GPU"),
-        lambda _: late(ledger).sweep(),
+        lambda _: after_expiry(ledger).sweep(),
         lambda lease: ledger.finish(lease, report_of()),
     ]
     for end in endings:
@@ -58,7 +56,7 @@ def test_progress_is_of_the_lease_that_told_it(
         assert ledger.heartbeat(lease, 60, step)
         assert job(ledger, 1).progress == step
         clock.move(1)
-        assert ledger.heartbeat(lease, 60), "without news"
+        assert ledger.heartbeat(lease, 60), "without progress"
         assert (job(ledger, 1).progress, job(ledger, 1).updated_at) == (step, clock())
         assert not ledger.heartbeat(dataclasses.replace(lease, token="0" * 32), 60, Progress("x"))
         assert job(ledger, 1).progress == step
@@ -69,7 +67,7 @@ def test_progress_is_of_the_lease_that_told_it(
 
 def test_users_submissions_go_before_rejudges(ledger: Ledger) -> None:
     for user in ("ada", "bob", "cy", "dan"):
-        hand_in(ledger, user)
+        enqueue(ledger, user)
     rejudged(ledger, 1)
     rejudged(ledger, 3)
     order = [2, 4, 1, 3]
@@ -80,49 +78,49 @@ def test_users_submissions_go_before_rejudges(ledger: Ledger) -> None:
     assert job(ledger, 1).position is None
 
 
-def test_rejudges_fill_neither_the_queue_nor_a_users_share(ledger: Ledger) -> None:
-    hand_in(ledger)
+def test_rejudges_do_not_count_toward_limits(ledger: Ledger) -> None:
+    enqueue(ledger)
     rejudged(ledger, 1)
-    assert hand_in(ledger, max_in_flight=1, max_queue=1) == 2
-    with pytest.raises(TooMany):
-        hand_in(ledger, max_in_flight=1)
+    assert enqueue(ledger, max_in_flight=1, max_queue=1) == 2
+    with pytest.raises(TooManyInFlight):
+        enqueue(ledger, max_in_flight=1)
     with pytest.raises(QueueFull):
-        hand_in(ledger, max_queue=1)
+        enqueue(ledger, max_queue=1)
 
 
 def test_a_rejudges_result_does_not_count_yet(ledger: Ledger, report_of: MakeReport) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     rejudged(ledger, 1)
     report = report_of()
     assert ledger.finish(begun(ledger), report) == 1
     assert job(ledger, 1).rejudge_id == 1
     assert ledger.board.leaderboard(DIGEST, str(report.gpu)) == []
-    hand_in(ledger, "bob")
+    enqueue(ledger, "bob")
     ledger.finish(begun(ledger), report)
     assert [entry.user for entry in ledger.board.leaderboard(DIGEST, str(report.gpu))] == ["bob"]
 
 
-def test_workers_are_known_by_name(ledger: Ledger, clock: Clock) -> None:
-    ledger.seen(HERE)
+def test_announcements_replace_the_worker_of_a_name(ledger: Ledger, clock: Clock) -> None:
+    ledger.announce(HERE)
     clock.move(5)
-    ledger.seen(Worker("other", "ray", "cpu", None, 1))
-    ledger.seen(dataclasses.replace(HERE, slots=4))
+    ledger.announce(Worker("other", "ray", "cpu", None, 1))
+    ledger.announce(dataclasses.replace(HERE, slots=4))
     assert ledger.workers(60) == [
-        WorkerSeen("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 4, clock()),
-        WorkerSeen("other", "ray", "cpu", None, 1, clock()),
+        WorkerStatus("host", "local", "cuda", "NVIDIA H100 80GB HBM3", 4, clock()),
+        WorkerStatus("other", "ray", "cpu", None, 1, clock()),
     ]
     clock.move(60)
-    ledger.seen(HERE)
+    ledger.announce(HERE)
     assert [worker.name for worker in ledger.workers(30)] == ["host"]
 
 
-def test_two_who_say_the_same_at_once(ledger: Ledger) -> None:
-    at_once(*[lambda: ledger.seen(HERE)] * 8)
+def test_concurrent_announcements_of_a_worker(ledger: Ledger) -> None:
+    at_once(*[lambda: ledger.announce(HERE)] * 8)
     assert len(ledger.workers(60)) == 1
 
 
 def test_a_claim_by_version(ledger: Ledger) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     versions: list[dict[str, str]] = [{}, {"softmax": "0" * 64}, {"int4_matmul": DIGEST}]
     for problems in versions:
         assert ledger.claim("w", lease_s=60, problems=problems) is None
@@ -134,7 +132,7 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
     cuda = dataclasses.replace(a_submission(), language="cuda", name="kernel.cu")
     ledger.submit("ada", "softmax", DIGEST, cuda)
     assert ledger.claim("w", lease_s=60, languages=["python"]) is None
-    hand_in(ledger)
+    enqueue(ledger)
     python = ledger.claim("w", lease_s=60, languages=("python",))
     assert python
     assert python.language == "python"
@@ -149,7 +147,7 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
         ("NVIDIA H100 80GB HBM3", "H200", False),
         ("NVIDIA L40S", "L4", False),
         (None, "H100", False),
-        # What a cluster calls its GPUs.
+        # Ray names its GPUs by one word.
         ("H100", "H100", True),
         ("H100", "NVIDIA H100 80GB HBM3", True),
         ("A100", "NVIDIA A100-SXM4-80GB", True),
@@ -162,26 +160,26 @@ def test_a_claim_by_language(ledger: Ledger) -> None:
 )
 def test_a_claim_by_type_of_gpu(ledger: Ledger, gpu: str | None, wanted: str, fits: bool) -> None:
     ledger.submit("ada", "softmax", DIGEST, a_submission(), wanted)
-    assert is_of_type(gpu, wanted) is fits
+    assert gpu_matches(gpu, wanted) is fits
     assert (ledger.claim("w", lease_s=60, gpu=gpu) is not None) is fits
 
 
-def test_what_waits_for_another_version_is_held(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
+def test_a_job_for_another_version_is_held(ledger: Ledger, clock: Clock) -> None:
+    enqueue(ledger)
     ledger.submit("ada", "softmax", "0" * 64, a_submission())
     ledger.submit("ada", "unknown", "0" * 64, a_submission())
     begun(ledger)
-    assert ledger.hold_changed({}) == 0
-    assert ledger.hold_changed({"softmax": "1" * 64, "int4_matmul": DIGEST}) == 1
+    assert ledger.hold_outdated({}) == 0
+    assert ledger.hold_outdated({"softmax": "1" * 64, "int4_matmul": DIGEST}) == 1
     (held,) = ledger.held()
     assert (held.submission_id, held.updated_at) == (2, clock())
     assert [job(ledger, number).state for number in (1, 3)] == [State.RUNNING, State.QUEUED]
     assert ledger.release(2)
-    assert ledger.hold_changed({"softmax": "0" * 64}) == 0
+    assert ledger.hold_outdated({"softmax": "0" * 64}) == 0
 
 
-def test_every_change_is_dated(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
+def test_every_change_sets_updated_at(ledger: Ledger, clock: Clock) -> None:
+    enqueue(ledger)
     lease = claim(ledger)
     for change in (
         partial(ledger.begin, lease),

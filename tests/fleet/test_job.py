@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from grader.fleet import Ledger, Worker
-from grader.fleet.job import obstacle
+from grader.fleet.job import unschedulable_reason
 from grader.submission import Submission
-from tests.fleet.conftest import DIGEST, hand_in
+from tests.fleet.conftest import DIGEST, enqueue
 
 CPU = Worker("cpu", "http", "cpu", None, 1, problems={"softmax": DIGEST})
 GPU = replace(CPU, name="gpu", device="cuda", gpu="NVIDIA H100 80GB HBM3")
@@ -17,8 +17,8 @@ OTHER = {"softmax": "0" * 64, "int4_matmul": DIGEST}
 @pytest.mark.parametrize(
     ("gpu", "workers", "why"),
     [
-        (None, [], "no worker is there"),
-        (None, [replace(CPU, slots=0)], "no worker is there"),
+        (None, [], "no worker is connected"),
+        (None, [replace(CPU, slots=0)], "no worker is connected"),
         (None, [CPU], None),
         (None, [GPU], None),
         (None, [replace(CPU, problems=None)], None),
@@ -31,26 +31,26 @@ OTHER = {"softmax": "0" * 64, "int4_matmul": DIGEST}
         ("H100", [replace(GPU, problems=OTHER), CPU], "no H100 worker has this version of softmax"),
     ],
 )
-def test_why_nobody_takes_a_job(
+def test_why_no_worker_can_take_a_job(
     ledger: Ledger, gpu: str | None, workers: list[Worker], why: str | None
 ) -> None:
-    hand_in(ledger, gpu=gpu)
+    enqueue(ledger, gpu=gpu)
     (job,) = ledger.queue()
-    assert obstacle(job, workers) == why
+    assert unschedulable_reason(job, workers) == why
     for worker in workers:
-        ledger.seen(worker)
-    assert obstacle(job, ledger.workers(60)) == why
+        ledger.announce(worker)
+    assert unschedulable_reason(job, ledger.workers(60)) == why
     versions = {"softmax": DIGEST}
     claims = [
         ledger.claim(one.name, lease_s=60, problems=one.problems or versions, gpu=one.gpu)
         for one in workers
         if one.slots and one.problems != {}
     ]
-    assert any(claims) == (why is None), "the ledger sees it the same way"
+    assert any(claims) == (why is None), "the ledger agrees"
 
 
 def test_a_cuda_file_needs_a_gpu(ledger: Ledger) -> None:
     ledger.submit("ada", "softmax", DIGEST, Submission("k.cu", "cuda", b""))
     (job,) = ledger.queue()
-    assert obstacle(job, [CPU]) == "no worker has a GPU, which a .cu file needs"
-    assert obstacle(job, [CPU, GPU]) is None
+    assert unschedulable_reason(job, [CPU]) == "no worker has a GPU, which a .cu file needs"
+    assert unschedulable_reason(job, [CPU, GPU]) is None

@@ -8,13 +8,22 @@ import pytest
 from sqlalchemy import func, select
 
 from grader.board import Board, BoardError
-from grader.db.board_tables import results
-from grader.db.ledger_tables import blobs
-from grader.fleet import Job, Lease, Ledger, QueueFull, State, TooLate, TooMany, Worker
+from grader.db.tables import blobs, results
+from grader.fleet import (
+    DeadlinePassed,
+    Job,
+    Lease,
+    Ledger,
+    QueueFull,
+    State,
+    TooManyInFlight,
+    Worker,
+)
 from grader.fleet.job import MAX_SOURCE_BYTES
-from grader.fleet.ledger import PAUSES_S, STRIKES
+from grader.fleet.job_updates import MAX_FAILURES
+from grader.fleet.ledger import RETRY_DELAYS_S
 from grader.report import Report
-from tests.fleet.conftest import DIGEST, Clock, a_submission, hand_in
+from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 
 MakeReport = Callable[..., Report]
 LEASE_S = 60.0
@@ -42,7 +51,7 @@ def results_of(ledger: Ledger) -> int:
     return ledger.board.count("softmax")
 
 
-# Every state, every action: where it leads, and that whatever is not named here changes nothing.
+# Every allowed action of each state, and the state it leads to. Any other action changes nothing.
 
 ALLOWED = {
     (State.QUEUED, "claim"): State.LEASED,
@@ -77,8 +86,8 @@ ACTIONS: dict[str, Callable[[Ledger, Lease, Report], object]] = {
 
 
 def bring_to(ledger: Ledger, clock: Clock, state: State, report: Report) -> Lease:
-    """A job in `state`, and the last lease that anybody had of it."""
-    hand_in(ledger)
+    """Bring a job into `state`. Returns its last lease."""
+    enqueue(ledger)
     lease = claim(ledger)
     if state is State.QUEUED:
         assert ledger.give_back(lease)
@@ -89,7 +98,7 @@ def bring_to(ledger: Ledger, clock: Clock, state: State, report: Report) -> Leas
     if state is State.CANCELLED:
         assert ledger.cancel(lease.submission_id, "ada")
     if state is State.HELD:
-        for pause_s in PAUSES_S:
+        for pause_s in RETRY_DELAYS_S:
             assert ledger.fail(lease, "no GPU")
             clock.move(pause_s)
             lease = claim(ledger)
@@ -124,7 +133,7 @@ def test_every_action_in_every_state(
 def test_a_stale_token_changes_nothing(
     ledger: Ledger, clock: Clock, report_of: MakeReport, state: State, action: str
 ) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     stale = begun(ledger)
     clock.move(LEASE_S + 1)
     assert ledger.sweep() == 1
@@ -137,7 +146,7 @@ def test_a_stale_token_changes_nothing(
     assert before.leased_by == "w2"
 
 
-def test_what_is_handed_in_is_what_the_worker_gets(ledger: Ledger, clock: Clock) -> None:
+def test_a_worker_gets_the_submission_unchanged(ledger: Ledger, clock: Clock) -> None:
     number = ledger.submit("ada", "softmax", DIGEST, a_submission("\0é"), "NVIDIA H100")
     assert ledger.claim("w1", lease_s=LEASE_S) is None
     lease = ledger.claim("w1", lease_s=LEASE_S, gpu="NVIDIA H100")
@@ -182,14 +191,14 @@ def test_what_is_handed_in_is_what_the_worker_gets(ledger: Ledger, clock: Clock)
 
 def test_equal_sources_are_stored_once(ledger: Ledger) -> None:
     for user in ("ada", "bob"):
-        hand_in(ledger, user, "x = 1")
-    hand_in(ledger, "ada", "x = 2")
+        enqueue(ledger, user, "x = 1")
+    enqueue(ledger, "ada", "x = 2")
     with ledger._engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(blobs)) == 2
     assert {claim(ledger).source for _ in range(3)} == {b"x = 1", b"x = 2"}
 
 
-def test_a_name_that_no_database_takes_is_escaped(ledger: Ledger) -> None:
+def test_a_name_that_databases_reject_is_escaped(ledger: Ledger) -> None:
     hostile = dataclasses.replace(a_submission(), name="\0\udc80\x1b[2J" + "k" * 300 + ".py")
     number = ledger.submit("ada", "softmax", DIGEST, hostile)
     name = job(ledger, number).name
@@ -197,52 +206,52 @@ def test_a_name_that_no_database_takes_is_escaped(ledger: Ledger) -> None:
     assert len(name) == 200
 
 
-def test_a_source_beyond_the_cap_is_not_stored(ledger: Ledger) -> None:
+def test_a_source_over_the_limit_is_not_stored(ledger: Ledger) -> None:
     large = dataclasses.replace(a_submission(), source=bytes(MAX_SOURCE_BYTES + 1))
     with pytest.raises(ValueError, match="16,777,216 bytes"):
         ledger.submit("ada", "softmax", DIGEST, large)
     assert ledger.queue() == []
 
 
-def test_nothing_is_taken_at_the_deadline_or_after(ledger: Ledger, clock: Clock) -> None:
+def test_no_submission_is_accepted_from_the_deadline_on(ledger: Ledger, clock: Clock) -> None:
     deadline = clock() + timedelta(seconds=10)
-    hand_in(ledger, deadline=deadline)
+    enqueue(ledger, deadline=deadline)
     clock.move(10)
-    with pytest.raises(TooLate, match="softmax is over since 2030-01-01 00:00 UTC"):
-        hand_in(ledger, deadline=deadline)
+    with pytest.raises(DeadlinePassed, match="the deadline of softmax was 2030-01-01 00:00 UTC"):
+        enqueue(ledger, deadline=deadline)
     assert len(ledger.queue()) == 1
 
 
-def test_a_user_has_so_many_in_flight(ledger: Ledger, report_of: MakeReport) -> None:
-    hand_in(ledger, max_in_flight=2)
-    hand_in(ledger, max_in_flight=2)
+def test_a_user_has_a_limit_of_jobs_in_flight(ledger: Ledger, report_of: MakeReport) -> None:
+    enqueue(ledger, max_in_flight=2)
+    enqueue(ledger, max_in_flight=2)
     lease = begun(ledger)
-    with pytest.raises(TooMany, match="ada has 2 submissions unfinished") as caught:
-        hand_in(ledger, max_in_flight=2)
+    with pytest.raises(TooManyInFlight, match="ada has 2 submissions unfinished") as caught:
+        enqueue(ledger, max_in_flight=2)
     assert caught.value.retry_after_s > 0
-    hand_in(ledger, "bob", max_in_flight=2)
+    enqueue(ledger, "bob", max_in_flight=2)
     assert ledger.finish(lease, report_of()) == 1
-    assert hand_in(ledger, max_in_flight=2) == 4, "a refused submission takes no number"
+    assert enqueue(ledger, max_in_flight=2) == 4, "a refused submission uses up no id"
 
 
-def test_the_queue_has_a_bound(ledger: Ledger) -> None:
+def test_the_queue_has_a_limit(ledger: Ledger) -> None:
     for user in ("ada", "bob"):
-        hand_in(ledger, user, max_queue=2)
+        enqueue(ledger, user, max_queue=2)
     with pytest.raises(QueueFull, match="2 submissions wait already"):
-        hand_in(ledger, "cy", max_queue=2)
+        enqueue(ledger, "cy", max_queue=2)
     claim(ledger)
-    assert hand_in(ledger, "cy", max_queue=2) == 3
+    assert enqueue(ledger, "cy", max_queue=2) == 3
 
 
-def test_a_held_job_blocks_neither_its_user_nor_the_queue(
+def test_a_held_job_does_not_count_toward_limits(
     ledger: Ledger, clock: Clock, report_of: MakeReport
 ) -> None:
     bring_to(ledger, clock, State.HELD, report_of())
-    assert hand_in(ledger, max_in_flight=1, max_queue=1) == 2
+    assert enqueue(ledger, max_in_flight=1, max_queue=1) == 2
 
 
-def test_oldest_first(ledger: Ledger) -> None:
-    numbers = [hand_in(ledger, source=f"x = {i}") for i in range(3)]
+def test_jobs_are_claimed_oldest_first(ledger: Ledger) -> None:
+    numbers = [enqueue(ledger, source=f"x = {i}") for i in range(3)]
     assert [claim(ledger).submission_id for _ in numbers] == numbers
 
 
@@ -265,7 +274,7 @@ def test_a_worker_takes_only_what_it_can_run(ledger: Ledger) -> None:
 
 
 def test_heartbeats_keep_a_lease(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     lease = begun(ledger)
     for _ in range(5):
         clock.move(LEASE_S - 1)
@@ -273,13 +282,13 @@ def test_heartbeats_keep_a_lease(ledger: Ledger, clock: Clock) -> None:
         assert ledger.heartbeat(lease, LEASE_S)
     assert job(ledger, 1).lease_until == clock() + timedelta(seconds=LEASE_S)
     clock.move(LEASE_S + 1)
-    assert ledger.heartbeat(lease, LEASE_S), "late, and before the sweeper"
+    assert ledger.heartbeat(lease, LEASE_S), "expired, but not swept"
     assert ledger.sweep() == 0
 
 
 def test_a_job_that_kills_its_workers_is_held(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
-    for deaths in range(1, STRIKES + 1):
+    enqueue(ledger)
+    for deaths in range(1, MAX_FAILURES + 1):
         assert job(ledger, 1).state is State.QUEUED
         begun(ledger)
         clock.move(LEASE_S + 1)
@@ -287,16 +296,18 @@ def test_a_job_that_kills_its_workers_is_held(ledger: Ledger, clock: Clock) -> N
         assert job(ledger, 1).deaths == deaths
     (held,) = ledger.held()
     assert held.state is State.HELD
-    assert held.held_reason == "3 workers died while they had it"
+    assert held.held_reason == "3 workers died while grading it"
     assert ledger.queue() == []
     assert ledger.release(1)
     after = job(ledger, 1)
     assert (after.state, after.deaths, after.held_reason) == (State.QUEUED, 0, None)
 
 
-def test_judge_errors_retry_after_growing_pauses_then_hold(ledger: Ledger, clock: Clock) -> None:
-    hand_in(ledger)
-    for pause_s in PAUSES_S:
+def test_judge_errors_are_retried_after_growing_delays_then_held(
+    ledger: Ledger, clock: Clock
+) -> None:
+    enqueue(ledger)
+    for pause_s in RETRY_DELAYS_S:
         assert ledger.fail(begun(ledger), "no GPU")
         assert job(ledger, 1).not_before == clock() + timedelta(seconds=pause_s)
         clock.move(pause_s - 1)
@@ -307,20 +318,20 @@ def test_judge_errors_retry_after_growing_pauses_then_hold(ledger: Ledger, clock
     assert (held.state, held.failures) == (State.HELD, 3)
     assert held.held_reason == r"the GPU fell \x1b off"
     assert held.not_before is None
-    assert sorted(PAUSES_S) == list(PAUSES_S)
-    assert len(PAUSES_S) == STRIKES - 1
+    assert sorted(RETRY_DELAYS_S) == list(RETRY_DELAYS_S)
+    assert len(RETRY_DELAYS_S) == MAX_FAILURES - 1
 
 
-def test_a_pause_lets_the_next_one_pass(ledger: Ledger) -> None:
-    hand_in(ledger)
-    hand_in(ledger)
+def test_a_delayed_job_does_not_block_the_next(ledger: Ledger) -> None:
+    enqueue(ledger)
+    enqueue(ledger)
     assert ledger.fail(begun(ledger), "no GPU")
     assert claim(ledger).submission_id == 2
 
 
-def test_what_is_given_back_keeps_its_place(ledger: Ledger) -> None:
-    hand_in(ledger)
-    hand_in(ledger)
+def test_a_job_given_back_keeps_its_place(ledger: Ledger) -> None:
+    enqueue(ledger)
+    enqueue(ledger)
     before = job(ledger, 1)
     assert ledger.give_back(begun(ledger))
     assert job(ledger, 1) == before
@@ -330,7 +341,7 @@ def test_what_is_given_back_keeps_its_place(ledger: Ledger) -> None:
 def test_a_result_is_on_the_board_with_its_user_and_source(
     ledger: Ledger, url: str, report_of: MakeReport
 ) -> None:
-    hand_in(ledger, "bob", "x = 7")
+    enqueue(ledger, "bob", "x = 7")
     report = report_of("x = 7")
     number = ledger.finish(begun(ledger), report)
     done = job(ledger, 1)
@@ -352,21 +363,21 @@ def test_a_result_is_on_the_board_with_its_user_and_source(
         {"problem_digest": "e" * 64},
     ],
 )
-def test_what_is_no_result_of_this_job_ends_nothing(
+def test_a_report_of_another_submission_changes_nothing(
     ledger: Ledger, report_of: MakeReport, changes: dict[str, object]
 ) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     lease = begun(ledger)
     before = job(ledger, 1)
     with pytest.raises(ValueError, match=r"verdict|report is not one of submission 1"):
         ledger.finish(lease, Report.model_validate(report_of().model_dump() | changes))
     assert job(ledger, 1) == before
     assert results_of(ledger) == 0
-    assert ledger.finish(lease, report_of()) is not None, "the lease is still good"
+    assert ledger.finish(lease, report_of()) is not None, "the lease is still valid"
 
 
 def test_a_result_after_cancelling_is_dropped(ledger: Ledger, report_of: MakeReport) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     lease = begun(ledger)
     assert ledger.cancel(1, "bob")
     assert not ledger.heartbeat(lease, LEASE_S)
@@ -379,7 +390,7 @@ def test_a_result_after_cancelling_is_dropped(ledger: Ledger, report_of: MakeRep
 
 def test_the_queue_in_order(ledger: Ledger, report_of: MakeReport) -> None:
     for i in range(5):
-        hand_in(ledger, source=f"x = {i}")
+        enqueue(ledger, source=f"x = {i}")
     assert ledger.finish(begun(ledger), report_of("x = 0")) is not None
     assert ledger.cancel(3, "ada")
     second = claim(ledger)
@@ -393,7 +404,7 @@ def test_the_queue_in_order(ledger: Ledger, report_of: MakeReport) -> None:
 
 @pytest.mark.parametrize("number", [-1, 0, 17, 2**31, 2**63, 10**30])
 def test_no_such_submission(ledger: Ledger, number: int) -> None:
-    hand_in(ledger)
+    enqueue(ledger)
     assert ledger.job(number) is None
     assert not ledger.cancel(number, "ada")
     assert not ledger.release(number)
@@ -408,16 +419,16 @@ def test_no_such_result_on_either_database(ledger: Ledger) -> None:
 def test_a_result_belongs_to_one_job(ledger: Ledger, report_of: MakeReport) -> None:
     numbers = []
     for source in ("x = 1", "x = 1", "x = 2"):
-        hand_in(ledger, source=source)
+        enqueue(ledger, source=source)
         numbers.append(ledger.finish(begun(ledger), report_of(source)))
     assert numbers == [1, 2, 3]
     with ledger._engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(results)) == 3
 
 
-def test_workers_that_are_long_gone_are_forgotten(ledger: Ledger, clock: Clock) -> None:
+def test_expired_workers_are_removed(ledger: Ledger, clock: Clock) -> None:
     for day in range(4):
-        ledger.seen(Worker(f"pod-{day}", "http", "cpu", None, 1))
-        ledger.seen(Worker("steady", "http", "cpu", None, 1))
+        ledger.announce(Worker(f"pod-{day}", "http", "cpu", None, 1))
+        ledger.announce(Worker("steady", "http", "cpu", None, 1))
         clock.move(86_000)
     assert [worker.name for worker in ledger.workers(1e7)] == ["pod-2", "pod-3", "steady"]

@@ -1,7 +1,6 @@
-"""The life of jobs against a model that is small enough to be believed.
+"""The states of jobs against a small model without a database.
 
-The model knows nothing of databases: a job is a few plain fields, and a rule is what the drawing in
-`grader.fleet.job` says.
+A job of the model is a few plain fields. Its rules are the diagram in `grader.fleet.job`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from grader.fleet import Lease, Ledger, QueueFull, State, TooMany
+from grader.fleet import Lease, Ledger, QueueFull, State, TooManyInFlight
 from grader.report import Report, Verdict
 from tests.fleet.conftest import DIGEST, Clock, a_submission
 
@@ -78,7 +77,7 @@ class Life(RuleBasedStateMachine):
             self.ledger.close()
 
     def mine(self, lease: Lease, *states: State) -> Model | None:
-        """The job of a lease that is still good, in one of these states."""
+        """The job of a valid lease, if it is in one of these states."""
         job = self.jobs[lease.submission_id]
         return job if job.token == lease.token and job.state in states else None
 
@@ -92,7 +91,7 @@ class Life(RuleBasedStateMachine):
         waiting = [j for j in flying if j.state is State.QUEUED]
         expected: type | None = QueueFull if len(waiting) >= MAX_QUEUE else None
         if sum(j.user == user for j in flying) >= MAX_IN_FLIGHT:
-            expected = TooMany
+            expected = TooManyInFlight
         refused: type | None
         try:
             number = self.ledger.submit(
@@ -104,7 +103,7 @@ class Life(RuleBasedStateMachine):
                 max_in_flight=MAX_IN_FLIGHT,
                 max_queue=MAX_QUEUE,
             )
-        except (QueueFull, TooMany) as error:
+        except (QueueFull, TooManyInFlight) as error:
             refused = type(error)
         else:
             refused = None
@@ -212,7 +211,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(lease=leases, how=st.sampled_from(["fail", "die"]))
     def doom(self, lease: Lease, how: str) -> None:
-        """The same trouble until the job is held, which single steps seldom reach."""
+        """Fail or expire until the job is held, which single steps seldom reach."""
         number = lease.submission_id
         while self.jobs[number].state in {State.QUEUED} | IN_HAND:
             if self.jobs[number].state is not State.QUEUED:

@@ -1,4 +1,4 @@
-"""Many at once, and those who die in the middle."""
+"""Concurrent use of the ledger, and processes killed in the middle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import pytest
 from sqlalchemy import select
 
 from grader.board.store import insert_result
-from grader.db.engine import engine_of, writing
-from grader.db.ledger_tables import jobs
-from grader.fleet import Ledger, State, TooMany
+from grader.db.engine import open_engine, transaction
+from grader.db.tables import jobs
+from grader.fleet import Ledger, State, TooManyInFlight
 from grader.report import Report
-from grader.server.services.submission_queries import Shelf
-from tests.fleet.conftest import Clock, hand_in
+from grader.server.services.submission_queries import SubmissionQueries
+from tests.fleet.conftest import Clock, enqueue
 from tests.waiting import PATIENCE_S
 
 MakeReport = Callable[..., Report]
@@ -47,7 +47,7 @@ def output(process: subprocess.Popen[str]) -> Any:
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """What each call answers, all started at the same moment."""
+    """The results of calls that are all started at the same moment."""
     barrier = threading.Barrier(len(calls))
 
     def go(call: Callable[[], Any]) -> Any:
@@ -79,7 +79,7 @@ ledger.close()
 
 def test_each_job_is_claimed_once_by_eight_threads(ledger: Ledger) -> None:
     for i in range(JOBS):
-        hand_in(ledger, source=f"x = {i % 7}", max_in_flight=JOBS)
+        enqueue(ledger, source=f"x = {i % 7}", max_in_flight=JOBS)
 
     def take(worker: str) -> list[int]:
         taken = []
@@ -89,7 +89,7 @@ def test_each_job_is_claimed_once_by_eight_threads(ledger: Ledger) -> None:
         return taken
 
     taken = at_once(*(partial(take, f"w{i}") for i in range(8)))
-    assert all(lot == sorted(lot) for lot in taken), "each worker goes through the queue in order"
+    assert all(lot == sorted(lot) for lot in taken), "each worker claims in the order of the queue"
     assert sorted(chain(*taken)) == list(range(1, JOBS + 1))
     owners = Counter(job.leased_by for job in ledger.queue())
     assert owners == {f"w{i}": len(lot) for i, lot in enumerate(taken) if lot}
@@ -97,17 +97,17 @@ def test_each_job_is_claimed_once_by_eight_threads(ledger: Ledger) -> None:
 
 def test_each_job_is_claimed_once_by_processes(ledger: Ledger, url: str) -> None:
     for _ in range(JOBS):
-        hand_in(ledger, max_in_flight=JOBS)
+        enqueue(ledger, max_in_flight=JOBS)
     claimers = [start(CLAIMER, url, f"w{i}") for i in range(4)]
     taken = [lot for claimer in claimers for lot in output(claimer)]
     assert sorted(chain(*taken)) == list(range(1, JOBS + 1))
 
 
-def test_the_bounds_hold_when_many_submit_at_once(ledger: Ledger) -> None:
+def test_the_limits_hold_for_concurrent_submits(ledger: Ledger) -> None:
     def try_it() -> int:
         try:
-            hand_in(ledger, max_in_flight=5)
-        except TooMany:
+            enqueue(ledger, max_in_flight=5)
+        except TooManyInFlight:
             return 0
         return 1
 
@@ -116,8 +116,10 @@ def test_the_bounds_hold_when_many_submit_at_once(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("repeat", range(5))
-def test_of_two_who_finish_one_wins(ledger: Ledger, report_of: MakeReport, repeat: int) -> None:
-    hand_in(ledger)
+def test_of_concurrent_finishes_one_wins(
+    ledger: Ledger, report_of: MakeReport, repeat: int
+) -> None:
+    enqueue(ledger)
     lease = ledger.claim("w", lease_s=60)
     assert lease
     assert ledger.begin(lease)
@@ -130,18 +132,18 @@ def test_of_two_who_finish_one_wins(ledger: Ledger, report_of: MakeReport, repea
     assert (done.state, done.result_id) == (State.DONE, number)
 
 
-def test_a_result_that_comes_late_is_noticed(url: str, make_report: MakeReport) -> None:
-    """Another process may end its transaction after us, though it began before."""
+def test_a_late_commit_changes_the_version(url: str, make_report: MakeReport) -> None:
+    """Another process may commit after us, though its transaction began before."""
     ledger = Ledger.open(url)
-    engine = engine_of(url, create=False)
-    shelf = Shelf(engine)
+    engine = open_engine(url, create=False)
+    queries = SubmissionQueries(engine)
     with ThreadPoolExecutor(1) as pool:
-        with writing(engine) as connection:
+        with transaction(engine) as connection:
             insert_result(connection, make_report(), "ada", b"")
             other = pool.submit(ledger.board.record, make_report(), "bob", b"")
             time.sleep(0.5)
-            before = shelf.version()
-        after = shelf.version()
+            before = queries.version()
+        after = queries.version()
         other.result()
     assert before != after
     assert ledger.board.count("softmax") == 2
@@ -150,7 +152,7 @@ def test_a_result_that_comes_late_is_noticed(url: str, make_report: MakeReport) 
 
 
 @pytest.mark.parametrize("other", ["sweep", "cancel", "fail", "give_back"])
-def test_finish_against_another_change(
+def test_finish_races_with_another_change(
     ledger: Ledger, clock: Clock, report_of: MakeReport, other: str
 ) -> None:
     changes: dict[str, Callable[[Any], object]] = {
@@ -160,7 +162,7 @@ def test_finish_against_another_change(
         "give_back": ledger.give_back,
     }
     for recorded in range(8):
-        number = hand_in(ledger, user=f"u{recorded}")
+        number = enqueue(ledger, user=f"u{recorded}")
         lease = ledger.claim("w", lease_s=60, problems=["softmax"])
         while lease is not None and lease.submission_id != number:
             assert ledger.cancel(lease.submission_id, "tidy")
@@ -180,9 +182,9 @@ def test_finish_against_another_change(
         assert job.result_id == finished
 
 
-def test_sweepers_do_not_count_a_death_twice(ledger: Ledger, clock: Clock) -> None:
+def test_concurrent_sweeps_count_a_death_once(ledger: Ledger, clock: Clock) -> None:
     for _ in range(40):
-        hand_in(ledger, max_in_flight=40)
+        enqueue(ledger, max_in_flight=40)
         assert ledger.claim("w", lease_s=60)
     clock.move(61)
     assert sum(at_once(*[ledger.sweep] * 6)) == 40
@@ -192,10 +194,10 @@ def test_sweepers_do_not_count_a_death_twice(ledger: Ledger, clock: Clock) -> No
 @pytest.mark.parametrize(
     "url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
-def test_a_row_that_another_has_is_stepped_over(ledger: Ledger, clock: Clock, url: str) -> None:
-    """SQLite has one writer at a time; on PostgreSQL nobody waits for another's job."""
+def test_locked_rows_are_skipped(ledger: Ledger, clock: Clock, url: str) -> None:
+    """SQLite has one writer at a time; on PostgreSQL no call waits for a locked job."""
     for _ in range(4):
-        hand_in(ledger)
+        enqueue(ledger)
     assert ledger.claim("w", lease_s=60)
     assert ledger.claim("w", lease_s=60)
     clock.move(61)
@@ -211,12 +213,12 @@ def test_a_row_that_another_has_is_stepped_over(ledger: Ledger, clock: Clock, ur
     hasty.close()
 
 
-# Forks children that submit; the nth kills itself right before the nth step of the submission.
+# Forks children that submit. The nth child kills itself before the nth database step.
 DYING = """
 import json, os, signal, sys
 from sqlalchemy import event, func, select
 from grader.fleet import Ledger
-from grader.db.ledger_tables import blobs, jobs, submissions
+from grader.db.tables import blobs, jobs, submissions
 from grader.submission import Submission
 
 def submit(source, steps):
@@ -229,8 +231,8 @@ def submit(source, steps):
     event.listen(ledger._engine, "before_cursor_execute", step)
     event.listen(ledger._engine, "commit", step)
     event.listen(ledger._engine, "checkin", step)
-    handed_in = Submission("k.py", "python", source)
-    ledger.submit("ada", "softmax", "d" * 64, handed_in, max_in_flight=99)
+    submission = Submission("k.py", "python", source)
+    ledger.submit("ada", "softmax", "d" * 64, submission, max_in_flight=99)
 
 def counts():
     ledger = Ledger.open(sys.argv[1])
@@ -252,12 +254,14 @@ print(json.dumps(rows))
 """
 
 
-def test_who_dies_while_submitting_leaves_all_or_nothing(url: str) -> None:
+def test_a_process_killed_in_submit_leaves_all_or_nothing(url: str) -> None:
     Ledger.open(url).close()
     rows = output(start(DYING, url))
     *died, survived = rows
     assert {status for status, *_ in died} == {-signal.SIGKILL}
-    assert len(died) >= 8, "two counts, a look for the blob, three inserts, commit, and after it"
-    # Nothing of those killed before or at the commit; everything of the one killed after it.
+    assert len(died) >= 8, (
+        "two counts, a select of the blob, three inserts, the commit, and after it"
+    )
+    # Those killed up to the commit leave nothing; the one killed after it leaves everything.
     assert [counts for _, *counts in died] == [[0, 0, 0]] * (len(died) - 1) + [[1, 1, 1]]
     assert survived == [0, 2, 2, 2]

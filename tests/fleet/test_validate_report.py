@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.fleet.validate_report import GPU_CHARS, NOTES, vetted
+from grader.fleet.validate_report import MAX_GPU_CHARS, MAX_NOTES, validate_report
 from grader.report import CaseResult, Mismatch, Report, Verdict
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -37,13 +37,13 @@ def wrong(**changes: Any) -> CaseResult:
     )  # fmt: skip
 
 
-def test_what_the_judge_says_stays(make_report: Callable[..., Report]) -> None:
+def test_a_valid_report_stays_unchanged(make_report: Callable[..., Report]) -> None:
     for report in (
         make_report(cases=[timed()]),
         make_report(verdict="wrong_answer", cases=[wrong()]),
         make_report(verdict="rejected", cases=[timed(round_us=[0.0, -1.0], time_us=0.0)]),
     ):
-        found = vetted(report, NOW)
+        found = validate_report(report, NOW)
         assert found.created_at == NOW
         kept = report.model_copy(update={"created_at": NOW})
         assert found.model_dump_json() == kept.model_dump_json()
@@ -57,11 +57,11 @@ def test_every_text_is_safe_and_short(make_report: Callable[..., Report]) -> Non
         cases=[timed(name=long, reason=long, params={long: long}, baseline_us={long: 1.0}),
                wrong(argument=long, worst_slice=long, histogram=[(long, 1)])],
     )  # fmt: skip
-    found = vetted(report, NOW)
+    found = validate_report(report, NOW)
     text = found.model_dump_json()
     assert len(text) < 40_000
     assert all(odd not in text for odd in ("\\u001b", "\u202e", "\\u0000"))
-    assert len(found.gpu or "") <= GPU_CHARS
+    assert len(found.gpu or "") <= MAX_GPU_CHARS
     json.loads(text)
 
 
@@ -101,33 +101,33 @@ def test_every_text_is_safe_and_short(make_report: Callable[..., Report]) -> Non
         {"cases": [wrong(histogram=[("exact", -5)])]},
     ],
 )
-def test_what_no_grading_says_is_refused(
+def test_impossible_values_are_refused(
     make_report: Callable[..., Report], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=r"cannot be|too large|mismatch"):
-        vetted(make_report(**changes), NOW)
+        validate_report(make_report(**changes), NOW)
 
 
-def test_depth_has_an_end(make_report: Callable[..., Report]) -> None:
+def test_deep_nesting_is_refused(make_report: Callable[..., Report]) -> None:
     deep: Any = []
     for _ in range(600):
         deep = [deep]
     with pytest.raises(ValueError, match="x is nested too deep"):
-        vetted(make_report(environment={"x": deep}), NOW)
+        validate_report(make_report(environment={"x": deep}), NOW)
 
 
 @given(st.text(), st.text(max_size=300))
-def test_twice_is_once(log: str, reason: str) -> None:
+def test_validation_is_idempotent(log: str, reason: str) -> None:
     report = Report(
         problem="p", problem_digest="d", submission_sha256="s", submission_name="k.py",
         language="python", verdict=Verdict.RUNTIME_ERROR, reason=reason, device="cpu",
         sandbox="docker", log=log, seed=1,
     )  # fmt: skip
-    once = vetted(report, NOW)
-    assert vetted(once, NOW) == once
+    once = validate_report(report, NOW)
+    assert validate_report(once, NOW) == once
 
 
-def test_of_many_notes_the_first_are_kept(make_report: Callable[..., Report]) -> None:
-    """A grading of many noisy cases has as many, and is none the worse for it."""
+def test_excess_notes_are_dropped(make_report: Callable[..., Report]) -> None:
+    """A valid grading of many noisy cases can have this many notes."""
     notes = [f"'{i}': 1 rounds left out" for i in range(1500)]
-    assert vetted(make_report(notes=notes), NOW).notes == notes[:NOTES]
+    assert validate_report(make_report(notes=notes), NOW).notes == notes[:MAX_NOTES]

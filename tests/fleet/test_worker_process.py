@@ -1,4 +1,4 @@
-"""A slot as its keeper sees it: lines in, lines out, and nothing left of it."""
+"""A worker process through its pipes: requests in, messages out, and no process left after."""
 
 from __future__ import annotations
 
@@ -13,19 +13,27 @@ import pytest
 from pydantic import ValidationError
 
 from grader.fleet.job import MAX_SOURCE_BYTES
-from grader.fleet.worker_process import ORDER_BYTES, Bench, Order, Ready, Word
+from grader.fleet.worker_process import (
+    MAX_REQUEST_BYTES,
+    TaskRequest,
+    TaskRunner,
+    WorkerMessage,
+    WorkerReady,
+)
 from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, Sandbox, SandboxError
-from tests.fleet.fake import PROBLEM, ROOT, patient
+from tests.fleet.fake import PROBLEM, ROOT, with_long_limit
 from tests.waiting import PATIENCE_S, until
 
 SUBMISSIONS = ROOT / "submissions/softmax"
 
 
-def order(number: int, file: str, digest: str | None = None, problem: Problem = PROBLEM) -> Order:
+def request(
+    number: int, file: str, digest: str | None = None, problem: Problem = PROBLEM
+) -> TaskRequest:
     path = SUBMISSIONS / file
-    return Order(
+    return TaskRequest(
         task=number,
         folder=problem.folder,
         digest=digest or problem.digest,
@@ -36,37 +44,37 @@ def order(number: int, file: str, digest: str | None = None, problem: Problem = 
 
 
 def children(pid: int) -> set[int]:
-    """Processes that this one has started and that are there."""
+    """The running child processes of a process."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return {int(child) for file in files for child in file.read_text().split()}
 
 
-class Slot:
+class Worker:
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "grader.fleet.worker_process", *options]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    def tell(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line)
         self.process.stdin.flush()
 
-    def hear(self) -> Word:
+    def receive(self) -> WorkerMessage:
         assert self.process.stdout is not None
-        return Word.model_validate_json(self.process.stdout.readline())
+        return WorkerMessage.model_validate_json(self.process.stdout.readline())
 
-    def end_of(self, number: int) -> tuple[Word, list[str]]:
-        """What it said last of a task, and the stages that it named before."""
+    def receive_outcome(self, task_id: int) -> tuple[WorkerMessage, list[str]]:
+        """The last message about a task, and the stages of its progress before."""
         stages: list[str] = []
         while True:
-            word = self.hear()
-            assert word.task == number
-            if word.progress is None:
-                return word, stages
-            if word.progress.stage not in stages:
-                stages.append(word.progress.stage)
+            message = self.receive()
+            assert message.task == task_id
+            if message.progress is None:
+                return message, stages
+            if message.progress.stage not in stages:
+                stages.append(message.progress.stage)
 
     def close(self) -> None:
         self.process.kill()
@@ -77,71 +85,71 @@ class Slot:
 
 
 @pytest.fixture
-def slot() -> Iterator[Slot]:
-    slot = Slot("--device", "cpu", "--sandbox", "process")
+def worker() -> Iterator[Worker]:
+    worker = Worker("--device", "cpu", "--sandbox", "process")
     try:
-        assert slot.hear() == Word(ready=Ready(gpu=None))
-        yield slot
+        assert worker.receive() == WorkerMessage(ready=WorkerReady(gpu=None))
+        yield worker
     finally:
-        slot.close()
+        worker.close()
 
 
-def test_it_grades_one_after_the_other(slot: Slot) -> None:
-    slot.tell(order(1, "accepted/torch_softmax.py").line())
-    first, stages = slot.end_of(1)
+def test_it_grades_one_task_after_another(worker: Worker) -> None:
+    worker.send(request(1, "accepted/torch_softmax.py").line())
+    first, stages = worker.receive_outcome(1)
     assert first.report is not None
     assert first.report.verdict is Verdict.ACCEPTED
     assert stages == ["sandbox_start", "load", "test", "benchmark"]
-    slot.tell(order(2, "wrong_answer/zeros.py").line())
-    slot.tell(order(3, "accepted/torch_softmax.py", digest="0" * 64).line())
-    second, _ = slot.end_of(2)
+    worker.send(request(2, "wrong_answer/zeros.py").line())
+    worker.send(request(3, "accepted/torch_softmax.py", digest="0" * 64).line())
+    second, _ = worker.receive_outcome(2)
     assert second.report is not None
     assert second.report.verdict is Verdict.WRONG_ANSWER
-    third, stages = slot.end_of(3)
+    third, stages = worker.receive_outcome(3)
     assert third.failure is not None
-    assert "has changed since this was handed in" in third.failure
+    assert "has changed since this was submitted" in third.failure
     assert stages == []
 
 
-def test_a_broken_problem_is_a_failure(slot: Slot, tmp_path: Path) -> None:
-    missing = order(1, "accepted/torch_softmax.py").model_copy(update={"folder": tmp_path / "no"})
-    slot.tell(missing.line())
-    word, _ = slot.end_of(1)
-    assert word.failure is not None
-    assert str(tmp_path / "no") in word.failure
+def test_a_broken_problem_is_a_failure(worker: Worker, tmp_path: Path) -> None:
+    missing = request(1, "accepted/torch_softmax.py").model_copy(update={"folder": tmp_path / "no"})
+    worker.send(missing.line())
+    message, _ = worker.receive_outcome(1)
+    assert message.failure is not None
+    assert str(tmp_path / "no") in message.failure
 
 
 @pytest.mark.parametrize("way", ["sigterm", "stdin", "sigkill"])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_nothing_is_left_of_it(slot: Slot, tmp_path: Path, way: str, busy: bool) -> None:
-    pid = slot.process.pid
+def test_its_children_end_with_it(worker: Worker, tmp_path: Path, way: str, busy: bool) -> None:
+    pid = worker.process.pid
     if busy:
         endless = "time_limit_exceeded/infinite_loop.py"
-        slot.tell(order(1, endless, problem=patient(tmp_path)).line())
-        while (word := slot.hear()).progress is None or word.progress.stage != "test":
+        worker.send(request(1, endless, problem=with_long_limit(tmp_path)).line())
+        while (message := worker.receive()).progress is None or message.progress.stage != "test":
             pass
-    else:  # a warm sandbox waits
-        slot.tell(order(1, "compile_error/syntax_error.py").line())
-        slot.end_of(1)
+    else:  # idle, with a warm sandbox
+        worker.send(request(1, "compile_error/syntax_error.py").line())
+        worker.receive_outcome(1)
         until(lambda: bool(children(pid)))
     found = children(pid)
     assert found
     if way == "stdin":
-        assert slot.process.stdin is not None
-        slot.process.stdin.close()
+        assert worker.process.stdin is not None
+        worker.process.stdin.close()
     else:
-        slot.process.send_signal(signal.SIGTERM if way == "sigterm" else signal.SIGKILL)
-    assert slot.process.wait(PATIENCE_S) == (
+        worker.process.send_signal(signal.SIGTERM if way == "sigterm" else signal.SIGKILL)
+    assert worker.process.wait(PATIENCE_S) == (
         -signal.SIGKILL if way == "sigkill" else 128 + signal.SIGTERM
     )
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in found))
 
 
-def test_an_order_without_end_ends_it(slot: Slot) -> None:
+def test_an_endless_request_ends_it(worker: Worker) -> None:
     with pytest.raises(BrokenPipeError):
-        for _ in range(0, 2 * ORDER_BYTES, 1 << 20):
-            slot.tell(b"x" * (1 << 20))
-    assert slot.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        for _ in range(0, 2 * MAX_REQUEST_BYTES, 1 << 20):
+            worker.send(b"x" * (1 << 20))
+    assert worker.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
 
 
 def test_options_are_checked() -> None:
@@ -159,7 +167,7 @@ def test_options_are_checked() -> None:
     assert "'tpu' is not cpu, cuda or cuda:N" in ended.stderr
 
 
-def test_a_missing_gpu_is_told_in_one_line() -> None:
+def test_a_missing_gpu_is_reported_without_a_traceback() -> None:
     command = [sys.executable, "-m", "grader.fleet.worker_process", "--device", "cuda:99"]
     ended = subprocess.run(
         [*command, "--sandbox", "process"],
@@ -170,7 +178,7 @@ def test_a_missing_gpu_is_told_in_one_line() -> None:
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
-    # It may see the end of its stdin before it has looked for the GPU.
+    # It may notice the end of its stdin before it looks for the GPU.
     assert ended.returncode in (1, 128 + signal.SIGTERM)
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr
@@ -178,47 +186,49 @@ def test_a_missing_gpu_is_told_in_one_line() -> None:
 
 STRAY = """
 import os, sys
-from grader.fleet.worker_process import _own_streams, Ready, Word
-stdin, stdout = _own_streams()
-print("a library greets you", flush=True)
-os.system("echo a child greets you; cat")
-stdout.write(Word(ready=Ready(gpu=None)).line())
+from grader.fleet.worker_process import WorkerMessage, WorkerReady, _take_over_streams
+stdin, stdout = _take_over_streams()
+print("printed by a library", flush=True)
+os.system("echo printed by a child; cat")
+stdout.write(WorkerMessage(ready=WorkerReady(gpu=None)).line())
 """
 
 
 def test_stray_prints_go_to_stderr() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", STRAY], cwd=ROOT, input=b"order\n", capture_output=True, check=True
+        [sys.executable, "-c", STRAY], cwd=ROOT, input=b"request\n", capture_output=True, check=True
     )
-    assert Word.model_validate_json(ended.stdout) == Word(ready=Ready(gpu=None))
-    assert ended.stderr.decode().split("\n")[:2] == ["a library greets you", "a child greets you"]
+    assert WorkerMessage.model_validate_json(ended.stdout) == WorkerMessage(
+        ready=WorkerReady(gpu=None)
+    )
+    assert ended.stderr.decode().split("\n")[:2] == ["printed by a library", "printed by a child"]
 
 
-def test_the_largest_order_fits() -> None:
-    full = order(1 << 62, "accepted/torch_softmax.py").model_copy(
+def test_the_largest_request_fits() -> None:
+    full = request(1 << 62, "accepted/torch_softmax.py").model_copy(
         update={"source": b"\xff\n" * (MAX_SOURCE_BYTES // 2), "name": "n" * 255}
     )
-    assert len(full.line()) < ORDER_BYTES
+    assert len(full.line()) < MAX_REQUEST_BYTES
     assert full.line().count(b"\n") == 1
-    assert Order.model_validate_json(full.line()) == full
+    assert TaskRequest.model_validate_json(full.line()) == full
 
 
-def test_a_report_survives_the_line(make_report: Callable[..., Report]) -> None:
+def test_a_report_survives_serialization(make_report: Callable[..., Report]) -> None:
     report = make_report(
         score_us=float("inf"), environment={"nan": float("-inf")}, log="\u2028 \x00 \n €"
     )
-    line = Word(task=1, report=report).line()
+    line = WorkerMessage(task=1, report=report).line()
     assert line.count(b"\n") == 1
-    back = Word.model_validate_json(line).report
-    assert back is not None
-    assert back.score_us == float("inf")
-    assert back.model_dump_json() == report.model_dump_json()
+    parsed = WorkerMessage.model_validate_json(line).report
+    assert parsed is not None
+    assert parsed.score_us == float("inf")
+    assert parsed.model_dump_json() == report.model_dump_json()
 
 
-@pytest.mark.parametrize("said", [{}, {"failure": "a", "ready": {"gpu": None}}, {"task": 1}])
-def test_a_word_is_one_thing(said: dict[str, object]) -> None:
+@pytest.mark.parametrize("fields", [{}, {"failure": "a", "ready": {"gpu": None}}, {"task": 1}])
+def test_a_message_has_exactly_one_event(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Word.model_validate(said)
+        WorkerMessage.model_validate(fields)
 
 
 class NoSandbox(Sandbox):
@@ -232,10 +242,10 @@ class NoSandbox(Sandbox):
 
 
 def test_a_sandbox_that_does_not_start_is_a_failure() -> None:
-    told: list[Word] = []
-    bench = Bench(NoSandbox(), "cpu", told.append)
+    sent: list[WorkerMessage] = []
+    runner = TaskRunner(NoSandbox(), "cpu", sent.append)
     try:
-        bench.serve(order(5, "accepted/torch_softmax.py"))
+        runner.run(request(5, "accepted/torch_softmax.py"))
     finally:
-        bench.close()
-    assert told[-1] == Word(task=5, failure="no space left")
+        runner.close()
+    assert sent[-1] == WorkerMessage(task=5, failure="no space left")

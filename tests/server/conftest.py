@@ -1,5 +1,5 @@
-"""A server on a real socket, over a SQLite ledger with the repository's problems, and people of
-every role. Nothing grades by itself: `grade` finishes a job by hand.
+"""A server on a real socket, over a SQLite ledger with the repository's problems, and users of
+every role. There are no workers: `World.grade` finishes a job.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from grader.fleet import Lease
 from grader.problem import Problem
 from grader.report import Report
 from grader.server.app import create_app
-from grader.server.services.services import Services, load_problems
+from grader.server.services.container import Services, load_problems
 from grader.server.settings import Settings
+from tests.db.conftest import url as url
 from tests.fleet.conftest import Clock
 from tests.fleet.conftest import clock as clock
 from tests.fleet.conftest import ledger as ledger
 from tests.fleet.conftest import report_of as report_of
-from tests.fleet.conftest import url as url
 from tests.waiting import PATIENCE_S
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
@@ -38,7 +38,7 @@ PEOPLE = {"ada": "competitor", "bob": "competitor", "wilma": "worker", "root": "
 
 
 class Server:
-    """An application served in a thread of this process, as long as the context lasts."""
+    """Serves the application in a thread of this process, within a context."""
 
     def __init__(self, services: Services, port: int = 0) -> None:
         self.app = create_app(services)
@@ -52,11 +52,11 @@ class Server:
             timeout_graceful_shutdown=2,
         )
         self._server = uvicorn.Server(config)
-        self._hub = services.hub
+        self._hub = services.events
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
     def __enter__(self) -> str:
-        """Its address."""
+        """Start the server. Returns its address."""
         self._thread.start()
         deadline = time.monotonic() + PATIENCE_S
         while not self._server.started:
@@ -70,7 +70,7 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        """End it, once or again."""
+        """Stop the server. May be called again."""
         self._hub.close()
         self._server.should_exit = True
         self._thread.join(PATIENCE_S)
@@ -78,7 +78,7 @@ class Server:
 
 @dataclass
 class World:
-    """A server, its parts, and clients who call it."""
+    """A running server, its services, and clients."""
 
     services: Services
     server: Server
@@ -99,7 +99,7 @@ class World:
         return self.services.problems["softmax"]
 
     def client(self, name: str | None = None, token: str | None = None) -> httpx.Client:
-        """A client with the token of a person, or with any other; without one for nobody."""
+        """A client with the token of a user, with another token, or without one."""
         token = token or (self.tokens[name] if name else None)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         client = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_S)
@@ -114,7 +114,7 @@ class World:
         file: str = "kernel.py",
         **form: str,
     ) -> httpx.Response:
-        """Hand in a file by HTTP."""
+        """Submit a file over HTTP."""
         return self.client(name).post(
             "/api/v1/submissions",
             data={"problem": problem, **form},
@@ -122,7 +122,7 @@ class World:
         )
 
     def submitted(self, name: str = "ada", **more: Any) -> int:
-        """The number of a submission that was taken."""
+        """The number of a new submission."""
         reply = self.submit(name, **more)
         assert reply.status_code == 202, reply.text
         return int(reply.json()["id"])
@@ -135,14 +135,14 @@ class World:
         return lease
 
     def grade(self, **changes: Any) -> int:
-        """Finish the next job with such a report; the number on the board."""
+        """Finish the next job with such a report. Returns the result's number."""
         lease = self.lease()
         number = self.services.ledger.finish(lease, self.report(lease, **changes))
         assert number is not None
         return number
 
     def report(self, lease: Lease, **changes: Any) -> Report:
-        """A report on what was leased."""
+        """A report for a lease."""
         fields = {
             "problem": lease.problem,
             "problem_digest": lease.problem_digest,
@@ -155,26 +155,26 @@ class World:
         return self.make_report(**fields | changes)
 
     def graded(self, name: str = "ada", **changes: Any) -> int:
-        """The number of a submission that is done."""
+        """The number of a new submission that is done."""
         number = self.submitted(name)
         self.grade(**changes)
         return number
 
 
 SEED = 987654321987
-"""A seed that would be noticed wherever it appears."""
+"""A seed that is easy to find in an answer."""
 
 
 @pytest.fixture
 def settings() -> Settings:
-    """Limits that tests do not meet by accident, and a poller that is quick."""
+    """Limits that tests do not reach by accident, and a fast poller."""
     return Settings(requests_per_minute=10_000, submissions_per_minute=1000, poll_s=0.02)
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> str:
-    """URL of an empty database. A module that wants both kinds imports `url` of the fleet's tests
-    under this name."""
+    """URL of an empty database. Modules that test both kinds of databases import `url` of the
+    fleet's tests under this name."""
     return f"sqlite:///{tmp_path}/server.sqlite3"
 
 

@@ -1,6 +1,6 @@
-"""A board as it might be after two weeks: honest people, ties, mistakes, and text that attacks.
+"""A board after two weeks of use: improvements, ties, mistakes, and hostile text.
 
-Everything goes through a real ledger: submitted, claimed, begun and finished.
+Every submission goes through a real ledger: submitted, claimed, begun and finished.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BYTES_PER_S = {H100: 3.35e12, A100: 2.04e12}
 EAGER_SOL = 0.62
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><svg/onload=alert(3)>"
-"""What hostile people write into every text they may choose."""
+"""Hostile text for every field that a competitor may choose."""
 
 ATTACK_NAME = "<img src=x onerror=alert(4)>"
-"""The same, as short as a user's name must be."""
+"""Hostile text as short as a user's name must be."""
 
 SOURCE = """\
 import triton
@@ -49,11 +49,11 @@ def softmax(x, out):
 
 
 def accepted(problem: Problem, sol: float, gpu: str = H100, noise: int = 0) -> dict[str, Any]:
-    """The fields of an accepted, ranked report that reaches `sol` of the roofline, about."""
-    chance = random.Random(f"{sol} {noise}")
+    """The fields of an accepted, ranked report that reaches about `sol` of the roofline."""
+    rng = random.Random(f"{sol} {noise}")
     results = [_tested(case) for case in problem.cases("test", "cuda")]
     timed = [
-        _timed(problem, case, sol * chance.uniform(0.93, 1.07), gpu, chance)
+        _timed(problem, case, sol * rng.uniform(0.93, 1.07), gpu, rng)
         for case in problem.cases("benchmark", "cuda")
     ]
     times = [case.time_us for case in timed if case.time_us]
@@ -76,13 +76,13 @@ def accepted(problem: Problem, sol: float, gpu: str = H100, noise: int = 0) -> d
     }
 
 
-def practised(problem: Problem) -> dict[str, Any]:
-    """Accepted on a CPU: never ranked."""
-    chance = random.Random(3)
+def cpu_accepted(problem: Problem) -> dict[str, Any]:
+    """The fields of a report that was accepted on a CPU, and so is not ranked."""
+    rng = random.Random(3)
     timed = [
         CaseResult(
             name=case.name, kind="benchmark", params=case.params, status="passed",
-            time_us=(time := chance.uniform(4e4, 9e4)), ci_us=(time * 0.98, time * 1.03),
+            time_us=(time := rng.uniform(4e4, 9e4)), ci_us=(time * 0.98, time * 1.03),
             baseline_us={"eager": 61.5},
         )
         for case in problem.cases("benchmark", "cpu")
@@ -95,7 +95,7 @@ def practised(problem: Problem) -> dict[str, Any]:
 
 
 def wrong(problem: Problem, reason: str = "row 5 is off by 3.1e-01") -> dict[str, Any]:
-    """The third test is wrong, and no other was run."""
+    """The fields of a report whose third test is wrong, after which no case ran."""
     first, second, third, *rest = problem.cases("test", "cuda")
     mismatch = Mismatch(
         argument="out", shape=[13, 127], index=[5, 96], expected=0.00731, got=float("nan"),
@@ -123,14 +123,14 @@ def wrong(problem: Problem, reason: str = "row 5 is off by 3.1e-01") -> dict[str
 
 
 def failed(verdict: str, reason: str, log: str = "") -> dict[str, Any]:
-    """A verdict before any case was run."""
+    """The fields of a report without cases."""
     return {
         "verdict": verdict, "reason": reason, "device": "cuda", "gpu": H100, "ranked": False,
         "cases": [], "log": log,
     }  # fmt: skip
 
 
-def hand_in(
+def queue_submission(
     ledger: Ledger,
     problem: Problem,
     user: str,
@@ -139,14 +139,14 @@ def hand_in(
     source: str = SOURCE,
     gpu: str | None = None,
 ) -> int:
-    """Put a submission into the queue; its number."""
+    """Queue a submission. Returns its number."""
     language: Any = "cuda" if name.endswith(".cu") else "python"
     submission = Submission(name, language, source.encode())
     return ledger.submit(user, problem.name, problem.digest, submission, gpu, max_in_flight=1000)
 
 
 def finish(ledger: Ledger, clock: Callable[[], datetime], fields: dict[str, Any]) -> int:
-    """Grade the oldest submission that waits: the report has these fields. The result's number."""
+    """Finish the oldest waiting submission with these fields. Returns the result's number."""
     lease = ledger.claim("worker-1", lease_s=30)
     assert lease is not None
     assert ledger.begin(lease)
@@ -174,11 +174,11 @@ def finish(ledger: Ledger, clock: Callable[[], datetime], fields: dict[str, Any]
 
 
 def two_weeks(ledger: Ledger, clock: Clock, problem: Problem) -> dict[str, int]:
-    """Fill a board. Some submissions' numbers by what they are examples of."""
+    """Fill a board. Returns the numbers of some submissions by what they are examples of."""
     marks: dict[str, int] = {}
 
     def add(user: str, fields: dict[str, Any], mark: str = "", **what: Any) -> None:
-        number = hand_in(ledger, problem, user, **what)
+        number = queue_submission(ledger, problem, user, **what)
         clock.move(25)
         finish(ledger, clock, fields)
         if mark:
@@ -198,7 +198,7 @@ def two_weeks(ledger: Ledger, clock: Clock, problem: Problem) -> dict[str, int]:
     add("edsger", accepted(problem, 0.7099, noise=1))
     clock.move(timedelta(days=1).total_seconds())
     add("margaret", failed("time_limit_exceeded", "case widest: a call took more than 20 s"))
-    add("margaret", practised(problem), "practice")
+    add("margaret", cpu_accepted(problem), "practice")
     clock.move(timedelta(days=3).total_seconds())
     add(
         ATTACK_NAME,
@@ -216,8 +216,8 @@ def two_weeks(ledger: Ledger, clock: Clock, problem: Problem) -> dict[str, int]:
         | {"rule": "time_claim"}, "rejected")  # fmt: skip
     add("alan", failed("runtime_error", "softmax raised ValueError: " + ATTACK, ATTACK), "raised")
     clock.move(timedelta(hours=5).total_seconds())
-    marks["waiting"] = hand_in(ledger, problem, "linus")
-    marks["waiting_attack"] = hand_in(ledger, problem, ATTACK_NAME, name=f"{ATTACK}.py")
+    marks["waiting"] = queue_submission(ledger, problem, "linus")
+    marks["waiting_attack"] = queue_submission(ledger, problem, ATTACK_NAME, name=f"{ATTACK}.py")
     return marks
 
 
@@ -228,11 +228,11 @@ def _tested(case: Case) -> CaseResult:
     )  # fmt: skip
 
 
-def _timed(problem: Problem, case: Case, sol: float, gpu: str, chance: random.Random) -> CaseResult:
+def _timed(problem: Problem, case: Case, sol: float, gpu: str, rng: random.Random) -> CaseResult:
     least_us = problem.bytes(case) / BYTES_PER_S[gpu] * 1e6
     sol = min(sol, 0.97)
-    rounds = [least_us / sol * chance.gauss(1, 0.004) for _ in range(120)]
-    rounds += [least_us / sol * chance.uniform(1.01, 1.04) for _ in range(9)]
+    rounds = [least_us / sol * rng.gauss(1, 0.004) for _ in range(120)]
+    rounds += [least_us / sol * rng.uniform(1.01, 1.04) for _ in range(9)]
     time_us, (low_us, high_us) = estimate(rounds)
     return CaseResult(
         name=case.name, kind="benchmark", params=case.params, status="passed",

@@ -1,4 +1,4 @@
-"""A served board with two weeks on it, browsers without scripts, and a strict reader of pages."""
+"""A served board with two weeks of data, browsers without scripts, and a checker of pages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "sour
 
 @dataclass
 class Site:
-    """A board with two weeks on it, and browsers without scripts."""
+    """A board with two weeks of data, and browsers without scripts."""
 
     world: World
     marks: dict[str, int]
 
     def browser(self, name: str | None = None) -> httpx.Client:
-        """Whoever is logged in as `name`; nobody without."""
+        """A browser that is logged in as `name`, or not logged in."""
         client = self.world.client()
         client.headers["Accept"] = "text/html"
         if name is not None:
@@ -37,7 +37,7 @@ class Site:
         return client
 
     def page(self, path: str, name: str | None = None, status: int = 200) -> str:
-        """The text of a page, which is well-formed and carries nothing that the policy forbids."""
+        """The text of a page, after asserting that `check` passes."""
         answer = self.browser(name).get(path)
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -46,7 +46,7 @@ class Site:
 
     def set_board(self, **settings: Any) -> None:
         """Change the softmax board's settings."""
-        self.world.services.office.set_board("softmax", BoardSettings(**settings), "root")
+        self.world.services.admin.set_board("softmax", BoardSettings(**settings), "root")
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def site(world: World) -> Site:
     return Site(world, two_weeks(world.services.ledger, world.clock, world.problem))
 
 
-class Reader(HTMLParser):
-    """Reads a page as a browser does, and notes what should not be there."""
+class PageParser(HTMLParser):
+    """Parses a page, and collects its faults."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Reader(HTMLParser):
 
     @classmethod
     def words_of(cls, html: str) -> list[str]:
-        """The words of a piece of a page."""
+        """The words of a fragment of a page."""
         reader = cls()
         reader.feed(html)
         return " ".join(reader.text).split()
@@ -85,7 +85,7 @@ class Reader(HTMLParser):
             if not (named.get(name) or "/").startswith(("/", "#", "?", "http://")):
                 self.faults.append(f"{name}={named[name]}")
         if tag == "img" or (tag == "svg" and not {"aria-label", "aria-hidden"} & set(named)):
-            self.faults.append(f"{tag} without words")
+            self.faults.append(f"{tag} without a label")
         if "id" in named:
             self.ids.append(named["id"] or "")
         if tag == "label":
@@ -108,9 +108,9 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
-def check(page: str) -> Reader:
-    """Assert what holds for every page."""
-    reader = Reader()
+def check(page: str) -> PageParser:
+    """Assert that a page is well-formed and accessible, and within the content policy."""
+    reader = PageParser()
     reader.feed(page)
     assert reader.faults == []
     assert reader.open == []
@@ -123,11 +123,12 @@ def check(page: str) -> Reader:
 
 
 def words(page: str) -> str:
-    """What a person reads."""
+    """The visible text of a page."""
     return " ".join(" ".join(check(page).text).split())
 
 
 def everywhere(site: Site) -> list[str]:
+    """The address of every page."""
     numbers = sorted(site.marks.values())
     return [
         "/", "/queue", "/submit", "/login", "/leaderboards/softmax", "/problems/softmax",

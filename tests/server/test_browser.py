@@ -14,10 +14,10 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, 
 from grader.fleet import State
 from grader.fleet.dispatch import Dispatcher
 from grader.fleet.job import Worker
-from grader.fleet.local import LocalEngine
+from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
 from tests.server.conftest import H100, PROBLEMS, World
-from tests.server.examples import accepted, finish, hand_in
+from tests.server.examples import accepted, finish, queue_submission
 from tests.server.site import Site, everywhere
 from tests.server.site import site as site
 from tests.waiting import PATIENCE_S
@@ -39,7 +39,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Watched:
-    """A page, and everything in it that should not happen."""
+    """A page that records errors, dialogs and foreign requests."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -52,7 +52,7 @@ class Watched:
         page.on("request", self._on_request)
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        # A page of status 401 and the like is told of on the console; that is what was asked for.
+        # The console also reports expected answers, such as a 401.
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
             self.faults.append(message.text)
 
@@ -64,8 +64,8 @@ class Watched:
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.faults.append(f"request to {request.url}")
 
-    def is_only_told(self) -> None:
-        """From the next page on, let nobody ask every ten seconds for what events should tell."""
+    def disable_polling(self) -> None:
+        """Disable the poll every 10 s from the next page on, so that only events update it."""
         self.page.add_init_script(
             "const later = window.setTimeout;"
             "window.setTimeout = (call, ms, ...rest) =>"
@@ -73,11 +73,11 @@ class Watched:
         )
 
     def go(self, path: str) -> None:
-        """Load a page of ours."""
+        """Load a page of the server."""
         self.page.goto(self.url + path)
 
     def log_in(self, token: str) -> None:
-        """As a person would."""
+        """Log in with the form."""
         self.go("/login")
         self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("main").get_by_role("button", name="Log in").click()
@@ -87,17 +87,17 @@ class Watched:
 @pytest.fixture
 def watched(chromium: Browser, world: World) -> Iterator[Watched]:
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    seen = Watched(context.new_page(), world.url)
-    yield seen
+    found = Watched(context.new_page(), world.url)
+    yield found
     context.close()
-    assert seen.faults == []
+    assert found.faults == []
 
 
-def test_submit_in_the_page_watch_it_go_and_see_the_rank(site: Site, watched: Watched) -> None:
+def test_submit_follow_the_progress_and_see_the_rank(site: Site, watched: Watched) -> None:
     world, ledger = site.world, site.world.services.ledger
     for number in (site.marks["waiting"], site.marks["waiting_attack"]):
         ledger.cancel(number, "root")
-    watched.is_only_told()
+    watched.disable_polling()
     watched.log_in(world.tokens["ada"])
     watched.go("/submit?problem=softmax")
     page = watched.page
@@ -124,12 +124,12 @@ def test_submit_in_the_page_watch_it_go_and_see_the_rank(site: Site, watched: Wa
     page.get_by_role("link", name=f"Open submission {job.submission_id}").click()
     page.get_by_role("heading", name="Accepted").wait_for()
     watched.go("/leaderboards/softmax")
-    first = page.locator("table.race tbody tr").first
+    first = page.locator("table.standings tbody tr").first
     assert first.get_attribute("class") == "first me"
 
 
-def test_a_submission_s_own_page_turns_into_its_report(site: Site, watched: Watched) -> None:
-    watched.is_only_told()
+def test_a_submission_page_reloads_when_it_is_done(site: Site, watched: Watched) -> None:
+    watched.disable_polling()
     watched.go(f"/submissions/{site.marks['waiting']}")
     watched.page.get_by_text("next in the queue").wait_for()
     finish(site.world.services.ledger, site.world.clock, accepted(site.world.problem, 0.5))
@@ -137,7 +137,7 @@ def test_a_submission_s_own_page_turns_into_its_report(site: Site, watched: Watc
     watched.page.get_by_role("heading", name="Times").wait_for()
 
 
-def test_refused_files_are_told_in_the_page(site: Site, watched: Watched, tmp_path: Path) -> None:
+def test_a_refused_file_shows_an_alert(site: Site, watched: Watched, tmp_path: Path) -> None:
     watched.log_in(site.world.tokens["ada"])
     watched.go("/submit")
     file = tmp_path / "<img src=x onerror=alert(9)>.txt"
@@ -149,15 +149,15 @@ def test_refused_files_are_told_in_the_page(site: Site, watched: Watched, tmp_pa
     assert "files end in .py and .cu" in alert.inner_text()
 
 
-def test_the_queue_moves_by_itself(site: Site, watched: Watched) -> None:
+def test_the_queue_page_updates_itself(site: Site, watched: Watched) -> None:
     watched.go("/queue")
     watched.page.get_by_text("0 being graded, 2 waiting").wait_for()
-    site.world.services.ledger.seen(Worker("w", "local", "cuda", H100, 1))
+    site.world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
     assert site.world.services.ledger.claim("w", lease_s=60) is not None
     watched.page.get_by_text("1 being graded, 1 waiting. 1 slot on NVIDIA H100").wait_for()
 
 
-def test_hostile_text_runs_nowhere(site: Site, watched: Watched) -> None:
+def test_hostile_text_is_not_executed(site: Site, watched: Watched) -> None:
     watched.log_in(site.world.tokens["root"])
     for path in everywhere(site):
         watched.go(path)
@@ -178,12 +178,12 @@ def test_no_page_is_wider_than_a_phone(site: Site, watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("width", [500, 700, 900, 1280])
-def test_a_submission_of_many_parameters_is_shown_whole(
+def test_a_submission_with_many_parameters_needs_no_scrolling(
     world: World, watched: Watched, width: int
 ) -> None:
     sizes = {"batch": 1, "heads": 16, "kv_heads": 16, "queries": 16384, "keys": 16384, "dim": 128}
     many = {**sizes, "dtype": "bf16", "layout": "bhsd", "distribution": "peaked", "causal": True}
-    number = hand_in(world.services.ledger, world.problem, "ada")
+    number = queue_submission(world.services.ledger, world.problem, "ada")
     fields = accepted(world.problem, 0.5)
     fields["cases"] = [case.model_copy(update={"params": many}) for case in fields["cases"]]
     finish(world.services.ledger, world.clock, fields)
@@ -196,23 +196,23 @@ def test_a_submission_of_many_parameters_is_shown_whole(
     assert hidden == [0, 0]
 
 
-def test_theme_is_kept(site: Site, watched: Watched) -> None:
-    ground = "getComputedStyle(document.body).backgroundColor"
+def test_the_theme_is_remembered(site: Site, watched: Watched) -> None:
+    background = "getComputedStyle(document.body).backbackgroundColor"
     watched.page.emulate_media(color_scheme="light")
     watched.go("/")
-    light = watched.page.evaluate(ground)
+    light = watched.page.evaluate(background)
     watched.page.get_by_role("button", name="Light or dark").click()
-    dark = watched.page.evaluate(ground)
+    dark = watched.page.evaluate(background)
     assert dark != light
     watched.go("/queue")
-    assert watched.page.evaluate(ground) == dark
+    assert watched.page.evaluate(background) == dark
     watched.page.get_by_role("button", name="Light or dark").click()
     watched.page.emulate_media(color_scheme="dark")
     watched.go("/")
-    assert watched.page.evaluate(ground) == light
+    assert watched.page.evaluate(background) == light
 
 
-def test_everything_is_reached_by_keyboard(site: Site, watched: Watched) -> None:
+def test_everything_can_be_reached_by_keyboard(site: Site, watched: Watched) -> None:
     watched.log_in(site.world.tokens["ada"])
     for path in ("/submit", "/leaderboards/softmax", f"/submissions/{site.marks['best']}"):
         watched.go(path)
@@ -233,7 +233,7 @@ def test_everything_is_reached_by_keyboard(site: Site, watched: Watched) -> None
     page.keyboard.press("Control+Home")
 
 
-def test_focus_can_be_seen(site: Site, watched: Watched) -> None:
+def test_focus_is_visible(site: Site, watched: Watched) -> None:
     watched.go("/leaderboards/softmax")
     for _ in range(4):
         watched.page.keyboard.press("Tab")
@@ -241,22 +241,22 @@ def test_focus_can_be_seen(site: Site, watched: Watched) -> None:
         assert outline == "solid"
 
 
-def test_without_scripts_one_can_still_submit_and_see(site: Site, chromium: Browser) -> None:
+def test_submitting_works_without_scripts(site: Site, chromium: Browser) -> None:
     context = chromium.new_context(java_script_enabled=False)
     watched = Watched(context.new_page(), site.world.url)
     watched.log_in(site.world.tokens["bob"])
     watched.go("/submit?problem=softmax")
     watched.page.get_by_label("File").set_input_files(KERNEL)
     watched.page.get_by_role("main").get_by_role("button", name="Submit").click()
-    watched.page.get_by_role("heading", name="On its way").wait_for()
+    watched.page.get_by_role("heading", name="In progress").wait_for()
     assert watched.page.get_by_role("button", name="Copy").count() == 0
     context.close()
     assert watched.faults == []
 
 
 @pytest.mark.slow
-def test_a_real_worker_grades_what_is_handed_in_on_the_page(world: World, watched: Watched) -> None:
-    """On a CPU slot: the verdict of a wrong kernel, with its picture."""
+def test_a_real_worker_grades_an_uploaded_file(world: World, watched: Watched) -> None:
+    """On a CPU slot: a wrong kernel's verdict and error chart."""
     folders = {"softmax": PROBLEMS / "softmax"}
     engine = LocalEngine(1, "cpu", "process")
     dispatcher = Dispatcher(world.services.ledger, engine, folders, "here")
@@ -275,7 +275,7 @@ def test_a_real_worker_grades_what_is_handed_in_on_the_page(world: World, watche
         assert watched.page.get_by_role("heading", level=1).inner_text() == "Wrong answer"
         watched.page.get_by_text("First wrong").wait_for()
         assert watched.page.locator("svg.errors rect").count() >= 1
-        assert world.services.shelf.states()[State.DONE] == 1
+        assert world.services.submissions.states()[State.DONE] == 1
     finally:
         stop.set()
         ticking.join()
@@ -284,7 +284,7 @@ def test_a_real_worker_grades_what_is_handed_in_on_the_page(world: World, watche
 
 
 def _tick(world: World, stop: threading.Event) -> None:
-    """The fixture's clock stands still; leases need one that goes."""
+    """Advance the fixture's clock, which leases need."""
     while not stop.is_set():
         time.sleep(0.25)
         world.clock.move(0.25)

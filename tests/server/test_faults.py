@@ -1,5 +1,5 @@
-"""What the server says when something of its own goes wrong: no secret, no traceback, no 500 for
-a database that is away; and what it writes into its log."""
+"""Faults of the server: no secret and no traceback in the answer, 503 if the database is away; and
+the log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from grader.board import BoardError
 from grader.fleet import Job
 from grader.server.http import logs
-from grader.server.services.job_events import Hub
+from grader.server.services.job_events import JobEvents
 from tests.server.api.test_events import events
 from tests.server.conftest import World
 
 
 class TestDatabase:
-    def test_a_database_that_is_away_is_no_fault(
+    def test_an_unavailable_database_is_answered_with_503(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def away(*_: object) -> None:
@@ -28,8 +28,8 @@ class TestDatabase:
         for part, name in (
             (world.services.accounts, "whoami"),
             (world.services.accounts, "banned"),
-            (world.services.shelf, "states"),
-            (world.services.shelf, "line"),
+            (world.services.submissions, "states"),
+            (world.services.submissions, "summary"),
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(part, name, away)
@@ -41,32 +41,32 @@ class TestDatabase:
                 assert reply.json()["error"]["code"] == "unavailable"
                 assert "secret" not in reply.text
 
-    def test_listeners_outlive_it(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_event_streams_survive_it(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         number = world.submitted("ada")
         calls = []
-        look = Hub._look
+        look = JobEvents._read
 
-        def sometimes(hub: Hub, numbers: set[int]) -> dict[int, Job | None]:
+        def sometimes(job_events: JobEvents, numbers: set[int]) -> dict[int, Job | None]:
             calls.append(numbers)
             if len(calls) % 2:
                 raise BoardError("locked")
-            return look(hub, numbers)
+            return look(job_events, numbers)
 
-        monkeypatch.setattr(Hub, "_look", sometimes)
+        monkeypatch.setattr(JobEvents, "_read", sometimes)
         with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
-            told = events(reply)
-            assert next(told)[1]["state"] == "queued"
+            stream = events(reply)
+            assert next(stream)[1]["state"] == "queued"
             world.grade()
-            assert [name for name, _ in told][-1] == "done"
+            assert [name for name, _ in stream][-1] == "done"
 
 
-def test_a_bug_is_told_without_its_text(
+def test_an_exception_is_answered_without_its_text(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(world.services.shelf, "line", broken)
+    monkeypatch.setattr(world.services.submissions, "summary", broken)
     with caplog.at_level(logging.ERROR):
         reply = world.client("ada").get("/api/v1/submissions/1")
     assert reply.status_code == 500
@@ -78,17 +78,17 @@ def test_a_bug_is_told_without_its_text(
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """What is logged in JSON, while the test lasts."""
+    """The log in JSON, during the test."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     written = io.StringIO()
-    logs.set_up(written)
+    logs.configure(written)
     yield written
     root.handlers[:] = before
     root.setLevel(level)
 
 
-def test_a_line_is_one_line_whatever_is_in_it(stream: io.StringIO) -> None:
+def test_a_record_is_one_line(stream: io.StringIO) -> None:
     log = logging.getLogger("test")
     log.info("two\nlines \x1b[31m \u202e %s", "x" * 10_000, extra={"path": "/a\n{b}"})
     try:
@@ -102,9 +102,7 @@ def test_a_line_is_one_line_whatever_is_in_it(stream: io.StringIO) -> None:
     assert second["trace"].endswith("ValueError: why")
 
 
-def test_a_request_is_logged_without_its_query_and_its_headers(
-    world: World, stream: io.StringIO
-) -> None:
+def test_a_request_is_logged_without_query_and_headers(world: World, stream: io.StringIO) -> None:
     client = world.client("ada")
     client.get("/api/v1/submissions?user=QUERY", headers={"X-Odd": "HEADER"})
     client.get("/api/v1/%1b[31m")

@@ -1,4 +1,4 @@
-"""What the pages take: files, tokens, and what other sites would have a browser send."""
+"""The pages' forms: submitting, cancelling, logging in, and requests from other sites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grader.server.http.auth import COOKIE
 from tests.server.site import Site, words
 from tests.server.site import site as site
 
-# Handing in --------------------------------------------------------------------------------------
+# Submitting ---------------------------------------------------------------------------------------
 
 
 def csrf_of(client: httpx.Client) -> str:
@@ -30,22 +30,22 @@ def send(client: httpx.Client, csrf: str, origin: str | None = None, **more: Any
     )
 
 
-def test_submit_leads_to_login_and_back(site: Site) -> None:
+def test_submit_redirects_to_login_and_back(site: Site) -> None:
     answer = site.browser().get("/submit?problem=softmax")
     assert answer.status_code == 303
     page = site.page(answer.headers["location"])
     assert 'value="/submit?problem=softmax"' in page
 
 
-def test_submit_without_scripts_goes_to_the_submission(site: Site) -> None:
+def test_submit_without_scripts_redirects_to_the_submission(site: Site) -> None:
     client = site.browser("ada")
     assert '<option value="softmax" selected>' in client.get("/submit?problem=softmax").text
     answer = send(client, csrf_of(client))
     assert answer.status_code == 303
-    assert "On its way" in words(client.get(answer.headers["location"]).text)
+    assert "In progress" in words(client.get(answer.headers["location"]).text)
 
 
-def test_submit_with_htmx_answers_with_a_piece_that_goes_on(site: Site) -> None:
+def test_submit_with_htmx_answers_with_a_live_fragment(site: Site) -> None:
     client = site.browser("ada")
     answer = send(client, csrf_of(client), headers={"HX-Request": "true"})
     assert answer.status_code == 200
@@ -73,7 +73,7 @@ def test_forms_of_other_sites_are_refused(
     assert len(site.world.services.ledger.queue()) == before + (status == 303)
 
 
-def test_the_field_of_another_session_is_refused(site: Site) -> None:
+def test_the_csrf_token_of_another_session_is_refused(site: Site) -> None:
     ada, bob = site.browser("ada"), site.browser("bob")
     assert send(ada, csrf_of(bob)).status_code == 403
     number = site.marks["best"]
@@ -82,7 +82,7 @@ def test_the_field_of_another_session_is_refused(site: Site) -> None:
     assert refused.status_code == 403
 
 
-def test_refusals_of_files_are_words(site: Site) -> None:
+def test_a_refused_file_shows_the_reason(site: Site) -> None:
     client = site.browser("ada")
     answer = send(client, csrf_of(client), file=("k.txt", b""))
     assert answer.status_code == 415
@@ -91,8 +91,8 @@ def test_refusals_of_files_are_words(site: Site) -> None:
 
 @pytest.mark.parametrize("field", ["problem", "gpu"])
 @pytest.mark.parametrize("text", ["H100 " * 100, "H100\x00", "H100\u202e", "\n"])
-def test_odd_text_in_the_form_goes_nowhere(site: Site, field: str, text: str) -> None:
-    site.world.services.ledger.seen(Worker("w", "local", "cuda", "NVIDIA H100", 1))
+def test_malformed_fields_are_refused(site: Site, field: str, text: str) -> None:
+    site.world.services.ledger.announce(Worker("w", "local", "cuda", "NVIDIA H100", 1))
     client = site.browser("ada")
     before = len(site.world.services.ledger.queue())
     answer = client.post(
@@ -105,7 +105,7 @@ def test_odd_text_in_the_form_goes_nowhere(site: Site, field: str, text: str) ->
     assert len(site.world.services.ledger.queue()) == before
 
 
-def test_an_admins_cancel_is_in_the_audit(site: Site) -> None:
+def test_an_admins_cancel_is_audited(site: Site) -> None:
     client = site.browser("root")
     number = site.marks["waiting"]
     form = {"csrf": csrf_of(client)}
@@ -113,11 +113,11 @@ def test_an_admins_cancel_is_in_the_audit(site: Site) -> None:
     for _ in range(2):
         path = f"/submissions/{number}/cancel"
         assert client.post(path, data=form, headers=origin).status_code == 303
-    acts = [(act.actor, act.action, act.subject) for act in site.world.services.office.audit()]
+    acts = [(act.actor, act.action, act.subject) for act in site.world.services.admin.audit()]
     assert acts.count(("root", "cancel", str(number))) == 1
 
 
-def test_cancel_by_its_author(site: Site) -> None:
+def test_an_author_can_cancel(site: Site) -> None:
     client = site.browser("linus")
     number = site.marks["waiting"]
     form = {"csrf": csrf_of(client)}
@@ -130,7 +130,7 @@ def test_cancel_by_its_author(site: Site) -> None:
 # Sessions ----------------------------------------------------------------------------------------
 
 
-def test_login_makes_a_session_that_logout_ends(site: Site) -> None:
+def test_logout_ends_the_session(site: Site) -> None:
     client = site.browser("ada")
     cookie = client.cookies[COOKIE]
     assert cookie != site.world.tokens["ada"]
@@ -144,7 +144,7 @@ def test_login_makes_a_session_that_logout_ends(site: Site) -> None:
     assert "Log in" in words(client.get("/").text)
 
 
-def test_cookie_is_for_this_site_and_no_script(site: Site) -> None:
+def test_the_session_cookie_is_httponly_and_samesite(site: Site) -> None:
     answer = site.browser().post("/login", data={"token": site.world.tokens["ada"]})
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
@@ -153,7 +153,7 @@ def test_cookie_is_for_this_site_and_no_script(site: Site) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "grade_nothing", "grad\u00e9", "x" * 199])
-def test_wrong_tokens_are_told(site: Site, token: str) -> None:
+def test_wrong_tokens_are_refused(site: Site, token: str) -> None:
     answer = site.browser().post("/login", data={"token": token})
     assert answer.status_code == 401
     assert "not valid" in words(answer.text)
@@ -178,6 +178,6 @@ def test_guessing_is_throttled(site: Site) -> None:
         "/\rX: 1",
     ],
 )
-def test_login_goes_only_to_places_of_ours(site: Site, to: str) -> None:
+def test_login_redirects_only_to_local_paths(site: Site, to: str) -> None:
     data = {"token": site.world.tokens["ada"], "to": to}
     assert site.browser().post("/login", data=data).headers["location"] == "/"

@@ -1,4 +1,4 @@
-"""Text that attacks, in every field that takes text, on both databases."""
+"""Hostile text in every text field, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`grade serve` as a process of its own, from its first line to its last."""
+"""`grade serve` as a process, from start to shutdown."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ import httpx
 import pytest
 
 from grader.fleet import Lease, Ledger, State
-from grader.fleet.remote import RemoteLedger
+from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
 from grader.problem import Problem
 from grader.report import Report
 from grader.server.run import CannotListen, listen, serve
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 from grader.server.settings import Settings, SettingsError
 from tests.waiting import PATIENCE_S, until
 
@@ -38,12 +38,12 @@ SOFTMAX = ROOT / "submissions" / "softmax" / "accepted" / "triton_softmax.py"
 
 @dataclass
 class Process:
-    """A server that serves."""
+    """A running server."""
 
     popen: subprocess.Popen[str]
     url: str
     token: str | None
-    """The admin's, if it was printed."""
+    """The admin's token, if it was printed."""
     log: Path
 
     def end(self, timeout_s: float = PATIENCE_S) -> int:
@@ -51,7 +51,7 @@ class Process:
         self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(timeout_s)
 
-    def hand_in(self) -> httpx.Response:
+    def post_submission(self) -> httpx.Response:
         return httpx.post(
             f"{self.url}/api/v1/submissions",
             data={"problem": "softmax"},
@@ -60,7 +60,7 @@ class Process:
         )
 
     def submit(self) -> int:
-        reply = self.hand_in()
+        reply = self.post_submission()
         assert reply.status_code == 202, reply.text
         return int(reply.json()["id"])
 
@@ -105,7 +105,7 @@ def serving(folder: Path, *options: str) -> Iterator[Process]:
         popen.stdout.close()
 
 
-def test_the_first_start_prints_a_token_of_an_admin_and_the_next_does_not(tmp_path: Path) -> None:
+def test_only_the_first_start_prints_an_admin_token(tmp_path: Path) -> None:
     with serving(tmp_path, "--slots", "0") as first:
         token = first.token
         reply = httpx.get(f"{first.url}/api/v1/me", headers={"Authorization": f"Bearer {token}"})
@@ -140,7 +140,7 @@ SERVER_EXTRA = ("fastapi", "starlette", "uvicorn", "jinja2", "prometheus_client"
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "message"),
     [
         ("serve --port 0", r"(fastapi|starlette) is not installed; pip install '\.\[server\]'"),
         ("worker --server http://127.0.0.1:9 --token t --sandbox process", "cannot be reached"),
@@ -148,7 +148,7 @@ SERVER_EXTRA = ("fastapi", "starlette", "uvicorn", "jinja2", "prometheus_client"
         ("admin held --server http://127.0.0.1:9", "does not answer"),
     ],
 )
-def test_without_the_extra_only_the_server_is_missing(command: str, says: str) -> None:
+def test_only_serve_needs_the_server_extra(command: str, message: str) -> None:
     blocked = f"import sys; sys.modules.update(dict.fromkeys({SERVER_EXTRA}))"
     run = subprocess.run(
         [sys.executable, "-c", f"{blocked}; from grader.cli.app import main; sys.exit(main())",
@@ -156,11 +156,11 @@ def test_without_the_extra_only_the_server_is_missing(command: str, says: str) -
         capture_output=True, text=True, cwd=ROOT, env=os.environ | {"GRADE_TOKEN": "t"},
     )  # fmt: skip
     assert run.returncode == 2, run.stderr
-    assert re.search(says, run.stderr)
+    assert re.search(message, run.stderr)
     assert len(run.stderr.splitlines()) == 1 or command.startswith("login")
 
 
-def test_the_log_is_json_and_holds_no_secret(tmp_path: Path) -> None:
+def test_the_log_is_json_and_contains_no_secret(tmp_path: Path) -> None:
     with serving(tmp_path, "--slots", "0") as server:
         server.submit()
         httpx.get(f"{server.url}/api/v1/submissions?user=SECRET")
@@ -182,7 +182,7 @@ def test_the_log_is_json_and_holds_no_secret(tmp_path: Path) -> None:
     ]
 
 
-def test_listeners_are_let_go_at_the_end(tmp_path: Path) -> None:
+def test_shutdown_ends_event_streams(tmp_path: Path) -> None:
     with serving(tmp_path, "--slots", "0") as server:
         number = server.submit()
         address = f"{server.url}/api/v1/submissions/{number}/events"
@@ -197,7 +197,7 @@ def test_listeners_are_let_go_at_the_end(tmp_path: Path) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
+    """The child processes of a process."""
     listed = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for path in listed for child in path.read_text().split()]
 
@@ -207,10 +207,10 @@ def await_running(ledger: Ledger, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_runs_at_the_end_is_finished_or_given_back(
+def test_running_gradings_are_finished_or_given_back_at_shutdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First with time enough to finish, then with none."""
+    """First with enough time to finish, then without."""
     for drain_s, state in (("500", State.DONE), ("0.01", State.QUEUED)):
         monkeypatch.setenv("GRADE_SERVE_DRAIN_S", drain_s)
         with serving(tmp_path) as server:
@@ -233,7 +233,7 @@ def test_what_runs_at_the_end_is_finished_or_given_back(
 
 @dataclass
 class Worker:
-    """A worker that pulls from a server, moved by hand."""
+    """A pulling worker that the test controls."""
 
     source: RemoteLedger
     lease: Lease
@@ -248,14 +248,14 @@ class Worker:
 
 @contextmanager
 def working(server: Process) -> Iterator[Worker]:
-    """A worker that has begun to grade what was handed in."""
+    """A worker that grades a new submission."""
     number = server.submit()
-    told = httpx.post(
+    reply = httpx.post(
         f"{server.url}/api/v1/admin/users",
         json={"name": "farm", "role": "worker"},
         headers={"Authorization": f"Bearer {server.token}"},
     )
-    with closing(RemoteLedger(server.url, told.json()["token"])) as source:
+    with closing(RemoteLedger(server.url, reply.json()["token"])) as source:
         lease = claim(source)
         assert lease is not None
         assert source.begin(lease)
@@ -271,23 +271,23 @@ def answer(server: Process, path: str = "/healthz") -> httpx.Response:
     return httpx.get(f"{server.url}{path}", timeout=PATIENCE_S)
 
 
-def told_to_stop(server: Process) -> None:
+def begin_shutdown(server: Process) -> None:
     server.popen.send_signal(signal.SIGTERM)
     until(lambda: answer(server).status_code == 503)
 
 
-def test_a_server_that_stops_waits_for_the_workers_that_pull(
+def test_shutdown_waits_for_pulling_workers(
     tmp_path: Path, make_report: MakeReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "600")  # its end is not what is waited for
+    monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "600")  # long enough that it does not end the wait
     with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
         server.submit()
-        told_to_stop(server)
+        begin_shutdown(server)
         assert answer(server).json()["error"]["code"] == "draining"
-        refused = server.hand_in()
+        refused = server.post_submission()
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
-        assert "takes nothing new" in refused.json()["error"]["message"]
-        assert claim(worker.source) is None, "another one waits"
+        assert "takes no new work" in refused.json()["error"]["message"]
+        assert claim(worker.source) is None, "although another submission waits"
         assert worker.source.heartbeat(worker.lease, 30, Progress("test", "tiny", 0, 7))
         shown = answer(server, f"/api/v1/submissions/{worker.number}").json()
         assert (shown["state"], shown["progress"]["case"]) == ("running", "tiny")
@@ -299,11 +299,11 @@ def test_a_server_that_stops_waits_for_the_workers_that_pull(
 
 
 @pytest.mark.parametrize("how", ["a job given back", "a second signal", "time is over"])
-def test_what_else_ends_the_wait(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_ends(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "3" if how == "time is over" else "600")
     with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
         started = time.monotonic()
-        told_to_stop(server)
+        begin_shutdown(server)
         if how == "a job given back":
             assert worker.source.give_back(worker.lease)
         elif how == "a second signal":
@@ -313,7 +313,7 @@ def test_what_else_ends_the_wait(tmp_path: Path, how: str, monkeypatch: pytest.M
 
 
 class Idle:
-    """Stands for a dispatcher and for an engine: the one drains until it may take no time."""
+    """A fake dispatcher and engine. `drain` waits until `finish` or a drain of 0 s."""
 
     swept = 0
 
@@ -332,18 +332,18 @@ class Idle:
         self._ended.wait(drain_s)
 
     def finish(self) -> None:
-        """What runs has ended."""
+        """End the running gradings."""
         self._ended.set()
 
 
 @pytest.mark.parametrize("how", ["what runs ends", "a second signal"])
-def test_slots_of_this_machine_are_waited_for(services: Services, how: str) -> None:
+def test_shutdown_waits_for_local_slots(services: Services, how: str) -> None:
     idle: Any = Idle()
     listener = listen("127.0.0.1", 0)
     url = "http://127.0.0.1:{1}/healthz".format(*listener.getsockname())
     statuses: list[int] = []
 
-    def tell() -> None:
+    def send_signals() -> None:
         statuses.append(httpx.get(url, timeout=PATIENCE_S).status_code)
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: idle.drains)
@@ -354,7 +354,7 @@ def test_slots_of_this_machine_are_waited_for(services: Services, how: str) -> N
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = threading.Thread(target=tell)
+    thread = threading.Thread(target=send_signals)
     thread.start()
     serve(services, idle, idle, listener)
     thread.join()
@@ -363,39 +363,39 @@ def test_slots_of_this_machine_are_waited_for(services: Services, how: str) -> N
 
 
 @pytest.mark.parametrize(("signals", "least_s"), [(2, 4.0), (3, 0.0)])
-def test_open_requests_are_answered_unless_told_a_third_time(
+def test_open_requests_are_answered_unless_a_third_signal_comes(
     services: Services, signals: int, least_s: float
 ) -> None:
     idle: Any = Idle()
     listener = listen("127.0.0.1", 0)
     address = listener.getsockname()
-    told: list[float] = []
+    signalled: list[float] = []
 
-    def tell() -> None:
+    def send_signals() -> None:
         with socket.create_connection(address) as unfinished:
             unfinished.sendall(
                 b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
                 b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
             )
-            # Answered while the other one waits for its body, so that one has come, too.
+            # This is answered after the unfinished request has arrived.
             httpx.get(f"http://127.0.0.1:{address[1]}/healthz", timeout=PATIENCE_S)
             for _ in range(signals):
                 os.kill(os.getpid(), signal.SIGTERM)
-                told.append(time.monotonic())
+                signalled.append(time.monotonic())
                 time.sleep(0.5)
             ended.wait(PATIENCE_S)
 
     ended = threading.Event()
-    thread = threading.Thread(target=tell)
+    thread = threading.Thread(target=send_signals)
     thread.start()
     serve(services, idle, idle, listener)
-    took_s = time.monotonic() - told[1]
+    took_s = time.monotonic() - signalled[1]
     ended.set()
     thread.join()
     assert least_s <= took_s < least_s + 3
 
 
-def test_a_port_that_is_taken() -> None:
+def test_a_port_in_use() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=rf"port {port}.*--port"):

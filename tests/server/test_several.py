@@ -1,4 +1,4 @@
-"""Two servers that share one PostgreSQL database, as processes."""
+"""Two server processes that share one PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from grader.db.board_tables import results
-from grader.db.engine import engine_of, reading
+from grader.db.engine import connect, open_engine
+from grader.db.tables import results
 from grader.fleet import Job, Ledger, State, Worker
-from grader.fleet.remote import RemoteLedger
+from grader.fleet.remote_ledger import RemoteLedger
 from grader.problem import Problem
 from grader.report import Report
 from tests.cli.conftest import problem as problem
@@ -44,7 +44,7 @@ KERNEL = "import time\ntime.sleep({seconds})\ndef doubled(x, out):\n    out.copy
 
 @dataclass
 class Server:
-    """One of the two."""
+    """One server process."""
 
     popen: subprocess.Popen[bytes]
     out: Path
@@ -53,7 +53,7 @@ class Server:
 
     @property
     def is_up(self) -> bool:
-        """Whether it answers. Fails when it never will."""
+        """Whether it answers. Fails if the process has ended."""
         assert self.popen.poll() is None, self.log.read_text()
         found = re.match(r"grade serves on (http://\S+)\n", self.out.read_text())
         if found is None:
@@ -88,7 +88,7 @@ class Server:
         return int(reply.json()["id"])
 
     def last_event(self, number: int) -> str:
-        """The last event of a submission's stream, which is followed to its end."""
+        """Follow a submission's events to their end. Returns the last."""
         names = []
         with self.client.stream("GET", f"/api/v1/submissions/{number}/events") as reply:
             for line in reply.iter_lines():
@@ -102,7 +102,7 @@ Pair = tuple[Server, Server]
 
 @pytest.fixture
 def pair(url: str, problem: Path, tmp_path: Path) -> Iterator[Pair]:
-    """Two servers with a slot each, started at the same moment on an empty database."""
+    """Two servers with one slot each, started at the same time on an empty database."""
     environ = os.environ | {"GRADE_SERVE_MAX_IN_FLIGHT": "50", "GRADE_DB": url}
     servers = []
     for name in ("left", "right"):
@@ -147,14 +147,14 @@ def job(ledger: Ledger, number: int) -> Job:
 
 
 def count_results(url: str) -> int:
-    engine = engine_of(url, create=False)
-    with reading(engine) as connection:
+    engine = open_engine(url, create=False)
+    with connect(engine) as connection:
         found = connection.scalar(select(func.count()).select_from(results))
     engine.dispose()
     return int(found or 0)
 
 
-def test_each_takes_its_share_and_shows_all(url: str, pair: Pair, ledger: Ledger) -> None:
+def test_servers_share_the_work_and_show_everything(url: str, pair: Pair, ledger: Ledger) -> None:
     left, right = pair
     numbers = [server.submit() for _ in range(6) for server in pair]
     others = [server for _ in range(6) for server in (right, left)]
@@ -173,14 +173,14 @@ def test_each_takes_its_share_and_shows_all(url: str, pair: Pair, ledger: Ledger
         for number in numbers:
             assert "accepted" in server.page(f"/submissions/{number}").lower()
         board = server.page("/leaderboards/double")
-        assert f"/submissions/{numbers[-1]}" in board, "the newest, since nothing here ranks"
+        assert f"/submissions/{numbers[-1]}" in board, "the newest, since none is ranked"
     assert left.get("/queue") == right.get("/queue") == {"jobs": []}
 
 
-def test_a_record_that_comes_through_one_is_seen_through_the_other(
+def test_a_record_of_one_server_is_shown_by_the_other(
     pair: Pair, problem: Path, make_report: Callable[..., Report]
 ) -> None:
-    user = pair[0].client.post("/api/v1/admin/users", json={"name": "farm", "role": "worker"})
+    user = pair[0].client.post("/api/v1/admin/users", json={"name": "workers", "role": "worker"})
     digest = Problem.load(problem).digest
     left, right = pair
     for server, other, score_us in ((left, right, 50.0), (right, left, 40.0)):
@@ -188,7 +188,7 @@ def test_a_record_that_comes_through_one_is_seen_through_the_other(
         pages = [one.page("/leaderboards/double") for one in pair]
         assert shown[0] == shown[1]
         with closing(RemoteLedger(str(server.client.base_url), user.json()["token"])) as source:
-            source.seen(Worker("host", "http", "cuda", H100, 1))
+            source.announce(Worker("host", "http", "cuda", H100, 1))
             number = other.submit(gpu="H100")
             lease = source.claim(
                 "host", lease_s=30, problems={"double": digest}, gpu=H100, languages=None
@@ -214,7 +214,7 @@ def test_a_record_that_comes_through_one_is_seen_through_the_other(
 
 
 @pytest.mark.timeout(600)
-def test_when_one_is_killed_the_other_finishes_its_work(
+def test_a_killed_servers_work_is_finished_by_the_other(
     url: str, pair: Pair, ledger: Ledger
 ) -> None:
     left, right = pair
@@ -234,7 +234,7 @@ def test_when_one_is_killed_the_other_finishes_its_work(
     started = time.monotonic()
     assert json.loads(right.client.get("/healthz").text) == {"status": "ok"}
     until(lambda: all(job(ledger, one).state is State.DONE for one in numbers))
-    assert time.monotonic() - started > 20, "its lease had to run out first"
+    assert time.monotonic() - started > 20, "its lease must expire first"
     after = job(ledger, number)
     assert (after.deaths, after.failures) == (1, 0)
     assert str(after.leased_by).endswith(f":{right.port}")

@@ -16,7 +16,7 @@ import pytest
 from grader.cli import remote_submit
 from grader.cli.remote import Credentials
 from grader.report import Report
-from grader.server.services.job_events import Hub
+from grader.server.services.job_events import JobEvents
 from grader.submission import Submission
 from tests.fleet.cluster import free_port
 from tests.server.command_line import Grade, runner
@@ -234,7 +234,7 @@ def test_submit_without_a_token(grade: Grade, world: World) -> None:
 @pytest.mark.usefixtures("as_ada")
 def test_a_cancelled_submission(grade: Grade, world: World) -> None:
     def cancel() -> None:
-        until(lambda: world.services.hub.listeners)
+        until(lambda: world.services.events.listeners)
         assert world.services.ledger.cancel(1, "root")
 
     thread = threading.Thread(target=cancel)
@@ -272,7 +272,7 @@ def test_a_server_that_stops_answering(
     monkeypatch.setattr(remote_submit, "OUTAGE_S", 0.2)
 
     def stop() -> None:
-        until(lambda: world.services.hub.listeners)
+        until(lambda: world.services.events.listeners)
         world.server.stop()
 
     thread = threading.Thread(target=stop)
@@ -291,7 +291,7 @@ def test_a_server_with_a_bug_does_not_lose_a_submission(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(remote_submit, "OUTAGE_S", 0.2)
-    monkeypatch.setattr(type(world.services.shelf), "line", broken)
+    monkeypatch.setattr(type(world.services.submissions), "summary", broken)
     result = grade("submit", "softmax", "kernel.py", "--server", world.url)
     assert result.status == 3
     assert "submission 1 is not lost" in result.out.replace("\n", " ")
@@ -313,8 +313,8 @@ def test_a_server_that_restarts(grade: Grade, world: World) -> None:
     port = free_port()  # no other process gets it in between
 
     def server() -> Server:
-        hub = Hub(world.services.ledger, 0.02, 10, 10)
-        return Server(replace(world.services, hub=hub), port)
+        job_events = JobEvents(world.services.ledger, 0.02, 10, 10)
+        return Server(replace(world.services, events=job_events), port)
 
     def restart() -> None:
         until(lambda: world.services.ledger.queue())
@@ -337,7 +337,7 @@ def test_a_server_that_restarts(grade: Grade, world: World) -> None:
 def test_polling_when_events_are_refused(
     grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(world.services.hub), "is_full_for", lambda *_: True)
+    monkeypatch.setattr(type(world.services.events), "is_full_for", lambda *_: True)
     with FakeWorker(world):
         assert grade("submit", "softmax", "kernel.py", "--server", world.url).status == 0
 

@@ -12,7 +12,7 @@ from grader.cli.dependencies import Dependencies
 from grader.cli.options import db_option, find_problem, json_option
 
 if TYPE_CHECKING:
-    from grader.board import Entry
+    from grader.board import BoardEntry
     from grader.cli.output.tables import ResponsiveTable
     from grader.problem import Problem
 
@@ -48,7 +48,7 @@ def leaderboard(
         console.print(_empty_message(found, gpu, recorded))
 
 
-def _as_json(problem: Problem, boards: dict[str, list[Entry]]) -> dict[str, object]:
+def _as_json(problem: Problem, boards: dict[str, list[BoardEntry]]) -> dict[str, object]:
     shown = [
         {"gpu": gpu, "entries": [asdict(entry) for entry in entries]}
         for gpu, entries in boards.items()
@@ -56,7 +56,7 @@ def _as_json(problem: Problem, boards: dict[str, list[Entry]]) -> dict[str, obje
     return {"problem": problem.name, "problem_digest": problem.digest, "leaderboards": shown}
 
 
-def _table(entries: list[Entry]) -> ResponsiveTable:
+def _table(entries: list[BoardEntry]) -> ResponsiveTable:
     from rich.text import Text
 
     from grader.cli.output.render import interval, micros, share, share_bar, speedup
@@ -66,7 +66,7 @@ def _table(entries: list[Entry]) -> ResponsiveTable:
     baselines = list(dict.fromkeys(name for entry in entries for name in entry.speedup))
     intervals = [interval(entry.score_us, entry.ci_us).strip() for entry in entries]
 
-    def ratio(entry: Entry, name: str) -> Text:
+    def ratio(entry: BoardEntry, name: str) -> Text:
         found = entry.speedup.get(name)
         return Text("–" if found is None else speedup(found))
 

@@ -82,7 +82,7 @@ def serve(
     try:
         from grader.server import run
         from grader.server.http import logs
-        from grader.server.services.services import Services, load_problems
+        from grader.server.services.container import Services, load_problems
         from grader.server.settings import Settings, SettingsError
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
@@ -101,7 +101,7 @@ def serve(
         engine, via, note = _engine(deps, engine_name, sandbox_name, slots)
         if note:
             print_warning(note)
-        logs.set_up()
+        logs.configure()
         folders = {name: problem.folder for name, problem in loaded.items()}
         # Several servers may share a machine and a database.
         name = f"{socket.gethostname()}:{listener.getsockname()[1]}"
@@ -132,7 +132,7 @@ def _engine(
         if slots is not None:
             raise click.UsageError("--slots: the nodes of a Ray cluster say how many slots it has")
         return _ray("process" if sandbox_name == "process" else "docker"), "ray", None
-    from grader.fleet.local import LocalEngine
+    from grader.fleet.local_engine import LocalEngine
 
     sandbox, note = choose_sandbox(deps, sandbox_name)
     kind = cast(Literal["docker", "process"], sandbox.name)
@@ -147,7 +147,7 @@ def _engine(
 
 def _ray(sandbox: Literal["docker", "process"]) -> Engine:
     try:
-        from grader.fleet.ray import RayEngine
+        from grader.fleet.ray_engine import RayEngine
 
         return RayEngine(sandbox)
     except ModuleNotFoundError as error:

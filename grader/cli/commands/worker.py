@@ -73,8 +73,8 @@ def worker(
     from grader.cli.remote import checked_url
     from grader.fleet.dispatch import Dispatcher
     from grader.fleet.job import Worker
-    from grader.fleet.local import LocalEngine
-    from grader.fleet.remote import RemoteLedger
+    from grader.fleet.local_engine import LocalEngine
+    from grader.fleet.remote_ledger import RemoteLedger
 
     server, token = server or os.environ.get("GRADE_SERVER"), token or os.environ.get("GRADE_TOKEN")
     if not server or not token:
@@ -87,7 +87,7 @@ def worker(
     if len(name) > NAME_CHARS or not name.isprintable():
         raise click.UsageError(f"--name must be at most {NAME_CHARS} printable characters")
     with closing(RemoteLedger(checked_url(server), token)) as source:
-        source.seen(Worker(name, "http", device, None, count))
+        source.announce(Worker(name, "http", device, None, count))
         if note:
             click.echo(note, err=True)
         kind: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"

@@ -1,7 +1,7 @@
-"""What Alembic runs for every command: migrate on the connection that the caller has opened.
+"""The script that Alembic runs for every command, on the caller's connection.
 
-The caller's transaction, which also holds the lock, is the only one: a migration that fails leaves
-nothing behind, on SQLite too.
+The caller's transaction, which also holds the lock, is the only one. A failed migration therefore
+leaves nothing behind, on SQLite too.
 """
 
 from __future__ import annotations

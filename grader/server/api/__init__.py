@@ -1,1 +1,1 @@
-"""The routes of the HTTP API, and the schemas of their bodies."""
+"""The routes of the HTTP API, and the models of their bodies."""

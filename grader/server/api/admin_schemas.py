@@ -1,4 +1,4 @@
-"""What admins say and are told: the bodies of `/api/v1/admin`, as models."""
+"""Models of the request and response bodies under `/api/v1/admin`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from grader.fleet import Job
-from grader.server.api.schemas import Words
+from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.audit import Act
-from grader.server.services.rejudge import Preview, Rejudge, Which
-from grader.server.services.rejudge_diff import Change
+from grader.server.services.audit import AuditEntry
+from grader.server.services.rejudge import Rejudge, RejudgePreview, RejudgeSelection
+from grader.server.services.rejudge_diff import RejudgeChange
 
 
 def _utc(moment: datetime) -> datetime:
@@ -24,80 +24,80 @@ def _utc(moment: datetime) -> datetime:
         raise ValueError("must be a time between the years 1 and 9999") from None
 
 
-class _Order(BaseModel):
-    """What is misspelt is refused, and not left at its default."""
+class _StrictModel(BaseModel):
+    """A request body. An unknown field is an error, so that a typo does not set a default."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class NewUser(_Order):
-    """A user to make."""
+class NewUser(_StrictModel):
+    """A user to add."""
 
-    name: Words
+    name: PrintableText
     """1 to 40 printable characters without slashes."""
     role: Role = "competitor"
 
 
-class NewToken(_Order):
+class NewToken(_StrictModel):
     """A token to make."""
 
-    label: Words = ""
-    """What it is for, in the user's words."""
+    label: PrintableText = ""
+    """What the token is for."""
 
 
-class Why(_Order):
-    """The reason of an act."""
+class BanRequest(_StrictModel):
+    """Why a user is banned."""
 
-    reason: Words = ""
+    reason: PrintableText = ""
 
 
-class NewSettings(_Order):
-    """All the settings of a board."""
+class BoardUpdate(_StrictModel):
+    """All settings of a board."""
 
     deadline: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
-    """Until when one may submit, with its time zone; null for always."""
+    """The last moment to submit, with its time zone; null for none."""
     hidden: bool = False
     publish_sources: bool = False
-    note: Words | None = None
+    note: PrintableText | None = None
 
 
-class NewRejudge(_Order):
-    """What to grade anew."""
+class NewRejudge(_StrictModel):
+    """The results to grade again."""
 
-    problem: Words
-    which: Which = "best"
-    """Each user's best ranked result on each GPU, or everything that was accepted."""
+    problem: PrintableText
+    which: RejudgeSelection = "best"
+    """Each user's best ranked result on each GPU, or all accepted results."""
     submissions: Annotated[list[int], Field(min_length=1, max_length=1000)] | None = None
-    """These and no others, in place of `which`."""
-    reason: Words = ""
+    """These submissions, instead of `which`."""
+    reason: PrintableText = ""
 
 
-class Users(BaseModel):
+class UserList(BaseModel):
     """Every user, by name."""
 
     users: list[Account]
 
 
-class Secret(BaseModel):
-    """A token, shown this once."""
+class IssuedToken(BaseModel):
+    """A new token. It is shown only in this answer."""
 
     name: str
     token: str
 
 
-class Tokens(BaseModel):
+class TokenList(BaseModel):
     """A user's tokens, oldest first, without their text."""
 
     tokens: list[Token]
 
 
-class Ended(BaseModel):
-    """How many tokens and sessions ended."""
+class RevokedCount(BaseModel):
+    """How many tokens and sessions were revoked."""
 
     ended: int
 
 
-class Board(BaseModel):
+class BoardReply(BaseModel):
     """The settings of a board."""
 
     problem: str
@@ -107,13 +107,13 @@ class Board(BaseModel):
     note: str | None
 
     @classmethod
-    def of(cls, problem: str, settings: BoardSettings) -> Board:
-        """From the office's settings."""
+    def of(cls, problem: str, settings: BoardSettings) -> BoardReply:
+        """From the stored settings."""
         return cls(problem=problem, **asdict(settings))
 
 
 class HeldJob(BaseModel):
-    """A submission that waits for a person."""
+    """A submission that is held for an admin to look at."""
 
     id: int
     user: str
@@ -127,7 +127,7 @@ class HeldJob(BaseModel):
 
     @classmethod
     def of(cls, job: Job) -> HeldJob:
-        """From the ledger's job."""
+        """From a job of the ledger."""
         return cls(
             id=job.submission_id,
             user=job.user,
@@ -141,49 +141,49 @@ class HeldJob(BaseModel):
         )
 
 
-class Held(BaseModel):
-    """What waits for a person, oldest first."""
+class HeldJobList(BaseModel):
+    """The held submissions, oldest first."""
 
     held: list[HeldJob]
 
 
-class Deleted(BaseModel):
-    """What became of a submission: cancelled if it was not done, deleted if it was."""
+class DeletionResult(BaseModel):
+    """Whether the submission was cancelled (it was not done) or deleted (it was)."""
 
     became: Literal["cancelled", "deleted"]
 
 
-class Started(BaseModel):
-    """A rejudge's number."""
+class RejudgeStarted(BaseModel):
+    """The number of the new rejudge."""
 
     id: int
 
 
-class Rejudges(BaseModel):
+class RejudgeList(BaseModel):
     """Every rejudge, newest first."""
 
     rejudges: list[Rejudge]
 
 
-class RejudgeShown(BaseModel):
+class RejudgeDetail(BaseModel):
     """A rejudge and what it changes."""
 
     rejudge: Rejudge
-    changes: list[Change]
+    changes: list[RejudgeChange]
 
     @classmethod
-    def of(cls, preview: Preview) -> RejudgeShown:
-        """From the office's preview."""
+    def of(cls, preview: RejudgePreview) -> RejudgeDetail:
+        """From the admin service's preview."""
         return cls(rejudge=preview.rejudge, changes=preview.changes)
 
 
-class Applied(BaseModel):
-    """How many results count in place of old ones."""
+class RejudgeApplied(BaseModel):
+    """How many results were replaced."""
 
     exchanged: int
 
 
-class Audit(BaseModel):
-    """What admins did, newest first."""
+class AuditLog(BaseModel):
+    """The actions of admins, newest first."""
 
-    acts: list[Act]
+    acts: list[AuditEntry]

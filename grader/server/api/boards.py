@@ -1,173 +1,175 @@
-"""Problems and their leaderboards, as the API tells them under `/api/v1`."""
+"""Problems and their leaderboards, under `/api/v1`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 
-from grader.fleet.job import is_of_type
+from grader.fleet.job import gpu_matches
 from grader.problem import Problem
 from grader.server.api.schemas import (
-    BoardShown,
-    EntryShown,
+    BoardInfo,
     Leaderboard,
-    Problems,
-    ProblemShown,
+    LeaderboardEntry,
+    ProblemDetail,
+    ProblemList,
     ProblemSummary,
-    Words,
 )
-from grader.server.http.auth import Caller, Tools, errors, fail
-from grader.server.http.etag import Answer, share
+from grader.server.http.auth import Caller, ServicesDep
+from grader.server.http.errors import error_responses, fail
+from grader.server.http.etag import CacheableResponse, share
+from grader.server.http.fields import PrintableText
+from grader.server.http.lookup import comma_separated, problem_or_404
 from grader.server.services import visibility
-from grader.server.services.accounts import User
+from grader.server.services.access import visible_problems
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.services import Services
-from grader.server.services.standings import Race
+from grader.server.services.container import Services
+from grader.server.services.standings import CACHE_AGE_S, GpuLeaderboard
+from grader.server.services.ttl_cache import TtlCache
 
 router = APIRouter()
 
-ENTRIES = 1000
+MAX_ENTRIES = 1000
 """The most entries in one answer, about 250 KB."""
 
-ProblemName = Annotated[Words, Path(description="A problem's name.")]
+ProblemName = Annotated[PrintableText, Path(description="A problem's name.")]
+
+
+def mount(app: FastAPI, prefix: str) -> None:
+    """Add the routes to the application, with a cache of leaderboards."""
+    app.include_router(router, prefix=prefix)
+    cache: TtlCache[CacheableResponse] = TtlCache(CACHE_AGE_S)
+    app.state.leaderboard_cache = cache
 
 
 @router.get(
     "/problems",
-    response_model=Problems,
-    responses=errors(401),
+    response_model=ProblemList,
+    responses=error_responses(401),
     summary="List the problems",
     tags=["problems"],
 )
-def problems(tools: Tools, caller: Caller) -> Problems:
+def list_problems(services: ServicesDep, caller: Caller) -> ProblemList:
     """Every problem that the caller may see, by name."""
-    settings = boards(tools)
-    found = [
-        _problem_summary(tools, problem, settings[name])
-        for name, problem in tools.problems.items()
-        if visibility.sees_board(caller, settings[name])
-    ]
-    return Problems(problems=found)
+    return ProblemList(
+        problems=[
+            _problem_summary(services, problem, board)
+            for problem, board in visible_problems(services, caller)
+        ]
+    )
 
 
 @router.get(
     "/problems/{name}",
-    response_model=ProblemShown,
-    responses=errors(401, 404),
+    response_model=ProblemDetail,
+    responses=error_responses(401, 404),
     summary="A problem",
     tags=["problems"],
 )
-def problem(tools: Tools, caller: Caller, name: ProblemName) -> Response:
-    """Its statement, arguments, cases, tolerances and limits."""
-    found, board = visible(tools, caller, name)
-    summary = _problem_summary(tools, found, board)
-    spec = found.spec.model_dump(mode="json")
-    whole = ProblemShown(**dict(summary), statement=found.statement, spec=spec)
-    return Response(whole.model_dump_json(), media_type="application/json")
+def get_problem(services: ServicesDep, caller: Caller, name: ProblemName) -> Response:
+    """The statement, arguments, cases, tolerances and limits."""
+    problem, board = problem_or_404(services, caller, name)
+    summary = _problem_summary(services, problem, board)
+    spec = problem.spec.model_dump(mode="json")
+    detail = ProblemDetail(**dict(summary), statement=problem.statement, spec=spec)
+    return Response(detail.model_dump_json(), media_type="application/json")
 
 
 @router.get(
     "/leaderboards/{name}",
     response_model=Leaderboard,
-    responses=errors(401, 404) | {304: {"description": "It is still what If-None-Match says."}},
-    summary="Who is ahead",
+    responses=error_responses(401, 404) | {304: {"description": "The content of If-None-Match."}},
+    summary="A leaderboard",
     tags=["problems"],
 )
-def leaderboard(
+def get_leaderboard(
     request: Request,
-    tools: Tools,
+    services: ServicesDep,
     caller: Caller,
     name: ProblemName,
-    gpu: Annotated[Words | None, Query(description="A GPU's name, or words of it.")] = None,
-    limit: Annotated[int, Query(ge=1, le=ENTRIES, description="How many at most.")] = ENTRIES,
-    offset: Annotated[int, Query(ge=0, description="How many to leave out, best first.")] = 0,
+    gpu: Annotated[PrintableText | None, Query(description="A GPU's name, or words of it.")] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_ENTRIES, description="How many entries at most.")
+    ] = MAX_ENTRIES,
+    offset: Annotated[int, Query(ge=0, description="How many entries to skip, best first.")] = 0,
 ) -> Response:
-    """Each user's best ranked result on one GPU, for the problem as it is now.
+    """Each user's best ranked result on one GPU, for the current version of the problem.
 
-    Without `gpu` it is the GPU that comes first by name. A board of more than `limit` users comes
-    in parts; `total` says how many there are.
+    Without `gpu`, the GPU that comes first by name. A leaderboard with more than `limit` users
+    comes in parts; `total` is the number of all entries.
     """
-    found, board = visible(tools, caller, name)
-    races = sorted(tools.races.now()(found.digest), key=lambda race: race.gpu)
-    gpus = [race.gpu for race in races]
-    chosen = next((race for race in races if gpu == race.gpu or is_of_type(race.gpu, gpu)), None)
-    if gpu is not None and chosen is None:
-        fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {listed(gpus)}")
+    problem, board = problem_or_404(services, caller, name)
+    leaderboards = sorted(
+        services.standings.snapshot()(problem.digest), key=lambda leaderboard: leaderboard.gpu
+    )
+    gpus = [leaderboard.gpu for leaderboard in leaderboards]
+    leaderboard = next(
+        (
+            leaderboard
+            for leaderboard in leaderboards
+            if gpu == leaderboard.gpu or gpu_matches(leaderboard.gpu, gpu)
+        ),
+        None,
+    )
+    if gpu is not None and leaderboard is None:
+        available = comma_separated(gpus)
+        fail(404, "no_such_gpu", f"no ranked result on such a GPU; there are: {available}")
 
-    part = slice(offset, offset + limit)
+    def make() -> CacheableResponse:
+        part = slice(offset, offset + limit)
+        content = _leaderboard(services, problem, board, leaderboard, gpus, part)
+        return CacheableResponse(content.model_dump_json().encode(), "application/json")
 
-    def make() -> Answer:
-        shown = _leaderboard(tools, found, board, chosen, gpus, part)
-        return Answer(shown.model_dump_json().encode(), "application/json")
-
-    is_over = visibility.is_over(board, tools.now())
-    key = (name, chosen and chosen.gpu, offset, limit)
-    answer = tools.leaderboards.get(key, make, ([race.version for race in races], board, is_over))
-    return share(request, answer).to(request)
-
-
-def visible(tools: Services, caller: User | None, name: str) -> tuple[Problem, BoardSettings]:
-    """A problem and its board. Raises the refusal of one that is not there for the caller."""
-    found = tools.problems.get(name)
-    if found is not None:
-        board = tools.office.board(name)
-        if visibility.sees_board(caller, board):
-            return found, board
-    settings = boards(tools)
-    names = [one for one, board in settings.items() if visibility.sees_board(caller, board)]
-    fail(404, "no_such_problem", f"there is no such problem here; there are: {listed(names)}")
-
-
-def boards(tools: Services) -> dict[str, BoardSettings]:
-    """The settings of every board."""
-    given = tools.office.boards()
-    return {name: given.get(name, BoardSettings()) for name in tools.problems}
+    cache: TtlCache[CacheableResponse] = request.app.state.leaderboard_cache
+    is_over = visibility.deadline_passed(board, services.now())
+    key = (name, leaderboard and leaderboard.gpu, offset, limit)
+    response = cache.get(
+        key, make, ([leaderboard.version for leaderboard in leaderboards], board, is_over)
+    )
+    return share(request, response).to(request)
 
 
 def _leaderboard(
-    tools: Services,
+    services: Services,
     problem: Problem,
     board: BoardSettings,
-    race: Race | None,
+    leaderboard: GpuLeaderboard | None,
     gpus: list[str],
     part: slice,
 ) -> Leaderboard:
-    everyone = race.racers if race else ()
-    racers = everyone[part]
-    details = tools.races.details([racer.result_id for racer in racers])
+    everyone = leaderboard.standings if leaderboard else ()
+    standings = everyone[part]
+    details = services.standings.details([standing.result_id for standing in standings])
     return Leaderboard(
         problem=problem.name,
         digest=problem.digest,
-        gpu=race.gpu if race else None,
+        gpu=leaderboard.gpu if leaderboard else None,
         gpus=gpus,
-        board=_board(tools, board),
+        board=_board_info(services, board),
         total=len(everyone),
-        entries=[EntryShown.of(racer, details[racer.result_id]) for racer in racers],
+        entries=[
+            LeaderboardEntry.of(standing, details[standing.result_id]) for standing in standings
+        ],
     )
 
 
-def _problem_summary(tools: Services, problem: Problem, board: BoardSettings) -> ProblemSummary:
+def _problem_summary(services: Services, problem: Problem, board: BoardSettings) -> ProblemSummary:
     return ProblemSummary(
         name=problem.name,
         digest=problem.digest,
         title=problem.spec.title,
         summary=problem.spec.summary,
-        board=_board(tools, board),
-        gpus=tools.ledger.board.gpus(problem.digest),
+        board=_board_info(services, board),
+        gpus=services.ledger.board.gpus(problem.digest),
     )
 
 
-def _board(tools: Services, board: BoardSettings) -> BoardShown:
-    return BoardShown(
+def _board_info(services: Services, board: BoardSettings) -> BoardInfo:
+    return BoardInfo(
         deadline=board.deadline,
-        over=visibility.is_over(board, tools.now()),
+        over=visibility.deadline_passed(board, services.now()),
         hidden=board.hidden,
         publish_sources=board.publish_sources,
         note=board.note,
     )
-
-
-def listed(names: list[str]) -> str:
-    """Names in a sentence."""
-    return ", ".join(names) or "none"

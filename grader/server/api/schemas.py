@@ -1,52 +1,42 @@
-"""What the API answers with, as models: the OpenAPI document is made of them."""
+"""Models of the API's answers. The OpenAPI document is made from them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from grader.fleet import Job, State
 from grader.judge import Progress
 from grader.report import Report, Verdict
-from grader.server.services.standings import Detail, Racer
+from grader.server.services.standings import ResultDetail, Standing
 from grader.submission import Language
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be printable characters")
-    return text
-
-
-Words = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
-"""Text in a request. Databases refuse some characters that no name of ours has."""
-
-
-class Taken(BaseModel):
-    """A submission that has been stored and will be graded."""
+class SubmissionQueued(BaseModel):
+    """A submission that is stored and will be graded."""
 
     id: int
     state: State
     url: str
-    """Where its report will be."""
+    """The address of its report."""
 
 
-class Step(BaseModel):
-    """Where a grading is."""
+class GradingProgress(BaseModel):
+    """How far a grading is."""
 
     stage: str
     """sandbox_start, load, test or benchmark."""
     case: str = ""
     index: int = 0
-    """Counted from 0."""
+    """The case's index, from 0."""
     total: int = 0
     status: str | None = None
 
     @classmethod
-    def of(cls, progress: Progress | None) -> Step | None:
-        """From what a worker told."""
+    def of(cls, progress: Progress | None) -> GradingProgress | None:
+        """From a worker's message."""
         if progress is None:
             return None
         return cls(
@@ -58,23 +48,23 @@ class Step(BaseModel):
         )
 
 
-class Waiting(BaseModel):
-    """A submission on its way."""
+class QueueEntry(BaseModel):
+    """A submission that waits or is graded."""
 
     id: int
     user: str
     problem: str
     state: State
     position: int | None
-    """Place in the queue, 1 is next; null when it does not wait there."""
-    progress: Step | None
+    """Position in the queue, 1 is next; null if it does not wait."""
+    progress: GradingProgress | None
     submitted_at: datetime
     obstacle: str | None
-    """Why no worker that is there could take it; null when one could."""
+    """Why no worker can take it now; null if one can."""
 
     @classmethod
-    def of(cls, job: Job, obstacle: str | None) -> Waiting:
-        """From the ledger's job."""
+    def of(cls, job: Job, obstacle: str | None) -> QueueEntry:
+        """From a job of the ledger."""
         return cls(
             obstacle=obstacle,
             id=job.submission_id,
@@ -82,13 +72,13 @@ class Waiting(BaseModel):
             problem=job.problem,
             state=job.state,
             position=job.position,
-            progress=Step.of(job.progress),
+            progress=GradingProgress.of(job.progress),
             submitted_at=job.created_at,
         )
 
 
-class Summary(BaseModel):
-    """A submission in a list. What is not shown to the caller is null."""
+class SubmissionListItem(BaseModel):
+    """A submission in a list. Fields that the caller may not see are null."""
 
     id: int
     user: str
@@ -103,16 +93,16 @@ class Summary(BaseModel):
     url: str
 
 
-class Submissions(BaseModel):
+class SubmissionList(BaseModel):
     """Submissions, newest first."""
 
-    submissions: list[Summary]
+    submissions: list[SubmissionListItem]
     before: int | None
-    """What to ask for to go on; null at the end."""
+    """The `before` of the next page; null on the last."""
 
 
-class Told(BaseModel):
-    """What is known of a submission besides its report."""
+class SubmissionStatus(BaseModel):
+    """The fields of a submission that are not in its report."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -120,22 +110,22 @@ class Told(BaseModel):
     state: State
     user: str
     position: int | None = None
-    """Place in the queue, 1 is next; null when it does not wait there."""
-    progress: Step | None = None
+    """Position in the queue, 1 is next; null if it does not wait."""
+    progress: GradingProgress | None = None
     submitted_at: datetime
     url: str
     counts: bool | None = None
-    """Whether the result counts; null before it is done. A rejudged or deleted one does not."""
+    """Whether the result counts; null until it is done. A rejudged or deleted one does not."""
 
 
 if TYPE_CHECKING:
-    Shown = Told
+    SubmissionDetail = SubmissionStatus
 else:
-    Shown = create_model(
+    SubmissionDetail = create_model(
         "Submission",
-        __base__=Told,
-        __doc__="A submission: its report, without the seed. Null is what is not there yet, or is "
-        "not shown to the caller.",
+        __base__=SubmissionStatus,
+        __doc__="A submission and its report, without the seed. Fields that are not known yet, or "
+        "that the caller may not see, are null.",
         **{
             name: (field.annotation | None, Field(None, description=field.description))
             for name, field in Report.model_fields.items()
@@ -145,16 +135,16 @@ else:
 
 
 class StateEvent(BaseModel):
-    """The data of the event `state`, sent at each change."""
+    """The data of the event `state`, which is sent at each change."""
 
     id: int
     state: State
     position: int | None
-    progress: Step | None
+    progress: GradingProgress | None
 
 
 class DoneEvent(BaseModel):
-    """The data of the event `done`, the last. What is not shown to the caller is null."""
+    """The data of the event `done`, the last one. Fields that the caller may not see are null."""
 
     id: int
     state: State
@@ -164,8 +154,8 @@ class DoneEvent(BaseModel):
     rank: int | None
 
 
-class BoardShown(BaseModel):
-    """A problem's board."""
+class BoardInfo(BaseModel):
+    """The settings of a problem's leaderboard."""
 
     deadline: datetime | None
     over: bool
@@ -176,19 +166,19 @@ class BoardShown(BaseModel):
 
 
 class ProblemSummary(BaseModel):
-    """A problem in the list."""
+    """A problem in a list."""
 
     name: str
     digest: str
     title: str
     summary: str
-    board: BoardShown
+    board: BoardInfo
     gpus: list[str]
-    """Those that have ranked results."""
+    """The GPUs that have ranked results."""
 
 
-class ProblemShown(ProblemSummary):
-    """A problem, whole."""
+class ProblemDetail(ProblemSummary):
+    """A problem with its statement and specification."""
 
     statement: str
     """Markdown."""
@@ -196,19 +186,19 @@ class ProblemShown(ProblemSummary):
     """Its `problem.yaml`: arguments, cases, tolerances, limits."""
 
 
-class Problems(BaseModel):
-    """Every problem, by name."""
+class ProblemList(BaseModel):
+    """Problems by name."""
 
     problems: list[ProblemSummary]
 
 
-class EntryShown(BaseModel):
-    """One line of a leaderboard: a user's best ranked result."""
+class LeaderboardEntry(BaseModel):
+    """A user's best ranked result."""
 
     rank: int
     user: str
     submission_id: int | None
-    """Null for a result that was not handed in to a server."""
+    """Null for a result that was not submitted through a server."""
     score_us: float
     ci_us: tuple[float, float]
     """95 % confidence interval of the score, microseconds."""
@@ -218,49 +208,49 @@ class EntryShown(BaseModel):
     sol: float | None
 
     @classmethod
-    def of(cls, racer: Racer, detail: Detail) -> EntryShown:
-        """From what the server knows of it."""
+    def of(cls, standing: Standing, detail: ResultDetail) -> LeaderboardEntry:
+        """From a row of the standings and the details of its report."""
         return cls(
-            rank=racer.rank,
-            user=racer.user,
-            submission_id=racer.submission_id,
-            score_us=racer.score_us,
-            ci_us=racer.ci_us,
-            language=racer.language,
-            created_at=racer.at,
+            rank=standing.rank,
+            user=standing.user,
+            submission_id=standing.submission_id,
+            score_us=standing.score_us,
+            ci_us=standing.ci_us,
+            language=standing.language,
+            created_at=standing.at,
             speedup=detail.speedup,
             sol=detail.sol,
         )
 
 
 class Leaderboard(BaseModel):
-    """Who is ahead, on one GPU."""
+    """The standings of a problem on one GPU."""
 
     problem: str
     digest: str
     gpu: str | None
-    """Null when there is no ranked result."""
+    """Null if there is no ranked result."""
     gpus: list[str]
-    board: BoardShown
+    board: BoardInfo
     total: int
-    """How many entries there are, of which these may be a part."""
-    entries: list[EntryShown]
+    """The number of entries on the whole leaderboard."""
+    entries: list[LeaderboardEntry]
 
 
 class Queue(BaseModel):
-    """What is graded now, then what waits, in its order."""
+    """The submissions that are graded now, then those that wait, in order."""
 
-    jobs: list[Waiting]
+    jobs: list[QueueEntry]
 
 
-class Me(BaseModel):
-    """Whose token this is."""
+class CurrentUser(BaseModel):
+    """The user of the request's token."""
 
     name: str
     role: Literal["competitor", "worker", "admin"]
 
 
 class Health(BaseModel):
-    """That the server can do its work."""
+    """The server can do its work."""
 
     status: str

@@ -1,4 +1,4 @@
-"""`/api/v1/work`: what workers that pull ask for. A worker sees only what it has leased."""
+"""The API of pulling workers, under `/api/v1/work`. A worker sees only the jobs that it leases."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from fastapi import APIRouter, Path, Response
 
 from grader.board.store import MAX_ID
 from grader.fleet import job
-from grader.fleet.dispatch import hosted
-from grader.fleet.validate_report import vetted
+from grader.fleet.dispatch import unrank_process_sandbox
+from grader.fleet.validate_report import validate_report
 from grader.fleet.worker_protocol import (
-    Answer,
-    Failure,
-    Finish,
-    Finished,
-    Heartbeat,
-    Hold,
-    Leased,
-    Presence,
-    Welcome,
-    Wish,
+    ClaimReply,
+    ClaimRequest,
+    FailRequest,
+    FinishReply,
+    FinishRequest,
+    HeartbeatRequest,
+    LeaseReply,
+    LeaseRequest,
+    ServerProblems,
+    WorkerPresence,
 )
 from grader.report import one_line
-from grader.server.http.auth import Tools, Worker, banned, errors, fail
+from grader.server.http.auth import ServicesDep, WorkerUser
+from grader.server.http.errors import banned, error_responses, fail
 from grader.server.services.accounts import worker_name
 
-router = APIRouter(prefix="/work", tags=["work"], responses=errors(401, 403))
+router = APIRouter(prefix="/work", tags=["work"], responses=error_responses(401, 403))
 
 Number = Annotated[int, Path(ge=1, le=MAX_ID, description="The submission's number.")]
 
 
-@router.post("/seen", summary="Say that a worker is there")
-def seen(message: Presence, caller: Worker, tools: Tools) -> Welcome:
-    """Workers that were not seen for a minute count as gone. The answer tells which versions of the
-    problems are here."""
-    tools.ledger.seen(
+@router.post("/seen", summary="Announce a worker")
+def seen(message: WorkerPresence, caller: WorkerUser, services: ServicesDep) -> ServerProblems:
+    """Record that a worker is alive. One that is silent for a minute counts as gone. The answer has
+    the server's versions of the problems."""
+    services.ledger.announce(
         job.Worker(
             name=worker_name(caller.name, message.worker),
             via="http",
@@ -45,20 +46,22 @@ def seen(message: Presence, caller: Worker, tools: Tools) -> Welcome:
             problems=message.problems,
         )
     )
-    return Welcome(problems={name: one.digest for name, one in tools.problems.items()})
+    return ServerProblems(problems={name: one.digest for name, one in services.problems.items()})
 
 
 @router.post(
     "/claim",
-    response_model=Leased,
-    responses={204: {"description": "There is no job for this worker now."}},
+    response_model=ClaimReply,
+    responses={204: {"description": "No job for this worker now."}},
     summary="Take the next job",
 )
-def claim(message: Wish, caller: Worker, tools: Tools) -> Leased | Response:
-    """Lease the next job that this worker can run. There is none when the server stops."""
-    if tools.ending.begun:
+def claim(
+    message: ClaimRequest, caller: WorkerUser, services: ServicesDep
+) -> ClaimReply | Response:
+    """Lease the next job that this worker can run. A server that is stopping has none."""
+    if services.drain.started:
         return Response(status_code=204)
-    lease = tools.ledger.claim(
+    lease = services.ledger.claim(
         worker_name(caller.name, message.worker),
         lease_s=message.lease_s,
         problems=message.problems,
@@ -67,62 +70,72 @@ def claim(message: Wish, caller: Worker, tools: Tools) -> Leased | Response:
     )
     if lease is None:
         return Response(status_code=204)
-    account = tools.accounts.user(caller.name)
-    if account is not None and account.banned_at is not None:  # while it was being leased
-        tools.ledger.give_back(lease)
+    account = services.accounts.user(caller.name)
+    if account is not None and account.banned_at is not None:  # since the request was admitted
+        services.ledger.give_back(lease)
         raise banned(account.banned_reason or "")
-    tools.ending.leased(lease, message.lease_s)
-    return Leased.of(lease)
+    services.drain.hold(lease, message.lease_s)
+    return ClaimReply.of(lease)
 
 
-@router.post("/{number}/begin", summary="Start to grade")
-def begin(number: Number, message: Hold, caller: Worker, tools: Tools) -> Answer:
-    """Turn a lease into a grading."""
-    return Answer(ok=tools.ledger.begin(_ticket(number, message)))
+@router.post("/{number}/begin", summary="Start grading")
+def begin(
+    number: Number, message: LeaseRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
+    """Move a leased job to the state `running`."""
+    return LeaseReply(ok=services.ledger.begin(_ticket(number, message)))
 
 
-@router.post("/{number}/heartbeat", summary="Keep a lease")
-def heartbeat(number: Number, message: Heartbeat, caller: Worker, tools: Tools) -> Answer:
-    """Move the lease's deadline, and tell where the grading is."""
+@router.post("/{number}/heartbeat", summary="Renew a lease")
+def heartbeat(
+    number: Number, message: HeartbeatRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
+    """Extend the lease and report the grading's progress."""
     ticket = _ticket(number, message)
-    ok = tools.ledger.heartbeat(ticket, message.lease_s, message.progress)
+    ok = services.ledger.heartbeat(ticket, message.lease_s, message.progress)
     if ok:
-        tools.ending.leased(ticket, message.lease_s)
+        services.drain.hold(ticket, message.lease_s)
     else:
-        tools.ending.over(ticket)
-    return Answer(ok=ok)
+        services.drain.release(ticket)
+    return LeaseReply(ok=ok)
 
 
-@router.post("/{number}/finish", summary="Hand in a result")
-def finish(number: Number, message: Finish, caller: Worker, tools: Tools) -> Finished:
-    """Put the result on the board and end the job, both or neither."""
+@router.post("/{number}/finish", summary="Report a result")
+def finish(
+    number: Number, message: FinishRequest, caller: WorkerUser, services: ServicesDep
+) -> FinishReply:
+    """Store the result and end the job in one transaction."""
     ticket = _ticket(number, message)
     try:
-        report = vetted(hosted(message.report), tools.now())
-        found = tools.ledger.finish(ticket, report)
+        report = validate_report(unrank_process_sandbox(message.report), services.now())
+        found = services.ledger.finish(ticket, report)
     except ValueError as error:
         fail(422, "bad_report", one_line(str(error)))
-    tools.ending.over(ticket)
-    return Finished(result_id=found)
+    services.drain.release(ticket)
+    return FinishReply(result_id=found)
 
 
-@router.post("/{number}/fail", summary="Hand in a judge error")
-def give_up(number: Number, message: Failure, caller: Worker, tools: Tools) -> Answer:
-    """The job is tried again after a pause; at the third failure a person must look."""
+@router.post("/{number}/fail", summary="Report a judge error")
+def give_up(
+    number: Number, message: FailRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
+    """Queue the job again after a pause. The third failure holds it for an admin."""
     ticket = _ticket(number, message)
-    ok = tools.ledger.fail(ticket, message.reason)
-    tools.ending.over(ticket)
-    return Answer(ok=ok)
+    ok = services.ledger.fail(ticket, message.reason)
+    services.drain.release(ticket)
+    return LeaseReply(ok=ok)
 
 
-@router.post("/{number}/give-back", summary="Give a job back")
-def give_back(number: Number, message: Hold, caller: Worker, tools: Tools) -> Answer:
-    """Queue the job again, at its old place and with nothing counted."""
+@router.post("/{number}/give-back", summary="Return a job")
+def give_back(
+    number: Number, message: LeaseRequest, caller: WorkerUser, services: ServicesDep
+) -> LeaseReply:
+    """Queue the job again at its old position, without counting a failure."""
     ticket = _ticket(number, message)
-    ok = tools.ledger.give_back(ticket)
-    tools.ending.over(ticket)
-    return Answer(ok=ok)
+    ok = services.ledger.give_back(ticket)
+    services.drain.release(ticket)
+    return LeaseReply(ok=ok)
 
 
-def _ticket(number: int, message: Hold) -> job.Ticket:
-    return job.Ticket(number, message.token)
+def _ticket(number: int, message: LeaseRequest) -> job.LeaseKey:
+    return job.LeaseKey(number, message.token)

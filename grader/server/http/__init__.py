@@ -1,1 +1,1 @@
-"""What every request passes through: middleware, authentication, caches, limits."""
+"""What every request passes through: middleware, authentication, caching, limits, logging."""

@@ -1,4 +1,4 @@
-"""Answers that a client may keep, and asks each time whether they are still right."""
+"""Answers with an ETag, which a client may keep and revalidate, and with gzip."""
 
 from __future__ import annotations
 
@@ -14,48 +14,53 @@ from starlette.responses import Response
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a client may keep. It holds nothing secret: it is sent compressed."""
+class CacheableResponse:
+    """A body with its ETag and its compressed form.
+
+    It must hold nothing secret: the length of a compressed body gives away what it contains.
+    """
 
     content: bytes
     media_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to(self, request: Request) -> Response:
-        """The content, or a word that it is still what the client has."""
-        packs = _takes_gzip(request.headers.get("accept-encoding", ""))
-        told = {
+        """The answer to a request: 304 if the client has this content already."""
+        compress = _accepts_gzip(request.headers.get("accept-encoding", ""))
+        headers = {
             **self.headers,
-            "ETag": f'"{self._digest}-gzip"' if packs else f'"{self._digest}"',
+            "ETag": f'"{self._digest}-gzip"' if compress else f'"{self._digest}"',
             "Cache-Control": "private, no-cache",
             "Vary": f"{self.headers.get('Vary', 'Authorization, Cookie')}, Accept-Encoding",
         }
         if self._digest in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=told)
-        if packs:
-            told["Content-Encoding"] = "gzip"
-        content = self._packed if packs else self.content
-        return Response(content, headers=told, media_type=self.media_type)
+            return Response(status_code=304, headers=headers)
+        if compress:
+            headers["Content-Encoding"] = "gzip"
+        content = self._compressed if compress else self.content
+        return Response(content, headers=headers, media_type=self.media_type)
 
     @cached_property
     def _digest(self) -> str:
         return hashlib.sha256(self.content).hexdigest()[:32]
 
     @cached_property
-    def _packed(self) -> bytes:
+    def _compressed(self) -> bytes:
         return gzip.compress(self.content, 6, mtime=0)
 
 
-def _takes_gzip(accepts: str) -> bool:
-    """Whether a request's Accept-Encoding names it, and not with the weight 0."""
-    names = dict(
-        part.replace(" ", "").casefold().partition(";")[::2] for part in accepts.split(",")
+def share(request: Request, response: CacheableResponse) -> CacheableResponse:
+    """Let `response_cache` send this answer to every caller without an account.
+
+    It must be the same for all of them, and change only when a leaderboard changes.
+    """
+    request.state.shared = response
+    return response
+
+
+def _accepts_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header names gzip, with a weight above 0."""
+    weights = dict(
+        part.replace(" ", "").casefold().partition(";")[::2] for part in accept_encoding.split(",")
     )
-    return "gzip" in names and not re.fullmatch(r"q=0(\.0*)?", names["gzip"])
-
-
-def share(request: Request, answer: Answer) -> Answer:
-    """Say of the answer to a request that everyone who asks without an account gets the same, and
-    that it changes with the boards only: `response_cache` sends it to the next one too."""
-    request.state.shared = answer
-    return answer
+    return "gzip" in weights and not re.fullmatch(r"q=0(\.0*)?", weights["gzip"])

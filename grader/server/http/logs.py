@@ -1,7 +1,7 @@
-"""The server's log: one line of JSON for each thing that happened, on stderr.
+"""The server's log: one JSON object per line, on stderr.
 
-A request is logged by its path, without its query, its headers and its body; so no token, source or
-seed can come into the log.
+A request is logged by its path, without query, headers and body, so that no token, source or seed
+gets into the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grader.report import escape
-from grader.server.http.metrics import Metrics
+from grader.server.services.metrics import Metrics
 
 LINE_CHARS = 4000
 
@@ -25,11 +25,11 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 log = logging.getLogger("grade.http")
 
 
-class JsonLines(logging.Formatter):
-    """A record as one line of JSON: time, level, logger, message, and what came as `extra`."""
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON: time, level, logger, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever is in the message."""
+        """One line, whatever the message contains."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -42,10 +42,10 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def set_up(stream: IO[str] | None = None) -> None:
-    """Send every logger's lines, from `info` on, to stderr as JSON."""
+def configure(stream: IO[str] | None = None) -> None:
+    """Send the records of all loggers, from INFO on, to stderr as JSON."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
@@ -53,15 +53,15 @@ def set_up(stream: IO[str] | None = None) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-class Journal:
-    """ASGI middleware: writes each request into the log and the metrics."""
+class RequestLog:
+    """ASGI middleware that writes each request into the log and the metrics."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note how it went."""
+        """Pass a request on, then record its status and duration."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -69,7 +69,7 @@ class Journal:
         status = 500
         is_stream = False
 
-        async def sending(message: Message) -> None:
+        async def recording_send(message: Message) -> None:
             nonlocal status, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -80,7 +80,7 @@ class Journal:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, recording_send)
         finally:
             seconds = time.perf_counter() - started
             if not is_stream:
@@ -100,13 +100,16 @@ class Journal:
 
 
 def _route(scope: Scope) -> str:
-    """The pattern of the route that answered, whole: a router knows its own without its prefix."""
+    """The pattern of the route that answered, with the API's prefix.
+
+    The pattern that the router sets lacks that prefix.
+    """
     pattern: str = getattr(scope.get("route"), "path", "none")
     is_api = scope["path"].startswith("/api/v1/") and pattern != "none"
     return f"/api/v1{pattern.removeprefix('/api/v1')}" if is_api else pattern
 
 
 def _method(scope: Scope) -> str:
-    """The method, or one word for all that nobody has heard of."""
+    """The method; "other" for an unknown one, so that the metrics have few labels."""
     known = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
     return scope["method"] if scope["method"] in known else "other"

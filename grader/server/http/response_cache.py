@@ -1,10 +1,10 @@
-"""What is shown to everyone alike, answered with what the last one who asked was sent.
+"""A cache of whole answers for callers without an account.
 
-Who leads is read far more often than it changes. An answer that changes with the boards only is
-kept whole, and sent to whoever asks for it without an account, unless a board has changed since.
-That is looked up in the database for every request, after it has come; but by one look for
-all that wait at the same time. So a crowd costs as much as one reader, and nobody is shown what was
-over when he asked.
+Leaderboards are read far more often than they change. An answer that depends on the leaderboards
+only is kept, and sent to every caller without an account until a leaderboard changes. Each request
+is checked against a version that is read from the database after the request arrived; requests
+that wait at the same time share one such read. So a crowd costs as much as one reader, and no
+answer is older than its request.
 """
 
 from __future__ import annotations
@@ -22,152 +22,155 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grader.board import BoardError
-from grader.server.http.etag import Answer
-from grader.server.services.services import Services
-from grader.server.services.visibility import is_over
+from grader.server.http.etag import CacheableResponse
+from grader.server.services.container import Services
+from grader.server.services.visibility import deadline_passed
 
-MOST = 64
-"""How many answers are kept; the largest are of 300 KB, plain and packed."""
+MAX_ENTRIES = 64
+"""Answers that are kept. The largest are 300 KB, plain and compressed."""
 
-AGE_S = 1.0
-"""How long an answer is kept at most: pages tell how long ago things were."""
+MAX_AGE_S = 1.0
+"""How long an answer is kept: pages show how long ago things happened."""
 
 
-class Front:
-    """ASGI middleware behind the gate, which settles who calls. Keeps what routes have called
-    `share` with. `look` tells what `changing` does; it may raise `BoardError`."""
+class ResponseCache:
+    """ASGI middleware behind `AdmissionMiddleware`, which authenticates the caller.
+
+    It keeps the answers that routes pass to `share`. `read_version` returns a value that differs
+    after each change of an answer, such as `boards_version`; it may raise `BoardError`.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
-        look: Callable[[], object],
+        read_version: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._clock = clock
-        self._looks = _Looks(look)
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._versions = _VersionReader(read_version)
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send what is kept, or let the application answer."""
+        """Send a kept answer, or call the application."""
         is_page = scope["type"] == "http" and not scope["path"].startswith("/api/")
-        if is_page and scope["method"] == "HEAD":  # the server leaves the body out
-            asked: Scope = {**scope, "method": "GET"}
-            await self(asked, receive, send)
-            scope["route"] = asked.get("route")
+        if is_page and scope["method"] == "HEAD":  # uvicorn leaves out the body
+            as_get: Scope = {**scope, "method": "GET"}
+            await self(as_get, receive, send)
+            scope["route"] = as_get.get("route")
             return
         if scope["type"] != "http" or scope["method"] != "GET" or scope["state"]["caller"]:
             await self._app(scope, receive, send)
             return
-        host = Headers(scope=scope).get("host")  # pages tell under which address they are
+        host = Headers(scope=scope).get("host")  # pages contain their own address
         key = (scope["scheme"], host, scope["path"], scope["query_string"])
-        kept = self._kept.get(key)
-        if kept is not None and await self._is_right(kept, scope, receive):
-            self._keep(key, kept)
-            scope["route"] = kept.route
-            await kept.answer.to(Request(scope))(scope, receive, send)
+        entry = self._entries.get(key)
+        if entry is not None and await self._renew(entry, scope, receive):
+            self._put(key, entry)
+            scope["route"] = entry.route
+            await entry.response.to(Request(scope))(scope, receive, send)
             return
         await self._app(scope, receive, send)
-        answer = scope["state"].get("shared")
-        if answer is None:
-            self._kept.pop(key, None)
+        response = scope["state"].get("shared")
+        if response is None:
+            self._entries.pop(key, None)
             return
-        # Made after no look, it has to be made again for the next one.
-        self._keep(key, _Kept(answer, scope.get("route")))
+        # No version was read before this answer was made, so the next request makes it again.
+        self._put(key, _Entry(response, scope.get("route")))
 
-    def _keep(self, key: Hashable, kept: _Kept) -> None:
-        """Keep an answer, again where others have put it out meanwhile."""
-        self._kept[key] = kept
-        self._kept.move_to_end(key)
-        while len(self._kept) > MOST:
-            self._kept.popitem(last=False)
+    def _put(self, key: Hashable, entry: _Entry) -> None:
+        """Keep an entry, also one that was evicted while it was renewed."""
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        while len(self._entries) > MAX_ENTRIES:
+            self._entries.popitem(last=False)
 
-    async def _is_right(self, kept: _Kept, scope: Scope, receive: Receive) -> bool:
-        """Whether an answer is what the application would say now, made anew where needed."""
+    async def _renew(self, entry: _Entry, scope: Scope, receive: Receive) -> bool:
+        """Make the entry's answer anew if it is out of date. False if it is no longer shared."""
         try:
-            look = await self._looks.next()
-            if self._agrees(kept, look):
+            version = await self._versions.next()
+            if self._is_current(entry, version):
                 return True
-            async with kept.making:
-                if kept.gone or self._agrees(kept, look):  # as another has found while we waited
-                    return not kept.gone
-                look, made_at = await self._looks.next(), self._clock()
-                made: Scope = {**scope, "state": dict(scope["state"])}
-                # Sent to nobody: who reads slowly shall not hold up the others.
-                await self._app(made, receive, _nowhere)
-                answer = made["state"].get("shared")
-                if answer is None:
-                    kept.gone = True
+            async with entry.lock:
+                # Another request may have renewed it while this one waited.
+                if entry.is_gone or self._is_current(entry, version):
+                    return not entry.is_gone
+                version, made_at = await self._versions.next(), self._clock()
+                inner: Scope = {**scope, "state": dict(scope["state"])}
+                # Nothing is sent from here, so that a slow reader does not block the others.
+                await self._app(inner, receive, _discard)
+                response = inner["state"].get("shared")
+                if response is None:
+                    entry.is_gone = True
                     return False
-                kept.answer, kept.look, kept.made_at = answer, look, made_at
+                entry.response, entry.version, entry.made_at = response, version, made_at
                 return True
-        except BoardError:  # the application finds the words for it
+        except BoardError:  # the application answers with the error
             return False
 
-    def _agrees(self, kept: _Kept, look: _Look) -> bool:
-        """Whether an answer is right for those for whom that look was taken."""
-        if kept.look.number >= look.number:  # made, or found to be right, after they came
+    def _is_current(self, entry: _Entry, version: _Version) -> bool:
+        """Whether an answer is right for the requests that arrived before `version` was read."""
+        if entry.version.number >= version.number:  # made or checked after they arrived
             return True
-        if kept.look.version != look.version or self._clock() - kept.made_at >= AGE_S:
+        if entry.version.value != version.value or self._clock() - entry.made_at >= MAX_AGE_S:
             return False
-        kept.look = look
+        entry.version = version
         return True
 
 
-class _Look(NamedTuple):
-    """What the database said of all boards."""
-
+class _Version(NamedTuple):
     number: int
-    """They are counted."""
-    version: object
-    """Another one after every change."""
+    """Counts the reads."""
+    value: object
+    """What was read. It differs after every change."""
 
 
-_NEVER = _Look(0, None)
+_NEVER = _Version(0, None)
 
 
 @dataclass
-class _Kept:
-    answer: Answer
+class _Entry:
+    response: CacheableResponse
     route: Any
-    """Which route made it, for the log."""
-    look: _Look = _NEVER
-    """The last one with which it was found to be right."""
+    """The route that made it, for the log."""
+    version: _Version = _NEVER
+    """The last version for which the answer was right."""
     made_at: float = float("-inf")
-    gone: bool = False
-    """Whether there was no such answer any more."""
-    making: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_gone: bool = False
+    """Whether the application no longer shares an answer."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the answer is made anew."""
 
 
-class _Looks:
-    """Looks at the database, one after the other, each for all who came before it began."""
+class _VersionReader:
+    """Reads versions one after the other, each for all requests that arrived before it began."""
 
-    def __init__(self, look: Callable[[], object]) -> None:
-        self._look = look
+    def __init__(self, read_version: Callable[[], object]) -> None:
+        self._read_version = read_version
         self._count = 0
-        self._last: asyncio.Future[_Look] | None = None
-        self._waiting: asyncio.Future[_Look] | None = None
+        self._running: asyncio.Future[_Version] | None = None
+        self._pending: asyncio.Future[_Version] | None = None
 
-    async def next(self) -> _Look:
-        """One that begins after this call. Raises `BoardError`."""
-        if self._waiting is None:
-            self._waiting = asyncio.ensure_future(self._take(self._last))
-        return await asyncio.shield(self._waiting)
+    async def next(self) -> _Version:
+        """The first version whose read begins after this call. Raises `BoardError`."""
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._read_after(self._running))
+        return await asyncio.shield(self._pending)
 
-    async def _take(self, before: asyncio.Future[_Look] | None) -> _Look:
-        if before is not None:
-            await asyncio.wait([before])
-        self._last, self._waiting = self._waiting, None  # who comes from now on gets a later one
+    async def _read_after(self, running: asyncio.Future[_Version] | None) -> _Version:
+        if running is not None:
+            await asyncio.wait([running])
+        self._running, self._pending = self._pending, None  # calls from now on get a later read
         self._count += 1
-        return _Look(self._count, await run_sync(self._look))
+        return _Version(self._count, await run_sync(self._read_version))
 
 
-def changing(services: Services) -> object:
-    """All that shared answers depend on, in short. Raises `BoardError`."""
-    boards, now = services.office.boards(), services.now()
-    over = [name for name, board in boards.items() if is_over(board, now)]
-    return services.shelf.version(), boards, over
+def boards_version(services: Services) -> object:
+    """A small value that differs after every change of a shared answer. Raises `BoardError`."""
+    boards, now = services.admin.boards(), services.now()
+    over = [name for name, board in boards.items() if deadline_passed(board, now)]
+    return services.submissions.version(), boards, over
 
 
-async def _nowhere(message: Message) -> None:
+async def _discard(message: Message) -> None:
     pass

@@ -1,4 +1,4 @@
-"""How often one may do a thing. Counts live in memory, for this process alone."""
+"""Rate limits per address and per user, counted in memory by this process."""
 
 from __future__ import annotations
 
@@ -16,88 +16,97 @@ WINDOW_S = 60.0
 
 
 class Throttle:
-    """Counts within the last minute. Safe to use from several threads."""
+    """The rate limits of a server. Thread-safe."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._requests = _Counts(settings.requests_per_minute, clock)
-        self._failures = _Counts(settings.failures_per_minute, clock)
-        self._submissions = _Counts(settings.submissions_per_minute, clock)
-        self._wrong = _Counts(1, clock)
+        self._requests = _SlidingWindow(settings.requests_per_minute, clock)
+        self._failures = _SlidingWindow(settings.failures_per_minute, clock)
+        self._submissions = _SlidingWindow(settings.submissions_per_minute, clock)
+        self._wrong_tokens = _SlidingWindow(1, clock)
 
     def request(self, address: str) -> int | None:
-        """Count a request; seconds to wait when it is one too many, None when it is not."""
-        return self._requests.hit(network(address))
+        """Count a request. Returns the seconds to wait if it exceeds the limit, None if not."""
+        return self._requests.hit(network_of(address))
 
     def submission(self, user: str) -> int | None:
         """Count a submission of a user, like `request`."""
         return self._submissions.hit(user)
 
     def failure(self, address: str, token: str) -> None:
-        """Count a token that is none. The same one again is no further guess: a browser whose
-        session has ended, or a forgotten worker, shall not shut out its neighbours."""
-        if self._wrong.hit(_wrong(address, token)) is None:
-            self._failures.hit(network(address))
+        """Count a wrong token.
 
-    def is_wrong(self, address: str, token: str) -> bool:
-        """Whether this token was none just now, and so need not be looked up."""
-        return self._wrong.wait(_wrong(address, token)) is not None
+        The same token counts once a minute: a browser with an ended session, or a forgotten worker,
+        must not lock out others at its address.
+        """
+        if self._wrong_tokens.hit(_token_key(address, token)) is None:
+            self._failures.hit(network_of(address))
 
-    def is_guessing(self, address: str) -> int | None:
-        """Seconds until tokens from this address are looked at again; None when they are now."""
-        return self._failures.wait(network(address))
+    def is_known_wrong(self, address: str, token: str) -> bool:
+        """Whether this token was wrong within the last minute, so that no look-up is needed."""
+        return self._wrong_tokens.wait_s(_token_key(address, token)) is not None
+
+    def guess_wait_s(self, address: str) -> int | None:
+        """Seconds until tokens from this address are accepted again; None if they are now."""
+        return self._failures.wait_s(network_of(address))
 
 
-class _Counts:
-    """How often each key came in the last `WINDOW_S`, about: all of the window that runs, and of
-    the one before as large a part as is not over yet. What is older is forgotten."""
+class _SlidingWindow:
+    """An approximate count of each key's hits within the last `WINDOW_S`.
+
+    The count is that of the current window, plus that of the previous window times the share of it
+    that lies within the last `WINDOW_S`. Older windows are dropped.
+    """
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
         self._limit = limit
         self._clock = clock
         self._lock = threading.Lock()
         self._began = clock()
-        self._now: Counter[str] = Counter()
-        self._before: Counter[str] = Counter()
+        self._current: Counter[str] = Counter()
+        self._previous: Counter[str] = Counter()
 
     def hit(self, key: str) -> int | None:
-        """Count one, unless it is one too many: then the seconds to wait."""
+        """Count a hit and return None; if that exceeds the limit, return the seconds to wait."""
         with self._lock:
-            wait_s = self._wait(key)
+            wait_s = self._wait_s(key)
             if wait_s is None:
-                self._now[key] += 1
+                self._current[key] += 1
             return wait_s
 
-    def wait(self, key: str) -> int | None:
-        """The seconds to wait; None when one more would be counted now."""
+    def wait_s(self, key: str) -> int | None:
+        """The seconds until the next hit is within the limit; None if it is now."""
         with self._lock:
-            return self._wait(key)
+            return self._wait_s(key)
 
-    def _wait(self, key: str) -> int | None:
-        over_s = self._turn()
-        now, before = self._now.get(key, 0), self._before.get(key, 0)
-        if now + before * (1 - over_s / WINDOW_S) < self._limit:
+    def _wait_s(self, key: str) -> int | None:
+        elapsed_s = self._advance()
+        current, previous = self._current.get(key, 0), self._previous.get(key, 0)
+        if current + previous * (1 - elapsed_s / WINDOW_S) < self._limit:
             return None
-        # Until so much of the window before is over that there is room; where the one that runs is
-        # full, it must first be the window before.
-        wait_s = -over_s
-        if now >= self._limit:
-            now, before, wait_s = 0, now, wait_s + WINDOW_S
-        wait_s += WINDOW_S * (1 - (self._limit - now) / before)
+        # Wait until enough of the previous window has passed. If the current window alone is at the
+        # limit, it must become the previous one first.
+        wait_s = -elapsed_s
+        if current >= self._limit:
+            current, previous, wait_s = 0, current, wait_s + WINDOW_S
+        wait_s += WINDOW_S * (1 - (self._limit - current) / previous)
         return max(1, math.ceil(wait_s))
 
-    def _turn(self) -> float:
-        """Begin a new window when it is time; the seconds since the one that runs began."""
-        over_s = self._clock() - self._began
-        if over_s >= WINDOW_S:
-            self._before = self._now if over_s < 2 * WINDOW_S else Counter()
-            self._now = Counter()
-            self._began += over_s // WINDOW_S * WINDOW_S
-            over_s %= WINDOW_S
-        return over_s
+    def _advance(self) -> float:
+        """Start a new window if the current one has ended. Returns its age in seconds."""
+        elapsed_s = self._clock() - self._began
+        if elapsed_s >= WINDOW_S:
+            self._previous = self._current if elapsed_s < 2 * WINDOW_S else Counter()
+            self._current = Counter()
+            self._began += elapsed_s // WINDOW_S * WINDOW_S
+            elapsed_s %= WINDOW_S
+        return elapsed_s
 
 
-def network(address: str) -> str:
-    """What is counted as one: an IPv4 address, or the /64 that an IPv6 customer has to himself."""
+def network_of(address: str) -> str:
+    """The key under which an address is counted: itself for IPv4, its /64 for IPv6.
+
+    A customer with IPv6 usually has a whole /64.
+    """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -109,6 +118,6 @@ def network(address: str) -> str:
     return address
 
 
-def _wrong(address: str, token: str) -> str:
+def _token_key(address: str, token: str) -> str:
     digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{network(address)} {digest}"
+    return f"{network_of(address)} {digest}"

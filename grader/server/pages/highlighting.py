@@ -1,8 +1,9 @@
-"""A competitor's source as HTML with colours, in a time that grows with its length alone.
+"""Syntax highlighting of a competitor's source in linear time.
 
-General highlighters follow patterns that a hostile source can make slow: a file of nothing but line
-breaks may take minutes, and the whole server waits. Each pattern here takes what it begins to read,
-up to the end of the file if need be, so that no character is looked at more than a few times.
+General highlighters use patterns that backtrack: a hostile source, such as a file of line breaks,
+can take minutes and block the server. Each pattern here uses possessive quantifiers and matches to
+the end of the file if a string or comment is not closed, so each character is read a few times at
+most.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from markupsafe import Markup, escape
 
 from grader.submission import Language
 
-COLOURED_CHARS = 256 * 1024
-"""A longer source is shown without colours, which would make it many times as long."""
+MAX_HIGHLIGHTED_CHARS = 256 * 1024
+"""A longer source is not highlighted: the markup would make it many times as long."""
 
 _C_WORDS = """
 alignas auto break case catch class const const_cast constexpr continue decltype default delete
@@ -31,11 +32,11 @@ bool char double float int long short signed unsigned void half __half half2 __h
 __nv_bfloat16 __nv_bfloat162 int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
 size_t cudaStream_t dim3 float2 float4 int2 int4 uint2 uint4
 """
-# A word and its class. The classes are those that the style sheet knows from Pygments.
+# Word → CSS class. The classes are those of Pygments.
 _CUDA_WORDS = dict.fromkeys(_C_WORDS.split(), "k") | dict.fromkeys(_C_TYPES.split(), "kt")
 _PYTHON_WORDS = dict.fromkeys(keyword.kwlist, "k")
 
-# The groups are such classes, but for n, a name.
+# The groups are named by such classes, except n, which matches a name.
 _PYTHON = re.compile(
     r"""
     (?P<c>\#[^\n]*)
@@ -64,20 +65,20 @@ _CUDA = re.compile(
 )
 
 
-def coloured(source: str, language: Language) -> Markup:
-    """The source, escaped, its words in `<span>`s with a class and nothing else."""
-    if len(source) > COLOURED_CHARS:
+def highlight_source(source: str, language: Language) -> Markup:
+    """The source as escaped HTML, with tokens in `<span>`s that have a class only."""
+    if len(source) > MAX_HIGHLIGHTED_CHARS:
         return escape(source)
     pattern, words = (_PYTHON, _PYTHON_WORDS) if language == "python" else (_CUDA, _CUDA_WORDS)
     parts: list[str] = []
-    done = 0
+    end = 0
     for found in pattern.finditer(source):
-        shown = found.lastgroup or ""
-        if shown == "n":
-            shown = words.get(found[0], "")
-        if shown:
-            parts.append(str(escape(source[done : found.start()])))
-            parts.append(f'<span class="{shown}">{escape(found[0])}</span>')
-            done = found.end()
-    parts.append(str(escape(source[done:])))
+        name = found.lastgroup or ""
+        if name == "n":
+            name = words.get(found[0], "")
+        if name:
+            parts.append(str(escape(source[end : found.start()])))
+            parts.append(f'<span class="{name}">{escape(found[0])}</span>')
+            end = found.end()
+    parts.append(str(escape(source[end:])))
     return Markup("".join(parts))  # every text in it is escaped above

@@ -1,25 +1,38 @@
-"""Templates, what stands in all of them, and the files that pages load."""
+"""Rendering of templates and page fragments, and the addresses of static files."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from grader import format
 from grader.server.http.auth import csrf_field
-from grader.server.http.etag import Answer, share
-from grader.server.pages import charts, views
+from grader.server.http.errors import Refusal
+from grader.server.http.etag import CacheableResponse, share
+from grader.server.pages.board_views import BREAKDOWN_ROWS
+from grader.server.pages.charts import errors, record, timing
+from grader.server.pages.submission_views import share_done
+from grader.server.services.ttl_cache import TtlCache
 
-HERE = Path(__file__).parent.parent
-STATIC = HERE / "static"
+SERVER = Path(__file__).parent.parent
+STATIC = SERVER / "static"
+
+
+async def _fragment_cache(request: Request) -> TtlCache[Markup]:
+    cache: TtlCache[Markup] = request.app.state.fragment_cache
+    return cache
+
+
+FragmentCache = Annotated[TtlCache[Markup], Depends(_fragment_cache)]
+"""Rendered fragments that several requests share."""
 
 
 def render(
@@ -31,38 +44,59 @@ def render(
     shared: bool = False,
     **values: Any,
 ) -> Response:
-    """A template with what every page needs. `shared` says that what one sees without an account
-    is the same for all, and changes with the boards only."""
+    """A template as a response, with the values that every page needs.
+
+    shared: whether the page is the same for all callers without an account, and changes only when a
+        leaderboard changes.
+    """
     services = request.app.state.services
-    frame = {
-        "caller": getattr(request.state, "caller", None),
+    caller = getattr(request.state, "caller", None)
+    common = {
+        "caller": caller,
         "csrf": csrf_field(request) if hasattr(request.state, "caller") else "",
         "now": services.now(),
         "path": request.url.path,
     }
-    text = environment.get_template(template).render(frame | values)
-    # htmx asks at the same address for a piece of a page; no cache may take one for the other.
-    told = {"Vary": "HX-Request, Cookie"} | dict(headers or {})
-    if status == 200 and frame["caller"] is None:  # what a caller alone sees is kept nowhere
-        answer = Answer(text.encode(), "text/html", told)
-        return (share(request, answer) if shared else answer).to(request)
-    return HTMLResponse(text, status, told)
+    text = environment.get_template(template).render(common | values)
+    # htmx requests a fragment at the page's own address; a cache must not mix up the two.
+    headers = {"Vary": "HX-Request, Cookie"} | dict(headers or {})
+    if status == 200 and caller is None:  # a page for one user is not cached
+        response = CacheableResponse(text.encode(), "text/html", headers)
+        return (share(request, response) if shared else response).to(request)
+    return HTMLResponse(text, status, headers)
 
 
-def piece(template: str, **values: Any) -> Markup:
-    """A part of a page, to be kept and put into pages."""
+def render_fragment(template: str, **values: Any) -> Markup:
+    """A template as a part of a page."""
     return Markup(environment.get_template(template).render(values))  # autoescaped
 
 
-def _asset(name: str) -> str:
-    """The address of a file that pages load; it changes with the file, so that none is stale."""
+def wants_fragment(request: Request) -> bool:
+    """Whether htmx asks for a part of a page."""
+    return request.headers.get("hx-request") == "true"
+
+
+def render_error(request: Request, refusal: Refusal) -> Response:
+    """A refusal as a page."""
+    return render(
+        request,
+        "error.html",
+        status=refusal.status_code,
+        headers=refusal.headers,
+        code=refusal.status_code,
+        message=refusal.detail,
+    )
+
+
+def _asset_url(name: str) -> str:
+    """The address of a static file. It contains the file's hash, so browsers load a new version."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 
 
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
+        loader=FileSystemLoader(SERVER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -78,17 +112,17 @@ def _environment() -> Environment:
     vendored = (f"vendor/{name}.min.js" for name in ("htmx", "htmx-ext-sse"))
     assets = ("grade.css", "grade.js", "icon.svg", *vendored)
     made.globals.update(
-        assets={name: _asset(name) for name in assets},
-        bar=charts.bar,
-        record=charts.record,
-        sparkline=charts.sparkline,
-        distribution=charts.distribution,
-        errors=charts.errors,
-        whereabouts=charts.place,
-        how_far=views.how_far,
+        assets={name: _asset_url(name) for name in assets},
+        roofline_bar=timing.roofline_bar,
+        distribution=timing.distribution,
+        record_chart=record.record,
+        sparkline=record.sparkline,
+        error_histogram=errors.error_histogram,
+        error_location=errors.error_location,
+        share_done=share_done,
         meanings=format.MEANINGS,
         stages=format.STAGES,
-        shapes=views.SHAPES,
+        breakdown_rows=BREAKDOWN_ROWS,
     )
     return made
 

@@ -1,7 +1,7 @@
 """Users and their tokens.
 
-A token is 256 random bits. Only its SHA-256 is stored: nobody can guess so many bits, so a slow
-hash would protect nothing. Its text is shown once, when it is made.
+A token is 256 random bits. Only its SHA-256 is stored; a slow hash would add nothing, since 256
+bits cannot be guessed. The token itself is shown once, when it is created.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from sqlalchemy import (
 )
 
 from grader.board.store import MAX_ID
-from grader.db.engine import BoardError, reading, writing
-from grader.db.server_tables import tokens, users
+from grader.db.engine import BoardError, connect, transaction
+from grader.db.tables import tokens, users
 from grader.report import one_line
-from grader.server.services.audit import SERVER, note
-from grader.server.services.errors import Conflict, Invalid, NotThere
+from grader.server.services import Conflict, Invalid, NotFound
+from grader.server.services.audit import SERVER_ACTOR, record_action
 
 Role = Literal["competitor", "worker", "admin"]
 
 log = logging.getLogger(__name__)
 
-SESSION = timedelta(hours=12)
-"""How long a session of the pages lives."""
+SESSION_LIFETIME = timedelta(hours=12)
+"""Lifetime of a web session."""
 
-LOOKS = timedelta(minutes=1)
-"""How often at most a token's use is written down."""
+USE_INTERVAL = timedelta(minutes=1)
+"""The time of a token's last use is updated at most this often."""
 
-NAME_CHARS = 40
+MAX_NAME_CHARS = 40
 
 
 @dataclass(frozen=True)
 class User:
-    """Somebody with an account."""
+    """A user of the server."""
 
     id: int
     name: str
@@ -62,18 +62,18 @@ class User:
 
 @dataclass(frozen=True)
 class Account(User):
-    """A user as admins see one."""
+    """A user as admins see it."""
 
     created_at: datetime
     banned_at: datetime | None
     banned_reason: str | None
     last_used_at: datetime | None
-    """When any of the user's tokens was last used, to the minute."""
+    """Last use of any of the user's tokens, to the minute."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token as admins see it: everything but its text."""
+    """A token as admins see it: without its secret."""
 
     id: int
     label: str
@@ -83,95 +83,105 @@ class Token:
 
 
 class Accounts:
-    """The users of one database. Every method raises `BoardError` when it cannot be used."""
+    """The users of one database. Every method raises `BoardError` if the database fails."""
 
     def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
         self._engine = engine
         self._now = now
 
     def first_admin(self) -> str | None:
-        """A token of the first admin, who is made; None when there is an admin already."""
-        with writing(self._engine, "office") as connection:
+        """Create the first admin. Returns a token; None if there is an admin already."""
+        with transaction(self._engine, "admin") as connection:
             if connection.scalar(select(users.c.id).where(users.c.role == "admin").limit(1)):
                 return None
-            return self._add_user(connection, "admin", "admin", SERVER)
+            return self._add_user(connection, "admin", "admin", SERVER_ACTOR)
 
     def new_admin_token(self) -> str:
-        """One more token of the first admin, who is made where there is none, and let in again
-        where all admins are banned: the way back in for whoever has the database in his hands."""
-        with writing(self._engine, "office") as connection:
+        """Create another token of the first admin, for an operator with access to the database.
+
+        Creates the admin if there is none, and unbans it if all admins are banned.
+        """
+        with transaction(self._engine, "admin") as connection:
             admins = select(users).where(users.c.role == "admin")
             first = admins.order_by(users.c.banned_at.is_not(None), users.c.id).limit(1)
             admin = connection.execute(first).mappings().first()
             if admin is None:
-                return self._add_user(connection, "admin", "admin", SERVER)
+                return self._add_user(connection, "admin", "admin", SERVER_ACTOR)
             if admin["banned_at"] is not None:
-                let_in = update(users).where(users.c.id == admin["id"])
-                connection.execute(let_in.values(banned_at=None, banned_reason=None))
-                note(connection, self._now(), SERVER, "unban", admin["name"])
+                unban = update(users).where(users.c.id == admin["id"])
+                connection.execute(unban.values(banned_at=None, banned_reason=None))
+                record_action(connection, self._now(), SERVER_ACTOR, "unban", admin["name"])
             token, number = self._add_token(connection, admin["id"], "api", "way back in")
-            note(connection, self._now(), SERVER, "token new", admin["name"], str(number))
+            record_action(
+                connection, self._now(), SERVER_ACTOR, "token new", admin["name"], str(number)
+            )
         return token
 
-    def add_user(self, name: str, role: Role = "competitor", by: str = SERVER) -> str:
-        """A token of a new user. Raises `Invalid` for an odd name, `Conflict` for one taken."""
-        with writing(self._engine, "office") as connection:
+    def add_user(self, name: str, role: Role = "competitor", by: str = SERVER_ACTOR) -> str:
+        """Create a user. Returns its token.
+
+        Raises `Invalid` for an invalid name, and `Conflict` for one that is taken.
+        """
+        with transaction(self._engine, "admin") as connection:
             return self._add_user(connection, name, role, by)
 
     def user(self, name: str) -> Account | None:
-        """A user by name, upper and lower case alike; None when there is none."""
-        with reading(self._engine) as connection:
+        """A user by name, ignoring case; None if there is none."""
+        with connect(self._engine) as connection:
             found = connection.execute(_ACCOUNTS.where(_is_named(name))).mappings().first()
         return None if found is None else _account(found)
 
     def users(self) -> list[Account]:
-        """Every user, by name."""
-        with reading(self._engine) as connection:
+        """Every user, sorted by name."""
+        with connect(self._engine) as connection:
             rows = connection.execute(_ACCOUNTS.order_by(users.c.name_key)).mappings()
             return [_account(row) for row in rows]
 
-    def new_token(self, name: str, label: str = "", by: str = SERVER) -> str:
-        """One more token of a user. Raises `NotThere`."""
-        with writing(self._engine, "office") as connection:
-            user = known_user(connection, name)
+    def new_token(self, name: str, label: str = "", by: str = SERVER_ACTOR) -> str:
+        """Create another token of a user. Raises `NotFound`."""
+        with transaction(self._engine, "admin") as connection:
+            user = find_user(connection, name)
             token, number = self._add_token(connection, user["id"], "api", label)
-            note(connection, self._now(), by, "token new", user["name"], f"{number} {label}")
+            record_action(
+                connection, self._now(), by, "token new", user["name"], f"{number} {label}"
+            )
         return token
 
     def tokens(self, name: str) -> list[Token]:
-        """The tokens of a user, oldest first, sessions left out. Raises `NotThere`."""
+        """The tokens of a user, oldest first, without sessions. Raises `NotFound`."""
         shown = (tokens.c[n] for n in ("id", "label", "created_at", "last_used_at", "revoked_at"))
-        with reading(self._engine) as connection:
-            user = known_user(connection, name)
+        with connect(self._engine) as connection:
+            user = find_user(connection, name)
             mine = (tokens.c.user_id == user["id"]) & (tokens.c.kind == "api")
             rows = connection.execute(select(*shown).where(mine).order_by(tokens.c.id))
             return [Token(**row) for row in rows.mappings()]
 
-    def revoke(self, whose: str | int, by: str = SERVER) -> int:
-        """End every token and session of the user of this name, or the token of this number with
-        the sessions that it opened; how many tokens and sessions ended.
+    def revoke(self, whose: str | int, by: str = SERVER_ACTOR) -> int:
+        """Revoke all tokens and sessions of a user by name, or one token by id with the sessions
+        that it opened. Returns how many tokens and sessions ended.
 
-        Raises `NotThere`, and `Conflict` when no admin would have a token any more.
+        Raises `NotFound`, and `Conflict` for the last token of an admin.
         """
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             if isinstance(whose, str):
-                user = known_user(connection, whose)
-                what, subject = tokens.c.user_id == user["id"], user["name"]
+                user = find_user(connection, whose)
+                chosen, subject = tokens.c.user_id == user["id"], user["name"]
             else:
                 if not 0 < whose <= MAX_ID or not connection.scalar(
                     select(tokens.c.id).where(tokens.c.id == whose, tokens.c.kind == "api")
                 ):
-                    raise NotThere(f"there is no token {whose}; `grade admin token list NAME`")
-                what, subject = or_(tokens.c.id == whose, tokens.c.opened_by == whose), str(whose)
-            live = update(tokens).where(what, tokens.c.revoked_at.is_(None))
+                    raise NotFound(f"there is no token {whose}; `grade admin token list NAME`")
+                chosen = or_(tokens.c.id == whose, tokens.c.opened_by == whose)
+                subject = str(whose)
+            live = update(tokens).where(chosen, tokens.c.revoked_at.is_(None))
             ended = connection.execute(live.values(revoked_at=self._now())).rowcount
             if not _has_admin_token(connection):
                 raise Conflict("that is the last token of an admin; make another one first")
-            note(connection, self._now(), by, "token revoke", subject, f"{ended} ended")
+            record_action(connection, self._now(), by, "token revoke", subject, f"{ended} ended")
         return ended
 
     def whoami(self, token: str) -> User | None:
-        """Whose token or session this is; None unless it is good for anything now."""
+        """The user of a token or session; None if it is invalid or its user is banned."""
         row = self._find(token)
         if row is None or row["banned_at"] is not None:
             return None
@@ -179,19 +189,21 @@ class Accounts:
         return User(row["user_id"], row["name"], row["role"])
 
     def banned(self, token: str) -> str | None:
-        """Why the user of this token, which would be good otherwise, is banned; None if not."""
+        """Why the user of a valid token is banned; None if the user is not banned."""
         row = self._find(token)
         return None if row is None or row["banned_at"] is None else str(row["banned_reason"])
 
     def open_session(self, token: str) -> str | None:
-        """The token of a new session of `SESSION` for the pages' cookie; None for a token that is
-        not good. A session opens no other."""
+        """Open a web session. Returns its token for the cookie.
+
+        None for an invalid token, and for one of a session: a session cannot open another.
+        """
         row = self._find(token)
         if row is None or row["banned_at"] is not None or row["kind"] != "api":
             return None
         now = self._now()
         old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             connection.execute(delete(tokens).where(old))
             session, _ = self._add_token(
                 connection,
@@ -199,18 +211,18 @@ class Accounts:
                 "session",
                 "pages",
                 opened_by=row["id"],
-                expires_at=now + SESSION,
+                expires_at=now + SESSION_LIFETIME,
             )
         return session
 
     def close_session(self, session: str) -> None:
-        """End a session, if it is one."""
+        """End a session. Does nothing for other tokens."""
         mine = (tokens.c.hash == _hash(session)) & (tokens.c.kind == "session")
-        with writing(self._engine) as connection:
+        with transaction(self._engine) as connection:
             connection.execute(delete(tokens).where(mine))
 
     def _add_user(self, connection: Connection, name: str, role: Role, by: str) -> str:
-        name = checked_name(name)
+        name = validate_name(name)
         key = name_key(name)
         if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
             raise Conflict(f"the name {name} is taken; choose another")
@@ -218,7 +230,7 @@ class Accounts:
             insert(users).values(name=name, name_key=key, role=role, created_at=self._now())
         )
         assert added.inserted_primary_key is not None
-        note(connection, self._now(), by, "user add", name, role)
+        record_action(connection, self._now(), by, "user add", name, role)
         return self._add_token(connection, added.inserted_primary_key[0], "api", "first")[0]
 
     def _add_token(
@@ -246,11 +258,11 @@ class Accounts:
         return token, int(added.inserted_primary_key[0])
 
     def _find(self, token: str) -> RowMapping | None:
-        """The row of a token that is neither revoked nor expired, with its user's."""
+        """The row of a token that is neither revoked nor expired, joined with its user's."""
         digest = _hash(token)
         query = select(tokens, users.c.name, users.c.role, users.c.banned_at, users.c.banned_reason)
         query = query.join(users, users.c.id == tokens.c.user_id)
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             row = connection.execute(query.where(tokens.c.hash == digest)).mappings().first()
         if row is None or not hmac.compare_digest(row["hash"], digest):
             return None
@@ -259,49 +271,50 @@ class Accounts:
 
     def _note_use(self, row: RowMapping) -> None:
         now = self._now()
-        if row["last_used_at"] is not None and row["last_used_at"] > now - LOOKS:
+        if row["last_used_at"] is not None and row["last_used_at"] > now - USE_INTERVAL:
             return
         used = update(tokens).where(tokens.c.id == row["id"])
         try:
-            with writing(self._engine) as connection:
+            with transaction(self._engine) as connection:
                 connection.execute(used.values(last_used_at=now))
-        except BoardError as error:  # such as a full disk, on which one can still read
-            log.warning("the use of a token was not noted: %s", one_line(str(error)))
+        except BoardError as error:  # such as a full disk, which can still be read
+            log.warning("the last use of a token was not stored: %s", one_line(str(error)))
 
 
-def checked_name(name: str) -> str:
-    """A name that a user may have: it is shown on every board and stands in addresses.
+def validate_name(name: str) -> str:
+    """A user's name, normalized. It is shown on boards, and is part of URLs.
 
-    Raises `Invalid` unless it is 1 to `NAME_CHARS` printable characters without slashes.
+    Raises `Invalid` unless it is 1 to `MAX_NAME_CHARS` printable characters without slashes.
     """
     name = unicodedata.normalize("NFC", name.strip())
-    fits = 0 < len(name) <= NAME_CHARS and len(name_key(name)) <= NAME_CHARS
+    fits = 0 < len(name) <= MAX_NAME_CHARS and len(name_key(name)) <= MAX_NAME_CHARS
     if not fits or not name.isprintable() or set("/\\") & set(name) or name in (".", ".."):
-        raise Invalid(f"a name is 1 to {NAME_CHARS} printable characters, and no slash")
+        raise Invalid(f"a name is 1 to {MAX_NAME_CHARS} printable characters without slashes")
     return name
 
 
 def name_key(name: str) -> str:
-    """What two names share that must not both be given out."""
+    """The key that must be unique: two names with the same key look alike."""
     return unicodedata.normalize("NFKC", name.strip()).casefold()
 
 
 def worker_name(user: str, worker: str = "") -> str:
-    """What a user's worker is called. Two users' are never taken for each other, since no user's
-    name has a slash."""
+    """The full name of a user's worker. It is unambiguous, since user names have no slash."""
     return one_line(f"{user}/{worker}", 200)
 
 
-def known_user(connection: Connection, name: str) -> RowMapping:
-    """The row of a user. Raises `NotThere`."""
+def find_user(connection: Connection, name: str) -> RowMapping:
+    """The row of a user. Raises `NotFound`."""
     row = connection.execute(select(users).where(_is_named(name))).mappings().first()
     if row is None:
-        raise NotThere(f"there is no user {one_line(name, NAME_CHARS)}; `grade admin user list`")
+        raise NotFound(
+            f"there is no user {one_line(name, MAX_NAME_CHARS)}; `grade admin user list`"
+        )
     return row
 
 
 def _is_named(name: str) -> ColumnElement[bool]:
-    # A database may refuse even to compare with characters that no name has.
+    # A database may reject even a comparison with an unprintable character.
     return users.c.name_key == name_key(name) if name.isprintable() else false()
 
 

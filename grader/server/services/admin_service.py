@@ -1,6 +1,6 @@
-"""What admins do: settings of boards, bans, deletions, held jobs, rejudges. All of it is audited.
+"""The actions of admins: board settings, bans, deletions, held jobs and rejudges, all audited.
 
-Nothing here changes or deletes a result. What shall not count gets a row among the voids.
+No action changes or deletes a result. A result that must not count gets a row in `voids`.
 """
 
 from __future__ import annotations
@@ -22,114 +22,102 @@ from sqlalchemy import (
     update,
 )
 
-from grader.db.board_tables import Moment, results, voids
-from grader.db.engine import reading, writing
-from grader.db.ledger_tables import jobs, submissions
-from grader.db.server_tables import boards, users
-from grader.fleet.job import IN_HAND, UNFINISHED, State
-from grader.fleet.job_queries import is_possible
-from grader.fleet.ledger import cancelled, given_back, released
+from grader.db.engine import connect, transaction
+from grader.db.tables import UtcDateTime, boards, jobs, results, submissions, users, voids
+from grader.fleet import job_updates
+from grader.fleet.job_queries import is_valid_id
 from grader.report import one_line
-from grader.server.services.accounts import known_user, worker_name
-from grader.server.services.audit import Act, acts, note
-from grader.server.services.errors import Conflict
-from grader.server.services.rejudge import Rejudges
+from grader.server.services import Conflict
+from grader.server.services.accounts import find_user, worker_name
+from grader.server.services.audit import AuditEntry, audit_entries, record_action
+from grader.server.services.rejudge import RejudgeService
 
-REASON_CHARS = 300
+MAX_REASON_CHARS = 300
 
 
 @dataclass(frozen=True)
 class BoardSettings:
-    """How a problem's board is run."""
+    """The settings of a problem's board."""
 
     deadline: datetime | None = None
-    """Until when one may submit; before it, others' submissions show nothing but their state."""
+    """The end of submissions. Until then, others' submissions show only their state."""
     hidden: bool = False
-    """Whether only admins see the board."""
+    """Whether only admins can see the board."""
     publish_sources: bool = False
-    """Whether everyone may read sources, after the deadline if there is one."""
+    """Whether everyone can read sources, after the deadline if there is one."""
     note: str | None = None
-    """One line for competitors."""
+    """One line shown to competitors."""
 
 
-class Office:
-    """The office of one database. Every method raises `BoardError` when it cannot be used."""
+class AdminService:
+    """The admin actions on one database. Every method raises `BoardError` if the database fails."""
 
     def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
         self._engine = engine
         self._now = now
-        self.rejudges = Rejudges(engine, now)
+        self.rejudges = RejudgeService(engine, now)
 
     def board(self, problem: str) -> BoardSettings:
-        """The settings of a problem's board; the defaults when nobody has set any."""
-        with reading(self._engine) as connection:
+        """The settings of a problem's board; the defaults if none are stored."""
+        with connect(self._engine) as connection:
             row = connection.execute(_BOARD, {"name": problem}).mappings().first()
         return BoardSettings() if row is None else BoardSettings(**row)
 
     def boards(self) -> dict[str, BoardSettings]:
-        """The settings of those boards for which there are any, by problem."""
-        with reading(self._engine) as connection:
+        """The stored settings, by problem."""
+        with connect(self._engine) as connection:
             rows = connection.execute(select(boards)).mappings().all()
         names = [field.name for field in fields(BoardSettings)]
         return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
 
     def set_board(self, problem: str, settings: BoardSettings, by: str) -> BoardSettings:
-        """Give a board these settings, all of them."""
+        """Store the settings of a board."""
         if settings.note is not None:
-            settings = replace(settings, note=one_line(settings.note, REASON_CHARS) or None)
+            settings = replace(settings, note=one_line(settings.note, MAX_REASON_CHARS) or None)
         values = asdict(settings)
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             known = update(boards).where(boards.c.problem == problem).values(values)
             if connection.execute(known).rowcount == 0:
                 connection.execute(insert(boards).values(problem=problem, **values))
-            told = ", ".join(f"{name} {value}" for name, value in values.items())
-            note(connection, self._now(), by, "board set", problem, told)
+            detail = ", ".join(f"{name} {value}" for name, value in values.items())
+            record_action(connection, self._now(), by, "board set", problem, detail)
         return settings
 
     def ban(self, name: str, reason: str, by: str) -> None:
-        """Shut a user out, end what he has in flight, take his results off the boards, and queue
-        again what his workers have.
+        """Ban a user: cancel their unfinished jobs, take their results off the boards, and queue
+        the jobs of their workers again.
 
-        Banning again also reaches what has come in since. Raises `NotThere`, and `Conflict` for
-        oneself.
+        A second ban also covers what has arrived since the first. Raises `NotFound`, and `Conflict`
+        for oneself.
         """
         now = self._now()
-        with writing(self._engine, "office") as connection:
-            user = known_user(connection, name)
+        with transaction(self._engine, "admin") as connection:
+            user = find_user(connection, name)
             if user["name"] == by:
                 raise Conflict("you cannot ban yourself")
             connection.execute(
                 update(users)
                 .where(users.c.id == user["id"])
-                .values(banned_at=now, banned_reason=one_line(reason, REASON_CHARS))
+                .values(banned_at=now, banned_reason=one_line(reason, MAX_REASON_CHARS))
             )
-            # The jobs before the results: one that finishes meanwhile is then either cancelled, or
-            # its result is there to be voided.
-            own = select(submissions.c.id).where(submissions.c.user == user["name"])
-            unfinished = update(jobs).where(
-                jobs.c.submission_id.in_(own), jobs.c.state.in_(UNFINISHED)
-            )
-            values = cancelled(by) | {jobs.c.updated_at: now}
-            ended = connection.execute(unfinished.values(values)).rowcount
-            whose = jobs.c.leased_by.startswith(worker_name(user["name"]), autoescape=True)
-            leased = update(jobs).where(whose, jobs.c.state.in_(IN_HAND))
-            freed = connection.execute(
-                leased.values(given_back() | {jobs.c.updated_at: now})
-            ).rowcount
-            banned = select(voids.c.result_id).where(voids.c.why == "banned")
+            # Jobs before results: a job that finishes meanwhile is either cancelled here, or its
+            # result is there to be voided.
+            cancelled = job_updates.cancel_all_of_user(connection, user["name"], by, now)
+            requeued = job_updates.requeue_from_workers(connection, worker_name(user["name"]), now)
+            void = select(voids.c.result_id).where(voids.c.why == "banned")
             theirs = select(
-                results.c.id, literal("banned"), literal(now, Moment), literal(by)
-            ).where(results.c.user == user["name"], results.c.id.not_in(banned))
-            added = insert(voids).from_select(_VOID, theirs).returning(voids.c.result_id)
+                results.c.id, literal("banned"), literal(now, UtcDateTime), literal(by)
+            ).where(results.c.user == user["name"], results.c.id.not_in(void))
+            added = insert(voids).from_select(_VOID_COLUMNS, theirs).returning(voids.c.result_id)
             voided = len(connection.execute(added).all())
-            told = f"{reason}; {ended} jobs cancelled, {voided} results off the boards"
-            told += f", {freed} jobs taken from workers" if freed else ""
-            note(connection, now, by, "ban", user["name"], told)
+            detail = f"{reason}; {cancelled} jobs cancelled, {voided} results off the boards"
+            detail += f", {requeued} jobs taken from workers" if requeued else ""
+            record_action(connection, now, by, "ban", user["name"], detail)
 
     def unban(self, name: str, by: str) -> None:
-        """Let a user in again, and his results count again. Raises `NotThere` and `Conflict`."""
-        with writing(self._engine, "office") as connection:
-            user = known_user(connection, name)
+        """Unban a user; their results count again. Raises `NotFound` and `Conflict`."""
+        with transaction(self._engine, "admin") as connection:
+            user = find_user(connection, name)
             if user["banned_at"] is None:
                 raise Conflict(f"{user['name']} is not banned")
             connection.execute(
@@ -140,40 +128,35 @@ class Office:
             theirs = select(results.c.id).where(results.c.user == user["name"])
             back = delete(voids).where(voids.c.why == "banned", voids.c.result_id.in_(theirs))
             count = connection.execute(back).rowcount
-            told = f"{count} results back on the boards"
-            note(connection, self._now(), by, "unban", user["name"], told)
+            detail = f"{count} results back on the boards"
+            record_action(connection, self._now(), by, "unban", user["name"], detail)
 
     def release(self, submission_id: int, by: str) -> bool:
-        """Queue a held job again, its failures and deaths forgotten. False when it is not held."""
-        if not is_possible(submission_id):
-            return False
-        held = (jobs.c.submission_id == submission_id) & (jobs.c.state == State.HELD)
-        values = released() | {jobs.c.updated_at: self._now()}
-        with writing(self._engine, "office") as connection:
-            if connection.execute(update(jobs).where(held).values(values)).rowcount == 0:
+        """Queue a held job again, with its failures and deaths reset. False if it is not held."""
+        with transaction(self._engine, "admin") as connection:
+            if not job_updates.release_held(connection, submission_id, self._now()):
                 return False
-            note(connection, self._now(), by, "release", submission_id)
+            record_action(connection, self._now(), by, "release", submission_id)
         return True
 
     def cancel(self, submission_id: int, by: str) -> bool:
-        """End an unfinished submission. False when there is none (any more)."""
-        if not is_possible(submission_id):
-            return False
-        with writing(self._engine, "office") as connection:
+        """Cancel an unfinished submission. False if there is none."""
+        with transaction(self._engine, "admin") as connection:
             return self._cancel(connection, submission_id, by)
 
     def delete(self, submission_id: int, by: str) -> Literal["cancelled", "deleted"] | None:
-        """Cancel an unfinished submission, or take the result of a done one off the board and out
-        of everyone's sight, with those by which rejudges have replaced it. None when there is
-        nothing to delete (any more)."""
-        if not is_possible(submission_id):
+        """Cancel an unfinished submission, or hide the result of a finished one.
+
+        The results of its rejudges are hidden too. None if there is nothing to delete.
+        """
+        if not is_valid_id(submission_id):
             return None
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             if self._cancel(connection, submission_id, by):
                 return "cancelled"
             deleted = select(voids.c.result_id).where(voids.c.why == "deleted")
             found = select(jobs.c.submission_id, jobs.c.result_id).where(
-                jobs.c.submission_id.in_(_with_later(submission_id)),
+                jobs.c.submission_id.in_(_with_rejudges(submission_id)),
                 jobs.c.result_id.is_not(None),
                 jobs.c.result_id.not_in(deleted),
             )
@@ -185,40 +168,40 @@ class Office:
             connection.execute(
                 insert(voids), [{"result_id": number} | values for number in numbers.values()]
             )
-            note(connection, now, by, "delete", submission_id)
+            record_action(connection, now, by, "delete", submission_id)
         return "deleted"
 
     def _cancel(self, connection: Connection, submission_id: int, by: str) -> bool:
-        job = (jobs.c.submission_id == submission_id) & jobs.c.state.in_(UNFINISHED)
-        values = cancelled(by) | {jobs.c.updated_at: self._now()}
-        ended = connection.execute(update(jobs).where(job).values(values)).rowcount == 1
-        if ended:
-            note(connection, self._now(), by, "cancel", submission_id)
-        return ended
+        if not job_updates.cancel_job(connection, submission_id, by, self._now()):
+            return False
+        record_action(connection, self._now(), by, "cancel", submission_id)
+        return True
 
-    def voided(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
-        """Those of these results that do not count → why: ``rejudged``, ``preview``, ``deleted``,
-        ``banned``."""
+    def void_reasons(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
+        """Why results do not count: ``rejudged``, ``preview``, ``deleted`` or ``banned``.
+
+        Contains only those of `result_ids` that are void.
+        """
         query = select(voids.c.result_id, voids.c.why).where(voids.c.result_id.in_(result_ids))
         found: dict[int, set[str]] = {}
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             for number, why in connection.execute(query):
                 found.setdefault(number, set()).add(why)
         return {number: frozenset(reasons) for number, reasons in found.items()}
 
-    def audit(self, limit: int = 100, before: int | None = None) -> list[Act]:
-        """What was done, newest first; `before` is the number to go on below."""
-        return acts(self._engine, limit, before)
+    def audit(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
+        """The audit log, newest first. `before` limits it to lower ids, for paging."""
+        return audit_entries(self._engine, limit, before)
 
 
 _BOARD = select(boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note).where(
     boards.c.problem == bindparam("name")
 )
-_VOID = ["result_id", "why", "at", "by"]
+_VOID_COLUMNS = ["result_id", "why", "at", "by"]
 
 
-def _with_later(submission_id: int) -> Select[int]:
-    """A submission's number, and those of the submissions that rejudges have made of it."""
-    line = select(submissions.c.id).where(submissions.c.id == submission_id).cte(recursive=True)
-    later = select(submissions.c.id).join(line, submissions.c.original_id == line.c.id)
-    return select(line.union(later).c.id)
+def _with_rejudges(submission_id: int) -> Select[int]:
+    """The ids of a submission and of all its rejudges, directly or through another rejudge."""
+    chain = select(submissions.c.id).where(submissions.c.id == submission_id).cte(recursive=True)
+    copies = select(submissions.c.id).join(chain, submissions.c.original_id == chain.c.id)
+    return select(chain.union(copies).c.id)

@@ -1,4 +1,4 @@
-"""The audit: what admins did, when, and to what. Rows are only ever added."""
+"""The audit log of admin actions. Rows are only ever added."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine, insert, select
 
 from grader.board.store import MAX_ID
-from grader.db.engine import reading
-from grader.db.server_tables import audit
+from grader.db.engine import connect
+from grader.db.tables import audit
 from grader.report import one_line
 
-SERVER = "server"
-"""The actor where nobody asked: the server itself."""
+SERVER_ACTOR = "server"
+"""The actor of what the server does itself."""
 
 
 @dataclass(frozen=True)
-class Act:
-    """One thing that was done."""
+class AuditEntry:
+    """One action."""
 
     id: int
     at: datetime
@@ -26,14 +26,14 @@ class Act:
     """Name of the admin, or ``server``."""
     action: str
     subject: str
-    """Whom or what it was done to."""
+    """The user, submission or problem that it changed."""
     detail: str
 
 
-def note(
+def record_action(
     connection: Connection, at: datetime, actor: str, action: str, subject: object, detail: str = ""
 ) -> None:
-    """Add a row within the transaction that does what it tells of: both come to be, or neither."""
+    """Add an entry within the transaction of the action, so that both happen or neither."""
     connection.execute(
         insert(audit).values(
             at=at,
@@ -45,10 +45,10 @@ def note(
     )
 
 
-def acts(engine: Engine, limit: int, before: int | None = None) -> list[Act]:
-    """The newest rows, newest first; `before` is the number to go on below."""
+def audit_entries(engine: Engine, limit: int, before: int | None = None) -> list[AuditEntry]:
+    """The newest entries, newest first. `before` limits them to lower ids, for paging."""
     query = select(audit).order_by(audit.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(audit.c.id < max(0, min(before, MAX_ID)))
-    with reading(engine) as connection:
-        return [Act(**row) for row in connection.execute(query).mappings()]
+    with connect(engine) as connection:
+        return [AuditEntry(**row) for row in connection.execute(query).mappings()]

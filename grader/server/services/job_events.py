@@ -1,4 +1,4 @@
-"""One poller of the database for everyone who follows a submission in this process."""
+"""Change events of jobs: one poller of the database for all listeners of this process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from grader.report import one_line
 
 log = logging.getLogger(__name__)
 
-FINAL = (State.DONE, State.CANCELLED)
+FINAL_STATES = (State.DONE, State.CANCELLED)
 
 
-class Hub:
-    """Asks the ledger what has changed, as long as anybody wants to know.
+class JobEvents:
+    """Polls the ledger for changed jobs while there are listeners.
 
-    For one event loop; other threads may only call `close` and read what it counts.
+    It belongs to one event loop. Other threads may only call `close` and read the counts.
     """
 
     def __init__(
@@ -29,79 +29,82 @@ class Hub:
     ) -> None:
         self._ledger = ledger
         self._poll_s = poll_s
-        self._most = listeners
-        self._most_per_address = listeners_per_address
+        self._max_listeners = listeners
+        self._max_listeners_per_address = listeners_per_address
         self._addresses: Counter[str] = Counter()
-        self._boxes: dict[int, set[asyncio.Queue[Job | None]]] = {}
+        self._queues: dict[int, set[asyncio.Queue[Job | None]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self.listeners = 0
-        """How many listen now."""
+        """The number of listeners."""
 
     @property
     def pollers(self) -> int:
-        """How many pollers run: one while anybody listens."""
+        """The number of pollers: 1 while there are listeners, else 0."""
         return 0 if self._task is None else 1
 
     def is_full_for(self, address: str) -> bool:
-        """Whether nobody more may listen, or nobody more from this address."""
-        alone = self._addresses.get(address, 0)
-        return self._closed or self.listeners >= self._most or alone >= self._most_per_address
+        """Whether no further listener is accepted from this address."""
+        if self._closed or self.listeners >= self._max_listeners:
+            return True
+        return self._addresses.get(address, 0) >= self._max_listeners_per_address
 
     def close(self) -> None:
-        """Let every listener go, soon; the server ends."""
+        """End every stream soon, as the server stops."""
         self._closed = True
 
-    async def follow(self, number: int, address: str) -> AsyncIterator[Job]:
-        """The job of a submission as it is now, and again at each change until it is final, or
-        until the server ends."""
-        box: asyncio.Queue[Job | None] = asyncio.Queue()
+    async def follow(self, submission_id: int, address: str) -> AsyncIterator[Job]:
+        """Yield the job of a submission now and after each change, until its state is final or the
+        server stops."""
+        queue: asyncio.Queue[Job | None] = asyncio.Queue()
         self.listeners += 1
         self._addresses[address] += 1
-        self._boxes.setdefault(number, set()).add(box)
+        self._queues.setdefault(submission_id, set()).add(queue)
         if self._task is None:
             self._task = asyncio.create_task(self._poll())
         try:
             last = None
-            while (job := await box.get()) is not None:
-                told = (job.state, job.position, job.progress)
-                if told != last:
-                    last = told
+            while (job := await queue.get()) is not None:
+                shown = (job.state, job.position, job.progress)
+                if shown != last:
+                    last = shown
                     yield job
-                if job.state in FINAL:
+                if job.state in FINAL_STATES:
                     return
         finally:
             self.listeners -= 1
             self._addresses[address] -= 1
-            self._addresses += Counter()  # only those that are not 0
-            self._boxes[number].discard(box)
-            if not self._boxes[number]:
-                del self._boxes[number]
+            self._addresses += Counter()  # drops entries that are 0
+            self._queues[submission_id].discard(queue)
+            if not self._queues[submission_id]:
+                del self._queues[submission_id]
 
     async def _poll(self) -> None:
-        """Until nobody listens: look, and tell."""
+        """Poll and send changes while there are listeners."""
         try:
-            while self._boxes and not self._closed:
+            while self._queues and not self._closed:
                 try:
-                    found = await run_sync(self._look, set(self._boxes))
+                    jobs = await run_sync(self._read, set(self._queues))
                 except BoardError as error:
-                    log.warning("events wait for the database: %s", one_line(str(error)))
-                    found = {}
-                for number, job in found.items():
-                    for box in self._boxes.get(number, ()):
-                        box.put_nowait(job)
+                    log.warning("job events wait for the database: %s", one_line(str(error)))
+                    jobs = {}
+                for submission_id, job in jobs.items():
+                    for queue in self._queues.get(submission_id, ()):
+                        queue.put_nowait(job)
                 await asyncio.sleep(self._poll_s)
         finally:
             self._task = None
-            for boxes in self._boxes.values():
-                for box in boxes:
-                    box.put_nowait(None)
+            for queues in self._queues.values():
+                for queue in queues:
+                    queue.put_nowait(None)
 
-    def _look(self, numbers: set[int]) -> dict[int, Job | None]:
-        """The jobs of these submissions: the queue at once, what has left it one by one."""
-        found: dict[int, Job | None] = {
-            job.submission_id: job for job in self._ledger.queue() if job.submission_id in numbers
+    def _read(self, submission_ids: set[int]) -> dict[int, Job | None]:
+        """The jobs of these submissions: those in the queue by one query, the others one by one."""
+        jobs: dict[int, Job | None] = {
+            job.submission_id: job
+            for job in self._ledger.queue()
+            if job.submission_id in submission_ids
         }
-        for number in numbers - found.keys():
-            found[number] = self._ledger.job(number)
-        return found
+        for submission_id in submission_ids - jobs.keys():
+            jobs[submission_id] = self._ledger.job(submission_id)
+        return jobs

@@ -1,8 +1,8 @@
-"""Grading anew: results in doubt are graded once more, a person looks, and then decides.
+"""Rejudges: doubtful results are graded again, and an admin decides which results count.
 
-A rejudge makes a submission of its own of each original. The fleet grades these behind users' live
-ones, and their results are void (``preview``) until the rejudge is applied; then the old ones are
-(``rejudged``). Old results are kept for good.
+A rejudge copies each original submission. The fleet grades the copies after users' own submissions.
+Their results are void (``preview``) until an admin applies the rejudge; then the old results are
+void (``rejudged``). Old results are kept forever.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from sqlalchemy import (
     update,
 )
 
-from grader.db.board_tables import Moment, counts, results, voids
-from grader.db.engine import reading, writing
-from grader.db.ledger_tables import jobs, rejudges, submissions
-from grader.fleet.job import IN_FLIGHT, UNFINISHED, State
-from grader.fleet.job_queries import is_possible
-from grader.fleet.ledger import cancelled
+from grader.board.store import not_void
+from grader.db.engine import connect, transaction
+from grader.db.tables import UtcDateTime, jobs, rejudges, results, submissions, voids
+from grader.fleet import job_updates
+from grader.fleet.job import IN_FLIGHT_STATES, UNFINISHED_STATES, State
+from grader.fleet.job_queries import is_valid_id
 from grader.report import Verdict, one_line
-from grader.server.services.audit import note
-from grader.server.services.errors import Conflict, Invalid, NotThere
-from grader.server.services.rejudge_diff import GONE, Change, changes
+from grader.server.services import Conflict, Invalid, NotFound
+from grader.server.services.audit import record_action
+from grader.server.services.rejudge_diff import WITHDRAWN, RejudgeChange, rejudge_changes
 
-Which = Literal["best", "accepted"]
-"""Each user's best ranked result on each GPU, or everything that was accepted."""
+RejudgeSelection = Literal["best", "accepted"]
+"""Each user's best ranked result on each GPU, or every accepted result."""
 
 
 @dataclass(frozen=True)
 class Rejudge:
-    """One grading anew, and how far it is."""
+    """A rejudge and its progress."""
 
     id: int
     problem: str
@@ -52,22 +52,22 @@ class Rejudge:
     state: Literal["preview", "applied", "dropped"]
     decided_at: datetime | None
     total: int
-    """How many submissions it grades."""
+    """The number of submissions that it grades."""
     done: int
     unfinished: int
-    """How many are still to be graded, held ones not counted. The rest was held or cancelled."""
+    """The number still to be graded, without held ones. The rest are held or cancelled."""
 
 
 @dataclass(frozen=True)
-class Preview:
-    """A rejudge, submission by submission."""
+class RejudgePreview:
+    """A rejudge with the change of each submission."""
 
     rejudge: Rejudge
-    changes: list[Change]
+    changes: list[RejudgeChange]
 
 
-class Rejudges:
-    """The rejudges of one database. Every method raises `BoardError` when it cannot be used."""
+class RejudgeService:
+    """The rejudges of one database. Every method raises `BoardError` if the database fails."""
 
     def __init__(self, engine: Engine, now: Callable[[], datetime]) -> None:
         self._engine = engine
@@ -77,19 +77,21 @@ class Rejudges:
         self,
         problem: str,
         digest: str,
-        which: Which | Sequence[int],
+        selection: RejudgeSelection | Sequence[int],
         *,
         reason: str,
         by: str,
     ) -> int:
-        """Queue submissions of a problem to be graded anew; the rejudge's number.
+        """Queue submissions of a problem for regrading. Returns the rejudge's id.
 
-        `digest` is the problem's current version, by which they are graded. `which` chooses among
-        the results of this version, or names submissions whose result counts, of any version.
-        Raises `Invalid` when one of these is none, or there is nothing to grade.
+        digest: the problem's current version, which grades them.
+        selection: chooses among the results of this version, or lists submissions of any version
+            whose results count.
+
+        Raises `Invalid` if a listed submission has no result that counts, or none is selected.
         """
-        with writing(self._engine, "office") as connection:
-            originals = _originals(connection, problem, digest, which)
+        with transaction(self._engine, "admin") as connection:
+            originals = _originals(connection, problem, digest, selection)
             added = connection.execute(
                 insert(rejudges).values(
                     problem=problem,
@@ -100,88 +102,73 @@ class Rejudges:
                 )
             )
             assert added.inserted_primary_key is not None
-            number = int(added.inserted_primary_key[0])
-            self._queue(connection, number, digest, originals)
-            told = f"rejudge {number}, {len(originals)} submissions: {reason}"
-            note(connection, self._now(), by, "rejudge start", problem, told)
-        return number
+            rejudge_id = int(added.inserted_primary_key[0])
+            job_updates.queue_rejudge(connection, rejudge_id, digest, originals, self._now())
+            detail = f"rejudge {rejudge_id}, {len(originals)} submissions: {reason}"
+            record_action(connection, self._now(), by, "rejudge start", problem, detail)
+        return rejudge_id
 
     def rejudge(self, number: int) -> Rejudge | None:
-        """A rejudge by its number; None when there is none."""
-        with reading(self._engine) as connection:
+        """A rejudge by its id; None if there is none."""
+        with connect(self._engine) as connection:
             return _rejudge(connection, number)
 
     def rejudges(self) -> list[Rejudge]:
         """Every rejudge, newest first."""
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             rows = connection.execute(_REJUDGES.order_by(rejudges.c.id.desc())).mappings()
             return [Rejudge(**row) for row in rows]
 
-    def preview(self, number: int) -> Preview | None:
-        """What a rejudge changes, or changed; None when there is none of this number."""
-        with reading(self._engine) as connection:
+    def preview(self, number: int) -> RejudgePreview | None:
+        """The changes that a rejudge makes or made; None if there is no such rejudge."""
+        with connect(self._engine) as connection:
             rejudge = _rejudge(connection, number)
             if rejudge is None:
                 return None
-            return Preview(rejudge, changes(connection, number))
+            return RejudgePreview(rejudge, rejudge_changes(connection, number))
 
     def apply(self, number: int, by: str) -> int:
-        """Let the new results count in place of the old ones; how many were exchanged.
+        """Make the new results count instead of the old ones. Returns how many were exchanged.
 
-        What is held is cancelled, and keeps its old result; so does what another rejudge has
-        replaced already. Raises `NotThere`, and `Conflict` while something is still to be graded,
-        when nothing was, or when the rejudge is decided already.
+        Held copies are cancelled and keep the old result, as do submissions that another rejudge
+        has replaced. Raises `NotFound`, and `Conflict` if copies are still to be graded, if none
+        has a result, or if the rejudge is already decided.
         """
         now = self._now()
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             self._decide(connection, number, "applied")
-            _cancel(connection, number, (State.HELD,), by, now)
+            job_updates.cancel_all_of_rejudge(connection, number, (State.HELD,), by, now)
             left = connection.scalar(
                 select(func.count())
                 .select_from(jobs.join(submissions, submissions.c.id == jobs.c.submission_id))
-                .where(submissions.c.rejudge_id == number, jobs.c.state.in_(IN_FLIGHT))
+                .where(submissions.c.rejudge_id == number, jobs.c.state.in_(IN_FLIGHT_STATES))
             )
             if left:
                 raise Conflict(f"rejudge {number} still has {left} to grade; wait, or drop it")
             exchanged = _exchange(connection, number, by, now)
             if not exchanged:
                 raise Conflict("none of its submissions has a result to exchange; drop it")
-            note(connection, now, by, "rejudge apply", number, f"{exchanged} results exchanged")
+            record_action(
+                connection, now, by, "rejudge apply", number, f"{exchanged} results exchanged"
+            )
         return exchanged
 
     def drop(self, number: int, by: str) -> None:
-        """Leave everything as it was, and cancel what is not graded yet. Raises like `apply`."""
+        """Keep the old results, and cancel unfinished copies. Raises like `apply`."""
         now = self._now()
-        with writing(self._engine, "office") as connection:
+        with transaction(self._engine, "admin") as connection:
             self._decide(connection, number, "dropped")
-            ended = _cancel(connection, number, UNFINISHED, by, now)
-            note(connection, now, by, "rejudge drop", number, f"{ended} jobs cancelled")
-
-    def _queue(
-        self, connection: Connection, number: int, digest: str, originals: list[RowMapping]
-    ) -> None:
-        now = self._now()
-        connection.execute(
-            insert(submissions),
-            [
-                dict(row) | {"problem_digest": digest, "rejudge_id": number, "created_at": now}
-                for row in originals
-            ],
-        )
-        queued = select(
-            submissions.c.id,
-            literal(State.QUEUED.value),
-            literal(0),
-            literal(0),
-            literal(now, Moment),
-        ).where(submissions.c.rejudge_id == number)
-        columns = ["submission_id", "state", "failures", "deaths", "updated_at"]
-        connection.execute(insert(jobs).from_select(columns, queued))
+            cancelled = job_updates.cancel_all_of_rejudge(
+                connection, number, UNFINISHED_STATES, by, now
+            )
+            record_action(
+                connection, now, by, "rejudge drop", number, f"{cancelled} jobs cancelled"
+            )
 
     def _decide(self, connection: Connection, number: int, state: str) -> None:
         rejudge = _rejudge(connection, number)
         if rejudge is None:
-            raise NotThere(f"there is no rejudge {number}")
+            raise NotFound(f"there is no rejudge {number}")
         if rejudge.state != "preview":
             raise Conflict(f"rejudge {number} is {rejudge.state} already")
         decided = update(rejudges).where(rejudges.c.id == number)
@@ -199,24 +186,24 @@ _REJUDGES = select(
     rejudges,
     _count_in().scalar_subquery().label("total"),
     _count_in(State.DONE).scalar_subquery().label("done"),
-    _count_in(*IN_FLIGHT).scalar_subquery().label("unfinished"),
+    _count_in(*IN_FLIGHT_STATES).scalar_subquery().label("unfinished"),
 )
 
 
 def _rejudge(connection: Connection, number: int) -> Rejudge | None:
-    if not is_possible(number):
+    if not is_valid_id(number):
         return None
     row = connection.execute(_REJUDGES.where(rejudges.c.id == number)).mappings().first()
     return None if row is None else Rejudge(**row)
 
 
 def _originals(
-    connection: Connection, problem: str, digest: str, which: Which | Sequence[int]
+    connection: Connection, problem: str, digest: str, selection: RejudgeSelection | Sequence[int]
 ) -> list[RowMapping]:
-    """The submissions to grade anew, as the rows of new ones.
+    """The submissions to regrade, as rows of their copies.
 
-    Each is to run on the GPU that its old result is from, so that the two compare; where a cluster
-    tells only the type, what ran on another is not exchanged.
+    Each copy requests the GPU of its old result, so that the two results are comparable. On a
+    cluster that knows only GPU types, a result from another GPU is not exchanged.
     """
     copied = ("user", "problem", "name", "language", "sha256")
     query = (
@@ -227,25 +214,23 @@ def _originals(
         )
         .join(jobs, jobs.c.submission_id == submissions.c.id)
         .join(results, results.c.id == jobs.c.result_id)
-        .where(submissions.c.problem == problem, counts())
+        .where(submissions.c.problem == problem, not_void())
         .order_by(submissions.c.id)
     )
     current = results.c.problem_digest == digest
-    if which == "best":
+    if selection == "best":
         query = query.where(results.c.id.in_(_best(digest)))
-    elif which == "accepted":
+    elif selection == "accepted":
         query = query.where(current, results.c.verdict == Verdict.ACCEPTED.value)
     else:
-        named = sorted(set(which))
-        query = query.where(submissions.c.id.in_([n for n in named if is_possible(n)]))
+        listed = sorted(set(selection))
+        query = query.where(submissions.c.id.in_([n for n in listed if is_valid_id(n)]))
     found = list(connection.execute(query).mappings())
-    if not isinstance(which, str):
-        missing = sorted(set(which) - {row["original_id"] for row in found})
+    if not isinstance(selection, str):
+        missing = sorted(set(selection) - {row["original_id"] for row in found})
         if missing:
             numbers = ", ".join(map(str, missing[:10]))
-            raise Invalid(
-                f"of {problem}, there is no such submission whose result counts: {numbers}"
-            )
+            raise Invalid(f"{problem} has no such submission whose result counts: {numbers}")
     if not found:
         raise Invalid(f"{problem} has no such results; name submissions, or take all accepted ones")
     return found
@@ -257,24 +242,18 @@ def _best(digest: str) -> Select[int]:
         partition_by=(results.c.user, results.c.gpu), order_by=(results.c.score_us, results.c.id)
     )
     ranked = select(results.c.id, place.label("place")).where(
-        results.c.problem_digest == digest, results.c.ranked, counts()
+        results.c.problem_digest == digest, results.c.ranked, not_void()
     )
     best = ranked.subquery()
     return select(best.c.id).where(best.c.place == 1)
 
 
-def _cancel(
-    connection: Connection, number: int, states: tuple[State, ...], by: str, now: datetime
-) -> int:
-    mine = select(submissions.c.id).where(submissions.c.rejudge_id == number)
-    ended = update(jobs).where(jobs.c.submission_id.in_(mine), jobs.c.state.in_(states))
-    return connection.execute(ended.values(cancelled(by) | {jobs.c.updated_at: now})).rowcount
-
-
 def _exchange(connection: Connection, number: int, by: str, now: datetime) -> int:
-    """Void old results and let the new ones count; how many. What another rejudge has replaced
-    already is left alone, as is what was graded on another GPU than before, whose board is another;
-    and what was banned or deleted meanwhile stays so."""
+    """Void the old results and make the new ones count. Returns their number.
+
+    Skips results that another rejudge has replaced, and those from another GPU than before, which
+    belong to another leaderboard. Copies of banned or deleted results become void for that reason.
+    """
     old_job, new_job = jobs.alias("old_job"), jobs.alias("new_job")
     old_result, new_result = results.alias("old_result"), results.alias("new_result")
     replaced = select(voids.c.result_id).where(voids.c.why == "rejudged")
@@ -295,15 +274,15 @@ def _exchange(connection: Connection, number: int, by: str, now: datetime) -> in
     columns = ["result_id", "why", "at", "by"]
     known = voids.alias("known")
     is_known = (known.c.result_id == pairs.c.new) & (known.c.why == voids.c.why)
-    gone = (
+    withdrawn = (
         select(pairs.c.new, voids.c.why, voids.c.at, voids.c.by)
         .join(voids, voids.c.result_id == pairs.c.old)
-        .where(voids.c.why.in_(GONE), ~select(known).where(is_known).exists())
+        .where(voids.c.why.in_(WITHDRAWN), ~select(known).where(is_known).exists())
     )
-    connection.execute(insert(voids).from_select(columns, gone))
+    connection.execute(insert(voids).from_select(columns, withdrawn))
     previews = voids.c.result_id.in_(select(pairs.c.new)) & (voids.c.why == "preview")
     connection.execute(delete(voids).where(previews))
-    # Last, since it is what tells that a pair is exchanged.
-    old = select(pairs.c.old, literal("rejudged"), literal(now, Moment), literal(by))
+    # Last, since a ``rejudged`` row marks a pair as exchanged.
+    old = select(pairs.c.old, literal("rejudged"), literal(now, UtcDateTime), literal(by))
     added = insert(voids).from_select(columns, old).returning(voids.c.result_id)
     return len(connection.execute(added).all())

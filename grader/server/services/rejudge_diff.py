@@ -1,4 +1,4 @@
-"""What a rejudge changes, submission by submission: the board without it and the board with it."""
+"""The changes of a rejudge: each submission's result and rank without and with it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Literal
 from sqlalchemy import Connection, RowMapping, Select, select
 
 from grader.board.ranking import ranks
-from grader.db.board_tables import counts, results, voids
-from grader.db.ledger_tables import jobs, submissions
+from grader.board.store import not_void
+from grader.db.tables import jobs, results, submissions, voids
 from grader.fleet.job import State
 from grader.report import Verdict
 
-GONE = ("banned", "deleted")
-"""Why a result does not count whatever a rejudge says."""
+WITHDRAWN = ("banned", "deleted")
+"""Void reasons that no rejudge lifts."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one grading found."""
+class RejudgeOutcome:
+    """One result of a submission."""
 
     result_id: int
     verdict: Verdict
@@ -28,35 +28,35 @@ class Outcome:
     score_us: float | None
     ci_us: tuple[float, float] | None
     rank: int | None
-    """Its place if the board has it in; None when it is not its user's best there."""
+    """Its rank; None if it is not its user's best on the board."""
 
 
 @dataclass(frozen=True)
-class Change:
-    """One submission, before and after."""
+class RejudgeChange:
+    """A submission without and with the rejudge."""
 
     original_id: int
     submission_id: int
-    """The submission that the rejudge made of it."""
+    """The copy that the rejudge grades."""
     user: str
     name: str
     state: State
     held_reason: str | None
-    old: Outcome
-    """With its place on the board as it is, or was, without the rejudge."""
-    new: Outcome | None
-    """With its place on the board as it is, or would be, with the rejudge. None until graded."""
+    old: RejudgeOutcome
+    """With its rank without the rejudge."""
+    new: RejudgeOutcome | None
+    """With its rank once the rejudge is applied. None until graded."""
 
 
-def changes(connection: Connection, number: int) -> list[Change]:
-    """The submissions of a rejudge by number, as `Change` says."""
-    rows = list(connection.execute(_rows(number)).mappings())
-    before, after = _places(connection, rows)
+def rejudge_changes(connection: Connection, rejudge_id: int) -> list[RejudgeChange]:
+    """The changes of a rejudge, in the order of its submissions."""
+    rows = list(connection.execute(_rows(rejudge_id)).mappings())
+    before, after = _ranks_before_and_after(connection, rows)
     return [_change(row, before, after) for row in rows]
 
 
-def _rows(number: int) -> Select[Any]:
-    """A rejudge's submissions, with the old and the new result of each."""
+def _rows(rejudge_id: int) -> Select[Any]:
+    """The submissions of a rejudge, each with its old and new result."""
     old_job, new_job = jobs.alias("old_job"), jobs.alias("new_job")
     old, new = results.alias("old"), results.alias("new")
     found = ("id", "verdict", "gpu", "ranked", "score_us", "ci_low_us", "ci_high_us")
@@ -76,17 +76,19 @@ def _rows(number: int) -> Select[Any]:
         .join(old_job, old_job.c.submission_id == submissions.c.original_id)
         .join(old, old.c.id == old_job.c.result_id)
         .outerjoin(new, new.c.id == new_job.c.result_id)
-        .where(submissions.c.rejudge_id == number)
+        .where(submissions.c.rejudge_id == rejudge_id)
         .order_by(submissions.c.id)
     )
 
 
-Places = dict[int, int]
-"""Number of a result → its rank."""
+RankById = dict[int, int]
+"""Result id → rank."""
 
 
-def _places(connection: Connection, rows: list[RowMapping]) -> tuple[Places, Places]:
-    """The ranks of results on the boards concerned, without and with the rejudge."""
+def _ranks_before_and_after(
+    connection: Connection, rows: list[RowMapping]
+) -> tuple[RankById, RankById]:
+    """The ranks on all affected leaderboards, without and with the rejudge."""
     old = {row["old_id"] for row in rows}
     new = {row["new_id"] for row in rows if row["new_id"] is not None}
     replaced = {row["old_id"] for row in rows if row["new_id"] is not None}
@@ -96,47 +98,49 @@ def _places(connection: Connection, rows: list[RowMapping]) -> tuple[Places, Pla
         for which in ("old", "new")
         if row[f"{which}_ranked"]
     }
-    before: Places = {}
-    after: Places = {}
+    before: RankById = {}
+    after: RankById = {}
     for digest, gpu in boards:
-        standing = _standing(connection, digest, gpu, old | new)
-        before |= _ranks([row for row in standing if row["id"] not in new])
-        after |= _ranks([row for row in standing if row["id"] not in replaced])
+        ranked = _ranked_rows(connection, digest, gpu, old | new)
+        before |= _ranks([row for row in ranked if row["id"] not in new])
+        after |= _ranks([row for row in ranked if row["id"] not in replaced])
     return before, after
 
 
-def _standing(connection: Connection, digest: str, gpu: str, besides: set[int]) -> list[RowMapping]:
-    """The ranked results of a board, best first: those that count, and of `besides` those that only
-    a rejudge keeps from counting."""
-    gone = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(GONE))
+def _ranked_rows(
+    connection: Connection, digest: str, gpu: str, included: set[int]
+) -> list[RowMapping]:
+    """The ranked results of a leaderboard, best first: those that count, and those of `included`
+    that only a rejudge voids."""
+    withdrawn = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(WITHDRAWN))
     query = (
         select(results.c.id, results.c.user, results.c.ci_low_us, results.c.ci_high_us)
-        .add_columns(counts().label("counts"))
+        .add_columns(not_void().label("counts"))
         .where(
             results.c.problem_digest == digest,
             results.c.gpu == gpu,
             results.c.ranked,
-            ~gone.exists(),
+            ~withdrawn.exists(),
         )
         .order_by(results.c.score_us, results.c.id)
     )
     rows = connection.execute(query).mappings()
-    return [row for row in rows if row["counts"] or row["id"] in besides]
+    return [row for row in rows if row["counts"] or row["id"] in included]
 
 
-def _ranks(standing: list[RowMapping]) -> Places:
+def _ranks(ranked: list[RowMapping]) -> RankById:
     """The rank of each user's best result."""
     best: dict[str, RowMapping] = {}
-    for row in standing:
+    for row in ranked:
         best.setdefault(row["user"], row)
-    shared = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in best.values()])
-    return {row["id"]: rank for row, rank in zip(best.values(), shared, strict=True)}
+    by_row = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in best.values()])
+    return {row["id"]: rank for row, rank in zip(best.values(), by_row, strict=True)}
 
 
-def _change(row: RowMapping, before: Places, after: Places) -> Change:
+def _change(row: RowMapping, before: RankById, after: RankById) -> RejudgeChange:
     old = _outcome(row, "old", before)
     assert old is not None
-    return Change(
+    return RejudgeChange(
         original_id=row["original_id"],
         submission_id=row["submission_id"],
         user=row["user"],
@@ -148,17 +152,19 @@ def _change(row: RowMapping, before: Places, after: Places) -> Change:
     )
 
 
-def _outcome(row: RowMapping, which: Literal["old", "new"], places: Places) -> Outcome | None:
-    number = row[f"{which}_id"]
-    if number is None:
+def _outcome(
+    row: RowMapping, which: Literal["old", "new"], rank_by_id: RankById
+) -> RejudgeOutcome | None:
+    result_id = row[f"{which}_id"]
+    if result_id is None:
         return None
     low_us, high_us = row[f"{which}_ci_low_us"], row[f"{which}_ci_high_us"]
-    return Outcome(
-        result_id=number,
+    return RejudgeOutcome(
+        result_id=result_id,
         verdict=Verdict(row[f"{which}_verdict"]),
         gpu=row[f"{which}_gpu"],
         ranked=row[f"{which}_ranked"],
         score_us=row[f"{which}_score_us"],
         ci_us=None if low_us is None else (low_us, high_us),
-        rank=places.get(number),
+        rank=rank_by_id.get(result_id),
     )

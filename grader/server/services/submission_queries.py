@@ -1,6 +1,5 @@
-"""Submissions as lists and pages need them: each with its job's state and what of its result fits
-into one line, without the reports and the sources, which are large.
-"""
+"""Queries for lists of submissions and results. They read neither reports nor sources, which are
+large."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, func, select
 
-from grader.board.store import MAX_ID
-from grader.db.board_tables import counts, results, voids
-from grader.db.engine import reading
-from grader.db.ledger_tables import blobs, jobs, submissions
+from grader.board.store import MAX_ID, not_void
+from grader.db.engine import connect
+from grader.db.tables import blobs, jobs, results, submissions, voids
 from grader.fleet import State
 from grader.report import Verdict
 from grader.submission import Language
 
 
 @dataclass(frozen=True)
-class Line:
-    """One submission in one line."""
+class SubmissionSummary:
+    """A submission with its job's state and the main columns of its result."""
 
     id: int
     user: str
@@ -37,17 +35,17 @@ class Line:
     result_id: int | None
     verdict: Verdict | None
     gpu: str | None
-    """The GPU it ran on."""
+    """The GPU that it ran on."""
     ranked: bool
     score_us: float | None
     ci_low_us: float | None
     ci_high_us: float | None
     void: frozenset[str]
-    """Why its result does not count; empty where it does."""
+    """Why its result does not count; empty if it does."""
 
 
-class Ranked(NamedTuple):
-    """A result that ranks. A tuple, since thousands are read at a time."""
+class RankedResult(NamedTuple):
+    """A ranked result. A tuple for speed, since thousands are read at a time."""
 
     id: int
     gpu: str
@@ -59,22 +57,22 @@ class Ranked(NamedTuple):
     created_at: str
     """ISO 8601, UTC."""
     submission_id: int | None
-    """None for a result that was not handed in to a server."""
+    """None for a result that was not submitted to a server."""
 
 
-class Shelf:
-    """Reads one database. Every method raises `BoardError` when it cannot be used."""
+class SubmissionQueries:
+    """Queries on one database. Every method raises `BoardError` if the database fails."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def line(self, submission_id: int) -> Line | None:
-        """One submission, a rejudge's too; None when there is none of this number."""
+    def summary(self, submission_id: int) -> SubmissionSummary | None:
+        """One submission, also of a rejudge; None if there is none with this id."""
         if not 0 < submission_id <= MAX_ID:
             return None
-        return next(iter(self._lines(_LINE, {"number": submission_id})), None)
+        return next(iter(self._summaries(_SUMMARY, {"id": submission_id})), None)
 
-    def lines(
+    def summaries(
         self,
         *,
         limit: int,
@@ -83,81 +81,84 @@ class Shelf:
         problems: Collection[str] | None = None,
         state: State | None = None,
         deleted: bool = False,
-    ) -> list[Line]:
-        """The newest submissions that fit, newest first; those of rejudges are left out.
+    ) -> list[SubmissionSummary]:
+        """The newest submissions that match all filters, newest first, without those of rejudges.
 
-        `before` is the number to go on below. Deleted ones come only with `deleted`.
+        before: only lower ids, for paging.
+        deleted: whether to include deleted submissions.
         """
-        fits: list[ColumnElement[bool]] = [submissions.c.rejudge_id.is_(None)]
+        filters: list[ColumnElement[bool]] = [submissions.c.rejudge_id.is_(None)]
         if before is not None:
-            fits.append(submissions.c.id < max(0, min(before, MAX_ID)))
+            filters.append(submissions.c.id < max(0, min(before, MAX_ID)))
         if user is not None:
-            fits.append(submissions.c.user == user)
+            filters.append(submissions.c.user == user)
         if problems is not None:
-            fits.append(submissions.c.problem.in_(problems))
+            filters.append(submissions.c.problem.in_(problems))
         if state is not None:
-            fits.append(jobs.c.state == state)
+            filters.append(jobs.c.state == state)
         if not deleted:
-            fits.append(~_void("deleted"))
-        return self._lines(_LINES.where(*fits).order_by(submissions.c.id.desc()).limit(limit))
+            filters.append(~_is_void("deleted"))
+        return self._summaries(
+            _SUMMARIES.where(*filters).order_by(submissions.c.id.desc()).limit(limit)
+        )
 
     def replacement(self, submission_id: int) -> int | None:
-        """The submission by which a rejudge has replaced this one; None when none has."""
+        """The rejudge's copy that has replaced this submission; None if none has."""
         query = (
             select(submissions.c.id)
             .join(jobs, jobs.c.submission_id == submissions.c.id)
             .where(
                 submissions.c.original_id == submission_id,
                 jobs.c.result_id.is_not(None),
-                ~_void("preview"),
-                ~_void("deleted"),
+                ~_is_void("preview"),
+                ~_is_void("deleted"),
             )
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return connection.scalar(query.limit(1))
 
     def source(self, submission_id: int) -> bytes | None:
-        """What was handed in; None when there is no submission of this number."""
+        """The source of a submission; None if there is none with this id."""
         query = (
             select(blobs.c.content)
             .join(submissions, submissions.c.sha256 == blobs.c.sha256)
             .where(submissions.c.id == submission_id)
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             content = connection.scalar(query)
         return None if content is None else bytes(content)
 
     def reports(self, result_ids: Collection[int]) -> Iterator[tuple[int, str]]:
-        """Numbers on the board, and the reports in JSON."""
+        """Pairs of result id and report as JSON."""
         query = select(results.c.id, results.c.report)
-        wanted = list(result_ids)
-        for start in range(0, len(wanted), 500):
-            with reading(self._engine) as connection:
-                some = query.where(results.c.id.in_(wanted[start : start + 500]))
-                found = connection.execute(some).all()
-            yield from ((row[0], row[1]) for row in found)
+        ids = list(result_ids)
+        for start in range(0, len(ids), 500):
+            with connect(self._engine) as connection:
+                batch = query.where(results.c.id.in_(ids[start : start + 500]))
+                rows = connection.execute(batch).all()
+            yield from ((row[0], row[1]) for row in rows)
 
     def version(self) -> tuple[int, int, int]:
-        """Something that is another after every change of any leaderboard."""
-        with reading(self._engine) as connection:
+        """A value that differs after every change of any leaderboard."""
+        with connect(self._engine) as connection:
             row = connection.execute(_VERSION).one()
         return int(row[0]), int(row[1]), int(row[2])
 
     def states(self) -> dict[State, int]:
-        """How many jobs are in each state."""
+        """The number of jobs in each state."""
         query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-        with reading(self._engine) as connection:
-            found = {State(state): int(count) for state, count in connection.execute(query)}
-        return {state: found.get(state, 0) for state in State}
+        with connect(self._engine) as connection:
+            counts = {State(state): int(count) for state, count in connection.execute(query)}
+        return {state: counts.get(state, 0) for state in State}
 
     def verdicts(self) -> dict[Verdict, int]:
-        """How many results there are of each verdict."""
+        """The number of results with each verdict."""
         query = select(results.c.verdict, func.count()).group_by(results.c.verdict)
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return {Verdict(verdict): int(count) for verdict, count in connection.execute(query)}
 
     def oldest_waiting(self) -> datetime | None:
-        """When the submission that waits longest was handed in; None when none waits."""
+        """When the oldest queued submission was submitted; None if none is queued."""
         query = (
             select(submissions.c.created_at)
             .join(jobs, jobs.c.submission_id == submissions.c.id)
@@ -165,11 +166,11 @@ class Shelf:
             .order_by(submissions.c.id)
             .limit(1)
         )
-        with reading(self._engine) as connection:
+        with connect(self._engine) as connection:
             return connection.scalar(query)
 
-    def ranked(self, problem_digest: str) -> list[Ranked]:
-        """Every ranked result that counts, on every GPU, fastest first."""
+    def ranked(self, problem_digest: str) -> list[RankedResult]:
+        """Every ranked result that counts, on all GPUs, fastest first."""
         query = (
             select(
                 results.c.id,
@@ -183,25 +184,27 @@ class Shelf:
                 jobs.c.submission_id,
             )
             .join(jobs, jobs.c.result_id == results.c.id, isouter=True)
-            .where(results.c.problem_digest == problem_digest, results.c.ranked, counts())
+            .where(results.c.problem_digest == problem_digest, results.c.ranked, not_void())
             .order_by(results.c.score_us, results.c.id)
         )
-        with reading(self._engine) as connection:
-            return [Ranked(*row) for row in connection.execute(query)]
+        with connect(self._engine) as connection:
+            return [RankedResult(*row) for row in connection.execute(query)]
 
-    def _lines(
+    def _summaries(
         self, query: Select[tuple[object, ...]], values: Mapping[str, int] | None = None
-    ) -> list[Line]:
-        with reading(self._engine) as connection:
+    ) -> list[SubmissionSummary]:
+        with connect(self._engine) as connection:
             rows = list(connection.execute(query, values).mappings())
-            done = [row["result_id"] for row in rows if row["result_id"] is not None]
+            result_ids = [row["result_id"] for row in rows if row["result_id"] is not None]
             void: dict[int, set[str]] = {}
-            for result_id, reason in connection.execute(_WHY, {"done": done}) if done else ():
+            for result_id, reason in (
+                connection.execute(_VOID_REASONS, {"ids": result_ids}) if result_ids else ()
+            ):
                 void.setdefault(result_id, set()).add(reason)
-        return [_line(row, frozenset(void.get(row["result_id"], ()))) for row in rows]
+        return [_summary(row, frozenset(void.get(row["result_id"], ()))) for row in rows]
 
 
-_LINES: Select[tuple[object, ...]] = (
+_SUMMARIES: Select[tuple[object, ...]] = (
     select(
         submissions.c.id,
         submissions.c.user,
@@ -225,24 +228,24 @@ _LINES: Select[tuple[object, ...]] = (
 )
 
 
-# What pages ask for all the time is put together once.
-_LINE = _LINES.where(submissions.c.id == bindparam("number"))
-_WHY = select(voids.c.result_id, voids.c.why).where(
-    voids.c.result_id.in_(bindparam("done", expanding=True))
+# Queries of every page are built once.
+_SUMMARY = _SUMMARIES.where(submissions.c.id == bindparam("id"))
+_VOID_REASONS = select(voids.c.result_id, voids.c.why).where(
+    voids.c.result_id.in_(bindparam("ids", expanding=True))
 )
-_OFF = select(func.count(), func.coalesce(func.sum(voids.c.result_id), 0)).subquery()
+_VOID_COUNTS = select(func.count(), func.coalesce(func.sum(voids.c.result_id), 0)).subquery()
 _VERSION = select(
     select(func.coalesce(func.max(results.c.id), 0)).scalar_subquery(),
-    *_OFF.c,
+    *_VOID_COUNTS.c,
 )
 
 
-def _void(why: str) -> ColumnElement[bool]:
+def _is_void(why: str) -> ColumnElement[bool]:
     return select(voids).where(voids.c.result_id == jobs.c.result_id, voids.c.why == why).exists()
 
 
-def _line(row: RowMapping, void: frozenset[str]) -> Line:
-    return Line(
+def _summary(row: RowMapping, void: frozenset[str]) -> SubmissionSummary:
+    return SubmissionSummary(
         **{
             **row,
             "state": State(row["state"]),

@@ -1,8 +1,8 @@
-"""What of a submission is shown to whom. Pure.
+"""Which parts of a submission a caller may see. Pure functions.
 
-An admin sees everything but seeds, which nobody does. A user sees what is his own. Everyone else
-sees what the board lets them: nothing of a hidden board, and until a board's deadline only that a
-submission is there.
+An admin sees everything except seeds, which no one sees. Users see everything of their own
+submissions. Others see nothing of a hidden board and, until a board's deadline, only that a
+submission exists.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ from grader.server.services.admin_service import BoardSettings
 Relation = Literal["owner", "admin", "public"]
 
 WITHHELD = frozenset({"deleted", "preview"})
-"""Why a result is void for which it is shown to admins only; of a rejudge until it is applied."""
+"""Void reasons for which only admins see a result. ``preview`` is a rejudge not yet applied."""
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What of one submission somebody is shown; each thing only where the one before is."""
+class Access:
+    """The visible parts of a submission.
+
+    `result` requires `exists`; `details` and `source` require `result`.
+    """
 
     exists: bool
-    """That it is there: its user and its state. Without, it is answered like one that is not."""
+    """Its user and state. If false, it is treated as not found."""
     result: bool
-    """Verdict, score, times, and which cases passed."""
+    """Verdict, score, times, and the status of each case."""
     details: bool
-    """Reasons and notes, which may quote them, the picture of a wrong answer, and the submission's
-    own output."""
+    """Reasons and notes, the picture of a wrong answer, and the submission's output."""
     source: bool
-    """What was handed in."""
+    """The source file."""
 
 
-EVERYTHING = Sight(True, True, True, True)
-NOTHING = Sight(False, False, False, False)
+FULL_ACCESS = Access(True, True, True, True)
+NO_ACCESS = Access(False, False, False, False)
 
 
 def relation(caller: User | None, owner: str) -> Relation:
-    """How a caller stands to a submission of the user `owner`."""
+    """The caller's relation to a submission of the user `owner`."""
     if caller is not None and caller.name == owner:
         return "owner"
     return "admin" if caller is not None and caller.role == "admin" else "public"
 
 
-def sees_board(caller: User | None, board: BoardSettings) -> bool:
-    """Whether a board is there for a caller."""
+def can_see_board(caller: User | None, board: BoardSettings) -> bool:
+    """Whether the caller may see a board."""
     return not board.hidden or (caller is not None and caller.role == "admin")
 
 
-def is_over(board: BoardSettings, now: datetime) -> bool:
-    """Whether a board's deadline has passed; one without goes on."""
+def deadline_passed(board: BoardSettings, now: datetime) -> bool:
+    """Whether a board's deadline has passed. A board without one never ends."""
     return board.deadline is not None and now >= board.deadline
 
 
-def sight(
+def access_for(
     caller: User | None,
     owner: str,
     board: BoardSettings,
@@ -66,32 +68,32 @@ def sight(
     void: frozenset[str] = frozenset(),
     rejudges: bool = False,
     cancelled: bool = False,
-) -> Sight:
-    """What `caller` is shown of a submission of `owner`.
+) -> Access:
+    """The parts that `caller` may see of a submission of `owner`.
 
-    `void` is why its result does not count; `rejudges` whether it is a grading again of another
-    submission that is not done yet; `cancelled` whether it was ended ungraded, by its author, or by
-    an admin who deleted it or banned the author.
+    void: why its result does not count; empty if it does.
+    rejudges: whether it is an unfinished rejudge of another submission.
+    cancelled: whether it was ended ungraded, by its author, or by an admin's deletion or ban.
     """
     if caller is not None and caller.role == "admin":
-        return EVERYTHING
+        return FULL_ACCESS
     if void & WITHHELD or rejudges:
-        return NOTHING
+        return NO_ACCESS
     if relation(caller, owner) == "owner":
-        return EVERYTHING
+        return FULL_ACCESS
     if board.hidden or cancelled or "banned" in void:
-        return NOTHING
-    open_now = board.deadline is None or is_over(board, now)
-    return Sight(
-        exists=True, result=open_now, details=False, source=open_now and board.publish_sources
+        return NO_ACCESS
+    public = board.deadline is None or deadline_passed(board, now)
+    return Access(
+        exists=True, result=public, details=False, source=public and board.publish_sources
     )
 
 
-def shown(report: Report, allowed: Sight) -> Report | None:
-    """A report as far as it is shown; None when nothing of it is."""
-    if not allowed.result:
+def redact(report: Report, access: Access) -> Report | None:
+    """The visible part of a report; None if there is none."""
+    if not access.result:
         return None
-    if allowed.details:
+    if access.details:
         return report
     cases = [case.model_copy(update={"mismatch": None, "reason": None}) for case in report.cases]
     return report.model_copy(update={"cases": cases, "reason": "", "notes": [], "log": ""})

@@ -1,10 +1,10 @@
-// The little that the pages do by themselves. Without it everything but the copy buttons works.
+// Everything on the pages works without this script, except the copy buttons and the theme switch.
 (() => {
   const root = document.documentElement;
   const stored = () => {
     try { return localStorage.getItem("theme"); } catch { return null; }
   };
-  // Before the body is drawn, so that nothing flashes.
+  // Set before the body is drawn, so that the page does not flash.
   if (["light", "dark"].includes(stored())) root.dataset.theme = stored();
 
   const dark = () =>
@@ -21,7 +21,7 @@
     const theme = event.target.closest("[data-theme-toggle]");
     if (theme) {
       root.dataset.theme = dark() ? "light" : "dark";
-      try { localStorage.setItem("theme", root.dataset.theme); } catch { /* then not stored */ }
+      try { localStorage.setItem("theme", root.dataset.theme); } catch { /* not stored */ }
     }
     const copy = event.target.closest("[data-copy]");
     if (copy) {
@@ -34,23 +34,23 @@
     for (const button of document.querySelectorAll("[data-needs-script]")) button.hidden = false;
   });
 
-  // Answers that are no pages, and none at all, become words where the page was to be.
-  const say = (target, words) => {
+  // An error answer that is not HTML, or no answer, is shown as text in the target.
+  const show = (target, text) => {
     const line = document.createElement("p");
     line.className = "note bad";
     line.setAttribute("role", "alert");
-    line.textContent = words;
+    line.textContent = text;
     target.replaceChildren(line);
   };
   document.addEventListener("htmx:beforeSwap", ({ detail }) => {
     if ((detail.xhr.getResponseHeader("content-type") ?? "").startsWith("text/html")) return;
     detail.shouldSwap = false;
     if (detail.target.id !== "progress") return;
-    let words = "The server did not answer as it should; try again.";
-    try { words = JSON.parse(detail.xhr.responseText).error.message; } catch { /* then these */ }
-    say(detail.target, words);
+    let text = "The server sent an unexpected answer; try again.";
+    try { text = JSON.parse(detail.xhr.responseText).error.message; } catch { /* keep the default */ }
+    show(detail.target, text);
   });
   document.addEventListener("htmx:sendError", ({ detail }) => {
-    if (detail.target.id === "progress") say(detail.target, "The server cannot be reached.");
+    if (detail.target.id === "progress") show(detail.target, "The server cannot be reached.");
   });
 })();

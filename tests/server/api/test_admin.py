@@ -61,7 +61,7 @@ def test_odd_users_are_refused(root: httpx.Client, body: object) -> None:
     refused(root.post(f"{API}/users", json=body), 422)
 
 
-def test_a_refusal_is_in_our_words_alone(root: httpx.Client) -> None:
+def test_an_error_message_has_no_pydantic_prefix(root: httpx.Client) -> None:
     reply = root.post(f"{API}/users", json={"name": "\x00"})
     refused(reply, 422)
     assert reply.json()["error"]["message"] == "name: must be printable characters"
@@ -77,7 +77,7 @@ def test_a_refusal_is_in_our_words_alone(root: httpx.Client) -> None:
         ("POST", "users/ada/ban", {"why": "cheated"}),
     ],
 )
-def test_what_is_misspelt_is_refused(
+def test_an_unknown_field_is_refused(
     world: World, root: httpx.Client, method: str, path: str, body: dict[str, object]
 ) -> None:
     world.graded("ada")
@@ -85,7 +85,7 @@ def test_what_is_misspelt_is_refused(
     assert ok(root.get(f"{API}/audit"))["acts"][0]["action"] == "user add"
 
 
-def test_tokens_come_and_go(world: World, root: httpx.Client) -> None:
+def test_tokens_are_made_and_revoked(world: World, root: httpx.Client) -> None:
     more = ok(root.post(f"{API}/users/ADA/tokens", json={"label": "laptop"}), 201)["token"]
     first, second = ok(root.get(f"{API}/users/ada/tokens"))["tokens"]
     assert (first["label"], second["label"]) == ("first", "laptop")
@@ -105,7 +105,7 @@ def test_tokens_come_and_go(world: World, root: httpx.Client) -> None:
         refused(reply, 404, "there is no")
 
 
-def test_a_ban_hides_and_shuts_out(world: World, root: httpx.Client) -> None:
+def test_a_ban_hides_results_and_refuses_the_user(world: World, root: httpx.Client) -> None:
     number = world.graded("ada", score_us=40.0, score_ci_us=(39, 41))
     world.graded("bob")
     waiting = world.submitted("ada")
@@ -148,7 +148,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
     "deadline",
     ["tomorrow", "2031-01-01T12:00:00", "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00"],
 )
-def test_odd_deadlines_are_refused(root: httpx.Client, deadline: str) -> None:
+def test_malformed_deadlines_are_refused(root: httpx.Client, deadline: str) -> None:
     refused(root.put(f"{API}/boards/softmax", json={"deadline": deadline}), 422, "deadline")
 
 
@@ -171,7 +171,7 @@ def test_held_jobs_are_listed_and_released(world: World, root: httpx.Client) -> 
     refused(root.post(f"{API}/submissions/{2**70}/release"), 409)
 
 
-def test_a_deleted_submission_is_there_for_admins_only(world: World, root: httpx.Client) -> None:
+def test_a_deleted_submission_is_visible_to_admins_only(world: World, root: httpx.Client) -> None:
     number = world.graded("ada")
     waiting = world.submitted("ada")
     assert ok(root.delete(f"{API}/submissions/{number}")) == {"became": "deleted"}
@@ -224,7 +224,7 @@ def test_a_rejudge_is_dropped(world: World, root: httpx.Client) -> None:
     assert board(world) == [(1, "ada")]
 
 
-def test_odd_rejudges(root: httpx.Client) -> None:
+def test_malformed_rejudges(root: httpx.Client) -> None:
     refused(root.post(f"{API}/rejudges", json={"problem": "nothing"}), 404, "no such problem")
     refused(root.post(f"{API}/rejudges", json={"problem": "softmax"}), 422, "no such results")
     more: dict[str, Any]
@@ -236,7 +236,7 @@ def test_odd_rejudges(root: httpx.Client) -> None:
         refused(root.post(f"{API}/rejudges/{number}/drop"), 404)
 
 
-def test_each_act_has_its_row_in_the_audit(world: World, root: httpx.Client) -> None:
+def test_each_action_is_audited(world: World, root: httpx.Client) -> None:
     done, waiting, held = world.graded("bob"), world.submitted("ada"), 0
     before = {act["id"] for act in ok(root.get(f"{API}/audit"))["acts"]}
     token = ok(root.post(f"{API}/users", json={"name": "cy"}), 201)["token"]
@@ -288,7 +288,7 @@ def test_each_act_has_its_row_in_the_audit(world: World, root: httpx.Client) -> 
     assert ok(root.get(f"{API}/audit?before={2**70}"))["acts"]
 
 
-def test_it_is_for_admins_only(world: World) -> None:
+def test_admin_routes_are_for_admins_only(world: World) -> None:
     paths = world.client().get("/api/v1/openapi.json").json()["paths"]
     ours = {path: methods for path, methods in paths.items() if path.startswith(API)}
     assert len(ours) == 14

@@ -27,21 +27,21 @@ def events(reply: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, json.loads(line.removeprefix("data:"))
 
 
-def test_each_change_is_told_and_the_end_last(world: World) -> None:
+def test_a_stream_has_each_change_and_ends_with_done(world: World) -> None:
     number = world.submitted("ada")
     with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
-        told = events(reply)
-        assert next(told)[1] == {"id": number, "state": "queued", "position": 1, "progress": None}
+        stream = events(reply)
+        assert next(stream)[1] == {"id": number, "state": "queued", "position": 1, "progress": None}
         lease = world.lease()
         between = {"id": number, "state": "leased", "position": None, "progress": None}
-        assert next(data for _, data in told if data != between)["state"] == "running"
+        assert next(data for _, data in stream if data != between)["state"] == "running"
         step = Progress("test", "tiny", 0, 2)
         world.services.ledger.heartbeat(lease, 60, step)
-        name, data = next(told)
+        name, data = next(stream)
         assert (name, data["progress"]["case"]) == ("state", "tiny")
         world.services.ledger.finish(lease, world.report(lease))
-        assert list(told) == [
+        assert list(stream) == [
             (
                 "done",
                 {
@@ -56,13 +56,13 @@ def test_each_change_is_told_and_the_end_last(world: World) -> None:
         ]
 
 
-def test_who_comes_late_is_told_the_end_at_once(world: World) -> None:
+def test_a_stream_of_a_done_submission_has_only_done(world: World) -> None:
     number = world.graded("ada")
     reply = world.client("ada").get(f"/api/v1/submissions/{number}/events")
     assert [name for name, _ in events(reply)] == ["done"]
 
 
-def test_a_cancelled_one_ends_the_stream(world: World) -> None:
+def test_cancelling_ends_the_stream(world: World) -> None:
     number = world.submitted("ada")
     assert world.client("ada").delete(f"/api/v1/submissions/{number}").status_code == 204
     reply = world.client("ada").get(f"/api/v1/submissions/{number}/events")
@@ -70,9 +70,9 @@ def test_a_cancelled_one_ends_the_stream(world: World) -> None:
     assert (name, data["state"], data["verdict"]) == ("done", "cancelled", None)
 
 
-def test_one_poller_serves_everyone_and_stops_with_the_last(world: World) -> None:
+def test_one_poller_serves_all_listeners_and_stops_with_the_last(world: World) -> None:
     number = world.submitted("ada")
-    hub = world.services.hub
+    job_events = world.services.events
     ended: list[str] = []
 
     def listen() -> None:
@@ -82,44 +82,42 @@ def test_one_poller_serves_everyone_and_stops_with_the_last(world: World) -> Non
     threads = [threading.Thread(target=listen) for _ in range(5)]
     for thread in threads:
         thread.start()
-    while hub.listeners < 5:
+    while job_events.listeners < 5:
         pass
-    assert hub.pollers == 1
+    assert job_events.pollers == 1
     world.grade()
     for thread in threads:
         thread.join(PATIENCE_S)
     assert ended == ["done"] * 5
-    while hub.listeners or hub.pollers:
+    while job_events.listeners or job_events.pollers:
         pass
 
 
-def test_a_listener_who_leaves_is_forgotten(world: World) -> None:
+def test_a_closed_stream_is_removed(world: World) -> None:
     number = world.submitted("ada")
-    hub = world.services.hub
+    job_events = world.services.events
     with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
-        told = events(reply)
-        next(told)
-        assert hub.listeners == 1
-    while hub.listeners or hub.pollers:
+        stream = events(reply)
+        next(stream)
+        assert job_events.listeners == 1
+    while job_events.listeners or job_events.pollers:
         pass
 
 
-def test_what_is_out_of_sight_meanwhile_just_ends(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_hiding_the_board_ends_the_stream(world: World, caplog: pytest.LogCaptureFixture) -> None:
     number = world.submitted("ada")
     address = f"/api/v1/submissions/{number}/events"
     with world.client("bob").stream("GET", address) as reply:
-        told = events(reply)
-        assert next(told)[1]["state"] == "queued"
-        world.services.office.set_board("softmax", BoardSettings(hidden=True), "root")
+        stream = events(reply)
+        assert next(stream)[1]["state"] == "queued"
+        world.services.admin.set_board("softmax", BoardSettings(hidden=True), "root")
         world.grade()
-        assert [data for _, data in told] == []
+        assert [data for _, data in stream] == []
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize("how", ["ban", "revoke", "log out"])
-def test_who_is_shut_out_meanwhile_is_told_no_more(world: World, how: str) -> None:
+def test_losing_access_ends_the_stream(world: World, how: str) -> None:
     number = world.submitted("bob")
     accounts = world.services.accounts
     session = accounts.open_session(world.tokens["ada"])
@@ -128,34 +126,34 @@ def test_who_is_shut_out_meanwhile_is_told_no_more(world: World, how: str) -> No
     if how == "log out":
         client.cookies.set(COOKIE, session)
     with client.stream("GET", f"/api/v1/submissions/{number}/events") as reply:
-        told = events(reply)
-        assert next(told)[1]["state"] == "queued"
+        stream = events(reply)
+        assert next(stream)[1]["state"] == "queued"
         if how == "ban":
-            world.services.office.ban("ada", "sold the answers", "root")
+            world.services.admin.ban("ada", "sold the answers", "root")
         elif how == "revoke":
             accounts.revoke("ada")
         else:
             accounts.close_session(session)
         world.lease()
-        assert list(told) == []
+        assert list(stream) == []
 
 
-def test_when_a_hidden_step_is_taken_is_not_told(world: World) -> None:
-    """How often others are told would tell how far it is."""
+def test_hidden_progress_sends_no_event(world: World) -> None:
+    """The number of events would give away the progress."""
     deadline = world.clock() + timedelta(days=1)
-    world.services.office.set_board("softmax", BoardSettings(deadline=deadline), "root")
+    world.services.admin.set_board("softmax", BoardSettings(deadline=deadline), "root")
     number = world.submitted("ada")
     lease = world.lease()
     address = f"/api/v1/submissions/{number}/events"
     mine, others = world.client("ada"), world.client("bob")
     with mine.stream("GET", address) as own, others.stream("GET", address) as other:
-        steps, told = events(own), events(other)
-        assert next(told)[1]["state"] == next(steps)[1]["state"] == "running"
+        own_events, other_events = events(own), events(other)
+        assert next(other_events)[1]["state"] == next(own_events)[1]["state"] == "running"
         for index in range(3):
             world.services.ledger.heartbeat(lease, 60, Progress("benchmark", "wide", index, 3))
-            assert next(steps)[1]["progress"]["index"] == index
+            assert next(own_events)[1]["progress"]["index"] == index
         world.services.ledger.finish(lease, world.report(lease))
-        assert [name for name, _ in told] == ["done"]
+        assert [name for name, _ in other_events] == ["done"]
 
 
 @pytest.mark.parametrize("limits", [{"listeners": 1}, {"listeners_per_address": 1}])
@@ -164,26 +162,26 @@ class TestFull:
     def settings(self, limits: dict[str, int]) -> Settings:
         return Settings(**limits, poll_s=0.02)
 
-    def test_one_listener_too_many_is_told_to_poll(self, world: World) -> None:
+    def test_one_stream_too_many_is_refused(self, world: World) -> None:
         number = world.submitted("ada")
         address = f"/api/v1/submissions/{number}/events"
         with world.client("ada").stream("GET", address) as reply:
-            told = events(reply)
-            next(told)
+            stream = events(reply)
+            next(stream)
             refused = world.client("ada").get(address)
             assert refused.status_code == 503
             assert refused.headers["Retry-After"]
             assert refused.json()["error"]["code"] == "too_many_listeners"
-        while world.services.hub.listeners:
+        while world.services.events.listeners:
             pass
         with world.client("ada").stream("GET", address) as reply:
             assert reply.status_code == 200
 
 
-def test_the_end_of_the_server_ends_the_streams(world: World) -> None:
+def test_shutdown_ends_the_streams(world: World) -> None:
     number = world.submitted("ada")
     with world.client("ada").stream("GET", f"/api/v1/submissions/{number}/events") as reply:
-        told = events(reply)
-        next(told)
-        world.services.hub.close()
-        assert list(told) == []
+        stream = events(reply)
+        next(stream)
+        world.services.events.close()
+        assert list(stream) == []

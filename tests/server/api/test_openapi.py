@@ -1,5 +1,5 @@
-"""The OpenAPI document, held against the server: each operation is called with what the document
-allows and with what it does not, and must answer as the document says, never with a fault.
+"""The OpenAPI document and the server agree: each operation is called with valid and with invalid
+input, and must answer as documented, and never with a 500.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tests.server.conftest import World
 from tests.waiting import PATIENCE_S
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # its own, of its dependencies
+    warnings.simplefilter("ignore")  # from its dependencies
     import schemathesis
     from schemathesis import GenerationMode
     from schemathesis.core.result import Ok
 
 EXAMPLES = {"root": 25, "ada": 8}
-"""Calls of each operation in each mode, as this user."""
+"""Calls per operation and mode, by user."""
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ class TestFuzz:
 
 
 def make_real(case: Any) -> None:
-    """Let half of the calls speak of what there is: guessed names lead no further than 404."""
+    """Replace half of the names by existing ones, since random names only give 404."""
     given = case.path_parameters
     if "number" in given and isinstance(given["number"], int) and given["number"] % 2:
         given["number"] = 1 + abs(given["number"]) % 5
@@ -85,9 +85,9 @@ def make_real(case: Any) -> None:
 
 
 def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
-    """What is wrong with the answers to some calls of an operation; at most one of each kind."""
+    """Call an operation and return the faults of its answers, at most one of each kind."""
     faults: dict[str, str] = {}
-    # Another one for each operation, since one of them revokes tokens.
+    # A new token per operation, since one operation revokes tokens.
     token = world.services.accounts.new_token(who)
     documented = {int(code) for code in operation.definition.raw["responses"]}
 
@@ -117,7 +117,7 @@ def fuzz(world: World, operation: Any, mode: Any, who: str) -> list[str]:
 
     try:
         call()
-    except Exception as error:  # noqa: BLE001  # one operation shall not hide the others
+    except Exception as error:  # noqa: BLE001  # an exception must not hide other faults
         if "Unsatisfiable" not in type(error).__name__:
             faults["raised"] = f"{operation.label} {mode.value}: {type(error).__name__} {error}"[
                 :800

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grader.board.store import insert_result
-from grader.db.engine import writing
+from grader.db.engine import transaction
 from grader.fleet import Ledger, State
 from grader.fleet.job import Worker
 from grader.judge import Progress
@@ -31,10 +31,10 @@ def error(reply: Any) -> tuple[int, str]:
 
 
 def set_board(world: World, **settings: Any) -> None:
-    world.services.office.set_board("softmax", BoardSettings(**settings), "root")
+    world.services.admin.set_board("softmax", BoardSettings(**settings), "root")
 
 
-# Handing in --------------------------------------------------------------------------------------
+# Submitting ---------------------------------------------------------------------------------------
 
 
 def test_a_submission_is_stored_before_it_is_answered(world: World) -> None:
@@ -52,7 +52,7 @@ def test_a_submission_is_stored_before_it_is_answered(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["kernel.c", "kernel", ".py.txt", "", "PY"])
-def test_an_extension_that_no_language_claims(world: World, name: str) -> None:
+def test_an_unknown_extension(world: World, name: str) -> None:
     reply = world.submit("ada", file=name)
     assert reply.status_code in (415, 422)
     assert world.services.ledger.queue() == []
@@ -64,7 +64,7 @@ def test_an_extension_may_be_in_upper_case(world: World) -> None:
     assert (job.name, job.language) == ("KERNEL.PY", "python")
 
 
-def test_a_problem_that_is_not_there(world: World) -> None:
+def test_an_unknown_problem(world: World) -> None:
     reply = world.submit("ada", problem="softmaks")
     assert error(reply) == (404, "no_such_problem")
     assert "softmax" in reply.json()["error"]["message"]
@@ -73,7 +73,7 @@ def test_a_problem_that_is_not_there(world: World) -> None:
 def test_cuda_needs_a_worker_with_a_gpu(world: World) -> None:
     assert error(world.submit("ada", file="k.cu")) == (422, "no_worker")
     assert error(world.submit("ada", gpu="H100")) == (422, "no_worker")
-    world.services.ledger.seen(Worker("w", "local", "cuda", H100, 1))
+    world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
     assert world.submit("ada", file="k.cu").status_code == 202
     assert world.submit("ada", gpu="H100").status_code == 202
     reply = world.submit("ada", gpu="A100")
@@ -91,13 +91,13 @@ def test_a_board_past_its_deadline(world: World) -> None:
     assert world.submit("root").status_code == 202
 
 
-def test_who_comes_after_the_deadline_is_told_of_that_first(world: World) -> None:
+def test_the_deadline_is_checked_first(world: World) -> None:
     set_board(world, deadline=world.clock() - timedelta(seconds=1))
     for file, gpu in ("kernel.txt", ""), ("kernel.cu", "B200"):
         assert error(world.submit("ada", file=file, gpu=gpu)) == (403, "deadline_passed")
 
 
-def test_the_deadline_may_pass_while_one_waits_for_the_ledger(
+def test_the_deadline_may_pass_while_the_request_waits_for_the_ledger(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, submit = world.services.ledger, Ledger.submit
@@ -131,7 +131,7 @@ class TestBounds:
 # Reports -----------------------------------------------------------------------------------------
 
 
-def test_its_report_comes_in_time(world: World) -> None:
+def test_a_report_from_queued_to_done(world: World) -> None:
     number = world.submitted("ada")
     waiting = report(world, number)
     assert (waiting["state"], waiting["position"], waiting["verdict"]) == ("queued", 1, None)
@@ -153,12 +153,12 @@ def test_its_report_comes_in_time(world: World) -> None:
     assert [case["name"] for case in done["cases"]] == ["tiny", "square"]
 
 
-def test_it_has_every_field_of_a_report_but_the_seed(world: World) -> None:
+def test_a_submission_has_every_field_of_a_report_but_the_seed(world: World) -> None:
     for number in (world.submitted("ada"), world.graded("ada")):
         assert set(Report.model_fields) - set(report(world, number)) == {"seed"}
 
 
-def test_numbers_that_json_lacks_are_told_as_words(world: World) -> None:
+def test_non_finite_numbers_are_strings(world: World) -> None:
     case = CaseResult(
         name="odd", kind="test", params={}, status="wrong_answer", max_abs_err=float("nan")
     )
@@ -169,16 +169,16 @@ def test_numbers_that_json_lacks_are_told_as_words(world: World) -> None:
 def test_what_others_see(world: World) -> None:
     number = world.graded("ada", log="my prints")
     for who in ("bob", None):
-        seen = report(world, number, who)
-        assert (seen["verdict"], seen["score_us"], seen["rank"]) == ("accepted", 50.0, 1)
-        assert (seen["log"], seen["reason"], seen["submission_name"]) == (None, None, None)
-        assert seen["notes"] is None
+        visible = report(world, number, who)
+        assert (visible["verdict"], visible["score_us"], visible["rank"]) == ("accepted", 50.0, 1)
+        assert (visible["log"], visible["reason"], visible["submission_name"]) == (None, None, None)
+        assert visible["notes"] is None
     set_board(world, deadline=world.clock() + timedelta(hours=1))
     for who in ("bob", None):
-        seen = report(world, number, who)
-        told = {key for key, value in seen.items() if value is not None}
+        visible = report(world, number, who)
+        shown = {key for key, value in visible.items() if value is not None}
         public = {"id", "state", "user", "submitted_at", "url", "problem", "problem_digest"}
-        assert told == public
+        assert shown == public
         listed = world.client(who).get("/api/v1/submissions").json()["submissions"]
         assert (listed[0]["state"], listed[0]["verdict"]) == ("done", None)
     assert report(world, number, "ada")["log"] == "my prints"
@@ -205,7 +205,7 @@ def test_a_source_is_private_until_the_board_publishes_it(world: World) -> None:
     assert world.client("bob").get(address).content == KERNEL
 
 
-def test_a_deleted_one_is_gone_for_all_but_admins(world: World) -> None:
+def test_a_deleted_submission_is_visible_to_admins_only(world: World) -> None:
     number = world.graded("ada")
     assert world.client("root").delete(f"/api/v1/submissions/{number}").status_code == 204
     for who in ("ada", "bob", None):
@@ -228,7 +228,7 @@ def test_cancelling(world: World) -> None:
 # Lists -------------------------------------------------------------------------------------------
 
 
-def test_lists_go_on_where_they_ended(world: World) -> None:
+def test_lists_have_pages(world: World) -> None:
     numbers = [world.submitted("ada" if i % 2 else "bob") for i in range(5)]
     client = world.client()
     first = client.get("/api/v1/submissions", params={"limit": 2}).json()
@@ -262,7 +262,7 @@ def test_the_leaderboard(world: World) -> None:
     assert error(reply) == (404, "no_such_gpu")
 
 
-def test_a_large_leaderboard_comes_in_parts(world: World) -> None:
+def test_a_large_leaderboard_has_pages(world: World) -> None:
     client = world.client()
 
     def part(**params: int) -> tuple[int, list[str]]:
@@ -271,7 +271,7 @@ def test_a_large_leaderboard_comes_in_parts(world: World) -> None:
 
     assert part(offset=5) == (0, [])
     names = [f"user{number:04}" for number in range(1003)]
-    with writing(world.services.ledger.board._engine) as connection:
+    with transaction(world.services.ledger.board._engine) as connection:
         for number, name in enumerate(names):
             score_us = 50.0 + number
             report = world.make_report(
@@ -302,11 +302,11 @@ def test_a_leaderboard_changes_at_once(world: World) -> None:
     assert users() == ["ada"]
     world.graded("bob")
     assert users() == ["ada", "bob"]
-    world.services.office.delete(number, "root")
+    world.services.admin.delete(number, "root")
     assert users() == ["bob"]
-    world.services.office.ban("bob", "", "root")
+    world.services.admin.ban("bob", "", "root")
     assert users() == []
-    world.services.office.unban("bob", "root")
+    world.services.admin.unban("bob", "root")
     assert users() == ["bob"]
 
 
@@ -333,30 +333,30 @@ def test_the_queue(world: World) -> None:
 # Operation ---------------------------------------------------------------------------------------
 
 
-def test_the_queue_tells_no_more_than_the_submission_does(world: World) -> None:
-    """Who came to be timed has passed the tests: before the deadline that is nobody's business."""
+def test_the_queue_shows_no_more_than_the_submission_does(world: World) -> None:
+    """A submission that is timed has passed its tests, which is secret before the deadline."""
     set_board(world, deadline=world.clock() + timedelta(days=1))
     number = world.submitted("ada")
     lease = world.lease()
     step = Progress("benchmark", "widest", 2, 5, "passed")
     world.services.ledger.heartbeat(lease, 60, step)
-    for who, told in (("ada", "benchmark"), ("root", "benchmark"), ("bob", None), (None, None)):
+    for who, stage in (("ada", "benchmark"), ("root", "benchmark"), ("bob", None), (None, None)):
         client = world.client(who)
         (job,) = client.get("/api/v1/queue").json()["jobs"]
-        assert (job["progress"] or {}).get("stage") == told
-        assert (report(world, number, who)["progress"] or {}).get("stage") == told
-        assert ("timing" in client.get("/queue").text) == (told is not None)
+        assert (job["progress"] or {}).get("stage") == stage
+        assert (report(world, number, who)["progress"] or {}).get("stage") == stage
+        assert ("timing" in client.get("/queue").text) == (stage is not None)
         for page in (f"/submissions/{number}", f"/submissions/{number}/state"):
-            assert ('value="0.000"' in client.get(page, headers=HTML).text) == (told is None)
+            assert ('value="0.000"' in client.get(page, headers=HTML).text) == (stage is None)
 
 
-def test_who_is_banned_while_he_sends_hands_nothing_in(
+def test_a_user_banned_during_an_upload_cannot_submit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, submit = world.services.ledger, Ledger.submit
 
     def banned_first(*args: Any, **more: Any) -> int:
-        world.services.office.ban("ada", "sold the answers", "root")
+        world.services.admin.ban("ada", "sold the answers", "root")
         return submit(ledger, *args, **more)
 
     monkeypatch.setattr(ledger, "submit", banned_first)

@@ -1,4 +1,4 @@
-"""Workers that pull: over a real socket, against the server's ledger."""
+"""Pulling workers, over a real socket, against the server's ledger."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from grader.board import BoardError
 from grader.cli.app import main
 from grader.fleet import Job, Lease, State, Worker
 from grader.fleet.dispatch import NOT_RANKED, Dispatcher
-from grader.fleet.job import Ticket
-from grader.fleet.remote import RemoteLedger
+from grader.fleet.job import LeaseKey
+from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
 from grader.report import Verdict
 from tests.fleet.fake import ROOT, FakeEngine
@@ -55,13 +55,15 @@ def job(world: World, number: int = 1) -> Job:
     return found
 
 
-def test_who_is_banned_while_he_claims_gets_nothing(
+def test_a_worker_banned_during_a_claim_gets_no_job(
     world: World, remote: RemoteLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, leased = world.services.ledger, world.services.ledger.claim
 
     def claimed(*arguments: Any, **more: Any) -> Any:
-        world.services.office.ban("wilma", "forged results", "root")  # a moment too soon for it
+        world.services.admin.ban(
+            "wilma", "forged results", "root"
+        )  # after the request was admitted
         return leased(*arguments, **more)
 
     world.submitted()
@@ -72,7 +74,7 @@ def test_who_is_banned_while_he_claims_gets_nothing(
 
 
 def test_a_job_from_claim_to_finish(world: World, remote: RemoteLedger) -> None:
-    remote.seen(HOST)
+    remote.announce(HOST)
     (seen,) = world.services.ledger.workers(60)
     assert (seen.name, seen.via, seen.gpu, seen.slots) == ("wilma/host", "http", H100, 2)
     assert claim(remote, world) is None
@@ -93,7 +95,7 @@ def test_a_job_from_claim_to_finish(world: World, remote: RemoteLedger) -> None:
     assert not remote.heartbeat(lease, 60)
 
 
-def test_ways_to_end_without_a_result(world: World, remote: RemoteLedger) -> None:
+def test_giving_back_and_failing(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     lease = claim(remote, world)
     assert remote.give_back(lease)
@@ -104,23 +106,21 @@ def test_ways_to_end_without_a_result(world: World, remote: RemoteLedger) -> Non
     assert not remote.give_back(lease)
 
 
-def test_only_the_lease_speaks(world: World, remote: RemoteLedger) -> None:
+def test_only_the_leases_token_is_accepted(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     lease = claim(remote, world)
-    guess = Ticket(lease.submission_id, "0" * 32)
+    guess = LeaseKey(lease.submission_id, "0" * 32)
     before = job(world)
     assert not remote.begin(guess)
     assert not remote.heartbeat(guess, 60)
     assert not remote.fail(guess, "")
     assert not remote.give_back(guess)
     assert remote.finish(guess, world.report(lease)) is None
-    assert not remote.begin(Ticket(2**31 - 1, lease.token))
+    assert not remote.begin(LeaseKey(2**31 - 1, lease.token))
     assert job(world) == before
 
 
-def test_only_problems_that_the_worker_has_in_this_version(
-    world: World, remote: RemoteLedger
-) -> None:
+def test_a_worker_gets_only_problems_of_its_versions(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     assert claim(remote, world, problems={}) is None
     assert claim(remote, world, problems={"softmax": "0" * 64}) is None
@@ -131,10 +131,9 @@ def test_only_problems_that_the_worker_has_in_this_version(
     assert claim(remote, world, problems=digests, languages=["python"]) is not None
 
 
-def test_a_worker_says_once_what_it_has_in_another_version(
+def test_a_worker_logs_other_versions_once_and_the_queue_shows_them(
     world: World, remote: RemoteLedger, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And whoever looks at the queue is told why nothing happens."""
     folder = tmp_path / "softmax"
     shutil.copytree(world.problem.folder, folder)
     with (folder / "statement.md").open("a") as file:
@@ -149,8 +148,8 @@ def test_a_worker_says_once_what_it_has_in_another_version(
         return text in admin.get("/queue", headers={"Accept": "text/html"}).text
 
     world.submitted()
-    assert why() == "no worker is there"
-    assert on_page("no worker is there")
+    assert why() == "no worker is connected"
+    assert on_page("no worker is connected")
     folders = {"softmax": folder}
     dispatcher = Dispatcher(remote, FakeEngine(1), folders, "host", "http", tick_s=0.01)
     dispatcher.start()
@@ -158,14 +157,16 @@ def test_a_worker_says_once_what_it_has_in_another_version(
     assert on_page("no worker has this version of softmax")
     dispatcher.drain(0)
     (worker,) = world.services.ledger.workers(60)
-    told = caplog.messages.copy()
-    assert len([line for line in told if "another version" in line]) == 1
-    assert [line for line in told if line.startswith("problem softmax: the server has another")]
-    assert [line for line in told if "this folder has not" in line], "the server has more problems"
-    remote.seen(replace(HOST, problems=worker.problems))
-    assert caplog.messages == told, "all of it is known"
+    logged = caplog.messages.copy()
+    assert len([line for line in logged if "another version" in line]) == 1
+    assert [line for line in logged if line.startswith("problem softmax: the server has another")]
+    assert [line for line in logged if "this folder does not" in line], (
+        "the server has more problems"
+    )
+    remote.announce(replace(HOST, problems=worker.problems))
+    assert caplog.messages == logged, "nothing is logged again"
     fits = {"softmax": world.problem.digest}
-    remote.seen(replace(HOST, problems=fits))
+    remote.announce(replace(HOST, problems=fits))
     assert why() is None
     assert claim(remote, world) is not None
     assert why() is None
@@ -180,7 +181,7 @@ def test_a_report_of_another_submission_is_refused(world: World, remote: RemoteL
     assert job(world).state is State.RUNNING
 
 
-def test_the_server_too_ranks_no_process_sandbox(world: World, remote: RemoteLedger) -> None:
+def test_the_server_does_not_rank_a_process_sandbox(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     lease = claim(remote, world)
     assert remote.begin(lease)
@@ -190,7 +191,7 @@ def test_the_server_too_ranks_no_process_sandbox(world: World, remote: RemoteLed
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"score_us": 0.0},
         {"score_us": "NaN"},
@@ -203,8 +204,8 @@ def test_the_server_too_ranks_no_process_sandbox(world: World, remote: RemoteLed
         {"environment": {"x": [[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]}},
     ],
 )
-def test_a_report_that_no_judge_makes_is_refused(world: World, said: dict[str, Any]) -> None:
-    """One such number on a board, which is kept for good, and nobody could see it any more."""
+def test_an_invalid_report_is_refused(world: World, fields: dict[str, Any]) -> None:
+    """One such number would break the board's page for good."""
     client = world.client("wilma")
     number = world.submitted()
     wish = {"worker": "w", "gpu": H100, "problems": {"softmax": world.problem.digest}}
@@ -216,10 +217,10 @@ def test_a_report_that_no_judge_makes_is_refused(world: World, said: dict[str, A
         submission_id=number, language="python", source=KERNEL, until=world.clock(),
     )  # fmt: skip
     report = world.report(lease).model_dump(mode="json")
-    if "sol" in said:
-        report["cases"][1] |= said
+    if "sol" in fields:
+        report["cases"][1] |= fields
     else:
-        report |= said
+        report |= fields
     reply = client.post(f"/api/v1/work/{number}/finish", json=hold | {"report": report})
     assert reply.status_code == 422, reply.text
     assert job(world).state is State.RUNNING
@@ -227,7 +228,7 @@ def test_a_report_that_no_judge_makes_is_refused(world: World, said: dict[str, A
         assert world.client("ada").get(path).status_code == 200
 
 
-def test_text_of_a_worker_is_shown_as_what_it_is(world: World, remote: RemoteLedger) -> None:
+def test_text_of_a_worker_is_escaped(world: World, remote: RemoteLedger) -> None:
     odd = "\x1b[31m\u202e\x00"
     world.submitted()
     lease = claim(remote, world)
@@ -252,7 +253,7 @@ def test_text_of_a_worker_is_shown_as_what_it_is(world: World, remote: RemoteLed
     "progress",
     [{"stage": "test", "index": -1}, {"stage": "test", "total": 10**400}, {"stage": 5}],
 )
-def test_odd_progress_is_refused(world: World, progress: dict[str, Any]) -> None:
+def test_malformed_progress_is_refused(world: World, progress: dict[str, Any]) -> None:
     body = json.dumps({"token": "0" * 32, "progress": progress})
     headers = {"Content-Type": "application/json"}
     path = "/api/v1/work/1/heartbeat"
@@ -260,7 +261,7 @@ def test_odd_progress_is_refused(world: World, progress: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("token", ["", "x" * 32, "\x00" * 32, "\ud800", "0" * 33, "0" * 32 + "\n"])
-def test_odd_lease_tokens(world: World, token: str) -> None:
+def test_malformed_lease_tokens(world: World, token: str) -> None:
     content = json.dumps({"token": token})
     headers = {"Content-Type": "application/json"}
     for what in ("begin", "give-back"):
@@ -271,9 +272,11 @@ def test_odd_lease_tokens(world: World, token: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["ada", None])
-def test_narrow_credentials(world: World, who: str | None) -> None:
+def test_worker_routes_need_a_worker_token_and_others_refuse_it(
+    world: World, who: str | None
+) -> None:
     stranger = RemoteLedger(world.url, world.tokens[who] if who else "grade_guess")
-    refused = r"answered 403: this needs the token of .* worker|answered 401: this token"
+    refused = r"answered 403: this needs a token with the role worker|answered 401: this token"
     with closing(stranger), pytest.raises(BoardError, match=refused):
         claim(stranger, world)
     worker = world.client("wilma")
@@ -295,21 +298,21 @@ def test_narrow_credentials(world: World, who: str | None) -> None:
         {"worker": "h", "problems": {}, "more": 1},
     ],
 )
-def test_a_wish_that_makes_no_sense(world: World, body: dict[str, Any]) -> None:
+def test_a_malformed_claim_is_refused(world: World, body: dict[str, Any]) -> None:
     reply = world.client("wilma").post("/api/v1/work/claim", json=body)
     assert reply.status_code == 422
     assert reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "2147483648", "9" * 40, "x"])
-def test_odd_numbers(world: World, number: str) -> None:
+def test_malformed_numbers(world: World, number: str) -> None:
     reply = world.client("wilma").post(f"/api/v1/work/{number}/begin", json={"token": "t"})
     assert reply.status_code == 422
 
 
-def test_a_server_that_is_none(world: World) -> None:
+def test_an_address_without_a_server(world: World) -> None:
     with pytest.raises(BoardError, match="cannot be reached"):
-        RemoteLedger("http://127.0.0.1:9", "t").seen(HOST)
+        RemoteLedger("http://127.0.0.1:9", "t").announce(HOST)
     with pytest.raises(BoardError, match="is no server"):
         RemoteLedger("ftp://127.0.0.1", "t")
     with pytest.raises(BoardError, match="this is no token") as caught:
@@ -317,17 +320,17 @@ def test_a_server_that_is_none(world: World) -> None:
     assert "cret" not in str(caught.value)
     lost = RemoteLedger(f"{world.url}/elsewhere", world.tokens["wilma"])
     with closing(lost), pytest.raises(BoardError, match="answered 404"):
-        lost.seen(HOST)
+        lost.announce(HOST)
 
 
 def test_a_dispatcher_over_http(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     engine = FakeEngine(1, "cuda", H100)
     folders = {"softmax": world.problem.folder}
-    times = {"tick_s": 0.01, "lease_s": 600.0}  # its end is not what anything comes about by
+    times = {"tick_s": 0.01, "lease_s": 600.0}  # long enough not to expire
     dispatcher = Dispatcher(remote, engine, folders, "host", "http", **times)
     dispatcher.start()
-    engine.tell("load")
+    engine.report_progress("load")
     until(lambda: job(world).progress == Progress("load"))
     report = world.make_report(
         problem_digest=world.problem.digest, submission_sha256=job(world).sha256
@@ -350,8 +353,8 @@ def grade_worker(world: World) -> subprocess.Popen[bytes]:
     )
 
 
-def test_grade_worker_grades_and_ends_when_told(world: World) -> None:
-    """The whole way: a real submission, a real worker process, a real grading on a CPU."""
+def test_grade_worker_grades_and_stops_on_sigterm(world: World) -> None:
+    """End to end: a submission, a worker process, a grading on a CPU."""
     source = (ROOT / "submissions/softmax/accepted/torch_softmax.py").read_bytes()
     number = world.submitted(content=source)
     worker = grade_worker(world)
@@ -390,10 +393,7 @@ def test_grade_worker_says_what_is_wrong(
         assert main(["worker", "--server", world.url, "--sandbox", "process", "--name", name]) == 2
         assert "--name: at most 100 printable characters" in capsys.readouterr().err
     assert main(["worker", "--server", world.url, "--sandbox", "process"]) == 2
-    assert (
-        "answered 403: this needs the token of a user with the role worker"
-        in capsys.readouterr().err
-    )
+    assert "answered 403: this needs a token with the role worker" in capsys.readouterr().err
 
 
 def test_no_answer_shows_the_token_of_another_lease(world: World, remote: RemoteLedger) -> None:

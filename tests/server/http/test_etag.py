@@ -1,4 +1,4 @@
-"""What a client keeps, and asks for anew: 304 while it is the same, the new one once it is not."""
+"""ETags, gzip and cache headers of public answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.server.site import site as site
 
 
 @pytest.mark.parametrize("path", ["/api/v1/leaderboards/softmax", "/problems/softmax"])
-def test_what_is_unchanged_is_not_sent_again(world: World, path: str) -> None:
+def test_unchanged_content_is_answered_with_304(world: World, path: str) -> None:
     world.graded("ada", score_us=30.0)
     client = world.client()
     first = client.get(path)
@@ -27,17 +27,17 @@ def test_what_is_unchanged_is_not_sent_again(world: World, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/leaderboards/softmax", "/leaderboards/softmax"])
-def test_it_is_packed_for_those_who_can_unpack(world: World, path: str) -> None:
+def test_content_is_compressed_for_clients_that_accept_gzip(world: World, path: str) -> None:
     world.graded("ada", score_us=30.0)
     client = world.client()
     plain = client.get(path, headers={"Accept-Encoding": "identity"})
-    packed = client.get(path, headers={"Accept-Encoding": "br, gzip"})
+    compressed = client.get(path, headers={"Accept-Encoding": "br, gzip"})
     assert "content-encoding" not in plain.headers
-    assert packed.headers["content-encoding"] == "gzip"
-    assert packed.content == plain.content
-    assert int(packed.headers["content-length"]) < len(plain.content)
-    assert packed.headers["etag"] != plain.headers["etag"]
-    for answer in (plain, packed):
+    assert compressed.headers["content-encoding"] == "gzip"
+    assert compressed.content == plain.content
+    assert int(compressed.headers["content-length"]) < len(plain.content)
+    assert compressed.headers["etag"] != plain.headers["etag"]
+    for answer in (plain, compressed):
         assert "Accept-Encoding" in answer.headers["vary"]
         assert "Cookie" in answer.headers["vary"]
         again = client.get(path, headers={"If-None-Match": answer.headers["etag"]})
@@ -46,7 +46,7 @@ def test_it_is_packed_for_those_who_can_unpack(world: World, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accepts", "packs"),
+    ("accept_encoding", "is_compressed"),
     [
         ("gzip", True),
         ("GZIP;q=0.5", True),
@@ -59,28 +59,28 @@ def test_it_is_packed_for_those_who_can_unpack(world: World, path: str) -> None:
         (";;,=,", False),
     ],
 )
-def test_who_takes_it_packed(world: World, accepts: str, packs: bool) -> None:
-    answer = world.client().get("/", headers={"Accept-Encoding": accepts})
-    assert ("content-encoding" in answer.headers) == packs
+def test_accept_encoding_is_parsed(world: World, accept_encoding: str, is_compressed: bool) -> None:
+    answer = world.client().get("/", headers={"Accept-Encoding": accept_encoding})
+    assert ("content-encoding" in answer.headers) == is_compressed
 
 
 @pytest.mark.parametrize("path", ["/", "/leaderboards/softmax", "/healthz", "/nowhere"])
-def test_pages_can_be_asked_for_without_their_body(world: World, path: str) -> None:
+def test_pages_answer_head_requests(world: World, path: str) -> None:
     client = world.client()
-    whole, bare = client.get(path), client.head(path)
-    assert (bare.status_code, bare.content) == (whole.status_code, b"")
-    assert bare.headers["content-type"] == whole.headers["content-type"]
-    assert bare.headers["content-length"] == whole.headers["content-length"]
+    get, head = client.get(path), client.head(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert head.headers["content-length"] == get.headers["content-length"]
     assert client.head("/api/v1/problems").status_code == 405
 
 
-def test_what_one_alone_sees_is_not_packed(site: Site) -> None:
-    """What is secret in it could be guessed by the length of what also holds another's words."""
+def test_a_page_for_one_user_is_not_compressed(site: Site) -> None:
+    """The length of a compressed page that contains another's text gives away its secrets."""
     answer = site.browser("ada").get("/leaderboards/softmax", headers={"Accept-Encoding": "gzip"})
     assert "content-encoding" not in answer.headers
 
 
-def test_what_one_alone_sees_is_kept_nowhere(site: Site) -> None:
+def test_a_page_for_one_user_is_not_cached(site: Site) -> None:
     answer = site.browser("ada").get("/leaderboards/softmax")
     assert answer.headers["cache-control"] == "no-store"
     assert "etag" not in answer.headers
@@ -88,7 +88,7 @@ def test_what_one_alone_sees_is_kept_nowhere(site: Site) -> None:
     assert missing.headers["cache-control"] == "no-store"
 
 
-def test_a_board_that_is_hidden_is_no_longer_what_it_was(site: Site) -> None:
+def test_the_etag_of_a_hidden_board_is_not_confirmed(site: Site) -> None:
     client = site.browser()
     tag = client.get("/leaderboards/softmax").headers["etag"]
     site.set_board(hidden=True)
@@ -96,10 +96,10 @@ def test_a_board_that_is_hidden_is_no_longer_what_it_was(site: Site) -> None:
     assert answer.status_code == 404
 
 
-def test_strangers_see_changes_of_a_submission_at_once(site: Site) -> None:
+def test_a_deleted_submission_disappears_for_others_at_once(site: Site) -> None:
     number = site.marks["best"]
     assert "does not count" not in site.page(f"/submissions/{number}")
-    assert site.world.services.office.delete(number, "root")
+    assert site.world.services.admin.delete(number, "root")
     site.page(f"/submissions/{number}", status=404)
     assert "does not count" in site.page(f"/submissions/{number}", "root")
 

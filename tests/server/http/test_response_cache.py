@@ -1,6 +1,4 @@
-"""Answers that are kept for everyone: they are right, they are few looks at the database, and
-nobody gets another's.
-"""
+"""Shared answers: they are up to date, cost few database reads, and leak nothing."""
 
 from __future__ import annotations
 
@@ -20,46 +18,46 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from grader.board import BoardError
-from grader.server.http.etag import Answer, share
-from grader.server.http.response_cache import AGE_S, MOST, Front
+from grader.server.http.etag import CacheableResponse, share
+from grader.server.http.response_cache import MAX_AGE_S, MAX_ENTRIES, ResponseCache
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.standings import Race
+from grader.server.services.standings import GpuLeaderboard
 from tests.server.conftest import H100, World
 from tests.server.site import Site
 from tests.server.site import site as site
 from tests.waiting import PATIENCE_S
 
 
-class Desk:
+class App:
     """An application and its database: one number, which every page shows."""
 
     def __init__(self) -> None:
         self.number = 1
         self.time_s = 0.0
-        self.looks = 0
+        self.reads = 0
         self.made: list[str] = []
-        self.away = False
-        self.look_may_end = threading.Event()
-        self.look_may_end.set()
-        self.front = Front(self.answer, self.look, lambda: self.time_s)
+        self.is_away = False
+        self.read_may_end = threading.Event()
+        self.read_may_end.set()
+        self.cache = ResponseCache(self.answer, self.read_version, lambda: self.time_s)
 
-    def look(self) -> object:
-        """What Front asks the database."""
-        self.looks += 1
-        seen = self.number
-        assert self.look_may_end.wait(PATIENCE_S)
-        if self.away:
+    def read_version(self) -> object:
+        """The number, as the database has it when the read begins."""
+        self.reads += 1
+        version = self.number
+        assert self.read_may_end.wait(PATIENCE_S)
+        if self.is_away:
             raise BoardError("away")
-        return seen
+        return version
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application behind it."""
+        """The application behind the cache."""
         request = Request(scope)
         path = request.url.path
         self.made.append(path)
         await asyncio.sleep(0.01)
         content = f"{path} {self.number} {request.headers.get('host')}".encode()
-        reply = Answer(content, "text/plain")
+        reply = CacheableResponse(content, "text/plain")
         if path == "/gone" and self.number > 1:
             await PlainTextResponse("gone", 404)(scope, receive, send)
             return
@@ -76,15 +74,15 @@ class Desk:
         headers: dict[str, str] | None = None,
         send: Callable[[Message], Any] | None = None,
     ) -> tuple[int, str, Any]:
-        """Status, body, and the route that the log will name."""
-        told = {"host": "here"} | (headers or {})
+        """Status, body, and the route that the log would name."""
+        all_headers = {"host": "here"} | (headers or {})
         scope: Scope = {
             "type": "http",
             "method": method,
             "scheme": "http",
             "path": path,
             "query_string": b"",
-            "headers": [(k.encode(), v.encode()) for k, v in told.items()],
+            "headers": [(k.encode(), v.encode()) for k, v in all_headers.items()],
             "state": {"caller": caller},
         }
         found: list[Message] = []
@@ -94,7 +92,7 @@ class Desk:
                 await send(message)
             found.append(message)
 
-        await self.front(scope, _nothing, sending)
+        await self.cache(scope, _nothing, sending)
         body = b"".join(message.get("body", b"") for message in found)
         return found[0]["status"], body.decode(), scope.get("route")
 
@@ -104,164 +102,164 @@ async def _nothing() -> Message:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def app() -> App:
+    return App()
 
 
 def run(what: Any) -> Any:
     return asyncio.run(asyncio.wait_for(what, 20))
 
 
-def test_what_has_not_changed_is_made_no_more(desk: Desk) -> None:
+def test_an_unchanged_answer_is_not_made_again(app: App) -> None:
     async def main() -> None:
         for _ in range(5):
-            assert await desk.get() == (200, "/ 1 here", "the route")
+            assert await app.get() == (200, "/ 1 here", "the route")
 
     run(main())
-    assert len(desk.made) == 2, "once, and once after a look"
+    assert len(app.made) == 2, "once without a version, and once with one"
 
 
-def test_a_change_is_seen_by_the_next_one_who_asks(desk: Desk) -> None:
+def test_the_next_request_after_a_change_gets_it(app: App) -> None:
     async def main() -> None:
         for number in range(1, 6):
-            desk.number = number
+            app.number = number
             for _ in range(3):
-                assert (await desk.get())[1] == f"/ {number} here"
+                assert (await app.get())[1] == f"/ {number} here"
 
     run(main())
-    assert len(desk.made) == 6
+    assert len(app.made) == 6
 
 
-def test_who_asks_during_a_look_gets_the_one_after(desk: Desk) -> None:
+def test_a_request_during_a_read_waits_for_the_next_read(app: App) -> None:
     async def main() -> None:
-        await desk.get()
-        await desk.get()
-        desk.look_may_end.clear()
-        before = asyncio.create_task(desk.get())
-        while desk.looks < 3:
+        await app.get()
+        await app.get()
+        app.read_may_end.clear()
+        before = asyncio.create_task(app.get())
+        while app.reads < 3:
             await asyncio.sleep(0.001)
-        desk.number = 2  # the look that runs has seen 1 already
-        after = [asyncio.create_task(desk.get()) for _ in range(20)]
+        app.number = 2  # the running read has returned 1 already
+        after = [asyncio.create_task(app.get()) for _ in range(20)]
         await asyncio.sleep(0.05)
-        assert desk.looks == 3
-        desk.look_may_end.set()
+        assert app.reads == 3
+        app.read_may_end.set()
         assert (await before)[1] == "/ 1 here"
         assert {one[1] for one in await asyncio.gather(*after)} == {"/ 2 here"}
 
     run(main())
-    assert len(desk.made) == 3, "twenty who wait for a change are one reader"
-    assert desk.looks <= 6
+    assert len(app.made) == 3, "twenty requests for a changed answer cost one"
+    assert app.reads <= 6
 
 
-def test_it_grows_old(desk: Desk) -> None:
+def test_an_answer_expires(app: App) -> None:
     async def main() -> None:
         for _ in range(3):
-            await desk.get()
-        desk.time_s += AGE_S
-        await desk.get()
+            await app.get()
+        app.time_s += MAX_AGE_S
+        await app.get()
 
     run(main())
-    assert len(desk.made) == 3
+    assert len(app.made) == 3
 
 
-def test_nobody_gets_what_is_anothers(desk: Desk) -> None:
+def test_only_the_same_public_request_gets_a_kept_answer(app: App) -> None:
     async def main() -> None:
         for _ in range(3):
-            assert (await desk.get("/own"))[1] == "/own 1 here"
-            assert (await desk.get())[1] == "/ 1 here"
-            assert (await desk.get(headers={"host": "there"}))[1] == "/ 1 there"
-        made = len(desk.made)
-        await desk.get(caller="ada")
-        await desk.get(method="POST")
-        assert len(desk.made) == made + 2
-        assert await desk.get(method="HEAD") == (200, "/ 1 here", "the route")
-        assert len(desk.made) == made + 2
-        desk.number = 2
-        await desk.get(caller="ada")
-        assert (await desk.get())[1] == "/ 2 here"
+            assert (await app.get("/own"))[1] == "/own 1 here"
+            assert (await app.get())[1] == "/ 1 here"
+            assert (await app.get(headers={"host": "there"}))[1] == "/ 1 there"
+        made = len(app.made)
+        await app.get(caller="ada")
+        await app.get(method="POST")
+        assert len(app.made) == made + 2
+        assert await app.get(method="HEAD") == (200, "/ 1 here", "the route")
+        assert len(app.made) == made + 2
+        app.number = 2
+        await app.get(caller="ada")
+        assert (await app.get())[1] == "/ 2 here"
 
     run(main())
-    assert desk.made.count("/own") == 3
+    assert app.made.count("/own") == 3
 
 
-def test_what_is_gone_is_kept_no_more(desk: Desk) -> None:
+def test_an_answer_that_is_gone_is_dropped(app: App) -> None:
     async def main() -> None:
         for _ in range(3):
-            assert (await desk.get("/gone"))[0] == 200
-        desk.number = 2
+            assert (await app.get("/gone"))[0] == 200
+        app.number = 2
         for _ in range(3):
-            assert (await desk.get("/gone"))[:2] == (404, "gone")
-        desk.number = 1
-        assert (await desk.get("/gone"))[0] == 200
+            assert (await app.get("/gone"))[:2] == (404, "gone")
+        app.number = 1
+        assert (await app.get("/gone"))[0] == 200
 
     run(main())
 
 
-def test_one_who_reads_slowly_holds_up_nobody(desk: Desk) -> None:
+def test_a_slow_reader_does_not_block_others(app: App) -> None:
     async def main() -> None:
-        await desk.get()
+        await app.get()
         stuck = asyncio.Event()
 
         async def never(message: Message) -> None:
             stuck.set()
             await asyncio.Event().wait()
 
-        slow = asyncio.create_task(desk.get(send=never))
+        slow = asyncio.create_task(app.get(send=never))
         await stuck.wait()
-        desk.number = 2
-        assert (await desk.get())[1] == "/ 2 here"
+        app.number = 2
+        assert (await app.get())[1] == "/ 2 here"
         slow.cancel()
 
     run(main())
 
 
-def test_without_the_database_the_application_answers(desk: Desk) -> None:
+def test_without_the_database_the_application_answers(app: App) -> None:
     async def main() -> None:
         for _ in range(3):
-            await desk.get()
-        made = len(desk.made)
-        desk.away = True
-        assert (await desk.get())[0] == 200
-        assert len(desk.made) == made + 1
-        desk.away = False
-        assert (await desk.get())[1] == "/ 1 here"
+            await app.get()
+        made = len(app.made)
+        app.is_away = True
+        assert (await app.get())[0] == 200
+        assert len(app.made) == made + 1
+        app.is_away = False
+        assert (await app.get())[1] == "/ 1 here"
 
     run(main())
 
 
-def test_only_so_many_are_kept(desk: Desk) -> None:
+def test_the_number_of_entries_is_bounded(app: App) -> None:
     async def main() -> None:
-        for number in range(3 * MOST):
-            await desk.get(f"/{number}")
+        for number in range(3 * MAX_ENTRIES):
+            await app.get(f"/{number}")
 
     run(main())
-    assert len(desk.front._kept) == MOST
+    assert len(app.cache._entries) == MAX_ENTRIES
 
 
-def test_what_is_put_out_while_it_is_looked_at_is_still_sent(desk: Desk) -> None:
+def test_an_entry_that_is_evicted_during_a_read_is_still_sent(app: App) -> None:
     async def main() -> None:
-        await desk.get()
-        await desk.get()
-        desk.look_may_end.clear()
-        waiting = asyncio.create_task(desk.get())
-        while desk.looks < 3:
+        await app.get()
+        await app.get()
+        app.read_may_end.clear()
+        waiting = asyncio.create_task(app.get())
+        while app.reads < 3:
             await asyncio.sleep(0.001)
-        await asyncio.gather(*(desk.get(f"/{number}") for number in range(MOST)))
-        desk.look_may_end.set()
+        await asyncio.gather(*(app.get(f"/{number}") for number in range(MAX_ENTRIES)))
+        app.read_may_end.set()
         assert (await waiting)[:2] == (200, "/ 1 here")
-        assert len(desk.front._kept) == MOST
+        assert len(app.cache._entries) == MAX_ENTRIES
 
     run(main())
 
 
-def test_a_crowd_at_what_is_gone_asks_once_each(desk: Desk) -> None:
+def test_a_crowd_at_a_missing_page_costs_one_call_each(app: App) -> None:
     async def main() -> None:
         for _ in range(2):
-            await desk.get("/gone")
-        desk.number, before = 2, len(desk.made)
-        crowd = await asyncio.gather(*(desk.get("/gone") for _ in range(20)))
+            await app.get("/gone")
+        app.number, before = 2, len(app.made)
+        crowd = await asyncio.gather(*(app.get("/gone") for _ in range(20)))
         assert {status for status, *_ in crowd} == {404}
-        assert len(desk.made) - before <= 21
+        assert len(app.made) - before <= 21
 
     run(main())
 
@@ -270,11 +268,11 @@ PATHS = ("/", "/leaderboards/softmax", "/problems/softmax", "/api/v1/leaderboard
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_pages_and_the_api_are_right_at_once(world: World, path: str) -> None:
-    client, office = world.client(), world.services.office
+def test_pages_and_the_api_are_up_to_date_at_once(world: World, path: str) -> None:
+    client, admin = world.client(), world.services.admin
 
     def settled() -> str:
-        """What is shown, which stays the same when it is asked for again."""
+        """The content, which is the same for repeated requests."""
         seen = {
             answer.text if (answer := client.get(path)).status_code == 200 else "refused"
             for _ in range(3)
@@ -283,24 +281,24 @@ def test_pages_and_the_api_are_right_at_once(world: World, path: str) -> None:
         return seen.pop()
 
     world.graded("ada", score_us=30.0)
-    seen = [settled()]
+    contents = [settled()]
     number = world.graded("bob", score_us=20.0)
-    seen.append(settled())
+    contents.append(settled())
     deadline = world.services.now() + timedelta(minutes=1)
-    office.set_board("softmax", BoardSettings(deadline=deadline), "root")
-    seen.append(settled())
+    admin.set_board("softmax", BoardSettings(deadline=deadline), "root")
+    contents.append(settled())
     world.clock.move(61)
-    seen.append(settled())
-    assert office.delete(number, "root") == "deleted"
-    seen.append(settled())
-    office.set_board("softmax", BoardSettings(hidden=True), "root")
-    seen.append(settled())
-    assert len(set(seen)) == len(seen), "each of these changes is seen"
-    assert seen[-1] == "refused" if path != "/" else "softmax" not in seen[-1]
+    contents.append(settled())
+    assert admin.delete(number, "root") == "deleted"
+    contents.append(settled())
+    admin.set_board("softmax", BoardSettings(hidden=True), "root")
+    contents.append(settled())
+    assert len(set(contents)) == len(contents), "each of these changes is visible"
+    assert contents[-1] == "refused" if path != "/" else "softmax" not in contents[-1]
 
 
-def test_a_submission_is_shown_as_it_is_now(world: World) -> None:
-    client, office = world.client(), world.services.office
+def test_a_submission_page_is_up_to_date(world: World) -> None:
+    client, admin = world.client(), world.services.admin
     number = world.graded("ada", score_us=30.0, score_ci_us=(29.0, 31.0))
     path = f"/submissions/{number}"
 
@@ -313,22 +311,22 @@ def test_a_submission_is_shown_as_it_is_now(world: World) -> None:
     behind = settled()
     assert behind != before
     assert behind[0] == 200
-    office.set_board("softmax", BoardSettings(publish_sources=True), "root")
+    admin.set_board("softmax", BoardSettings(publish_sources=True), "root")
     published = settled()[1]
     assert "out.copy_" in published
     assert "out.copy_" not in behind[1]
-    office.set_board("softmax", BoardSettings(), "root")
+    admin.set_board("softmax", BoardSettings(), "root")
     assert "out.copy_" not in settled()[1]
     waiting = world.submitted("bob")
     path = f"/submissions/{waiting}"
     assert "25.00" not in settled()[1]
     world.grade(score_us=25.0, score_ci_us=(24.0, 26.0))
     assert "25.00" in settled()[1]
-    assert office.delete(waiting, "root") == "deleted"
+    assert admin.delete(waiting, "root") == "deleted"
     assert settled()[0] == 404
 
 
-def test_a_page_tells_the_address_that_it_was_asked_at(site: Site) -> None:
+def test_a_page_contains_the_host_of_its_request(site: Site) -> None:
     client = site.browser()
     for host in 3 * ("one.example", "two.example"):
         text = client.get("/problems/softmax", headers={"Host": host}).text
@@ -336,7 +334,7 @@ def test_a_page_tells_the_address_that_it_was_asked_at(site: Site) -> None:
         assert ({"one.example", "two.example"} - {host}).pop() not in text
 
 
-def test_a_crowd_in_the_real_server_is_one_reader(
+def test_a_crowd_costs_one_read_of_the_leaderboard(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.graded("ada", score_us=30.0)
@@ -348,11 +346,11 @@ def test_a_crowd_in_the_real_server_is_one_reader(
             return list(await asyncio.gather(*(client.get(path) for _ in range(50))))
 
     reads = []
-    ranked = world.services.shelf.ranked
+    ranked = world.services.submissions.ranked
     monkeypatch.setattr(
-        type(world.services.shelf),
+        type(world.services.submissions),
         "ranked",
-        lambda shelf, digest: reads.append(digest) or ranked(digest),  # type: ignore[func-returns-value]
+        lambda queries, digest: reads.append(digest) or ranked(digest),  # type: ignore[func-returns-value]
     )
     world.graded("bob", score_us=20.0)
     answers = run(crowd())
@@ -363,57 +361,57 @@ def test_a_crowd_in_the_real_server_is_one_reader(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_strangers_see_a_deletion_at_once_while_an_admin_looks_too(
+def test_a_deletion_is_visible_at_once_while_an_admin_loads_the_page(
     world: World, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The admin's look makes the same parts of pages; strangers shall not have the old ones."""
+    """The admin's request renders the same fragments; others must not get the old ones."""
     number = world.graded("bob", score_us=30.0, score_ci_us=(29.0, 31.0))
     world.graded("ada", score_us=40.0, score_ci_us=(39.0, 41.0))
-    stranger, admin = world.client(), world.client("root")
-    told = "bob" if path != "/problems/softmax" else "30.00"
-    assert told in stranger.get(path).text
-    assert told in stranger.get(path).text
-    ranked = world.services.shelf.ranked
+    public, admin = world.client(), world.client("root")
+    shown = "bob" if path != "/problems/softmax" else "30.00"
+    assert shown in public.get(path).text
+    assert shown in public.get(path).text
+    ranked = world.services.submissions.ranked
 
-    def slowly(shelf: object, digest: str) -> list[Any]:
+    def slowly(queries: object, digest: str) -> list[Any]:
         found = ranked(digest)
-        begun.set()
+        started.set()
         time.sleep(0.2)
         return found
 
-    begun = threading.Event()
+    started = threading.Event()
 
-    monkeypatch.setattr(type(world.services.shelf), "ranked", slowly)
-    assert world.services.office.delete(number, "root") == "deleted"
-    looking = threading.Thread(target=admin.get, args=(path,))
-    looking.start()
-    assert begun.wait(PATIENCE_S)
-    assert told not in stranger.get(path).text
-    looking.join()
+    monkeypatch.setattr(type(world.services.submissions), "ranked", slowly)
+    assert world.services.admin.delete(number, "root") == "deleted"
+    loading = threading.Thread(target=admin.get, args=(path,))
+    loading.start()
+    assert started.wait(PATIENCE_S)
+    assert shown not in public.get(path).text
+    loading.join()
 
 
-def test_what_is_kept_holds_no_board_that_has_changed(site: Site) -> None:
-    """A board of thousands is large, and pages are kept of many moments."""
-    world, races = site.world, site.world.services.races
+def test_kept_answers_do_not_keep_old_leaderboards_alive(site: Site) -> None:
+    """A leaderboard of thousands is large, and many answers are kept."""
+    world, leaderboards = site.world, site.world.services.standings
     digest = world.problem.digest
     client = site.browser()
     numbers = [site.marks["best"], site.marks["leader"]]
-    old: list[weakref.ref[Race]] = []
+    old: list[weakref.ref[GpuLeaderboard]] = []
     for number in numbers:
         site.set_board(note=f"note {number}")
-        old += map(weakref.ref, races.now()(digest))
+        old += map(weakref.ref, leaderboards.snapshot()(digest))
         for path in (*PATHS, f"/submissions/{number}"):
             client.get(path)
             client.get(path)
         world.graded("root", gpu=H100, score_us=1000.0 + number)
-    races.now()(digest)
+    leaderboards.snapshot()(digest)
     gc.collect()
     assert old
     assert not [ref for ref in old if ref() is not None]
 
 
-def test_front_is_where_it_must_be(world: World) -> None:
-    """Behind the gate: a caller is known, requests are counted, and headers are ours."""
+def test_a_kept_answer_is_counted_and_has_the_headers(world: World) -> None:
+    """The cache is behind the other middleware."""
     client = world.client()
     answers = [client.get("/leaderboards/softmax") for _ in range(3)]
     assert all(answer.headers["x-frame-options"] == "DENY" for answer in answers)

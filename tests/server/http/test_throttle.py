@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from grader.server.http.throttle import Throttle, network
+from grader.server.http.throttle import Throttle, network_of
 from grader.server.settings import Settings
 
 
-def test_each_address_and_user_is_counted_apart() -> None:
+def test_each_address_and_user_is_counted_separately() -> None:
     throttle = Throttle(Settings(requests_per_minute=1, submissions_per_minute=1))
     assert throttle.request("192.0.2.1") is None
     wait_s = throttle.request("192.0.2.1")
@@ -18,28 +18,28 @@ def test_each_address_and_user_is_counted_apart() -> None:
     assert throttle.submission("bob") is None
 
 
-def test_looking_at_failures_counts_none() -> None:
+def test_asking_for_the_wait_counts_no_failure() -> None:
     throttle = Throttle(Settings(failures_per_minute=2))
     for _ in range(5):
-        assert throttle.is_guessing("192.0.2.1") is None
+        assert throttle.guess_wait_s("192.0.2.1") is None
     throttle.failure("192.0.2.1", "one")
-    assert throttle.is_guessing("192.0.2.1") is None
+    assert throttle.guess_wait_s("192.0.2.1") is None
     throttle.failure("192.0.2.1", "other")
-    assert throttle.is_guessing("192.0.2.1") is not None
-    assert throttle.is_guessing("192.0.2.2") is None
+    assert throttle.guess_wait_s("192.0.2.1") is not None
+    assert throttle.guess_wait_s("192.0.2.2") is None
 
 
-def test_the_same_wrong_token_is_one_guess() -> None:
+def test_the_same_wrong_token_counts_once() -> None:
     throttle = Throttle(Settings(failures_per_minute=2))
     for _ in range(5):
         throttle.failure("192.0.2.1", "forgotten")
-    assert throttle.is_guessing("192.0.2.1") is None
-    assert throttle.is_wrong("192.0.2.1", "forgotten")
-    assert not throttle.is_wrong("192.0.2.2", "forgotten")
-    assert not throttle.is_wrong("192.0.2.1", "other")
+    assert throttle.guess_wait_s("192.0.2.1") is None
+    assert throttle.is_known_wrong("192.0.2.1", "forgotten")
+    assert not throttle.is_known_wrong("192.0.2.2", "forgotten")
+    assert not throttle.is_known_wrong("192.0.2.1", "other")
 
 
-def test_waiting_as_long_as_told_is_enough() -> None:
+def test_waiting_for_the_returned_seconds_is_enough() -> None:
     now = [1000.0]
     throttle = Throttle(Settings(requests_per_minute=5), lambda: now[0])
     served = 0
@@ -58,7 +58,7 @@ def test_waiting_as_long_as_told_is_enough() -> None:
     assert 4 < served / minutes < 6
 
 
-def test_what_is_long_past_is_forgotten() -> None:
+def test_old_windows_are_dropped() -> None:
     now = [0.0]
     throttle = Throttle(Settings(requests_per_minute=1), lambda: now[0])
     for host in range(250):
@@ -66,7 +66,7 @@ def test_what_is_long_past_is_forgotten() -> None:
     now[0] += 121
     assert throttle.request("192.0.2.1") is None
     counts = throttle._requests
-    assert len(counts._now) + len(counts._before) == 1
+    assert len(counts._current) + len(counts._previous) == 1
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_what_is_long_past_is_forgotten() -> None:
         ("unknown", "unknown"),
     ],
 )
-def test_an_ipv6_customer_is_one(address: str, counted_as: str) -> None:
-    assert network(address) == counted_as
+def test_an_ipv6_network_counts_as_one_address(address: str, counted_as: str) -> None:
+    assert network_of(address) == counted_as

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from grader.server.pages.highlighting import COLOURED_CHARS, coloured
+from grader.server.pages.highlighting import MAX_HIGHLIGHTED_CHARS, highlight_source
 from grader.submission import LANGUAGES, Language
 from tests.server.examples import ATTACK
 
@@ -24,8 +24,8 @@ CORPUS = Path(__file__).parents[3] / "submissions"
 
 
 @given(st.text() | PIECES.map("".join), LANGUAGE)
-def test_every_character_stays(source: str, language: Language) -> None:
-    shown = coloured(source, language)
+def test_every_character_is_kept(source: str, language: Language) -> None:
+    shown = highlight_source(source, language)
     assert re.sub(r"<[^>]*>", "", shown) == escape(source)
     for tag in re.findall(r"<[^>]*>", shown):
         assert re.fullmatch(r'</span>|<span class="(c|s|nd|m|nf|k|kt|cp)">', tag)
@@ -46,8 +46,8 @@ def test_every_character_stays(source: str, language: Language) -> None:
          '<span class="s">&#34;//&#34;</span> <span class="c">/* open</span>'),
     ],
 )  # fmt: skip
-def test_words_are_coloured(source: str, language: Language, shown: str) -> None:
-    assert coloured(source, language) == shown
+def test_tokens_are_highlighted(source: str, language: Language, shown: str) -> None:
+    assert highlight_source(source, language) == shown
 
 
 @pytest.mark.parametrize("language", get_args(Language))
@@ -72,28 +72,30 @@ def test_words_are_coloured(source: str, language: Language, shown: str) -> None
         "rb",
     ],
 )
-def test_no_source_takes_long(piece: str, language: Language) -> None:
+def test_highlighting_takes_linear_time(piece: str, language: Language) -> None:
     """General highlighters take minutes for 64 KiB of line breaks."""
-    source = piece * (COLOURED_CHARS // len(piece))
+    source = piece * (MAX_HIGHLIGHTED_CHARS // len(piece))
     started = time.process_time()
-    coloured(source, language)
+    highlight_source(source, language)
     assert time.process_time() - started < 5
 
 
-def test_a_very_long_source_stays_plain() -> None:
-    assert coloured("1" * (COLOURED_CHARS + 1), "python") == "1" * (COLOURED_CHARS + 1)
+def test_a_very_long_source_is_not_highlighted() -> None:
+    assert highlight_source("1" * (MAX_HIGHLIGHTED_CHARS + 1), "python") == "1" * (
+        MAX_HIGHLIGHTED_CHARS + 1
+    )
 
 
-def test_attacks_become_text() -> None:
+def test_markup_in_a_source_is_escaped() -> None:
     for language in get_args(Language):
-        assert "<script" not in coloured(ATTACK, language)
-        assert "<img" not in coloured(ATTACK, language)
+        assert "<script" not in highlight_source(ATTACK, language)
+        assert "<img" not in highlight_source(ATTACK, language)
 
 
-def test_the_corpus_stays_whole() -> None:
+def test_every_character_of_the_corpus_is_kept() -> None:
     files = [path for ext in LANGUAGES for path in CORPUS.rglob(f"*{ext}")]
     assert files
     for path in files:
         source = path.read_bytes().decode("utf-8", "replace")
-        shown = coloured(source, LANGUAGES[path.suffix])
+        shown = highlight_source(source, LANGUAGES[path.suffix])
         assert re.sub(r"<[^>]*>", "", shown) == escape(source)

@@ -1,4 +1,4 @@
-"""Every page in each of its states, as whoever may see it and whoever may not."""
+"""Every page in each of its states, for callers who may see it and for others."""
 
 from __future__ import annotations
 
@@ -17,24 +17,32 @@ from grader.judge import Progress
 from grader.judge.timing import baseline_store
 from grader.problem import Problem
 from grader.server.http.auth import COOKIE
-from grader.server.services.services import Services
+from grader.server.services.container import Services
 from tests.fleet.conftest import Clock
 from tests.server.conftest import H100, PROBLEMS, Server, World
-from tests.server.examples import accepted, failed, finish, hand_in, practised, two_weeks, wrong
-from tests.server.site import Reader, Site, check, everywhere, words
+from tests.server.examples import (
+    accepted,
+    cpu_accepted,
+    failed,
+    finish,
+    queue_submission,
+    two_weeks,
+    wrong,
+)
+from tests.server.site import PageParser, Site, check, everywhere, words
 from tests.server.site import site as site
 
 # Boards ------------------------------------------------------------------------------------------
 
 
-def test_home_names_the_leader_and_the_entrants(site: Site) -> None:
+def test_home_shows_the_leader_and_the_number_of_entrants(site: Site) -> None:
     text = words(site.page("/"))
     assert "led by katherine" in text
     assert "7 entrants" in text
-    assert text.count("Nobody ranks yet") == 3
+    assert text.count("No ranked result yet") == 3
 
 
-def test_what_changes_is_seen_at_once(site: Site) -> None:
+def test_a_change_is_visible_at_once(site: Site) -> None:
     world, ledger = site.world, site.world.services.ledger
     site.page("/")
     before = site.page("/leaderboards/softmax")
@@ -42,13 +50,13 @@ def test_what_changes_is_seen_at_once(site: Site) -> None:
     assert "led by linus" in words(site.page("/"))
     assert site.page("/leaderboards/softmax") != before
     world.services.accounts.add_user("linus")
-    world.services.office.ban("linus", "cheating", "root")
+    world.services.admin.ban("linus", "cheating", "root")
     assert "led by katherine" in words(site.page("/"))
     site.set_board(hidden=True)
     assert "Softmax" not in words(site.page("/"))
 
 
-def test_home_says_when_a_board_closes_and_leaves_out_a_hidden_one(site: Site) -> None:
+def test_home_shows_the_deadline_and_hides_a_hidden_board(site: Site) -> None:
     site.set_board(deadline=site.world.clock() + timedelta(days=3, hours=1))
     assert "Closes in 3" in words(site.page("/"))
     site.set_board(hidden=True)
@@ -64,31 +72,31 @@ def test_problem_shows_statement_math_commands_and_cases(site: Site, name: str) 
     page = site.page(f"/problems/{name}")
     assert '<math display="block">' in page
     assert f"grade submit {name} " in words(page)
-    assert "further cases test whether it is right" in words(page)
+    assert "further cases test correctness" in words(page)
 
 
-def test_problem_names_what_to_beat(site: Site) -> None:
+def test_problem_shows_baselines_and_the_leader(site: Site) -> None:
     text = words(site.page("/problems/softmax"))
     assert "compiled" in text
     assert "katherine on NVIDIA H100" in text
 
 
-def test_leaderboard_orders_people_and_baselines_by_time(site: Site) -> None:
+def test_leaderboard_orders_users_and_baselines_by_time(site: Site) -> None:
     page = site.page("/leaderboards/softmax")
-    body = page.split('<table class="race">')[1].split("<tbody>")[1].split("</tbody>")[0]
-    standing = [" ".join(Reader.words_of(row)) for row in body.split("</tr>")[:-1]]
+    body = page.split('<table class="standings">')[1].split("<tbody>")[1].split("</tbody>")[0]
+    standing = [" ".join(PageParser.words_of(row)) for row in body.split("</tr>")[:-1]]
     order = ["katherine", "ada", "compiled", "barbara", "edsger", "eager", "<img", "grace", "linus"]
     assert [name for row in standing for name in order if f" {name} " in f" {row} "] == order
     assert "margaret" not in body  # accepted on a CPU: never ranked
 
 
-def test_leaderboard_names_every_improvement_of_the_record(site: Site) -> None:
+def test_the_record_chart_names_every_improvement(site: Site) -> None:
     chart = site.page("/leaderboards/softmax").split('class="chart"')[1].split("</svg>")[0]
     named = re.findall(r'<text class="name[^"]*"[^>]*>([^<]*)</text>', chart)
     assert sorted(named) == ["ada", "ada", "ada", "barbara", "grace", "katherine"]
 
 
-def test_leaderboard_of_another_gpu_and_of_one_that_is_not_there(site: Site) -> None:
+def test_leaderboard_of_another_gpu_and_of_an_unknown_gpu(site: Site) -> None:
     path = "/leaderboards/softmax?gpu=NVIDIA+A100-SXM4-80GB"
     assert "ada" not in words(site.page(path)).split("Standings")[1]
     site.page("/leaderboards/softmax?gpu=nothing", status=404)
@@ -96,7 +104,7 @@ def test_leaderboard_of_another_gpu_and_of_one_that_is_not_there(site: Site) -> 
     assert "Standings" in site.page("/leaderboards/softmax?page=99999")
 
 
-def test_times_by_shape_wait_for_the_deadline(site: Site) -> None:
+def test_times_by_shape_are_hidden_before_the_deadline(site: Site) -> None:
     def shows(who: str | None = None) -> bool:
         return "By shape" in site.page("/leaderboards/softmax", who)
 
@@ -109,7 +117,7 @@ def test_times_by_shape_wait_for_the_deadline(site: Site) -> None:
     assert shows()
 
 
-def test_leaderboard_marks_who_looks_at_it(site: Site) -> None:
+def test_leaderboard_marks_the_caller(site: Site) -> None:
     assert 'class="me"' in site.page("/leaderboards/softmax", "ada")
     assert 'class="me"' not in site.page("/leaderboards/softmax")
 
@@ -119,18 +127,18 @@ def test_ties_share_a_rank(site: Site) -> None:
     for number in (site.marks["waiting"], site.marks["waiting_attack"]):
         ledger.cancel(number, "root")
     best = accepted(site.world.problem, 0.93)
-    hand_in(ledger, site.world.problem, "zoe")
+    queue_submission(ledger, site.world.problem, "zoe")
     finish(ledger, clock, best | {"score_us": best["score_us"] * 1.0001})
     page = site.page("/leaderboards/softmax")
     ranks = re.findall(r'<td class="rank num">(\d+)</td>', page)
     assert ranks[:3] == ["1", "1", "3"]
 
 
-def test_board_without_ranks_shows_practice_as_practice(world: World) -> None:
+def test_board_without_ranks_shows_results_on_a_cpu(world: World) -> None:
     site = Site(world, {})
-    assert "Nobody ranks here yet" in words(site.page("/leaderboards/softmax"))
-    hand_in(world.services.ledger, world.problem, "margaret")
-    finish(world.services.ledger, world.clock, practised(world.problem))
+    assert "No ranked result yet" in words(site.page("/leaderboards/softmax"))
+    queue_submission(world.services.ledger, world.problem, "margaret")
+    finish(world.services.ledger, world.clock, cpu_accepted(world.problem))
     text = words(site.page("/leaderboards/softmax", "ada"))
     assert "Practice, not ranked" in text
     assert "margaret" in text
@@ -140,7 +148,7 @@ def test_pages_of_a_long_leaderboard(world: World) -> None:
     site = Site(world, {})
     fields = accepted(world.problem, 0.5)
     for number in range(53):
-        hand_in(world.services.ledger, world.problem, f"user{number:02}")
+        queue_submission(world.services.ledger, world.problem, f"user{number:02}")
         score_us = 100.0 + number
         changed = {"score_us": score_us, "score_ci_us": (score_us - 0.1, score_us + 0.1)}
         finish(world.services.ledger, world.clock, fields | changed)
@@ -154,35 +162,35 @@ def test_pages_of_a_long_leaderboard(world: World) -> None:
 # Submissions -------------------------------------------------------------------------------------
 
 
-def test_accepted_submission_shows_rank_times_and_how_they_are_spread(site: Site) -> None:
+def test_accepted_submission_shows_rank_times_and_distributions(site: Site) -> None:
     page = site.page(f"/submissions/{site.marks['leader']}")
     text = words(page)
     assert "Accepted" in text
     assert "Rank 1" in text
     assert page.count('class="distribution"') == 6
     assert text.count("129 rounds") == 6
-    assert "the chip ran at 1,973 to 1,980 MHz" in text
+    assert "the SM clock was 1,973 to 1,980 MHz" in text
     assert "22 of 22 passed" in text
 
 
-def test_owner_sees_the_picture_of_a_wrong_answer_and_the_source(site: Site) -> None:
+def test_owner_sees_the_errors_of_a_wrong_answer_and_the_source(site: Site) -> None:
     page = site.page(f"/submissions/{site.marks['wrong']}", "grace")
     text = words(page)
     assert "What went wrong" in text
     assert "412 of 1,651" in text
     assert 'class="errors"' in page
-    assert 'class="place"' in page
+    assert 'class="location"' in page
     assert "next_power_of_2" in text
 
 
-def test_a_case_that_fails_has_its_reason_and_no_budget_that_it_kept(world: World) -> None:
+def test_a_failed_case_shows_its_reason_and_only_an_exceeded_budget(world: World) -> None:
     fields = wrong(world.problem, "NaN where the reference has none")
     passed, kept, over, *rest = fields["cases"]
     assert over.error_budget_used > 1
     kept = kept.model_copy(
         update={"status": "wrong_answer", "reason": "row 2 is off", "error_budget_used": 0.04}
     )
-    number = hand_in(world.services.ledger, world.problem, "grace")
+    number = queue_submission(world.services.ledger, world.problem, "grace")
     finish(world.services.ledger, world.clock, fields | {"cases": [passed, kept, over, *rest]})
     page = Site(world, {}).page(f"/submissions/{number}", "grace")
     tests = words(page).split("Error budget")[1]
@@ -191,22 +199,22 @@ def test_a_case_that_fails_has_its_reason_and_no_budget_that_it_kept(world: Worl
     assert "4 %" not in tests
 
 
-def test_ratios_of_a_time_that_did_not_settle_are_marked(world: World) -> None:
+def test_ratios_of_a_time_that_did_not_converge_are_marked(world: World) -> None:
     fields = accepted(world.problem, 0.5)
     *cases, last = fields["cases"]
     fields["cases"] = [*cases, last.model_copy(update={"converged": False})]
-    number = hand_in(world.services.ledger, world.problem, "ada")
+    number = queue_submission(world.services.ledger, world.problem, "ada")
     finish(world.services.ledger, world.clock, fields)
     text = words(Site(world, {}).page(f"/submissions/{number}", "ada"))
-    assert text.count("not settled") == 1
+    assert text.count("not converged") == 1
     assert text.count("≈") == len(last.baseline_us)
 
 
-def test_others_see_neither_reason_nor_picture_nor_log_nor_source(site: Site) -> None:
+def test_others_see_no_reason_errors_log_or_source(site: Site) -> None:
     for name in (None, "ada"):
         text = words(site.page(f"/submissions/{site.marks['wrong']}", name))
         assert "Wrong answer" in text
-        for private in ("412 of", "is off by", "next_power_of_2", "What it printed"):
+        for private in ("412 of", "is off by", "next_power_of_2", "Program output"):
             assert private not in text
 
 
@@ -215,26 +223,26 @@ def test_published_sources_are_shown_to_everyone(site: Site) -> None:
     assert "next_power_of_2" in words(site.page(f"/submissions/{site.marks['best']}"))
 
 
-def test_before_the_deadline_others_see_only_that_it_is_there(site: Site) -> None:
+def test_before_the_deadline_others_see_no_verdict(site: Site) -> None:
     site.set_board(deadline=site.world.clock() + timedelta(days=1), publish_sources=True)
     text = words(site.page(f"/submissions/{site.marks['best']}", "grace"))
-    assert "once the deadline has passed" in text
+    assert "after the deadline" in text
     assert "Accepted" not in text
     for path in ("/queue", "/users/ada"):
         assert "Accepted" not in words(site.page(path, "grace"))
     assert "Accepted" in words(site.page(f"/submissions/{site.marks['best']}", "ada"))
 
 
-def test_the_first_that_ranks_is_shown_at_once(world: World) -> None:
+def test_the_first_ranked_result_is_visible_at_once(world: World) -> None:
     site = Site(world, {})
     site.page("/leaderboards/softmax")
-    number = hand_in(world.services.ledger, world.problem, "ada")
+    number = queue_submission(world.services.ledger, world.problem, "ada")
     finish(world.services.ledger, world.clock, accepted(world.problem, 0.5))
     assert "Rank 1" in words(site.page(f"/submissions/{number}", "ada"))
 
 
-def test_a_rejudged_one_and_what_replaced_it_lead_to_each_other(world: World) -> None:
-    site, rejudges = Site(world, {}), world.services.office.rejudges
+def test_a_rejudged_submission_and_its_replacement_link_to_each_other(world: World) -> None:
+    site, rejudges = Site(world, {}), world.services.admin.rejudges
     first, digest = world.graded("ada"), world.problem.digest
     dropped = rejudges.start("softmax", digest, [first], reason="tried", by="root")
     world.grade()
@@ -249,7 +257,7 @@ def test_a_rejudged_one_and_what_replaced_it_lead_to_each_other(world: World) ->
         assert f'<a href="/submissions/{first}">' in site.page(f"/submissions/{first + 2}", name)
 
 
-def test_a_rejection_names_its_rule(site: Site) -> None:
+def test_a_rejection_shows_its_rule(site: Site) -> None:
     text = words(site.page(f"/submissions/{site.marks['rejected']}"))
     assert "The rule: time claim" in text
 
@@ -280,13 +288,13 @@ def test_waiting_running_held_and_cancelled(site: Site) -> None:
     site.page(f"/submissions/{number}", status=404)
 
 
-def test_a_submission_on_its_way_is_loaded_anew_without_scripts(site: Site) -> None:
+def test_an_unfinished_submission_reloads_without_scripts(site: Site) -> None:
     page = site.page(f"/submissions/{site.marks['waiting']}")
     assert '<noscript><meta http-equiv="refresh"' in page
     assert "refresh" not in site.page(f"/submissions/{site.marks['best']}")
 
 
-def test_numbers_that_are_none(site: Site) -> None:
+def test_unknown_numbers(site: Site) -> None:
     for number in ("0", "-1", "99999", "99999999999999999999999"):
         site.page(f"/submissions/{number}", status=404)
     site.page("/submissions/x", status=422)
@@ -297,27 +305,29 @@ def test_compare_says_which_is_faster_by_shape(site: Site) -> None:
     page = site.page(f"/submissions/{best}/compare/{old}", "ada")
     assert page.count("best") >= 6
     assert "+# faster" in words(page)
-    assert "Shown where you may read both" in words(
+    assert "Shown only if you may read both" in words(
         site.page(f"/submissions/{best}/compare/{old}", "grace")
     )
-    assert "no times of both" in words(site.page(f"/submissions/{best}/compare/3", "ada"))
+    assert "No case has times of both" in words(site.page(f"/submissions/{best}/compare/3", "ada"))
     site.page(f"/submissions/{best}/compare/9999", status=404)
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "message"),
     [
-        ("x = 1\ny = 2\n", "They are the same."),
-        ("x = 1\r\ny = 2\r\n", "they differ in how lines end, or further on"),
-        ("x = 1\ny = 2", "they differ in how lines end, or further on"),
+        ("x = 1\ny = 2\n", "The sources are identical."),
+        ("x = 1\r\ny = 2\r\n", "The sources differ in line endings, or further on."),
+        ("x = 1\ny = 2", "The sources differ in line endings, or further on."),
         ("x = 1 \ny = 2\n", "-x = 1 +x = 1"),
     ],
 )
-def test_only_what_is_the_same_is_said_to_be(world: World, other: str, told: str) -> None:
+def test_only_identical_sources_are_called_identical(
+    world: World, other: str, message: str
+) -> None:
     first = world.submitted("ada", content=b"x = 1\ny = 2\n")
     second = world.submitted("ada", content=other.encode())
     page = Site(world, {}).page(f"/submissions/{second}/compare/{first}", "ada")
-    assert told in words(page)
+    assert message in words(page)
 
 
 def test_user_page(site: Site) -> None:
@@ -325,19 +335,19 @@ def test_user_page(site: Site) -> None:
     assert "2 of 7" in text
     assert "Accepted" in text
     site.page("/users/nobody", status=404)
-    assert "Nothing handed in yet" in words(site.page("/users/bob", "bob"))
+    assert "No submissions yet" in words(site.page("/users/bob", "bob"))
 
 
-def test_queue_shows_what_waits_and_who_grades(site: Site) -> None:
-    site.world.services.ledger.seen(Worker("w", "local", "cuda", H100, 2))
+def test_queue_shows_waiting_jobs_and_workers(site: Site) -> None:
+    site.world.services.ledger.announce(Worker("w", "local", "cuda", H100, 2))
     text = words(site.page("/queue"))
     assert "0 being graded, 2 waiting. 2 slots on NVIDIA H100" in text
-    piece = site.browser().get("/queue", headers={"HX-Request": "true"}).text
-    assert "<html" not in piece
-    assert "2 waiting" in piece
+    fragment = site.browser().get("/queue", headers={"HX-Request": "true"}).text
+    assert "<html" not in fragment
+    assert "2 waiting" in fragment
 
 
-# Nothing that does not belong there --------------------------------------------------------------
+# Safety ------------------------------------------------------------------------------------------
 
 
 def test_hostile_text_is_shown_as_text(site: Site) -> None:
@@ -350,7 +360,7 @@ def test_hostile_text_is_shown_as_text(site: Site) -> None:
     assert attacked >= 8
 
 
-def test_no_page_tells_a_seed_or_a_token(site: Site) -> None:
+def test_no_page_contains_a_seed_or_a_token(site: Site) -> None:
     client = site.browser("root")
     secrets = ["4242424242", client.cookies[COOKIE], *site.world.tokens.values()]
     for path in everywhere(site):
@@ -358,7 +368,7 @@ def test_no_page_tells_a_seed_or_a_token(site: Site) -> None:
         assert not [secret for secret in secrets if secret in page], path
 
 
-def test_static_files_carry_their_licences_and_may_be_kept(site: Site) -> None:
+def test_static_files_are_served_with_their_licences(site: Site) -> None:
     client = site.browser()
     page = client.get("/").text
     for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
@@ -379,7 +389,7 @@ def test_a_report_with_odd_numbers_is_shown(site: Site, make_report: Callable[..
         accepted(problem, 0.3) | {"score_us": 1e-3, "score_ci_us": None, "speedup": {}},
         accepted(problem, 0.3) | {"score_us": 1e9, "stages_s": {}, "environment": {}},
     ):
-        number = hand_in(ledger, problem, "bob")
+        number = queue_submission(ledger, problem, "bob")
         finish(ledger, clock, fields)
         site.page(f"/submissions/{number}", "bob")
     fields = wrong(problem)
@@ -392,7 +402,7 @@ def test_a_report_with_odd_numbers_is_shown(site: Site, make_report: Callable[..
     ]
     for change in changes:
         odd = replace_case(fields, case.mismatch.model_copy(update=change))
-        number = hand_in(ledger, problem, "bob")
+        number = queue_submission(ledger, problem, "bob")
         finish(ledger, clock, odd)
         site.page(f"/submissions/{number}", "bob")
 
@@ -403,7 +413,7 @@ def replace_case(fields: dict[str, Any], mismatch: Any) -> dict[str, Any]:
     return fields | {"cases": cases}
 
 
-def test_recorded_times_stand_where_nobody_ranks_and_between_those_who_do(tmp_path: Path) -> None:
+def test_recorded_times_are_shown_on_an_empty_and_on_a_filled_board(tmp_path: Path) -> None:
     shutil.copytree(PROBLEMS / "softmax", tmp_path / "problems/softmax")
     problem = Problem.load(tmp_path / "problems/softmax")
     environment = baseline_store.BaselineEnvironment(

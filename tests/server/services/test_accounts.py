@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select
 
 from grader.board import BoardError
-from grader.db.server_tables import tokens
+from grader.db.tables import tokens
 from grader.fleet import Ledger
-from grader.server.services.accounts import NAME_CHARS, Accounts, User, checked_name
-from grader.server.services.admin_service import Office
-from grader.server.services.audit import acts
-from grader.server.services.errors import Conflict, Invalid, NotThere
+from grader.server.services import Conflict, Invalid, NotFound
+from grader.server.services.accounts import MAX_NAME_CHARS, Accounts, User, validate_name
+from grader.server.services.admin_service import AdminService
+from grader.server.services.audit import audit_entries
 from tests.fleet.conftest import Clock
 
 
@@ -24,12 +24,12 @@ def accounts(ledger: Ledger, clock: Clock) -> Accounts:
 
 
 @pytest.fixture
-def office(ledger: Ledger, clock: Clock) -> Office:
-    return Office(ledger._engine, clock)
+def admin(ledger: Ledger, clock: Clock) -> AdminService:
+    return AdminService(ledger._engine, clock)
 
 
 def stored(ledger: Ledger) -> str:
-    """Everything in the table of tokens."""
+    """All rows of the table `tokens`."""
     with ledger._engine.connect() as connection:
         return repr(connection.execute(select(tokens)).all())
 
@@ -57,7 +57,7 @@ def test_a_token_is_shown_once_and_stored_as_its_hash(accounts: Accounts, ledger
         lambda token: "\ud800\x00",
     ],
 )
-def test_another_token_is_nobodys(accounts: Accounts, spoil: Callable[[str], str]) -> None:
+def test_an_unknown_token_has_no_user(accounts: Accounts, spoil: Callable[[str], str]) -> None:
     token = accounts.add_user("ada")
     assert accounts.whoami(spoil(token)) is None
     assert accounts.open_session(spoil(token)) is None
@@ -93,27 +93,27 @@ def test_names_are_unique_whatever_their_case(accounts: Accounts) -> None:
         "\ud800",
     ],
 )
-def test_odd_names_are_refused(accounts: Accounts, name: str) -> None:
-    with pytest.raises(Invalid, match=r"1 to 40 printable characters, and no slash"):
+def test_invalid_names_are_refused(accounts: Accounts, name: str) -> None:
+    with pytest.raises(Invalid, match=r"1 to 40 printable characters without slashes"):
         accounts.add_user(name)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["x" * NAME_CHARS, "'; DROP TABLE users; --", "<img src=x onerror=alert(1)>", "Ж é 名 🦊"],
+    ["x" * MAX_NAME_CHARS, "'; DROP TABLE users; --", "<img src=x onerror=alert(1)>", "Ж é 名 🦊"],
 )
-def test_names_that_are_only_unusual_are_kept_as_they_are(accounts: Accounts, name: str) -> None:
+def test_unusual_names_are_valid(accounts: Accounts, name: str) -> None:
     me = accounts.whoami(accounts.add_user(name))
     assert me is not None
     assert me.name == name
     assert [user.name for user in accounts.users()] == [name]
 
 
-def test_one_person_writes_a_name_in_two_ways() -> None:
-    assert checked_name("e\u0301") == checked_name("\u00e9")
+def test_names_are_normalized() -> None:
+    assert validate_name("e\u0301") == validate_name("\u00e9")
 
 
-def test_the_first_admin_is_made_once(accounts: Accounts) -> None:
+def test_the_first_admin_is_created_once(accounts: Accounts) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: accounts.first_admin(), range(4)))
     (token,) = (one for one in made if one is not None)
@@ -121,7 +121,9 @@ def test_the_first_admin_is_made_once(accounts: Accounts) -> None:
     assert accounts.first_admin() is None
 
 
-def test_the_way_back_in(accounts: Accounts, office: Office, ledger: Ledger) -> None:
+def test_new_admin_token_unbans_the_admin(
+    accounts: Accounts, admin: AdminService, ledger: Ledger
+) -> None:
     first = accounts.first_admin()
     assert first is not None
     accounts.add_user("ada")
@@ -129,12 +131,14 @@ def test_the_way_back_in(accounts: Accounts, office: Office, ledger: Ledger) -> 
     again = accounts.new_admin_token()
     assert accounts.whoami(again) == User(1, "admin", "admin")
     assert accounts.whoami(first) is not None, "the old one may turn up; it can be revoked"
-    office.ban("admin", "", "root")
+    admin.ban("admin", "", "root")
     assert accounts.whoami(accounts.new_admin_token()) == User(3, "root", "admin")
-    office.ban("root", "", "admin")
+    admin.ban("root", "", "admin")
     back = accounts.new_admin_token()
     assert accounts.whoami(back) == User(1, "admin", "admin"), "all were banned"
-    told = [(a.actor, a.action, a.subject) for a in reversed(acts(ledger._engine, 100))][3:]
+    told = [(a.actor, a.action, a.subject) for a in reversed(audit_entries(ledger._engine, 100))][
+        3:
+    ]
     assert told == [
         ("server", "token new", "admin"),
         ("root", "ban", "admin"),
@@ -143,14 +147,14 @@ def test_the_way_back_in(accounts: Accounts, office: Office, ledger: Ledger) -> 
         ("server", "unban", "admin"),
         ("server", "token new", "admin"),
     ]
-    assert back not in repr(acts(ledger._engine, 100))
+    assert back not in repr(audit_entries(ledger._engine, 100))
 
 
-def test_the_way_in_where_nobody_was(accounts: Accounts) -> None:
+def test_new_admin_token_creates_the_first_admin(accounts: Accounts) -> None:
     assert accounts.whoami(accounts.new_admin_token()) == User(1, "admin", "admin")
 
 
-def test_one_who_can_only_read_is_still_known(
+def test_a_token_works_on_a_read_only_database(
     accounts: Accounts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = accounts.add_user("ada")
@@ -158,12 +162,12 @@ def test_one_who_can_only_read_is_still_known(
     def full(*_: object) -> NoReturn:
         raise BoardError("database or disk is full")
 
-    monkeypatch.setattr("grader.server.services.accounts.writing", full)
+    monkeypatch.setattr("grader.server.services.accounts.transaction", full)
     assert accounts.whoami(token) is not None
-    assert "the use of a token was not noted: database or disk is full" in caplog.text
+    assert "the last use of a token was not stored: database or disk is full" in caplog.text
 
 
-def test_of_those_who_want_a_name_at_once_one_gets_it(accounts: Accounts) -> None:
+def test_concurrent_users_of_one_name(accounts: Accounts) -> None:
     def add(_: int) -> str | None:
         try:
             return accounts.add_user("ada")
@@ -184,24 +188,24 @@ def test_a_user_may_have_several_tokens(accounts: Accounts) -> None:
     assert accounts.revoke(one.id) == 1
     assert accounts.whoami(first) is None
     assert accounts.whoami(second) is not None
-    assert accounts.revoke(one.id) == 0, "it has ended already"
+    assert accounts.revoke(one.id) == 0, "it is revoked already"
     assert accounts.revoke("ada") == 1
     assert accounts.whoami(second) is None
     third = accounts.new_token("ada")
     assert accounts.whoami(third) is not None
 
 
-def test_whom_nobody_knows(accounts: Accounts) -> None:
-    with pytest.raises(NotThere, match="no user eve"):
+def test_unknown_users_and_tokens(accounts: Accounts) -> None:
+    with pytest.raises(NotFound, match="no user eve"):
         accounts.new_token("eve")
-    with pytest.raises(NotThere, match="no user eve"):
+    with pytest.raises(NotFound, match="no user eve"):
         accounts.revoke("eve")
-    with pytest.raises(NotThere, match=r"no user \\x00"):
+    with pytest.raises(NotFound, match=r"no user \\x00"):
         accounts.revoke("\x00")
-    with pytest.raises(NotThere, match="no user eve"):
+    with pytest.raises(NotFound, match="no user eve"):
         accounts.tokens("eve")
     for number in (0, -1, 99, 2**80):
-        with pytest.raises(NotThere, match="no token"):
+        with pytest.raises(NotFound, match="no token"):
             accounts.revoke(number)
 
 
@@ -218,7 +222,7 @@ def test_the_last_admin_keeps_a_token(accounts: Accounts) -> None:
     assert accounts.whoami(token) is None
 
 
-def test_a_session_lives_for_hours_and_opens_no_other(accounts: Accounts, clock: Clock) -> None:
+def test_a_session_expires_and_opens_no_other(accounts: Accounts, clock: Clock) -> None:
     accounts.first_admin()
     token = accounts.add_user("ada")
     session = accounts.open_session(token)
@@ -226,7 +230,7 @@ def test_a_session_lives_for_hours_and_opens_no_other(accounts: Accounts, clock:
     assert session != token
     assert accounts.whoami(session) == accounts.whoami(token)
     assert accounts.open_session(session) is None
-    assert len(accounts.tokens("ada")) == 1, "a session is not among the tokens"
+    assert len(accounts.tokens("ada")) == 1, "a session is not listed"
     clock.move(12 * 3600 - 1)
     assert accounts.whoami(session) is not None
     clock.move(1)
@@ -239,7 +243,7 @@ def test_a_session_is_closed(accounts: Accounts) -> None:
     session = accounts.open_session(token)
     assert session is not None
     accounts.close_session(token)
-    assert accounts.whoami(token) is not None, "a token is no session"
+    assert accounts.whoami(token) is not None, "it is a token, not a session"
     accounts.close_session(session)
     assert accounts.whoami(session) is None
     accounts.close_session(session)
@@ -259,7 +263,7 @@ def test_sessions_end_with_the_token_that_opened_them(accounts: Accounts) -> Non
     assert accounts.whoami(kept) is None
 
 
-def test_old_sessions_are_cleared_away(accounts: Accounts, clock: Clock, ledger: Ledger) -> None:
+def test_expired_sessions_are_deleted(accounts: Accounts, clock: Clock, ledger: Ledger) -> None:
     token = accounts.add_user("ada")
     for _ in range(3):
         accounts.open_session(token)
@@ -268,7 +272,7 @@ def test_old_sessions_are_cleared_away(accounts: Accounts, clock: Clock, ledger:
     assert stored(ledger).count("'session'") == 1
 
 
-def test_its_use_is_noted_once_a_minute(accounts: Accounts, clock: Clock) -> None:
+def test_the_last_use_is_stored_once_a_minute(accounts: Accounts, clock: Clock) -> None:
     token = accounts.add_user("ada")
 
     def last_used() -> object:
@@ -288,23 +292,23 @@ def test_its_use_is_noted_once_a_minute(accounts: Accounts, clock: Clock) -> Non
     assert last_used() == clock()
 
 
-def test_the_banned_are_nobody_until_they_are_let_in_again(
-    accounts: Accounts, office: Office
+def test_a_banned_user_has_no_access_until_unbanned(
+    accounts: Accounts, admin: AdminService
 ) -> None:
     token = accounts.add_user("ada")
     session = accounts.open_session(token)
     assert session is not None
-    office.ban("ada", "shared her token", "root")
+    admin.ban("ada", "shared her token", "root")
     assert accounts.whoami(token) is None
     assert accounts.whoami(session) is None
     assert accounts.open_session(token) is None
     assert accounts.banned(token) == accounts.banned(session) == "shared her token"
-    office.unban("ada", "root")
+    admin.unban("ada", "root")
     assert accounts.whoami(token) is not None
     assert accounts.banned(token) is None
 
 
-def test_every_change_is_in_the_audit_and_no_secret_is(accounts: Accounts, ledger: Ledger) -> None:
+def test_every_change_is_audited_without_secrets(accounts: Accounts, ledger: Ledger) -> None:
     secrets = [
         accounts.first_admin(),
         accounts.add_user("ada", "worker", by="root"),
@@ -312,7 +316,7 @@ def test_every_change_is_in_the_audit_and_no_secret_is(accounts: Accounts, ledge
     ]
     accounts.revoke(2, by="root")
     accounts.revoke("ada", by="root")
-    told = [(a.actor, a.action, a.subject) for a in reversed(acts(ledger._engine, 100))]
+    told = [(a.actor, a.action, a.subject) for a in reversed(audit_entries(ledger._engine, 100))]
     assert told == [
         ("server", "user add", "admin"),
         ("root", "user add", "ada"),
@@ -320,18 +324,18 @@ def test_every_change_is_in_the_audit_and_no_secret_is(accounts: Accounts, ledge
         ("root", "token revoke", "2"),
         ("root", "token revoke", "ada"),
     ]
-    whole = repr(acts(ledger._engine, 100))
+    whole = repr(audit_entries(ledger._engine, 100))
     for secret in secrets:
         assert secret is not None
         assert secret not in whole
         assert hashlib.sha256(secret.encode()).hexdigest() not in whole
 
 
-def test_what_is_refused_is_not_in_the_audit(accounts: Accounts, ledger: Ledger) -> None:
+def test_a_refused_change_is_not_audited(accounts: Accounts, ledger: Ledger) -> None:
     accounts.add_user("ada")
-    before = acts(ledger._engine, 100)
+    before = audit_entries(ledger._engine, 100)
     with pytest.raises(Conflict):
         accounts.add_user("ada")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         accounts.revoke("eve")
-    assert acts(ledger._engine, 100) == before
+    assert audit_entries(ledger._engine, 100) == before

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from grader.board import Board
-from grader.db.board_tables import voids
+from grader.db.tables import voids
 from grader.fleet import Ledger, State
 from grader.report import Report
+from grader.server.services import Conflict, NotFound
 from grader.server.services.accounts import Accounts, worker_name
-from grader.server.services.admin_service import BoardSettings, Office
-from grader.server.services.errors import Conflict, NotThere
-from tests.fleet.conftest import DIGEST, Clock, hand_in
+from grader.server.services.admin_service import AdminService, BoardSettings
+from tests.fleet.conftest import DIGEST, Clock, enqueue
 
 MakeReport = Callable[..., Report]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -26,12 +26,12 @@ def accounts(ledger: Ledger, clock: Clock) -> Accounts:
 
 
 @pytest.fixture
-def office(ledger: Ledger, clock: Clock) -> Office:
-    return Office(ledger._engine, clock)
+def admin(ledger: Ledger, clock: Clock) -> AdminService:
+    return AdminService(ledger._engine, clock)
 
 
 def finish(ledger: Ledger, report: Report) -> int:
-    """Grade the next job; the number of the result."""
+    """Grade the next job. Returns the result's id."""
     lease = ledger.claim("w", lease_s=60, gpu=H100)
     assert lease is not None
     assert ledger.begin(lease)
@@ -41,8 +41,8 @@ def finish(ledger: Ledger, report: Report) -> int:
 
 
 def graded(ledger: Ledger, report: Report, user: str) -> int:
-    """A submission of which this is the report; its number."""
-    number = hand_in(ledger, user)
+    """Submit, and grade with this report. Returns the submission's id."""
+    number = enqueue(ledger, user)
     finish(ledger, report)
     return number
 
@@ -60,17 +60,17 @@ def result(ledger: Ledger, number: int) -> int:
     return job.result_id
 
 
-def ahead(ledger: Ledger) -> list[tuple[int, str]]:
+def leaderboard(ledger: Ledger) -> list[tuple[int, str]]:
     return [(entry.rank, entry.user) for entry in ledger.board.leaderboard(DIGEST, H100)]
 
 
-def acts(office: Office) -> list[tuple[str, str, str]]:
-    return [(act.actor, act.action, act.subject) for act in reversed(office.audit())]
+def actions(admin: AdminService) -> list[tuple[str, str, str]]:
+    return [(entry.actor, entry.action, entry.subject) for entry in reversed(admin.audit())]
 
 
 def hold(ledger: Ledger, clock: Clock) -> int:
-    """A job that waits for a person."""
-    number = hand_in(ledger)
+    """Create a held job. Returns its submission's id."""
+    number = enqueue(ledger)
     for _ in range(3):
         lease = ledger.claim("w", lease_s=60)
         assert lease is not None
@@ -80,217 +80,217 @@ def hold(ledger: Ledger, clock: Clock) -> int:
     return number
 
 
-def test_a_board_that_nobody_set_up(office: Office) -> None:
-    assert office.board("softmax") == BoardSettings(None, False, False, None)
-    assert office.boards() == {}
+def test_a_board_without_settings_has_the_defaults(admin: AdminService) -> None:
+    assert admin.board("softmax") == BoardSettings(None, False, False, None)
+    assert admin.boards() == {}
 
 
-def test_a_board_is_set_up_and_changed(office: Office, clock: Clock) -> None:
+def test_board_settings_are_stored_and_changed(admin: AdminService, clock: Clock) -> None:
     east = datetime(2030, 5, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     first = BoardSettings(east, hidden=True, note="for the course\nof May")
-    assert office.set_board("softmax", first, "root").note == "for the course of May"
-    kept = office.board("softmax")
+    assert admin.set_board("softmax", first, "root").note == "for the course of May"
+    kept = admin.board("softmax")
     assert kept.deadline == east
     assert kept.deadline.tzinfo is UTC
     assert (kept.hidden, kept.publish_sources) == (True, False)
-    office.set_board("softmax", BoardSettings(publish_sources=True), "root")
-    office.set_board("attention", BoardSettings(note=""), "root")
-    assert office.boards() == {
+    admin.set_board("softmax", BoardSettings(publish_sources=True), "root")
+    admin.set_board("attention", BoardSettings(note=""), "root")
+    assert admin.boards() == {
         "softmax": BoardSettings(publish_sources=True),
         "attention": BoardSettings(),
     }
-    assert acts(office) == [
+    assert actions(admin) == [
         ("root", "board set", "softmax"),
         ("root", "board set", "softmax"),
         ("root", "board set", "attention"),
     ]
-    assert "hidden True" in office.audit()[-1].detail
+    assert "hidden True" in admin.audit()[-1].detail
 
 
-def test_settings_of_many_at_once(office: Office) -> None:
+def test_concurrent_changes_of_settings(admin: AdminService) -> None:
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: office.set_board("softmax", BoardSettings(), str(n)), range(8)))
-    assert len(office.audit()) == 8
-    assert office.boards() == {"softmax": BoardSettings()}
+        list(pool.map(lambda n: admin.set_board("softmax", BoardSettings(), str(n)), range(8)))
+    assert len(admin.audit()) == 8
+    assert admin.boards() == {"softmax": BoardSettings()}
 
 
-def test_a_ban_takes_off_the_boards_and_ends_what_is_in_flight(
-    accounts: Accounts, office: Office, ledger: Ledger, clock: Clock, report_of: MakeReport
+def test_a_ban_voids_results_and_cancels_jobs(
+    accounts: Accounts, admin: AdminService, ledger: Ledger, clock: Clock, report_of: MakeReport
 ) -> None:
     for name in ("Eve", "ada"):
         accounts.add_user(name)
     graded(ledger, report_of(score_us=40.0, score_ci_us=(39, 41)), "Eve")
     graded(ledger, report_of(score_us=90.0, score_ci_us=(89, 91)), "Eve")
     graded(ledger, report_of(), "ada")
-    waiting, kept = hand_in(ledger, "Eve"), hand_in(ledger, "ada")
+    waiting, kept = enqueue(ledger, "Eve"), enqueue(ledger, "ada")
     running = ledger.claim("w", lease_s=60)
     assert running is not None
     assert running.submission_id == waiting
     assert ledger.begin(running)
-    assert ahead(ledger) == [(1, "Eve"), (2, "ada")]
+    assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
 
-    office.ban("eve", "probed the\njudge", "root")
-    assert ahead(ledger) == [(1, "ada")]
-    assert office.voided([1, 2, 3]) == {1: {"banned"}, 2: {"banned"}}
+    admin.ban("eve", "probed the\njudge", "root")
+    assert leaderboard(ledger) == [(1, "ada")]
+    assert admin.void_reasons([1, 2, 3]) == {1: {"banned"}, 2: {"banned"}}
     assert state(ledger, waiting) is State.CANCELLED
-    assert ledger.finish(running, report_of()) is None, "a result that comes late is dropped"
+    assert ledger.finish(running, report_of()) is None, "a late result is dropped"
     assert state(ledger, kept) is State.QUEUED
     eve = accounts.user("Eve")
     assert eve is not None
     assert (eve.banned_at, eve.banned_reason) == (clock(), "probed the judge")
 
-    # What slipped in at the moment of the ban is caught by banning again.
+    # A second ban covers results that arrived during the first.
     late = graded_now(ledger, report_of, "Eve", kept)
-    assert ahead(ledger) == [(1, "Eve"), (2, "ada")]
-    office.ban("Eve", "again", "root")
-    assert ahead(ledger) == [(1, "ada")]
-    assert office.voided([late]) == {late: {"banned"}}
+    assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
+    admin.ban("Eve", "again", "root")
+    assert leaderboard(ledger) == [(1, "ada")]
+    assert admin.void_reasons([late]) == {late: {"banned"}}
 
-    office.unban("EVE", "root")
-    assert ahead(ledger) == [(1, "Eve"), (2, "ada")]
-    assert office.voided([1, 2, 3]) == {}
-    assert acts(office)[2:] == [
+    admin.unban("EVE", "root")
+    assert leaderboard(ledger) == [(1, "Eve"), (2, "ada")]
+    assert admin.void_reasons([1, 2, 3]) == {}
+    assert actions(admin)[2:] == [
         ("root", "ban", "Eve"),
         ("root", "ban", "Eve"),
         ("root", "unban", "Eve"),
     ]
-    assert "1 jobs cancelled, 2 results" in office.audit()[2].detail
+    assert "1 jobs cancelled, 2 results" in admin.audit()[2].detail
 
 
-def test_what_a_banned_worker_has_goes_to_others_at_once(
-    accounts: Accounts, office: Office, ledger: Ledger
+def test_jobs_of_a_banned_worker_are_requeued(
+    accounts: Accounts, admin: AdminService, ledger: Ledger
 ) -> None:
     for name in ("wil_ma", "wilma"):
         accounts.add_user(name, "worker")
     workers = [worker_name(name, "gpu-1") for name in ("wil_ma", "wilma", "wil_ma")]
-    numbers = [hand_in(ledger) for _ in workers]
+    numbers = [enqueue(ledger) for _ in workers]
     leases = [ledger.claim(worker, lease_s=600) for worker in workers]
     assert leases[0] is not None
     assert ledger.begin(leases[0])
-    office.ban("wil_ma", "forged results", "root")
+    admin.ban("wil_ma", "forged results", "root")
     states = [state(ledger, number) for number in numbers]
     assert states == [State.QUEUED, State.LEASED, State.QUEUED]
     assert not ledger.heartbeat(leases[0], 600)
     again = ledger.job(numbers[0])
     assert again is not None
     assert (again.deaths, again.failures, again.leased_by) == (0, 0, None)
-    assert "2 jobs taken from workers" in office.audit()[0].detail
+    assert "2 jobs taken from workers" in admin.audit()[0].detail
 
 
-def test_a_result_that_comes_at_the_moment_of_a_ban_does_not_count(
-    accounts: Accounts, office: Office, ledger: Ledger, report_of: MakeReport
+def test_a_result_concurrent_with_a_ban_does_not_count(
+    accounts: Accounts, admin: AdminService, ledger: Ledger, report_of: MakeReport
 ) -> None:
     accounts.add_user("eve")
     leases = []
     for _ in range(8):
-        hand_in(ledger, "eve")
+        enqueue(ledger, "eve")
         lease = ledger.claim("w", lease_s=60)
         assert lease is not None
         assert ledger.begin(lease)
         leases.append(lease)
     with ThreadPoolExecutor(5) as pool:
         finished = [pool.submit(ledger.finish, lease, report_of()) for lease in leases]
-        pool.submit(office.ban, "eve", "", "root").result()
+        pool.submit(admin.ban, "eve", "", "root").result()
         numbers = [one.result() for one in finished]
-    assert ahead(ledger) == []
+    assert leaderboard(ledger) == []
     done = [number for number in numbers if number is not None]
-    assert set(office.voided(done)) == set(done)
+    assert set(admin.void_reasons(done)) == set(done)
     ended = [state(ledger, lease.submission_id) for lease in leases]
     assert ended.count(State.DONE) == len(done)
     assert ended.count(State.CANCELLED) == len(leases) - len(done)
 
 
 def graded_now(ledger: Ledger, report_of: MakeReport, user: str, before: int) -> int:
-    """A fast result of a user's, though another job waits before it; the result's number."""
+    """Cancel the job `before`, and give the user a fast result. Returns its id."""
     assert ledger.cancel(before, "ada")
     return result(ledger, graded(ledger, report_of(score_us=10.0, score_ci_us=(9.0, 11.0)), user))
 
 
-def test_whom_one_cannot_ban(accounts: Accounts, office: Office) -> None:
+def test_bans_that_are_refused(accounts: Accounts, admin: AdminService) -> None:
     accounts.add_user("root", "admin")
     accounts.add_user("ada")
     with pytest.raises(Conflict, match="cannot ban yourself"):
-        office.ban("ROOT", "", "root")
-    with pytest.raises(NotThere, match="no user eve"):
-        office.ban("eve", "", "root")
-    with pytest.raises(NotThere, match="no user eve"):
-        office.unban("eve", "root")
+        admin.ban("ROOT", "", "root")
+    with pytest.raises(NotFound, match="no user eve"):
+        admin.ban("eve", "", "root")
+    with pytest.raises(NotFound, match="no user eve"):
+        admin.unban("eve", "root")
     with pytest.raises(Conflict, match="ada is not banned"):
-        office.unban("ada", "root")
-    assert [action for _, action, _ in acts(office)] == ["user add", "user add"]
+        admin.unban("ada", "root")
+    assert [action for _, action, _ in actions(admin)] == ["user add", "user add"]
 
 
-def test_a_done_submission_is_deleted_once(
-    office: Office, ledger: Ledger, report_of: MakeReport
+def test_a_finished_submission_is_deleted_once(
+    admin: AdminService, ledger: Ledger, report_of: MakeReport
 ) -> None:
     slow = graded(ledger, report_of(score_us=90.0, score_ci_us=(89, 91)), "ada")
     fast = graded(ledger, report_of(), "ada")
-    assert office.delete(fast, "root") == "deleted"
-    assert office.delete(fast, "root") is None
-    assert office.voided([result(ledger, slow), result(ledger, fast)]) == {
+    assert admin.delete(fast, "root") == "deleted"
+    assert admin.delete(fast, "root") is None
+    assert admin.void_reasons([result(ledger, slow), result(ledger, fast)]) == {
         result(ledger, fast): {"deleted"}
     }
     (entry,) = ledger.board.leaderboard(DIGEST, H100)
     assert entry.result_id == result(ledger, slow)
     assert ledger.board.result(result(ledger, fast)).user == "ada", "the result itself is kept"
-    assert office.delete(slow, "root") == "deleted"
+    assert admin.delete(slow, "root") == "deleted"
     assert ledger.board.gpus(DIGEST) == []
-    assert acts(office) == [("root", "delete", "2"), ("root", "delete", "1")]
+    assert actions(admin) == [("root", "delete", "2"), ("root", "delete", "1")]
 
 
 def test_a_new_result_is_ranked_among_those_that_count(
-    office: Office, ledger: Ledger, make_report: MakeReport, report_of: MakeReport
+    admin: AdminService, ledger: Ledger, make_report: MakeReport, report_of: MakeReport
 ) -> None:
-    office.delete(graded(ledger, report_of(score_us=1.0, score_ci_us=(1, 1)), "eve"), "root")
+    admin.delete(graded(ledger, report_of(score_us=1.0, score_ci_us=(1, 1)), "eve"), "root")
     assert ledger.board.record(make_report(), "ada", b"").rank == 1
 
 
-def test_what_is_unfinished_is_cancelled_instead(office: Office, ledger: Ledger) -> None:
-    number = hand_in(ledger)
-    assert office.delete(number, "root") == "cancelled"
+def test_an_unfinished_submission_is_cancelled_instead(admin: AdminService, ledger: Ledger) -> None:
+    number = enqueue(ledger)
+    assert admin.delete(number, "root") == "cancelled"
     job = ledger.job(number)
     assert job is not None
     assert (job.state, job.cancelled_by) == (State.CANCELLED, "root")
-    assert office.delete(number, "root") is None
-    assert acts(office) == [("root", "cancel", "1")]
+    assert admin.delete(number, "root") is None
+    assert actions(admin) == [("root", "cancel", "1")]
 
 
 @pytest.mark.parametrize("number", [0, -1, 5, 2**31, 2**80])
-def test_numbers_of_nothing(office: Office, ledger: Ledger, number: int) -> None:
-    assert office.delete(number, "root") is None
-    assert not office.release(number, "root")
-    assert office.audit() == []
+def test_ids_that_do_not_exist(admin: AdminService, ledger: Ledger, number: int) -> None:
+    assert admin.delete(number, "root") is None
+    assert not admin.release(number, "root")
+    assert admin.audit() == []
 
 
-def test_a_held_job_is_released_once(office: Office, ledger: Ledger, clock: Clock) -> None:
+def test_a_held_job_is_released_once(admin: AdminService, ledger: Ledger, clock: Clock) -> None:
     number = hold(ledger, clock)
-    assert office.release(number, "root")
-    assert not office.release(number, "root")
+    assert admin.release(number, "root")
+    assert not admin.release(number, "root")
     job = ledger.job(number)
     assert job is not None
     assert (job.state, job.failures, job.held_reason) == (State.QUEUED, 0, None)
     assert job.updated_at == clock()
     assert ledger.claim("w", lease_s=60) is not None
-    assert acts(office) == [("root", "release", str(number))]
+    assert actions(admin) == [("root", "release", str(number))]
 
 
-def test_a_held_job_is_deleted(office: Office, ledger: Ledger, clock: Clock) -> None:
+def test_a_held_job_is_deleted(admin: AdminService, ledger: Ledger, clock: Clock) -> None:
     number = hold(ledger, clock)
-    assert office.delete(number, "root") == "cancelled"
+    assert admin.delete(number, "root") == "cancelled"
     assert ledger.held() == []
 
 
-def test_the_audit_is_read_in_pages(office: Office) -> None:
+def test_the_audit_log_is_paged(admin: AdminService) -> None:
     for number in range(5):
-        office.set_board(f"p{number}", BoardSettings(), "root")
-    newest = office.audit(limit=2)
-    assert [act.subject for act in newest] == ["p4", "p3"]
-    assert [act.subject for act in office.audit(10, before=newest[-1].id)] == ["p2", "p1", "p0"]
-    assert office.audit(10, before=-(2**70)) == []
-    assert len(office.audit(10, before=2**70)) == 5
+        admin.set_board(f"p{number}", BoardSettings(), "root")
+    newest = admin.audit(limit=2)
+    assert [entry.subject for entry in newest] == ["p4", "p3"]
+    assert [entry.subject for entry in admin.audit(10, before=newest[-1].id)] == ["p2", "p1", "p0"]
+    assert admin.audit(10, before=-(2**70)) == []
+    assert len(admin.audit(10, before=2**70)) == 5
 
 
-def test_a_board_opened_before_the_ledger_came_learns_of_voids(
+def test_a_board_opened_before_the_ledger_sees_voids(
     tmp_path: Path, clock: Clock, make_report: MakeReport
 ) -> None:
     url = f"sqlite:///{tmp_path}/board.sqlite3"

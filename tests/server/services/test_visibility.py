@@ -9,14 +9,14 @@ from grader.report import CaseResult, Mismatch, Report
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.visibility import (
-    EVERYTHING,
-    NOTHING,
-    Sight,
-    is_over,
+    FULL_ACCESS,
+    NO_ACCESS,
+    Access,
+    access_for,
+    can_see_board,
+    deadline_passed,
+    redact,
     relation,
-    sees_board,
-    shown,
-    sight,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -31,8 +31,8 @@ BEFORE = BoardSettings(deadline=NOW + timedelta(seconds=1), publish_sources=True
 AFTER = BoardSettings(deadline=NOW, publish_sources=True)
 
 
-def of(caller: User | None, board: BoardSettings | None = None, **more: object) -> Sight:
-    return sight(caller, "ada", board or BoardSettings(), NOW, **more)  # type: ignore[arg-type]
+def of(caller: User | None, board: BoardSettings | None = None, **more: object) -> Access:
+    return access_for(caller, "ada", board or BoardSettings(), NOW, **more)  # type: ignore[arg-type]
 
 
 def test_relations() -> None:
@@ -48,61 +48,61 @@ def test_relations() -> None:
 
 @pytest.mark.parametrize("board", [BoardSettings(), BEFORE, AFTER, BoardSettings(hidden=True)])
 def test_owner_and_admin_see_everything(board: BoardSettings) -> None:
-    assert of(ADA, board) == of(ROOT, board) == EVERYTHING
+    assert of(ADA, board) == of(ROOT, board) == FULL_ACCESS
 
 
 @pytest.mark.parametrize("caller", PUBLIC)
 @pytest.mark.parametrize(
     ("board", "seen"),
     [
-        (BoardSettings(), Sight(True, True, False, False)),
-        (BoardSettings(publish_sources=True), Sight(True, True, False, True)),
-        (BEFORE, Sight(True, False, False, False)),
-        (AFTER, Sight(True, True, False, True)),
-        (BoardSettings(deadline=NOW), Sight(True, True, False, False)),
-        (BoardSettings(hidden=True, publish_sources=True), NOTHING),
+        (BoardSettings(), Access(True, True, False, False)),
+        (BoardSettings(publish_sources=True), Access(True, True, False, True)),
+        (BEFORE, Access(True, False, False, False)),
+        (AFTER, Access(True, True, False, True)),
+        (BoardSettings(deadline=NOW), Access(True, True, False, False)),
+        (BoardSettings(hidden=True, publish_sources=True), NO_ACCESS),
     ],
 )
-def test_what_everyone_else_sees(caller: User | None, board: BoardSettings, seen: Sight) -> None:
+def test_what_other_users_see(caller: User | None, board: BoardSettings, seen: Access) -> None:
     assert of(caller, board) == seen
 
 
 @pytest.mark.parametrize("why", ["deleted", "preview"])
-def test_what_is_withheld_is_there_for_admins_only(why: str) -> None:
+def test_withheld_results_are_visible_to_admins_only(why: str) -> None:
     void = frozenset({why, "rejudged"})
-    assert of(ADA, void=void) == of(BOB, void=void) == of(None, void=void) == NOTHING
-    assert of(ROOT, void=void) == EVERYTHING
+    assert of(ADA, void=void) == of(BOB, void=void) == of(None, void=void) == NO_ACCESS
+    assert of(ROOT, void=void) == FULL_ACCESS
 
 
-def test_a_rejudge_under_way_is_there_for_admins_only() -> None:
-    assert of(ADA, rejudges=True) == of(None, rejudges=True) == NOTHING
-    assert of(ROOT, rejudges=True) == EVERYTHING
+def test_an_unfinished_rejudge_is_visible_to_admins_only() -> None:
+    assert of(ADA, rejudges=True) == of(None, rejudges=True) == NO_ACCESS
+    assert of(ROOT, rejudges=True) == FULL_ACCESS
 
 
-def test_a_banned_users_results_are_gone_for_others() -> None:
+def test_a_banned_users_results_are_hidden_from_others() -> None:
     void = frozenset({"banned"})
-    assert of(BOB, void=void) == NOTHING
-    assert of(ROOT, void=void) == EVERYTHING
+    assert of(BOB, void=void) == NO_ACCESS
+    assert of(ROOT, void=void) == FULL_ACCESS
 
 
-def test_what_was_cancelled_is_gone_for_others() -> None:
+def test_a_cancelled_submission_is_hidden_from_others() -> None:
     published = BoardSettings(publish_sources=True)
     for board in (None, published, AFTER):
-        assert of(BOB, board, cancelled=True) == of(None, board, cancelled=True) == NOTHING
-        assert of(ADA, board, cancelled=True) == of(ROOT, board, cancelled=True) == EVERYTHING
+        assert of(BOB, board, cancelled=True) == of(None, board, cancelled=True) == NO_ACCESS
+        assert of(ADA, board, cancelled=True) == of(ROOT, board, cancelled=True) == FULL_ACCESS
 
 
-def test_a_result_that_was_rejudged_stays_in_sight() -> None:
+def test_a_rejudged_result_stays_visible() -> None:
     assert of(BOB, void=frozenset({"rejudged"})).result
 
 
 def test_boards() -> None:
     hidden = BoardSettings(hidden=True)
-    assert [sees_board(who, hidden) for who in (*PUBLIC, ROOT)] == [False, False, False, True]
-    assert all(sees_board(who, BoardSettings()) for who in (*PUBLIC, ROOT))
-    assert is_over(AFTER, NOW)
-    assert not is_over(BEFORE, NOW)
-    assert not is_over(BoardSettings(), NOW)
+    assert [can_see_board(who, hidden) for who in (*PUBLIC, ROOT)] == [False, False, False, True]
+    assert all(can_see_board(who, BoardSettings()) for who in (*PUBLIC, ROOT))
+    assert deadline_passed(AFTER, NOW)
+    assert not deadline_passed(BEFORE, NOW)
+    assert not deadline_passed(BoardSettings(), NOW)
 
 
 def test_a_report_without_its_details(make_report: Callable[..., Report]) -> None:
@@ -125,9 +125,9 @@ def test_a_report_without_its_details(make_report: Callable[..., Report]) -> Non
     report = make_report(
         verdict="wrong_answer", reason="SECRET", log="SECRET", notes=["SECRET"], cases=[wrong]
     )
-    assert shown(report, EVERYTHING) == report
-    assert shown(report, Sight(True, False, False, False)) is None
-    part = shown(report, Sight(True, True, False, False))
+    assert redact(report, FULL_ACCESS) == report
+    assert redact(report, Access(True, False, False, False)) is None
+    part = redact(report, Access(True, True, False, False))
     assert part is not None
     assert "SECRET" not in part.model_dump_json()
     assert part.cases[0].mismatch is None

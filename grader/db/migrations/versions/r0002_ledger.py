@@ -1,4 +1,4 @@
-"""The ledger: what was handed in, and the job of each."""
+"""The ledger: submissions, their sources, and their jobs."""
 
 from __future__ import annotations
 

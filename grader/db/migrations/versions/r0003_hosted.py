@@ -49,7 +49,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index("submissions_by_rejudge", "submissions")
     if op.get_context().dialect.name == "sqlite":
-        _make_anew()
+        _recreate_tables()
     else:
         for table, columns in ADDED.items():
             for column in columns:
@@ -121,16 +121,16 @@ def _boards(moment: sa.DateTime) -> None:
     )
 
 
-def _make_anew() -> None:
-    """The tables of 0002, with what they hold but the added columns.
+def _recreate_tables() -> None:
+    """Recreate the tables of revision 0002 with their rows, without the added columns.
 
-    SQLite drops no column that is a reference, nor a table that another refers to. So they are
-    moved aside, those that refer first, and made by the revision that knows how.
+    SQLite drops neither a column with a foreign key nor a table that another one references. So
+    the tables are copied and dropped, referencing ones first, and revision 0002 creates them again.
     """
     kept: dict[str, str] = {}
-    seen = sa.inspect(op.get_bind())
+    inspector = sa.inspect(op.get_bind())
     for table in ("jobs", "submissions", "blobs"):
-        names = [column["name"] for column in seen.get_columns(table)]
+        names = [column["name"] for column in inspector.get_columns(table)]
         kept[table] = ", ".join(f'"{n}"' for n in names if n not in ADDED.get(table, ()))
         op.execute(f"CREATE TABLE old_{table} AS SELECT {kept[table]} FROM {table}")
         op.drop_table(table)

@@ -1,4 +1,4 @@
-"""What versions of the problems a worker has."""
+"""The problem versions of a worker."""
 
 from __future__ import annotations
 

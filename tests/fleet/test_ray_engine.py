@@ -1,4 +1,4 @@
-"""The Ray engine, on two nodes of one machine that are started and killed for real."""
+"""The Ray engine on a real cluster of two nodes on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from grader.fleet import Ledger, State
-from grader.fleet.engine import Slot
+from grader.fleet.engine import WorkerSlot
 from grader.report import Verdict
 from grader.submission import Submission
 from tests.fleet.cluster import ENVIRONMENT, Cluster
@@ -35,7 +35,7 @@ def cpus(count: int, unused: int) -> Node:
 
 def gpus(count: int, kind: str | None, unused: int) -> Node:
     named = {f"accelerator_type:{kind}": 1.0} if kind else {}
-    left = {"GPU": float(unused)} if unused else {}  # Ray leaves out what is used up
+    left = {"GPU": float(unused)} if unused else {}  # Ray omits exhausted resources
     return {"CPU": 8.0, "GPU": float(count)} | named, {"CPU": 8.0} | left | named
 
 
@@ -50,27 +50,27 @@ def gpus(count: int, kind: str | None, unused: int) -> Node:
         ([gpus(1, "H100", 0), gpus(1, "L4", 1)], {H100: 1}, {}, ["H100-", "L4+"]),
         ([gpus(1, None, 1)], {}, {}, ["GPU+"]),
         ([gpus(1, "H100", 0), gpus(1, "H100", 0)], {}, {}, ["H100-", "H100-"]),
-        # Others use the GPU of one type, which is no reason to wait for the other.
+        # Others use the GPU of one type; the other type is free.
         ([gpus(1, "A100", 0), gpus(1, "H100", 1)], {}, {}, ["A100-", "H100+"]),
         ([gpus(1, "A100", 1), gpus(1, "H100", 0)], {}, {}, ["A100+", "H100-"]),
-        # Where an actor of ours waits there is room, whatever Ray says of the GPU.
+        # An idle actor of ours is a free slot, though Ray reports its GPU as used.
         ([gpus(2, "H100", 0)], {}, {H100: 1}, ["H100+", "H100-"]),
         ([gpus(2, "H100", 2)], {H100: 1}, {H100: 1}, ["H100+", "H100-"]),
         ([gpus(1, "A100", 0), gpus(1, "H100", 0)], {}, {H100: 1}, ["A100-", "H100+"]),
         ([cpus(2, 1)], {}, {CPU: 1}, ["cpu+", "cpu+"]),
-        # Its node was lost, and we have not heard of it.
+        # A node was lost, but its slots are not removed yet.
         ([gpus(1, "H100", 1)], {}, {H100: 2}, ["H100+"]),
         ([gpus(1, "H100", 1)], {H100: 2}, {}, ["H100-"]),
-        # Ray has not told yet what a new node has unused.
+        # Ray has not reported the unused resources of a new node yet.
         ([({"CPU": 1.0, "GPU": 1.0}, {})], {}, {}, ["GPU-"]),
     ],
 )
 def test_slots_of_a_cluster(
     nodes: list[Node], used: dict[Any, int], idle: dict[Any, int], expected: list[str]
 ) -> None:
-    from grader.fleet.ray import _slots
+    from grader.fleet.ray_engine import _slots
 
-    def shown(slot: Slot) -> str:
+    def shown(slot: WorkerSlot) -> str:
         assert (slot.gpu is None) == (slot.device == "cpu")
         return f"{slot.gpu or slot.device}{'+' if slot.free else '-'}"
 
@@ -80,7 +80,7 @@ def test_slots_of_a_cluster(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    # Not pytest's folder: the paths of its sockets would be too long.
+    # Not pytest's folder, whose paths are too long for sockets.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         started = Cluster(folder)
         yield started
@@ -97,7 +97,7 @@ def mixed() -> Iterator[Cluster]:
 
 
 def run(script: str, *arguments: str, wait_s: float = 800) -> None:
-    """Run a script that asserts what it sees. Ray stays for as long as a process lives."""
+    """Run a script in a new process, since Ray stays connected until a process ends."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         env=ENVIRONMENT,
@@ -113,12 +113,12 @@ def run(script: str, *arguments: str, wait_s: float = 800) -> None:
 SCRIPT = """
 import os, signal, sys, time
 from dataclasses import replace
-from grader.fleet.engine import NoSlot, Task
-from grader.fleet.ray import RayEngine
+from grader.fleet.engine import NoFreeSlot, Task
+from grader.fleet.ray_engine import RayEngine
 from grader.report import Verdict
 from tests.fleet.fake import PROBLEM, ROOT
 from tests.waiting import until
-from tests.fleet.cluster import slots_in
+from tests.fleet.cluster import worker_processes_in
 
 def task(number, file, **changes):
     source = (ROOT / "submissions/softmax" / file).read_bytes()
@@ -130,7 +130,7 @@ def outcome(engine):
     return found
 """
 
-LIFE = (
+LIFECYCLE = (
     SCRIPT
     + """
 with RayEngine("process", sys.argv[1]) as engine:
@@ -142,7 +142,7 @@ with RayEngine("process", sys.argv[1]) as engine:
     for wanted in ({"device": "cuda"}, {"gpu": "H100"}):
         try:
             engine.submit(task(2, "wrong_answer/zeros.py", **wanted))
-        except NoSlot:
+        except NoFreeSlot:
             continue
         raise AssertionError("no slot serves this")
     wrong = outcome(engine)
@@ -169,11 +169,11 @@ with RayEngine("process", sys.argv[1]) as engine:
     engine.submit(replace(endless, id=6), lambda step: stages.append(step.stage))
     until(lambda: "test" in stages)
     engine.close(0)
-    assert outcome(engine).failure == "the engine was closed before it was done"
+    assert outcome(engine).failure == "the engine was closed before the task was done"
     assert engine.slots() == []
     try:
         engine.submit(endless)
-    except NoSlot:
+    except NoFreeSlot:
         pass
     else:
         raise AssertionError("it is closed")
@@ -200,20 +200,20 @@ address, folder = sys.argv[1:]
 with RayEngine("process", address) as engine:
     until(lambda: len(engine.slots()) == 2)
     graded(engine, 1)
-    (slot,) = slots_in(folder)
+    (slot,) = worker_processes_in(folder)
     until(lambda: unused() == 1)
-    assert all(slot.free for slot in engine.slots()), "where an actor waits there is room"
+    assert all(slot.free for slot in engine.slots()), "a slot with an idle actor is free"
     graded(engine, 2)
-    assert slots_in(folder) == [slot]
+    assert worker_processes_in(folder) == [slot]
 
-    ray_slot.ANSWER_S = ray_slot.GRACE_S = 5.0
+    ray_slot.PING_TIMEOUT_S = ray_slot.GRACE_S = 5.0
     for number, fate in ((3, signal.SIGKILL), (4, signal.SIGSTOP)):
-        (slot,) = slots_in(folder)
+        (slot,) = worker_processes_in(folder)
         os.kill(int(parent(slot)), fate)
         graded(engine, number)
-        until(lambda: slot not in slots_in(folder))
+        until(lambda: slot not in worker_processes_in(folder))
 
-    (slot,) = slots_in(folder)
+    (slot,) = worker_processes_in(folder)
     ray_slot.MARGIN_S = 20.0 - PROBLEM.spec.limits.total_s
     stages = []
     endless = task(5, "time_limit_exceeded/infinite_loop.py")
@@ -221,44 +221,44 @@ with RayEngine("process", address) as engine:
     until(lambda: "test" in stages)
     os.kill(int(parent(slot)), signal.SIGSTOP)
     assert "did not answer within 25 s" in outcome(engine).failure
-    until(lambda: slots_in(folder) == [])
+    until(lambda: worker_processes_in(folder) == [])
     ray_slot.MARGIN_S = 300.0
     until(lambda: all(slot.free for slot in engine.slots()))
     graded(engine, 6)
-    assert len(slots_in(folder)) == 1
-assert slots_in(folder) == [], "closed, it lets go of those that wait"
+    assert len(worker_processes_in(folder)) == 1
+assert worker_processes_in(folder) == [], "closing releases idle actors"
 
 with RayEngine("process", address, idle_s=0.5) as engine:
     until(lambda: len(engine.slots()) == 2)
     graded(engine, 7)
-    until(lambda: slots_in(folder) == [], 100)  # 120 else
+    until(lambda: worker_processes_in(folder) == [], 100)  # by default 120 s
     until(lambda: unused() == 2)
     assert [slot.free for slot in engine.slots()] == [True, True]
 
-with RayEngine("process", address, placed_s=0.01) as engine:
+with RayEngine("process", address, placement_timeout_s=0.01) as engine:
     until(lambda: len(engine.slots()) == 2)
     engine.submit(task(8, "wrong_answer/zeros.py"))
     assert outcome(engine).failure == "not placed within 0.01 s"
     until(lambda: all(slot.free for slot in engine.slots()))
-    assert slots_in(folder) == []
+    assert worker_processes_in(folder) == []
 """
 )
 
-GPUS_SAID_TO_BE_THERE = """
+FAKE_GPUS = """
 import ray
 from grader.fleet import ray_slot
-from tests.fleet.fake import NoGpuSlot
+from tests.fleet.fake import FakeGpuActor
 
-ray_slot._NodeSlot = ray.remote(NoGpuSlot)
+ray_slot._RemoteGradingActor = ray.remote(FakeGpuActor)
 """
 
 TYPES = (
-    GPUS_SAID_TO_BE_THERE
+    FAKE_GPUS
     + SCRIPT
     + """
 from collections import Counter
 from pathlib import Path
-from tests.fleet.fake import patient
+from tests.fleet.fake import with_long_limit
 
 def seen(engine):
     return [(slot.device, slot.gpu, slot.free) for slot in engine.slots()]
@@ -266,13 +266,13 @@ def seen(engine):
 def refused(engine, wanted):
     try:
         engine.submit(wanted)
-    except NoSlot:
+    except NoFreeSlot:
         return True
     return False
 
 address, a100, h100 = sys.argv[1:]
 quick = task(1, "wrong_answer/zeros.py", device="cuda")
-slow = patient(Path(a100).parent / "patient")
+slow = with_long_limit(Path(a100).parent / "patient")
 endless = task(2, "time_limit_exceeded/infinite_loop.py", device="cuda", gpu="H100")
 endless = replace(endless, folder=slow.folder, digest=slow.digest)
 with RayEngine("process", address) as engine:
@@ -290,34 +290,34 @@ with RayEngine("process", address) as engine:
     stages = []
     engine.submit(endless, lambda step: stages.append(step.stage))
     until(lambda: "test" in stages)
-    assert (len(slots_in(a100)), len(slots_in(h100))) == (0, 1)
+    assert (len(worker_processes_in(a100)), len(worker_processes_in(h100))) == (0, 1)
     assert seen(engine) == [("cuda", "A100", True), ("cuda", "H100", False)]
     assert refused(engine, replace(quick, gpu="H100")), "the only H100 is taken"
 
     engine.submit(replace(quick, gpu="A100"))
     assert outcome(engine).report.verdict is Verdict.WRONG_ANSWER
-    assert (len(slots_in(a100)), len(slots_in(h100))) == (1, 1)
-    assert refused(engine, replace(quick, gpu="H100")), "and the A100 that is free is none"
+    assert (len(worker_processes_in(a100)), len(worker_processes_in(h100))) == (1, 1)
+    assert refused(engine, replace(quick, gpu="H100")), "and the free A100 does not match"
 
     assert engine.cancel(2)
     until(lambda: all(slot.free for slot in engine.slots()))
-    assert (len(slots_in(a100)), len(slots_in(h100))) == (1, 0)
+    assert (len(worker_processes_in(a100)), len(worker_processes_in(h100))) == (1, 0)
     engine.submit(replace(quick, gpu="H100"))
     assert outcome(engine).report.verdict is Verdict.WRONG_ANSWER
-    assert (len(slots_in(a100)), len(slots_in(h100))) == (1, 1)
+    assert (len(worker_processes_in(a100)), len(worker_processes_in(h100))) == (1, 1)
 """
 )
 
-DESK = """
+DISPATCHER = """
 import sys
 from grader.fleet import Ledger
 from grader.fleet.dispatch import Dispatcher
-from grader.fleet.ray import RayEngine
+from grader.fleet.ray_engine import RayEngine
 from tests.fleet.fake import PROBLEM
 
 ledger = Ledger.open(sys.argv[2])
 with RayEngine("process", sys.argv[1]) as engine:
-    dispatcher = Dispatcher(ledger, engine, {"softmax": PROBLEM.folder}, "desk", "ray")
+    dispatcher = Dispatcher(ledger, engine, {"softmax": PROBLEM.folder}, "dispatcher", "ray")
     dispatcher.start()
     sys.stdin.read()
     dispatcher.drain(0)
@@ -335,10 +335,10 @@ def softmax(x, out):
 
 
 @contextmanager
-def desk_at(cluster: Cluster, url: str, before: str = "") -> Iterator[None]:
-    """A dispatcher between this ledger and this cluster, ended when all is seen."""
-    desk = subprocess.Popen(
-        [sys.executable, "-c", before + DESK, cluster.address, url],
+def dispatcher_at(cluster: Cluster, url: str, before: str = "") -> Iterator[None]:
+    """Run a dispatcher between this ledger and this cluster, in a context."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", before + DISPATCHER, cluster.address, url],
         env=ENVIRONMENT,
         cwd=ROOT,
         stdin=subprocess.PIPE,
@@ -346,16 +346,16 @@ def desk_at(cluster: Cluster, url: str, before: str = "") -> Iterator[None]:
     )
     try:
         yield
-        _, errors = desk.communicate(b"", 240)
-        assert desk.returncode == 0, errors
+        _, errors = process.communicate(b"", 240)
+        assert process.returncode == 0, errors
     finally:
-        desk.kill()
-        desk.wait()
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow
-def test_the_life_of_tasks(cluster: Cluster) -> None:
-    run(LIFE, cluster.address)
+def test_the_lifecycle_of_tasks(cluster: Cluster) -> None:
+    run(LIFECYCLE, cluster.address)
     assert list(cluster.folder.glob("grade-*")) == []
     until(lambda: cluster.slots() == [])
 
@@ -372,7 +372,7 @@ def test_an_actor_stays_warm_for_a_while(cluster: Cluster) -> None:
 def test_no_cluster(address: str, told: bool) -> None:
     run(
         "import os, sys\n"
-        "from grader.fleet.ray import RayEngine\n"
+        "from grader.fleet.ray_engine import RayEngine\n"
         "address, told = sys.argv[1:]\n"
         "if not told:\n"
         "    os.environ['RAY_ADDRESS'] = address\n"
@@ -383,15 +383,15 @@ def test_no_cluster(address: str, told: bool) -> None:
         "    raise SystemExit(0)\n"
         "raise SystemExit(1)\n",
         *(address, "told" if told else ""),
-        wait_s=30,  # Ray itself would try for longer
+        wait_s=30,  # Ray itself would retry for longer
     )
 
 
 @pytest.mark.slow
-def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_of_a_lost_node_is_graded_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite3"
     ledger = Ledger.open(url)
-    ends = int(time.time()) + 100  # both are under way before, and what is done again is not slow
+    ends = int(time.time()) + 100  # after both have started; a retry does not wait again
     for later_s in (0, 1):
         submission = Submission("slow.py", "python", SLOW % (ends + later_s))
         ledger.submit("ada", "softmax", PROBLEM.digest, submission)
@@ -400,13 +400,13 @@ def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_p
         job = ledger.job(number)
         return job is not None and job.progress is not None and job.progress.stage == "load"
 
-    with desk_at(cluster, url):
+    with dispatcher_at(cluster, url):
         until(lambda: loads(1) and loads(2))
         assert len(cluster.slots()) == 2
-        cluster.lose_the_second()
+        cluster.kill_second_node()
         until(lambda: all(one and one.state is State.DONE for one in map(ledger.job, (1, 2))))
     jobs = [ledger.job(number) for number in (1, 2)]
-    assert sorted(job.failures for job in jobs if job) == [0, 1], "one was lost, and tried again"
+    assert sorted(job.failures for job in jobs if job) == [0, 1], "one was lost and retried"
     assert [job.deaths for job in jobs if job] == [0, 0]
     for number in (1, 2):
         report = ledger.board.result(number).report
@@ -417,14 +417,14 @@ def test_a_node_is_lost_and_its_job_is_done_on_the_other(cluster: Cluster, tmp_p
 
 
 @pytest.mark.slow
-def test_a_task_goes_to_the_type_of_gpu_that_it_asks_for(mixed: Cluster) -> None:
+def test_a_task_runs_on_the_requested_gpu_type(mixed: Cluster) -> None:
     run(TYPES, mixed.address, str(mixed.folder / "A100"), str(mixed.folder / "H100"))
     until(lambda: mixed.slots("A100") + mixed.slots("H100") == [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "other"), [("H100", "A100"), ("A100", "H100")])
-def test_a_job_is_done_on_the_type_of_gpu_that_it_asks_for(
+def test_a_job_is_graded_on_the_requested_gpu_type(
     mixed: Cluster, tmp_path: Path, gpu: str, other: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite3"
@@ -438,11 +438,11 @@ def test_a_job_is_done_on_the_type_of_gpu_that_it_asks_for(
         job = ledger.job(number)
         return job.state if job else None
 
-    with desk_at(mixed, url, GPUS_SAID_TO_BE_THERE):
+    with dispatcher_at(mixed, url, FAKE_GPUS):
         until(lambda: state(2) is State.DONE)
         assert (len(mixed.slots(gpu)), mixed.slots(other)) == (1, [])
         assert {worker.gpu for worker in ledger.workers(60)} == {"A100", "H100"}
     assert ledger.board.result(1).report.verdict is Verdict.WRONG_ANSWER
-    assert state(1) is State.QUEUED, "nobody has such a GPU"
+    assert state(1) is State.QUEUED, "no node has such a GPU"
     ledger.close()
     until(lambda: mixed.slots("A100") + mixed.slots("H100") == [])

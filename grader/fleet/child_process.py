@@ -1,4 +1,4 @@
-"""A slot's process as its keeper holds it: pipes that never block, an end that leaves nothing."""
+"""A child process with non-blocking pipes, which ends together with its process group."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 from contextlib import suppress
 
 GRACE_S = 10.0
-"""How long a slot may take to end its sandboxes before it is killed."""
+"""Time for a worker process to close its sandboxes before it is killed."""
 
 
-class Process:
-    """A slot's process in a process group of its own, with pipes that never block us."""
+class ChildProcess:
+    """A process in its own process group, with non-blocking pipes to its stdin and stdout."""
 
     def __init__(self, command: list[str]) -> None:
         self._popen = subprocess.Popen(
@@ -31,10 +31,11 @@ class Process:
         os.set_blocking(self._stdout, False)
         self._pidfd = os.pidfd_open(self._popen.pid)
 
-    def wait(self, wake: int, to_write: bool, deadline: float) -> None:
-        """Until there is something to read, or to write if asked, or it died, or `wake` is set."""
+    def wait(self, wake_fd: int, to_write: bool, deadline: float) -> None:
+        """Wait until stdout or `wake_fd` is readable, the process ends, or, if `to_write`, stdin is
+        writable. `deadline` is in seconds of `time.monotonic`."""
         poller = select.poll()
-        for fd in (self._stdout, self._pidfd, wake):
+        for fd in (self._stdout, self._pidfd, wake_fd):
             poller.register(fd, select.POLLIN)
         if to_write:
             poller.register(self._stdin, select.POLLOUT)
@@ -42,7 +43,8 @@ class Process:
         poller.poll(None if left_s == float("inf") else max(0.0, left_s * 1000))
 
     def write(self, data: bytes) -> int:
-        """How many bytes it took; all of them where it is dead, which reading will tell."""
+        """Write to stdin. Returns the number of bytes taken; all of them if the process has ended,
+        which `read` reports."""
         try:
             return os.write(self._stdin, data)
         except BlockingIOError:
@@ -51,34 +53,35 @@ class Process:
             return len(data)
 
     def read(self) -> bytes | None:
-        """What it said; None when it said nothing, empty when it is dead and said all."""
+        """Bytes from stdout; None if there are none yet, empty once the process has ended and
+        everything is read."""
         try:
             return os.read(self._stdout, 1 << 16)
         except BlockingIOError:
-            # A child of its own may hold the pipe open.
-            return b"" if self._is_dead() else None
+            # A grandchild may keep the pipe open after the child has ended.
+            return b"" if self._has_ended() else None
 
     def end(self) -> None:
-        """End it and its process group: let it clean up if it will, then kill."""
+        """End the process and its process group: SIGTERM, then SIGKILL after `GRACE_S`."""
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self._popen.stdin.close()
         self._popen.stdout.close()
-        if not self._is_dead():
+        if not self._has_ended():
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
-            self._is_dead(GRACE_S)
-        # Its id is its group's too, and nobody else's until we have waited for it.
+            self._has_ended(GRACE_S)
+        # Its pid is also its group's id, and is not reused until we have waited for it.
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
         os.close(self._pidfd)
 
-    def ending(self) -> str:
-        """How it ended, in words."""
+    def exit_reason(self) -> str:
+        """How the process ended, such as ``exit status 1`` or ``signal 9``."""
         code = self._popen.returncode
         return f"signal {-code}" if code < 0 else f"exit status {code}"
 
-    def _is_dead(self, timeout_s: float = 0) -> bool:
+    def _has_ended(self, timeout_s: float = 0) -> bool:
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))

@@ -1,4 +1,4 @@
-"""The local engine: with slots that grade, and with a slot that does its worst."""
+"""The local engine, with real worker processes and with a misbehaving one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from grader.fleet.engine import NoSlot, Outcome, Slot, Task
-from grader.fleet.local import LocalEngine
+from grader.fleet.engine import NoFreeSlot, Task, TaskOutcome, WorkerSlot
+from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
 from grader.report import Report, Verdict
 from tests.fleet.fake import PROBLEM, ROOT
@@ -25,17 +25,17 @@ SUBMISSIONS = ROOT / "submissions/softmax"
 FAKE = """
 import json, os, signal, subprocess, sys, time
 
-def say(**words):
-    print(json.dumps(words), flush=True)
+def send(**fields):
+    print(json.dumps(fields), flush=True)
 
 def end(task):
-    say(task=task, failure="done as told")
+    send(task=task, failure="done as requested")
 
-say(ready={"gpu": None})
+send(ready={"gpu": None})
 for line in sys.stdin:
-    order = json.loads(line)
-    task, what = order["task"], order["name"]
-    say(task=task, progress={"stage": "load"})
+    request = json.loads(line)
+    task, what = request["task"], request["name"]
+    send(task=task, progress={"stage": "load"})
     if what == "die":
         os._exit(3)
     elif what == "die and leave a child":
@@ -46,7 +46,7 @@ for line in sys.stdin:
     elif what == "another task":
         end(task + 1)
     elif what == "two things":
-        say(task=task, failure="a", ready={"gpu": None})
+        send(task=task, failure="a", ready={"gpu": None})
     elif what == "long line":
         sys.stdout.write("x" * (100 << 20))
     elif what == "stubborn":
@@ -58,7 +58,7 @@ for line in sys.stdin:
         end(task)
         os._exit(0)
     elif what == "report":
-        say(task=task, report=json.load(open(__file__ + ".json")))
+        send(task=task, report=json.load(open(__file__ + ".json")))
         continue
     if what == "well":
         time.sleep(0.2)
@@ -88,23 +88,23 @@ def real(number: int, file: str) -> Task:
 def submit(
     engine: LocalEngine, task: Task, on_progress: Callable[[Progress], None] | None = None
 ) -> None:
-    """Wait for a slot, as any caller has to."""
+    """Wait for a free slot and submit."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return engine.submit(task, on_progress)
-        except NoSlot:
+        except NoFreeSlot:
             assert time.monotonic() < deadline, "no slot ever became free"
             time.sleep(0.01)
 
 
-def outcome(engine: LocalEngine, limit_s: float = PATIENCE_S) -> Outcome:
+def outcome(engine: LocalEngine, limit_s: float = PATIENCE_S) -> TaskOutcome:
     (found,) = engine.poll(limit_s)
     return found
 
 
 def below(pid: int) -> set[int]:
-    """Every process under this one."""
+    """All descendants of a process."""
     found: set[int] = set()
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -120,7 +120,7 @@ def alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"  # killed, and its new parent has not looked yet
+    return state != "Z"  # a zombie is dead
 
 
 @pytest.fixture(autouse=True)
@@ -146,10 +146,10 @@ def fake(tmp_path: Path) -> Iterator[LocalEngine]:
     [
         ("die", "the slot died (exit status 3)"),
         ("die and leave a child", "the slot died (signal 9)"),
-        ("babble", "what no slot says: b'Hello, I am a library'"),
+        ("babble", "an invalid message: b'Hello, I am a library'"),
         ("another task", "a task that it was not given"),
-        ("two things", "what no slot says"),
-        ("deep", "what no slot says"),
+        ("two things", "an invalid message"),
+        ("deep", "an invalid message"),
         ("long line", "a line of more than 8,388,608 bytes"),
     ],
 )
@@ -158,21 +158,21 @@ def test_a_bad_slot_is_a_failure_and_replaced(fake: LocalEngine, what: str, why:
     processes = below(os.getpid())
     submit(fake, task(1, what))
     bad = outcome(fake)
-    assert (bad.task_id, bad.report, bad.is_ours) == (1, None, True)
+    assert (bad.task_id, bad.report, bad.is_system_failure) == (1, None, True)
     assert why in (bad.failure or "")
     assert not any(map(alive, processes))
     submit(fake, task(2))
-    assert outcome(fake) == Outcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as requested")
 
 
-def test_an_answer_counts_even_if_it_was_the_last_word(fake: LocalEngine) -> None:
+def test_an_outcome_counts_even_if_the_slot_then_dies(fake: LocalEngine) -> None:
     until(lambda: fake.slots()[0].free)
     processes = below(os.getpid())
     submit(fake, task(1, "answer and die"))
-    assert outcome(fake) == Outcome(1, failure="done as told")
-    until(lambda: not any(map(alive, processes)))  # or the next is given to a dying one
+    assert outcome(fake) == TaskOutcome(1, failure="done as requested")
+    until(lambda: not any(map(alive, processes)))  # or the next task goes to a dying process
     submit(fake, task(2))
-    assert outcome(fake) == Outcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as requested")
     assert fake.poll(0) == []
 
 
@@ -189,15 +189,15 @@ def test_a_slot_without_a_verdict_is_replaced(
     if verdict is Verdict.JUDGE_ERROR:
         until(lambda: not any(map(alive, processes)))
     submit(fake, task(2))
-    assert outcome(fake) == Outcome(2, failure="done as told")
+    assert outcome(fake) == TaskOutcome(2, failure="done as requested")
     if verdict is not Verdict.JUDGE_ERROR:
-        until(lambda: not any(map(alive, processes)))  # that was none either
+        until(lambda: not any(map(alive, processes)))  # that outcome was a system failure too
 
 
 def test_a_hanging_slot_is_killed_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grader.fleet.process.GRACE_S", 0.2)
+    monkeypatch.setattr("grader.fleet.child_process.GRACE_S", 0.2)
     program = tmp_path / "slot.py"
     program.write_text(FAKE)
     margin_s = 1 - PROBLEM.spec.limits.total_s
@@ -205,19 +205,21 @@ def test_a_hanging_slot_is_killed_at_the_deadline(
     with LocalEngine(1, "cpu", "process", command=command, margin_s=margin_s) as engine:
         for number, what in enumerate(["hang", "stubborn"]):
             submit(engine, task(number, what))
-            assert outcome(engine) == Outcome(number, failure="the slot did not answer within 1 s")
+            assert outcome(engine) == TaskOutcome(
+                number, failure="the slot did not answer within 1 s"
+            )
         submit(engine, task(9))
-        assert outcome(engine).failure == "done as told"
+        assert outcome(engine).failure == "done as requested"
 
 
-def test_cancel_ends_the_task_and_tells_nothing(fake: LocalEngine) -> None:
+def test_cancel_ends_the_task_without_an_outcome(fake: LocalEngine) -> None:
     submit(fake, task(1, "hang"))
     assert not fake.cancel(2)
     assert fake.cancel(1)
     assert not fake.cancel(1)
     assert not fake.slots()[0].free
     submit(fake, task(3))
-    assert outcome(fake) == Outcome(3, failure="done as told")
+    assert outcome(fake) == TaskOutcome(3, failure="done as requested")
     assert not fake.cancel(3)
     assert fake.poll(0) == []
 
@@ -230,12 +232,12 @@ def test_one_task_per_slot(tmp_path: Path) -> None:
         assert [slot.name for slot in engine.slots()] == ["0-cpu", "1-cpu"]
         engine.submit(task(1))
         engine.submit(task(2))
-        with pytest.raises(NoSlot):
+        with pytest.raises(NoFreeSlot):
             engine.submit(task(3))
-        found: list[Outcome] = []
+        found: list[TaskOutcome] = []
         while len(found) < 2:
             more = engine.poll(20)
-            assert more, "no more came"
+            assert more, "an outcome is missing"
             found += more
         assert {one.task_id for one in found} == {1, 2}
 
@@ -243,7 +245,7 @@ def test_one_task_per_slot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changes", [{"device": "cuda"}, {"gpu": "H100"}])
 def test_a_task_that_no_slot_serves(fake: LocalEngine, changes: dict[str, Any]) -> None:
     until(lambda: fake.slots()[0].free)
-    with pytest.raises(NoSlot):
+    with pytest.raises(NoFreeSlot):
         fake.submit(task(1, **changes))
 
 
@@ -258,13 +260,13 @@ def test_a_task_that_no_slot_serves(fake: LocalEngine, changes: dict[str, Any]) 
         (None, "H100", False),
     ],
 )
-def test_a_gpu_is_asked_for_by_the_words_of_its_name(
+def test_a_gpu_type_matches_words_of_the_name(
     gpu: str | None, wanted: str | None, fits: bool
 ) -> None:
-    assert Slot("0-cuda-0", "cuda", gpu, True).serves("cuda", wanted) is fits
+    assert WorkerSlot("0-cuda-0", "cuda", gpu, True).serves("cuda", wanted) is fits
 
 
-def test_progress_is_told_and_may_raise(fake: LocalEngine) -> None:
+def test_a_progress_callback_may_raise(fake: LocalEngine) -> None:
     heard: list[Progress] = []
 
     def note(step: Progress) -> None:
@@ -272,7 +274,7 @@ def test_progress_is_told_and_may_raise(fake: LocalEngine) -> None:
         raise RuntimeError("the watcher is broken")
 
     submit(fake, task(1), note)
-    assert outcome(fake).failure == "done as told"
+    assert outcome(fake).failure == "done as requested"
     assert heard == [Progress("load")]
 
 
@@ -281,21 +283,21 @@ def test_a_problem_that_cannot_be_loaded_is_a_failure(fake: LocalEngine, tmp_pat
     assert "nowhere" in (outcome(fake).failure or "")
 
 
-def test_a_source_beyond_the_limit_is_the_callers_mistake(fake: LocalEngine) -> None:
+def test_a_source_over_the_limit_raises(fake: LocalEngine) -> None:
     with pytest.raises(ValueError, match="at most 16,777,216 bytes"):
         fake.submit(task(1, source=bytes((16 << 20) + 1)))
 
 
-def test_a_large_source_passes(fake: LocalEngine) -> None:
+def test_a_source_at_the_limit_passes(fake: LocalEngine) -> None:
     submit(fake, task(1, source=bytes(16 << 20)))
-    assert outcome(fake).failure == "done as told"
+    assert outcome(fake).failure == "done as requested"
 
 
 @pytest.mark.parametrize(
     ("what", "drain_s", "failure"),
     [
-        ("well", 20, "done as told"),
-        ("hang", 0.2, "the engine was closed before it was done"),
+        ("well", 20, "done as requested"),
+        ("hang", 0.2, "the engine was closed before the task was done"),
     ],
 )
 def test_close_drains(fake: LocalEngine, what: str, drain_s: float, failure: str) -> None:
@@ -303,26 +305,26 @@ def test_close_drains(fake: LocalEngine, what: str, drain_s: float, failure: str
     start = time.monotonic()
     fake.close(drain_s)
     assert time.monotonic() - start < 15
-    assert fake.poll(0) == [Outcome(1, failure=failure)]
+    assert fake.poll(0) == [TaskOutcome(1, failure=failure)]
     assert fake.slots() == []
-    with pytest.raises(NoSlot):
+    with pytest.raises(NoFreeSlot):
         fake.submit(task(2))
     fake.close(0)
 
 
-def test_a_slot_that_never_starts_is_tried_rarely(tmp_path: Path) -> None:
+def test_a_slot_that_never_starts_is_restarted_with_backoff(tmp_path: Path) -> None:
     tried = tmp_path / "tried"
     command = ["/bin/sh", "-c", f"echo >> {tried}; exit 1"]
     with LocalEngine(1, "cpu", "process", command=command) as engine:
         until(tried.exists)
         time.sleep(0.3)
         assert not engine.slots()[0].free
-        with pytest.raises(NoSlot):
+        with pytest.raises(NoFreeSlot):
             engine.submit(task(1))
     assert len(tried.read_text().splitlines()) == 1
 
 
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_command(tmp_path: Path) -> None:
     with LocalEngine(1, "cpu", "process", command=[str(tmp_path / "no")]) as engine:
         time.sleep(0.1)
         assert not engine.slots()[0].free
@@ -344,9 +346,9 @@ def test_each_gpu_has_a_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {path.name for path in tmp_path.iterdir()} == {"cuda:3", "cuda:5"}
 
 
-def test_is_ours(make_report: Callable[..., Report]) -> None:
-    assert not Outcome(1, make_report()).is_ours
-    assert Outcome(1, make_report(verdict=Verdict.JUDGE_ERROR)).is_ours
+def test_a_judge_error_is_a_system_failure(make_report: Callable[..., Report]) -> None:
+    assert not TaskOutcome(1, make_report()).is_system_failure
+    assert TaskOutcome(1, make_report(verdict=Verdict.JUDGE_ERROR)).is_system_failure
 
 
 SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
@@ -366,13 +368,13 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         endless = real(2, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
         assert under_way.wait(PATIENCE_S)
-        processes, boxes = below(os.getpid()), boxes_of(sandbox)
-        assert len(boxes) == 2 * (sandbox == "docker")  # the runner's, and one that could compile
+        processes, containers = below(os.getpid()), containers_of(sandbox)
+        assert len(containers) == 2 * (sandbox == "docker")  # the runner's, and the compiler's
         (slot,) = [pid for pid in processes if b"grader.fleet.worker_process" in command_line(pid)]
         os.kill(slot, signal.SIGKILL)
-        assert outcome(engine) == Outcome(2, failure="the slot died (signal 9)")
+        assert outcome(engine) == TaskOutcome(2, failure="the slot died (signal 9)")
         until(lambda: not any(map(alive, processes)))
-        assert not boxes_of(sandbox) & boxes
+        assert not containers_of(sandbox) & containers
 
         submit(engine, real(3, "wrong_answer/zeros.py"))
         wrong = outcome(engine)
@@ -382,9 +384,9 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         unread = outcome(engine)
         assert unread.report is not None
         assert unread.report.verdict is Verdict.COMPILE_ERROR
-        processes, boxes = below(os.getpid()), boxes_of(sandbox)
+        processes, containers = below(os.getpid()), containers_of(sandbox)
     until(lambda: not any(map(alive, processes)))
-    assert not boxes_of(sandbox) & boxes
+    assert not containers_of(sandbox) & containers
 
 
 def test_cancel_of_a_real_grading() -> None:
@@ -407,8 +409,8 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
-def boxes_of(sandbox: str) -> set[str]:
-    """Of Docker's: containers whose owner is one of the processes under this one, or is gone."""
+def containers_of(sandbox: str) -> set[str]:
+    """The Docker containers owned by our descendants, or by processes that have ended."""
     from grader.sandbox.docker_engine import OWNER_LABEL, RUNNER_LABEL, docker_client
 
     if sandbox != "docker":

@@ -1,4 +1,4 @@
-"""What an operator's Prometheus reads. Nothing in it names a user or a submission."""
+"""Prometheus metrics. No label names a user or a submission."""
 
 from __future__ import annotations
 
@@ -10,84 +10,90 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from grader.fleet import Ledger
-from grader.server.services.submission_queries import Shelf
+from grader.server.services.submission_queries import SubmissionQueries
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 
 class Metrics:
-    """Counts of one server."""
+    """The metrics of one server process."""
 
     def __init__(
-        self, ledger: Ledger, shelf: Shelf, alive_s: float, now: Callable[[], datetime]
+        self,
+        ledger: Ledger,
+        queries: SubmissionQueries,
+        alive_s: float,
+        now: Callable[[], datetime],
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_State(ledger, shelf, alive_s, now))
+        self._registry.register(_DatabaseCollector(ledger, queries, alive_s, now))
         self._requests = Histogram(
             "grade_http_request_seconds",
-            "Time until a request was answered; streams of events are left out.",
+            "Time to answer a request, without event streams.",
             ["method", "route", "status"],
             buckets=BUCKETS_S,
             registry=self._registry,
         )
         self._swept: Callable[[], int] = lambda: 0
-        self._registry.register(_Swept(self))
+        self._registry.register(_SweptCollector(self))
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. `route` is its pattern, never its path: there are few of them."""
+        """Count one request. `route` is a pattern and not a path, so that there are few labels."""
         self._requests.labels(method, route, str(status)).observe(seconds)
 
     def watch_sweeps(self, swept: Callable[[], int]) -> None:
-        """From now on, ask this how many jobs were taken back from dead workers so far."""
+        """Set the function that returns how many jobs were taken back from dead workers."""
         self._swept = swept
 
     def swept(self) -> int:
-        """How many jobs were taken back so far."""
+        """The number of jobs taken back from dead workers since the start."""
         return self._swept()
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format. Raises `BoardError`."""
+        """All metrics in Prometheus' text format. Raises `BoardError`."""
         return generate_latest(self._registry)
 
 
-class _Swept(Collector):
-    """What this process' sweeper did."""
+class _SweptCollector(Collector):
+    """Reads the sweeper's counter at each scrape."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """One number."""
         text = "Jobs taken back from dead workers."
         yield CounterMetricFamily("grade_swept_jobs", text, self._metrics.swept())
 
 
-class _State(Collector):
-    """What the database knows, asked when somebody wants to know."""
+class _DatabaseCollector(Collector):
+    """Reads the state of the queue from the database at each scrape."""
 
     def __init__(
-        self, ledger: Ledger, shelf: Shelf, alive_s: float, now: Callable[[], datetime]
+        self,
+        ledger: Ledger,
+        queries: SubmissionQueries,
+        alive_s: float,
+        now: Callable[[], datetime],
     ) -> None:
         self._ledger = ledger
-        self._shelf = shelf
+        self._queries = queries
         self._alive_s = alive_s
         self._now = now
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: the registry would ask the database for it at the start."""
+        """Describe no metric, so that registering does not query the database."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers as they are now."""
         jobs = GaugeMetricFamily("grade_jobs", "Jobs by state.", labels=["state"])
-        for state, count in self._shelf.states().items():
+        for state, count in self._queries.states().items():
             jobs.add_metric([state], count)
         yield jobs
-        gradings = GaugeMetricFamily("grade_results", "Results by verdict.", labels=["verdict"])
-        for verdict, count in self._shelf.verdicts().items():
-            gradings.add_metric([verdict], count)
-        yield gradings
-        oldest = self._shelf.oldest_waiting()
+        results = GaugeMetricFamily("grade_results", "Results by verdict.", labels=["verdict"])
+        for verdict, count in self._queries.verdicts().items():
+            results.add_metric([verdict], count)
+        yield results
+        oldest = self._queries.oldest_waiting()
         age_s = max(0.0, (self._now() - oldest).total_seconds()) if oldest else 0.0
         yield GaugeMetricFamily("grade_queue_age_seconds", "Age of the oldest waiting job.", age_s)
         slots = GaugeMetricFamily("grade_worker_slots", "Slots alive.", labels=["via", "gpu"])

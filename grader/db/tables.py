@@ -1,0 +1,224 @@
+"""Every table of the database, as `grader.db.migrations` makes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
+
+from grader.db.engine import SCHEMA_TABLE
+
+metadata = MetaData()
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A timezone-aware datetime, stored in UTC even where the database has no time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None or value.tzinfo is not None:
+            return value if value is None else value.astimezone(UTC)
+        return value.replace(tzinfo=UTC)
+
+
+schema_info = Table(
+    SCHEMA_TABLE,
+    metadata,
+    Column("key", String(40), primary_key=True),
+    Column("value", String(200), nullable=False),
+)
+"""Marks a database as ours, and holds the version of the board's tables."""
+
+results = Table(
+    "results",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("created_at", String(40), nullable=False),
+    Column("user", String(40), nullable=False),
+    Column("problem", String(64), nullable=False),
+    Column("problem_digest", String(64), nullable=False),
+    Column("gpu", String(200)),
+    Column("verdict", String(40), nullable=False),
+    Column("ranked", Boolean, nullable=False),
+    Column("score_us", Float),
+    Column("ci_low_us", Float),
+    Column("ci_high_us", Float),
+    Column("language", String(20), nullable=False),
+    Column("report", Text, nullable=False),
+    Column("source_sha256", String(64), nullable=False),
+    Column("source", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+results_by_rank = Index(
+    "results_by_rank",
+    results.c.problem_digest,
+    results.c.gpu,
+    results.c.ranked,
+    results.c.score_us,
+)
+
+voids = Table(
+    "voids",
+    metadata,
+    Column("result_id", Integer, ForeignKey(results.c.id), primary_key=True),
+    Column("why", String(20), primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("by", String(40), nullable=False),
+)
+"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted`` or ``banned``.
+
+Results are never changed or deleted. A row here takes a result off the leaderboards; it counts
+again when its last row is removed. Only the migrations make this table, not `Board.open`."""
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("size_bytes", Integer, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+)
+
+rejudges = Table(
+    "rejudges",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("problem", String(64), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("by", String(40), nullable=False),
+    Column("reason", String(300), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("decided_at", UtcDateTime),
+    sqlite_autoincrement=True,
+)
+"""Regradings of doubtful results. `state` is ``preview``, then ``applied`` or ``dropped``."""
+
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("user", String(40), nullable=False),
+    Column("problem", String(64), nullable=False),
+    Column("problem_digest", String(64), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("language", String(20), nullable=False),
+    Column("sha256", String(64), ForeignKey(blobs.c.sha256), nullable=False),
+    Column("gpu", String(200)),
+    Column("created_at", UtcDateTime, nullable=False),
+    # Set on a submission that a rejudge made: the rejudge, and the submission it copied.
+    Column("rejudge_id", Integer, ForeignKey(rejudges.c.id)),
+    Column("original_id", Integer, ForeignKey("submissions.id")),
+    Index("submissions_by_user", "user"),
+    Index("submissions_by_rejudge", "rejudge_id"),
+    sqlite_autoincrement=True,
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("submission_id", Integer, ForeignKey(submissions.c.id), primary_key=True),
+    Column("state", String(20), nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("deaths", Integer, nullable=False),
+    Column("not_before", UtcDateTime),
+    Column("lease_token", String(32)),
+    Column("leased_by", String(200)),
+    Column("lease_until", UtcDateTime),
+    Column("held_reason", String(300)),
+    Column("cancelled_by", String(40)),
+    Column("result_id", Integer, ForeignKey(results.c.id), unique=True),
+    Column("progress", Text),
+    Column("updated_at", UtcDateTime),
+    # One for claims, oldest first, and one for the sweep.
+    Index("jobs_by_state", "state", "submission_id"),
+    Index("jobs_by_deadline", "state", "lease_until"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("via", String(10), nullable=False),
+    Column("device", String(10), nullable=False),
+    Column("gpu", String(200)),
+    Column("slots", Integer, nullable=False),
+    Column("last_seen", UtcDateTime, nullable=False),
+    Column("problems", JSON(none_as_null=True)),
+)
+"""Workers last seen. `via` is ``local``, ``ray``, or ``http`` for one that pulls jobs."""
+
+users = Table(
+    "users",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(40), nullable=False),
+    Column("name_key", String(40), nullable=False, unique=True),
+    Column("role", String(20), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("banned_at", UtcDateTime),
+    Column("banned_reason", String(300)),
+    sqlite_autoincrement=True,
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("user_id", Integer, ForeignKey(users.c.id), nullable=False),
+    Column("kind", String(10), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("label", String(80), nullable=False),
+    # The token that opened a session. Revoking it ends the session.
+    Column("opened_by", Integer, ForeignKey("tokens.id")),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("last_used_at", UtcDateTime),
+    Column("expires_at", UtcDateTime),
+    Column("revoked_at", UtcDateTime),
+    Index("tokens_by_user", "user_id"),
+    sqlite_autoincrement=True,
+)
+
+boards = Table(
+    "boards",
+    metadata,
+    Column("problem", String(64), primary_key=True),
+    Column("deadline", UtcDateTime),
+    Column("hidden", Boolean, nullable=False),
+    Column("publish_sources", Boolean, nullable=False),
+    Column("note", String(300)),
+)
+"""Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("actor", String(40), nullable=False),
+    Column("action", String(60), nullable=False),
+    Column("subject", String(200), nullable=False),
+    Column("detail", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""The audit log of admin actions. Append-only."""

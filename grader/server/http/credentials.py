@@ -1,0 +1,88 @@
+"""Authentication of a request by its bearer token or its session cookie."""
+
+from __future__ import annotations
+
+import logging
+
+from anyio.to_thread import run_sync
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.types import Scope
+
+from grader.board import BoardError
+from grader.server.http.auth import COOKIE
+from grader.server.http.errors import Refusal, banned, too_often, unavailable
+from grader.server.http.throttle import Throttle
+from grader.server.services.accounts import Accounts, User
+
+log = logging.getLogger(__name__)
+
+MAX_TOKEN_CHARS = 200
+"""Longer tokens are not looked up. Our own are shorter."""
+
+
+class Authenticator:
+    """Finds the user of a token, and throttles addresses that guess tokens."""
+
+    def __init__(self, accounts: Accounts, throttle: Throttle) -> None:
+        self._accounts = accounts
+        self._throttle = throttle
+
+    async def by_token(self, address: str, authorization: str) -> User:
+        """The user of an Authorization header. Raises `Refusal` if it is not valid."""
+        scheme, _, token = authorization.partition(" ")
+        self._refuse_guessing(address)
+        caller = None
+        if scheme.casefold() == "bearer":
+            caller = await self._look_up(address, token.strip())
+        if caller is None:
+            self._throttle.failure(address, token.strip())
+            raise Refusal(
+                401,
+                "bad_token",
+                "this token is not valid or was revoked; ask an admin for another one",
+                {"WWW-Authenticate": 'Bearer error="invalid_token"'},
+            )
+        return caller
+
+    async def by_session(self, scope: Scope, address: str, headers: Headers) -> User | None:
+        """The user of the session cookie; None without a valid one. Raises `Refusal` if banned.
+
+        Sets `stale_session` in the request's state if the cookie is to be deleted: when the session
+        has ended, and when a banned user has been shown the reason.
+        """
+        token = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+        if not token:
+            return None
+        self._refuse_guessing(address)
+        try:
+            caller = await self._look_up(address, token)
+        except Refusal as refusal:
+            scope["state"]["stale_session"] = refusal.code == "banned"
+            raise
+        if caller is None:
+            self._throttle.failure(address, token)
+            scope["state"]["stale_session"] = True
+        return caller
+
+    def _refuse_guessing(self, address: str) -> None:
+        if (wait_s := self._throttle.guess_wait_s(address)) is not None:
+            raise too_often("too many tokens that are not valid from this address", wait_s)
+
+    async def _look_up(self, address: str, token: str) -> User | None:
+        if not 0 < len(token) <= MAX_TOKEN_CHARS or not token.isascii():
+            return None
+        if self._throttle.is_known_wrong(address, token):
+            return None
+        try:
+            return await run_sync(self._user, token)
+        except BoardError as error:
+            log.error("%s", error)
+            raise unavailable() from None
+
+    def _user(self, token: str) -> User | None:
+        """The user of a token. Raises `Refusal` if they are banned."""
+        caller = self._accounts.whoami(token)
+        if caller is None and (reason := self._accounts.banned(token)) is not None:
+            raise banned(reason)
+        return caller

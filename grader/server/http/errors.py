@@ -1,0 +1,94 @@
+"""Errors as HTTP answers: the exception that handlers raise, and the JSON form of all errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from grader.report import one_line
+
+NO_TOKEN = "this needs a token: `grade login`, or the header 'Authorization: Bearer TOKEN'"
+
+
+class ErrorText(BaseModel):
+    """The error."""
+
+    code: str
+    """For programs. It stays the same from version to version."""
+    message: str
+    """One line for a person, which says what to do."""
+
+
+class ErrorReply(BaseModel):
+    """Every answer with a status of 400 or above."""
+
+    error: ErrorText
+
+
+class Refusal(HTTPException):
+    """A request that is answered with an error. `fail` raises it."""
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.code = code
+
+
+def fail(
+    status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+) -> NoReturn:
+    """Raise a `Refusal`. `message` is one line that says what to do."""
+    raise Refusal(status, code, message, headers)
+
+
+def banned(reason: str) -> Refusal:
+    """The refusal of a banned user."""
+    return Refusal(403, "banned", one_line(f"you are banned: {reason or 'no reason given'}"))
+
+
+def too_often(what: str, wait_s: int) -> Refusal:
+    """The refusal of a caller who exceeds a rate limit."""
+    return Refusal(
+        429, "too_often", f"{what}; try again in {wait_s} s", {"Retry-After": str(wait_s)}
+    )
+
+
+def unavailable() -> Refusal:
+    """The refusal while the database cannot be used."""
+    message = "the server's database does not answer; try again soon"
+    return Refusal(503, "unavailable", message, {"Retry-After": "5"})
+
+
+def error_response(refusal: Refusal) -> JSONResponse:
+    """A refusal as JSON, in the form of `ErrorReply`."""
+    body = {"error": {"code": refusal.code, "message": refusal.detail}}
+    return JSONResponse(body, refusal.status_code, refusal.headers)
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route in the OpenAPI document: these statuses and the common ones."""
+    common = {400, 408, 413, 422, 429, 503}
+    return {
+        status: {"model": ErrorReply, "description": _DESCRIPTIONS[status]}
+        for status in sorted(common | set(statuses))
+    }
+
+
+_DESCRIPTIONS = {
+    400: "The request cannot be parsed.",
+    401: "The token is missing or not valid.",
+    403: "This user may not do that.",
+    404: "It does not exist, or this user may not see it.",
+    408: "The body took too long to arrive.",
+    409: "Its state does not allow this.",
+    413: "The body or the file is too large.",
+    415: "The file's extension is of no known language.",
+    422: "A value is not valid; the message says which.",
+    429: "Too many requests; Retry-After says when to try again.",
+    503: "The server cannot do this now; Retry-After says when to try again.",
+}

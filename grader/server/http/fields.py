@@ -1,0 +1,17 @@
+"""Types of request fields that several routes take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be printable characters")
+    return text
+
+
+PrintableText = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+"""Text in a request. Databases refuse some characters that none of our names contains."""

@@ -1,0 +1,42 @@
+"""Problems and submissions by the names in an address, or a 404."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grader.problem import Problem
+from grader.server.http.errors import fail
+from grader.server.services.access import (
+    Found,
+    find_problem,
+    find_submission,
+    visible_problems,
+)
+from grader.server.services.accounts import User
+from grader.server.services.admin_service import BoardSettings
+from grader.server.services.container import Services
+
+
+def problem_or_404(
+    services: Services, caller: User | None, name: str
+) -> tuple[Problem, BoardSettings]:
+    """A problem and its board. Raises `Refusal` if the caller may see no such problem."""
+    found = find_problem(services, caller, name)
+    if found is not None:
+        return found
+    names = [problem.name for problem, _ in visible_problems(services, caller)]
+    message = f"there is no such problem here; there are: {comma_separated(names)}"
+    fail(404, "no_such_problem", message)
+
+
+def submission_or_404(services: Services, caller: User | None, number: int) -> Found:
+    """A submission. Raises `Refusal` if the caller may see none of this number."""
+    found = find_submission(services, caller, number)
+    if found is not None:
+        return found
+    fail(404, "no_such_submission", f"there is no submission {number}, or it is not shown to you")
+
+
+def comma_separated(names: Sequence[str]) -> str:
+    """Names for a sentence; "none" if there are none."""
+    return ", ".join(names) or "none"

@@ -1,0 +1,95 @@
+"""Submitting an uploaded file, for the API and for the pages' form."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from fastapi import Request, UploadFile
+
+from grader.fleet import DeadlinePassed, QueueFull, SubmissionRefused
+from grader.fleet.job import gpu_matches
+from grader.problem import Problem
+from grader.server.http.auth import check_not_draining
+from grader.server.http.errors import banned, fail, too_often
+from grader.server.http.lookup import comma_separated, problem_or_404
+from grader.server.services import visibility
+from grader.server.services.accounts import User
+from grader.server.services.container import Services
+from grader.submission import LANGUAGES, Language, Submission, language_of
+
+
+def submit_upload(
+    request: Request,
+    services: Services,
+    caller: User,
+    problem_name: str,
+    file: UploadFile,
+    gpu: str,
+) -> int:
+    """Store an uploaded file, queue it for grading, and return its number.
+
+    `gpu` is a type of GPU; empty for the problem's own or any. Raises `Refusal`.
+    """
+    if (wait_s := request.state.throttle.submission(caller.name)) is not None:
+        raise too_often("too many submissions within a minute", wait_s)
+    check_not_draining(services)
+    problem, board = problem_or_404(services, caller, problem_name)
+    deadline = None if caller.role == "admin" else board.deadline
+    if deadline is not None and visibility.deadline_passed(board, services.now()):
+        fail(403, "deadline_passed", str(DeadlinePassed(problem_name, deadline)))
+    submission = _read(problem, file)
+    wanted_gpu = gpu.strip() or problem.spec.gpu
+    _check_workers(services, submission.language, wanted_gpu)
+    try:
+        number = services.ledger.submit(
+            caller.name,
+            problem.name,
+            problem.digest,
+            submission,
+            wanted_gpu,
+            max_in_flight=services.settings.max_in_flight,
+            max_queue=services.settings.max_queue,
+            deadline=deadline,
+        )
+    except DeadlinePassed as late:
+        fail(403, "deadline_passed", str(late))
+    except SubmissionRefused as refused:
+        is_full = isinstance(refused, QueueFull)
+        fail(
+            503 if is_full else 429,
+            "queue_full" if is_full else "too_many_in_flight",
+            str(refused),
+            {"Retry-After": str(refused.retry_after_s)},
+        )
+    # The caller may have been banned while the file was uploaded, after they were authenticated.
+    account = services.accounts.user(caller.name)
+    if account is not None and account.banned_at is not None:
+        services.ledger.cancel(number, caller.name)
+        raise banned(account.banned_reason or "")
+    return number
+
+
+def _read(problem: Problem, file: UploadFile) -> Submission:
+    """The file as a submission. Raises `Refusal` for an unknown language or a file too large."""
+    path = PurePosixPath((file.filename or "").replace("\\", "/"))
+    language = language_of(path)
+    if language is None:
+        extensions = " and ".join(LANGUAGES)
+        fail(415, "unknown_language", f"a submission is one file, and files end in {extensions}")
+    limit_bytes = problem.spec.limits.source_bytes
+    content = file.file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        fail(413, "too_large", f"{problem.name} takes files of up to {limit_bytes:,} bytes")
+    return Submission(path.name, language, content)
+
+
+def _check_workers(services: Services, language: Language, gpu: str | None) -> None:
+    """Raise `Refusal` for a submission that no living worker can grade."""
+    if gpu is None and language == "python":
+        return
+    alive = services.ledger.workers(services.settings.worker_alive_s)
+    gpus = sorted({worker.gpu for worker in alive if worker.gpu is not None})
+    if not any(gpu_matches(one, gpu) for one in gpus):
+        needed = f"the GPU type '{gpu}'" if gpu else "a .cu file, which needs a GPU"
+        available = comma_separated(gpus)
+        fail(422, "no_worker", f"no worker can grade {needed}; GPUs available now: {available}")

@@ -1,0 +1,229 @@
+"""View models of problems, leaderboards and users, read from the services.
+
+`access` and `visibility` decide what a caller may see; nothing here decides it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from grader.problem import Problem
+from grader.report import Verdict
+from grader.server.http.errors import fail
+from grader.server.http.lookup import problem_or_404
+from grader.server.services.access import access_to, visible_problems
+from grader.server.services.accounts import User
+from grader.server.services.admin_service import BoardSettings
+from grader.server.services.container import Services
+from grader.server.services.standings import BaselineTime, GpuLeaderboard, ResultDetail, Standing
+from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.visibility import deadline_passed
+
+PAGE_ROWS = 50
+"""Users on one page of a leaderboard."""
+
+BREAKDOWN_ROWS = 12
+"""Users in the breakdown by shape."""
+
+
+@dataclass(frozen=True)
+class BoardView:
+    """A problem, the settings of its board, and its leaderboards."""
+
+    problem: Problem
+    settings: BoardSettings
+    over: bool
+    """Whether the deadline has passed."""
+    leaderboards: tuple[GpuLeaderboard, ...]
+    """One per GPU, most users first."""
+
+    @property
+    def name(self) -> str:
+        """The problem's name."""
+        return self.problem.name
+
+    @property
+    def version(self) -> object:
+        """A small value that differs after every change."""
+        versions = tuple(leaderboard.version for leaderboard in self.leaderboards)
+        return self.name, self.settings, self.over, versions
+
+    @property
+    def shows_submissions(self) -> bool:
+        """Whether the results of others' submissions are public: not before the deadline."""
+        return self.settings.deadline is None or self.over
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """A row of a leaderboard: a user's entry, or a baseline between two entries."""
+
+    entry: Standing | None = None
+    detail: ResultDetail | None = None
+    marks: dict[str, float] = field(default_factory=dict)
+    """Baseline → its share of the roofline, for the ticks on the entry's bar."""
+    baseline: BaselineTime | None = None
+    sol: float | None = None
+
+
+@dataclass(frozen=True)
+class LeaderboardPage:
+    """One page of a leaderboard."""
+
+    board: BoardView
+    leaderboard: GpuLeaderboard
+    rows: list[LeaderboardRow]
+    baselines: list[BaselineTime]
+    page: int
+    pages: int
+    cases: list[str]
+    best: dict[str, float]
+    """Benchmark case → the best time among the rows of the breakdown. Empty if there is no
+    breakdown, or if it is not public yet."""
+
+
+def board_views(services: Services, caller: User | None) -> list[BoardView]:
+    """The boards that the caller may see: open ones first, by deadline; those with entries first
+    among equals."""
+    leaderboards = services.standings.snapshot()
+    views = [
+        _board_view(services, problem, settings, leaderboards(problem.digest))
+        for problem, settings in visible_problems(services, caller)
+    ]
+    no_deadline = datetime.max.replace(tzinfo=UTC)
+    return sorted(
+        views,
+        key=lambda view: (
+            view.over,
+            view.settings.deadline or no_deadline,
+            not view.leaderboards,
+            view.name,
+        ),
+    )
+
+
+def board_view(services: Services, caller: User | None, name: str) -> BoardView:
+    """One board. Raises `Refusal` if the caller may see no such problem."""
+    problem, settings = problem_or_404(services, caller, name)
+    return _board_view(services, problem, settings, services.standings.snapshot()(problem.digest))
+
+
+def board_of_submission(services: Services, line: SubmissionSummary) -> BoardView | None:
+    """The board of a submission's problem; None if the server no longer has the problem."""
+    problem = services.problems.get(line.problem)
+    if problem is None:
+        return None
+    settings = services.admin.board(problem.name)
+    return _board_view(services, problem, settings, services.standings.snapshot()(problem.digest))
+
+
+def _board_view(
+    services: Services,
+    problem: Problem,
+    settings: BoardSettings,
+    leaderboards: tuple[GpuLeaderboard, ...],
+) -> BoardView:
+    return BoardView(problem, settings, deadline_passed(settings, services.now()), leaderboards)
+
+
+def leaderboard_of(board: BoardView, gpu: str | None) -> GpuLeaderboard | None:
+    """The leaderboard of a GPU; without one, that with the most users, or None if there is none.
+
+    Raises `Refusal` for a GPU without ranked results.
+    """
+    found = [one for one in board.leaderboards if gpu in (None, one.gpu)]
+    if gpu is not None and not found:
+        fail(404, "no_such_gpu", "there is no ranked result on such a GPU")
+    return found[0] if found else None
+
+
+def page_count(leaderboard: GpuLeaderboard) -> int:
+    """The number of pages of a leaderboard."""
+    return max(1, -(-len(leaderboard.standings) // PAGE_ROWS))
+
+
+def entries_on(leaderboard: GpuLeaderboard, page: int) -> tuple[Standing, ...]:
+    """The entries on a page of a leaderboard. Pages count from 1."""
+    return leaderboard.standings[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+
+
+def leaderboard_page(
+    services: Services, board: BoardView, leaderboard: GpuLeaderboard, page: int
+) -> LeaderboardPage:
+    """One page of a leaderboard."""
+    leaderboards = services.standings
+    entries = entries_on(leaderboard, page)
+    baselines = leaderboards.baselines(board.problem, leaderboard)
+    roofline_us = leaderboards.roofline_us(leaderboard)
+    marks = {one.name: roofline_us / one.time_us for one in baselines} if roofline_us else {}
+    details = leaderboards.details([entry.result_id for entry in entries])
+    rows = [
+        LeaderboardRow(entry, detail := details[entry.result_id], marks, sol=detail.sol)
+        for entry in entries
+    ]
+    cases = [case.name for case in board.problem.cases("benchmark", "cuda")]
+    times_us = [
+        row.detail.times_us
+        for row in rows[:BREAKDOWN_ROWS]
+        if row.detail and board.shows_submissions
+    ]
+    best = {
+        case: min(by_case[case] for by_case in times_us if case in by_case)
+        for case in cases
+        if any(case in by_case for by_case in times_us)
+    }
+    pages = page_count(leaderboard)
+    mixed = _with_baselines(rows, baselines, roofline_us, is_first=page == 1, is_last=page == pages)
+    return LeaderboardPage(board, leaderboard, list(mixed), baselines, page, pages, cases, best)
+
+
+def _with_baselines(
+    rows: Sequence[LeaderboardRow],
+    baselines: Sequence[BaselineTime],
+    roofline_us: float | None,
+    *,
+    is_first: bool,
+    is_last: bool,
+) -> Iterator[LeaderboardRow]:
+    """The rows of a page, with each baseline before the first slower entry."""
+    if not rows:
+        return
+    scores_us = [row.entry.score_us for row in rows if row.entry]
+    pending = [
+        LeaderboardRow(baseline=one, sol=roofline_us / one.time_us if roofline_us else None)
+        for one in baselines
+        if (is_first or one.time_us >= scores_us[0]) and (is_last or one.time_us < scores_us[-1])
+    ]
+    for row, score_us in zip(rows, scores_us, strict=True):
+        while pending and pending[0].baseline and pending[0].baseline.time_us < score_us:
+            yield pending.pop(0)
+        yield row
+    yield from pending
+
+
+def cpu_accepted(
+    services: Services, caller: User | None, board: BoardView
+) -> list[SubmissionSummary]:
+    """Each user's newest submission that was accepted on a CPU, among the newest 200."""
+    found: dict[str, SubmissionSummary] = {}
+    for line in services.submissions.summaries(limit=200, problems=[board.name]):
+        access = access_to(services, caller, line, board.settings)
+        is_current = line.problem_digest == board.problem.digest
+        is_accepted = line.verdict is Verdict.ACCEPTED and line.gpu is None
+        if access.result and is_current and is_accepted:
+            found.setdefault(line.user, line)
+    return list(found.values())
+
+
+def user_standings(
+    services: Services, caller: User | None, user: str
+) -> list[tuple[BoardView, GpuLeaderboard, Standing]]:
+    """A user's entries on every leaderboard that the caller may see."""
+    return [
+        (board, leaderboard, entry)
+        for board in board_views(services, caller)
+        for leaderboard in board.leaderboards
+        if (entry := leaderboard.of(user))
+    ]

@@ -1,0 +1,187 @@
+"""Pages of submissions: one submission, a comparison of two, the queue, and the submit form."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, File, Form, Request, Response, UploadFile
+from fastapi.responses import HTMLResponse, RedirectResponse
+from markupsafe import Markup
+
+from grader.fleet import State
+from grader.server.http.auth import Caller, ServicesDep, check_csrf, csrf_field
+from grader.server.http.errors import fail
+from grader.server.http.fields import PrintableText
+from grader.server.http.lookup import submission_or_404
+from grader.server.http.submit import submit_upload
+from grader.server.pages.board_views import board_of_submission, board_views
+from grader.server.pages.highlighting import highlight_source
+from grader.server.pages.submission_views import (
+    MAX_DIFF_LINES,
+    compare_cases,
+    source_diff,
+    source_text,
+    submission_view,
+    suggested_comparisons,
+    view_of,
+)
+from grader.server.pages.templates import (
+    FragmentCache,
+    render,
+    render_fragment,
+    wants_fragment,
+)
+from grader.server.services.access import list_submissions, queue_obstacles, visible_queue
+from grader.server.services.accounts import User
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/submissions/{number}")
+def submission_page(
+    request: Request, services: ServicesDep, caller: Caller, cache: FragmentCache, number: int
+) -> Response:
+    """The verdict, cases, times, errors, log and source of a submission."""
+    job, line, access = submission_or_404(services, caller, number)
+    board = board_of_submission(services, line)
+
+    def make(**more: object) -> Markup:
+        submission = view_of(services, job, line, access, board)
+        source = source_text(services, submission)
+        return render_fragment(
+            "_submission.html",
+            submission=submission,
+            source=None if source is None else highlight_source(source, line.language),
+            comparisons=suggested_comparisons(submission),
+            now=services.now(),
+            **more,
+        )
+
+    # Only the public part is cached: sources and logs may be too large to keep many of them.
+    is_public = job.state is State.DONE and not (access.details or access.source)
+    if is_public:
+        version = (line, board and board.version)
+        content = cache.get(("submission", number, access), make, version)
+    else:
+        content = make(caller=caller, csrf=csrf_field(request))
+    return render(request, "submission.html", shared=is_public, job=job, content=content)
+
+
+@router.get("/submissions/{number}/state")
+def submission_state(
+    request: Request, services: ServicesDep, caller: Caller, number: int, on: str = "submission"
+) -> Response:
+    """A submission's state as a fragment. Once it is done, htmx reloads the submission's page.
+
+    `on` names the page that shows the fragment: ``submission`` or ``submit``.
+    """
+    submission = submission_view(services, caller, number)
+    is_over = submission.job.state in (State.DONE, State.CANCELLED)
+    headers = {"HX-Refresh": "true"} if is_over and on == "submission" else {}
+    return render(request, "_state.html", headers=headers, submission=submission, on=on)
+
+
+@router.get("/submissions/{number}/compare")
+def redirect_to_comparison(number: int, other: int) -> Response:
+    """Redirect the form's request to the comparison's own address."""
+    return RedirectResponse(f"/submissions/{number}/compare/{other}", 303)
+
+
+@router.get("/submissions/{number}/compare/{other}")
+def comparison_page(
+    request: Request, services: ServicesDep, caller: Caller, number: int, other: int
+) -> Response:
+    """Two submissions side by side."""
+    left = submission_view(services, caller, number)
+    right = submission_view(services, caller, other)
+    sources = source_text(services, left), source_text(services, right)
+    diff = None if None in sources else source_diff(sources[1] or "", sources[0] or "")
+    return render(
+        request,
+        "compare.html",
+        left=left,
+        right=right,
+        comparisons=compare_cases(left, right),
+        diff=diff,
+        diff_lines=MAX_DIFF_LINES,
+    )
+
+
+@router.get("/queue")
+def queue_page(request: Request, services: ServicesDep, caller: Caller) -> Response:
+    """What is graded now, what waits, what was graded last, and the workers."""
+    recent, _ = list_submissions(services, caller, limit=40)
+    return render(
+        request,
+        "_queue.html" if wants_fragment(request) else "queue.html",
+        jobs=visible_queue(services, caller),
+        graded=[(line, access) for line, access in recent if line.state is State.DONE][:12],
+        obstacle=queue_obstacles(services),
+        workers=services.ledger.workers(services.settings.worker_alive_s),
+        problems=services.problems,
+    )
+
+
+@router.get("/submit")
+def submit_page(
+    request: Request, services: ServicesDep, caller: Caller, problem: str = ""
+) -> Response:
+    """The submit form."""
+    if caller is None:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"/login?to={quote(request.url.path + query)}", 303)
+    boards = [board for board in board_views(services, caller) if not board.over]
+    alive = services.ledger.workers(services.settings.worker_alive_s)
+    gpus = sorted({worker.gpu for worker in alive if worker.gpu})
+    return render(request, "submit.html", boards=boards, chosen=problem, gpus=gpus)
+
+
+@router.post("/submit")
+def submit(
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    problem: Annotated[PrintableText, Form()],
+    file: Annotated[UploadFile, File()],
+    csrf: Annotated[str, Form()] = "",
+    gpu: Annotated[PrintableText, Form()] = "",
+) -> Response:
+    """Submit a file. With htmx, answer with a fragment that shows the progress; without, redirect
+    to the submission's page."""
+    user = _check_form(request, caller, csrf)
+    if user.role == "worker":
+        fail(403, "wrong_role", "a worker cannot submit")
+    number = submit_upload(request, services, user, problem, file, gpu)
+    if not wants_fragment(request):
+        return RedirectResponse(f"/submissions/{number}", 303)
+    submission = submission_view(services, user, number)
+    return render(request, "_live.html", submission=submission, on="submit")
+
+
+@router.post("/submissions/{number}/cancel")
+def cancel(
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    number: int,
+    csrf: Annotated[str, Form()] = "",
+) -> Response:
+    """Cancel one's own submission; an admin cancels any."""
+    user = _check_form(request, caller, csrf)
+    submission = submission_view(services, user, number)
+    if user.role == "admin":
+        services.admin.cancel(number, user.name)
+    elif user.name == submission.job.user:
+        services.ledger.cancel(number, user.name)
+    else:
+        fail(403, "not_yours", "only its author can cancel a submission")
+    return RedirectResponse(f"/submissions/{number}", 303)
+
+
+def _check_form(request: Request, caller: User | None, csrf: str) -> User:
+    """The user who sent a form. Raises `Refusal` without a session or its CSRF token."""
+    if caller is None:
+        fail(401, "no_session", "your session has ended; log in again")
+    check_csrf(request, csrf)
+    return caller

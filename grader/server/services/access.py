@@ -1,0 +1,142 @@
+"""What a caller may read: problems, submissions and the queue, filtered by `visibility`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from grader.fleet import Job, State
+from grader.fleet.job import unschedulable_reason
+from grader.problem import Problem
+from grader.report import Report
+from grader.server.services import visibility
+from grader.server.services.accounts import User
+from grader.server.services.admin_service import BoardSettings
+from grader.server.services.container import Services
+from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.visibility import Access
+
+Found = tuple[Job, SubmissionSummary, Access]
+"""A submission: its job, its summary, and what of it the caller may see."""
+
+
+def board_settings(services: Services) -> dict[str, BoardSettings]:
+    """The settings of every problem's board, by problem."""
+    stored = services.admin.boards()
+    return {name: stored.get(name, BoardSettings()) for name in services.problems}
+
+
+def visible_problems(
+    services: Services, caller: User | None
+) -> list[tuple[Problem, BoardSettings]]:
+    """The problems that the caller may see, with the settings of their boards."""
+    settings = board_settings(services)
+    return [
+        (problem, settings[name])
+        for name, problem in services.problems.items()
+        if visibility.can_see_board(caller, settings[name])
+    ]
+
+
+def find_problem(
+    services: Services, caller: User | None, name: str
+) -> tuple[Problem, BoardSettings] | None:
+    """A problem and its board; None if there is none that the caller may see."""
+    problem = services.problems.get(name)
+    if problem is None:
+        return None
+    board = services.admin.board(name)
+    return (problem, board) if visibility.can_see_board(caller, board) else None
+
+
+def find_submission(services: Services, caller: User | None, number: int) -> Found | None:
+    """A submission; None if there is none of this number that the caller may see."""
+    job, line = services.ledger.job(number), services.submissions.summary(number)
+    if job is None or line is None:
+        return None
+    access = access_to(services, caller, line, services.admin.board(line.problem))
+    return (visible_job(job, access), line, access) if access.exists else None
+
+
+def list_submissions(
+    services: Services,
+    caller: User | None,
+    *,
+    limit: int,
+    before: int | None = None,
+    user: str | None = None,
+    problem: str | None = None,
+    state: State | None = None,
+    deleted: bool = False,
+) -> tuple[list[tuple[SubmissionSummary, Access]], int | None]:
+    """The newest submissions that the caller may see, and the `before` of the next page.
+
+    user, problem, state: filters; None for all.
+    before: only submissions with a lower number.
+    deleted: whether to include deleted submissions.
+    """
+    settings = board_settings(services)
+    is_own = caller is not None and caller.name == user
+    problems = [
+        name
+        for name, board in settings.items()
+        if (problem is None or name == problem)
+        and (is_own or visibility.can_see_board(caller, board))
+    ]
+    lines = services.submissions.summaries(
+        limit=limit, before=before, user=user, problems=problems, state=state, deleted=deleted
+    )
+    visible = [
+        (line, access)
+        for line in lines
+        if (access := access_to(services, caller, line, settings[line.problem])).exists
+    ]
+    return visible, lines[-1].id if len(lines) == limit else None
+
+
+def visible_queue(services: Services, caller: User | None) -> list[Job]:
+    """The jobs that run or wait on boards that the caller may see, without those of rejudges."""
+    settings, now = board_settings(services), services.now()
+    return [
+        visible_job(job, visibility.access_for(caller, job.user, board, now))
+        for job in services.ledger.queue()
+        if not job.rejudge_id
+        and (board := settings.get(job.problem)) is not None
+        and visibility.can_see_board(caller, board)
+    ]
+
+
+def queue_obstacles(services: Services) -> Callable[[Job], str | None]:
+    """A function that returns why no worker can take a waiting job; None if one can."""
+    alive = services.ledger.workers(services.settings.worker_alive_s)
+    return lambda job: unschedulable_reason(job, alive) if job.state is State.QUEUED else None
+
+
+def access_to(
+    services: Services, caller: User | None, line: SubmissionSummary, board: BoardSettings
+) -> Access:
+    """What of a submission the caller may see."""
+    return visibility.access_for(
+        caller,
+        line.user,
+        board,
+        services.now(),
+        void=line.void,
+        rejudges=line.rejudge_id is not None and line.state is not State.DONE,
+        cancelled=line.state is State.CANCELLED,
+    )
+
+
+def visible_job(job: Job, access: Access) -> Job:
+    """The job, without its progress for a caller who may not see the result.
+
+    Progress gives away part of the result: only a submission that passed all tests is timed.
+    """
+    return job if access.result else replace(job, progress=None)
+
+
+def visible_report(services: Services, line: SubmissionSummary, access: Access) -> Report | None:
+    """The parts of the report that the caller may see; None if there are none."""
+    if line.result_id is None or not access.result:
+        return None
+    return visibility.redact(services.ledger.board.result(line.result_id).report, access)

@@ -1,0 +1,89 @@
+"""The services of a running server, created once at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grader.db.engine import BoardError, open_engine
+from grader.db.migrate import upgrade
+from grader.fleet import Ledger
+from grader.problem import Problem, ProblemError
+from grader.server.services.accounts import Accounts
+from grader.server.services.admin_service import AdminService
+from grader.server.services.drain import Drain
+from grader.server.services.job_events import JobEvents
+from grader.server.services.metrics import Metrics
+from grader.server.services.standings import LeaderboardQueries
+from grader.server.services.submission_queries import SubmissionQueries
+from grader.server.settings import Settings
+
+
+def utc_now() -> datetime:
+    """The current time, timezone-aware."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Services:
+    """The services of one server. Each is safe to use from several threads."""
+
+    settings: Settings
+    ledger: Ledger
+    accounts: Accounts
+    admin: AdminService
+    problems: dict[str, Problem]
+    """By name, as loaded at the start of the server."""
+    now: Callable[[], datetime]
+    submissions: SubmissionQueries
+    standings: LeaderboardQueries
+    events: JobEvents
+    metrics: Metrics
+    drain: Drain
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        problems: Mapping[str, Problem],
+        settings: Settings | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> Services:
+        """Open the database at a URL, and create or migrate its tables. Raises `BoardError`."""
+        settings = settings or Settings()
+        engine = open_engine(url, create=True)
+        try:
+            upgrade(engine)
+        except BoardError:
+            engine.dispose()
+            raise
+        ledger, submissions = Ledger(engine, now), SubmissionQueries(engine)
+        return cls(
+            settings=settings,
+            ledger=ledger,
+            accounts=Accounts(engine, now),
+            admin=AdminService(engine, now),
+            problems=dict(problems),
+            now=now,
+            submissions=submissions,
+            standings=LeaderboardQueries(submissions),
+            events=JobEvents(
+                ledger, settings.poll_s, settings.listeners, settings.listeners_per_address
+            ),
+            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
+            drain=Drain(),
+        )
+
+    def close(self) -> None:
+        """Close the database connections."""
+        self.ledger.close()
+
+
+def load_problems(folder: Path) -> dict[str, Problem]:
+    """Every problem in a folder, by name. Raises `ProblemError` for a broken one, or for none."""
+    found = [Problem.load(spec.parent) for spec in sorted(folder.glob("*/problem.yaml"))]
+    if not found:
+        raise ProblemError(f"{folder}: holds no problem; name another folder with --problems")
+    return {problem.name: problem for problem in found}

@@ -1,0 +1,29 @@
+"""Empty databases, in SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database: an SQLite file, or a new PostgreSQL schema."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/ledger.sqlite3"
+        return
+    server = make_url(os.environ["GRADE_TEST_POSTGRES"]).set(drivername="postgresql+psycopg")
+    name = f"test_{uuid.uuid4().hex}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE SCHEMA {name}"))
+        own = server.update_query_dict({"options": f"-csearch_path={name}"})
+        yield own.render_as_string(hide_password=False)
+        connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
+    engine.dispose()
