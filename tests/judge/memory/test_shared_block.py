@@ -369,9 +369,7 @@ def test_blocks_follow_each_other_in_a_reused_arena(problem: Problem) -> None:
         template = inputs_of(problem)
         sets = ArgumentSets(problem, case_of(problem), template, count, "cpu", reused=reused)
         fds.append(sets.arena.fd)
-        assert (
-            int(sets.lent[:GATE_BYTES].view(torch.int32)[0]) == 0
-        )  # shut
+        assert int(sets.lent[:GATE_BYTES].view(torch.int32)[0]) == 0  # shut
         assert sets.lent.numel() == sets.layout.nbytes
         order = list(range(count))
         sets.prepare(order)
