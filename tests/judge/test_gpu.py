@@ -1,4 +1,4 @@
-"""Gradings on a real GPU: what the outside clock and the device's memory limit must catch."""
+"""Gradings on a real GPU: what the judge's clock and the device's memory limit must catch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from grader.arena import Slot, arrange
-from grader.judge.gpu.dma import Glances, PairPeek, Peek
-from grader.judge.memory.shared_block import KEPT, Block
+from grader.judge.gpu.dma import CopyEngine, PairReader
+from grader.judge.integrity.call_order import CallOrderWatch
+from grader.judge.memory.shared_block import POLICY, SharedBlock
 from grader.report import Report, Rule, Verdict
 from tests.judge.conftest import HONEST, SPEC, Judge
 
@@ -42,12 +43,12 @@ def test_an_honest_kernel_is_ranked(judged: Judge) -> None:
     assert all(500 < mhz < 4000 for mhz in small.round_mhz)
 
 
-def test_events_that_lie_are_overruled_by_the_outside_clock(judged: Judge) -> None:
+def test_false_events_are_overruled_by_the_judges_clock(judged: Judge) -> None:
     report = judged("import torch\ntorch.cuda.Event.elapsed_time = lambda *a: 1e-3\n" + HONEST)
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.TIME_CLAIM), report.reason
 
 
-def test_a_side_stream_that_is_not_joined_is_work_after_done(judged: Judge) -> None:
+def test_a_side_stream_that_is_not_joined_is_work_outside_the_call(judged: Judge) -> None:
     report = judged("""
         import torch
         side = torch.cuda.Stream()
@@ -60,12 +61,12 @@ def test_a_side_stream_that_is_not_joined_is_work_after_done(judged: Judge) -> N
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.WORK_OUTSIDE_CALL)
 
 
-def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() -> None:
+def test_a_delay_while_inputs_are_published_hides_nothing() -> None:
     words = Slot(0, "int64", (1 << 25,), (1,))
-    block = Block(arrange([[(False, words), (True, words)]] * 4), 8, "cuda")
+    block = SharedBlock(arrange([[(False, words), (True, words)]] * 4), 8, "cuda")
     try:
         every = list(range(4))
-        block.ready(every)
+        block.prepare(every)
         delays: list[float] = []
 
         def delay() -> None:
@@ -74,67 +75,107 @@ def test_whoever_delays_what_goes_on_while_inputs_are_published_hides_nothing() 
 
         block.publish(every, delay)
         block.probe()
-        block.collect()
+        block.take_snapshot()
         assert len(delays) == 1
         assert 0 < block.publish_us() < 10_000
-        assert block.outside_us() > 50_000 - block.publish_us()
+        assert block.measured_us() > 50_000 - block.publish_us()
     finally:
         block.close()
+
+
+def test_words_are_read_from_where_they_lie() -> None:
+    memory = torch.arange(4096, device="cuda")
+    torch.cuda.synchronize()  # the copy engine does not wait for it
+    copies = CopyEngine(9)
+    copies.read(memory.data_ptr() + 8 * 100, 8 * 512, 7, at=1)
+    copies.wait()
+    assert copies.words.tolist() == [0, *(100 + 512 * i for i in range(7)), 0]
+
+
+def test_rows_are_written_to_where_they_belong() -> None:
+    memory = torch.zeros(64, 64, dtype=torch.uint8, device="cuda")
+    rows = torch.arange(1, 81, dtype=torch.uint8).view(5, 16).pin_memory()
+    torch.cuda.synchronize()
+    copies = CopyEngine(1)
+    copies.write(rows, memory.data_ptr() + 3 * 64 + 16, 2 * 64)
+    copies.wait()
+    expected = torch.zeros(64, 64, dtype=torch.uint8)
+    expected[3:13:2, 16:32] = rows
+    assert torch.equal(memory.cpu(), expected)
 
 
 def test_pairs_are_read_from_where_they_lie() -> None:
     memory = torch.arange(4096, device="cuda")
-    torch.cuda.synchronize()  # the copy engine does not wait for it
-    peek = Peek(1)
-    pairs = PairPeek(peek, 7)
-    aimed = pairs.aim(memory.data_ptr() + 8 * 100, 8 * 64, 8 * 512)
-    for _ in range(2):
-        pairs.read(aimed)
-        peek.wait()
-        assert pairs.words.tolist() == [[100 + 512 * i, 100 + 512 * i + 64] for i in range(7)]
-        pairs.words.zero_()
-
-
-def test_glances_are_read_one_after_the_other() -> None:
-    memory = torch.arange(4096, device="cuda")
     torch.cuda.synchronize()
-    glances = Glances(3, 7)
-    starts = [100, 101, 130]
-    glances.aim([(memory.data_ptr() + 8 * start, 8 * 64) for start in starts], 8 * 512)
+    copies = CopyEngine(1)
+    reader = PairReader(copies, 3, 7)
+    places = [(100, 64), (101, 128), (130, 256)]
+    reader.prepare([(memory.data_ptr() + 8 * at, 8 * step) for at, step in places], 8 * 512)
+    pairs = [[[at + 512 * i, at + 512 * i + step] for i in range(7)] for at, step in places]
     for _ in range(2):
-        glances.read()
-        glances.wait()
-        assert glances.are_there()
-        pairs = [[[s + 512 * i, s + 512 * i + 64] for i in range(7)] for s in starts]
-        assert glances.found.tolist() == pairs
-        glances.found[:] = 0
+        reader.read()
+        copies.wait()  # for pairs too
+        assert reader.found.tolist() == pairs
+        reader.found[:] = 0
 
 
-def test_a_probe_sees_what_is_written_after_it() -> None:
-    words = Slot(0, "int64", (1 << 20,), (1,))
-    block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
+@pytest.mark.parametrize("item_bytes", [8, 0], ids=["outputs", "state"])
+def test_the_order_of_calls_is_sampled_in_device_memory(item_bytes: int) -> None:
+    words, order = Slot(0, "int64", (1 << 16,), (1,)), [0, 1, 2, 3]
+    block = SharedBlock(arrange([[(False, words), (True, words)]] * 4), item_bytes, "cuda")
     try:
-        for late in range(8):
-            block.ready(list(range(8)))
-            block.probe()
-            block.collect()
-            assert not block.was_late()
-            each = block.tail_bytes // 8
-            start = block.head_bytes + late * each
-            block.lent[start : start + each] = 0
-            block.collect()
-            assert block.was_late()
+        watch = CallOrderWatch.over(block)
+        assert watch is not None
+        outputs = block.lent[block.head_bytes :].view(torch.int64).view(4, -1)
+        for called in (order, order[::-1]):
+            block.shadow.random_()
+            watch.arm(order)
+            block.prepare(order)
+            watch.sample_early(lambda: True)
+            block.publish(order)
+            for index in called:
+                outputs[index].random_()
+                torch.cuda.synchronize()
+                begun = watch.sample(with_pairs=True)
+                assert begun == (index if called == order else 3)
+            block.take_snapshot()
+            assert not watch.wrote_early()
+            assert watch.ran_concurrently() == (called != order)
+            assert called != order or (watch.overlaps(), watch.first_unfinished()) == (
+                0,
+                [1, 2, 3, 4],
+            )
     finally:
         block.close()
 
 
-@pytest.mark.parametrize("probes", [1, 3, 2 * KEPT])
+def test_writes_after_a_probe_are_detected() -> None:
+    words = Slot(0, "int64", (1 << 20,), (1,))
+    block = SharedBlock(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
+    try:
+        for last in range(8):
+            block.prepare(list(range(8)))
+            block.probe()
+            block.take_snapshot()
+            assert not block.changed_since_probe()
+            each = block.tail_bytes // 8
+            start = block.head_bytes + last * each
+            block.lent[start : start + each] = 0
+            block.take_snapshot()
+            assert block.changed_since_probe()
+    finally:
+        block.close()
+
+
+@pytest.mark.parametrize("probes", [1, 3, 2 * POLICY.kept_probes])
 def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -> None:
     words = Slot(0, "int64", (1 << 20,), (1,))
-    block = Block(arrange([[(False, words), (True, words)]] * 8), 8, "cuda", KEPT)
+    block = SharedBlock(
+        arrange([[(False, words), (True, words)]] * 8), 8, "cuda", POLICY.kept_probes
+    )
     outputs = block.lent[block.head_bytes :]
     try:
-        block.ready(list(range(8)))
+        block.prepare(list(range(8)))
         block.publish(list(range(8)))
         block.probe()  # finds nothing yet
         outputs.random_()
@@ -143,25 +184,25 @@ def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -
             block.probe()
         time.sleep(0.1)
         block.probe()
-        block.collect()
-        assert block.outside_us() < 90_000
+        block.take_snapshot()
+        assert block.measured_us() < 90_000
         outputs.random_()
-        block.collect()
-        assert block.was_late()
-        assert block.outside_us() > 100_000
+        block.take_snapshot()
+        assert block.changed_since_probe()
+        assert block.measured_us() > 100_000
     finally:
         block.close()
 
 
-def test_a_stream_waits_at_the_gate_until_the_inputs_are_there() -> None:
+def test_a_stream_waits_at_the_gate_until_the_inputs_have_arrived() -> None:
     words = Slot(0, "int64", (1 << 20,), (1,))
-    block = Block(arrange([[(False, words), (True, words)]] * 2), 8, "cuda")
+    block = SharedBlock(arrange([[(False, words), (True, words)]] * 2), 8, "cuda")
     stream, passed = torch.cuda.Stream(), torch.cuda.Event()
     try:
-        block.ready([0, 1])
+        block.prepare([0, 1])
         block.publish([0, 1])  # to load a kernel may wait for every stream too
         for _ in range(3):
-            block.ready([0, 1])  # waits for every stream, so before one waits at the gate
+            block.prepare([0, 1])  # waits for every stream, so before one waits at the gate
             block.arena.await_gate(stream, block.round)
             passed.record(stream)
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""One measurement at a time on a GPU, whoever asks."""
+"""One measurement at a time on a GPU, over all users of a machine."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ with lock.exclusive("cuda"):
 
 
 def another(tmp: Path) -> subprocess.CompletedProcess[str]:
-    """Somebody else on this machine, with temporary files of their own."""
+    """Another user on this machine, with temporary files of their own."""
     environment = os.environ | {"TMPDIR": str(tmp)}
     command = [sys.executable, "-c", ANOTHER]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(autouse=True)
-def of_no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A GPU that no other test, and nobody on this machine, measures on."""
+def unused_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU that no other process measures on."""
     name = f"test-{os.getpid()}"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
     monkeypatch.setattr(module, "chosen_node", lambda: None)
@@ -43,18 +43,18 @@ def of_no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (Path("/tmp") / f"grade-gpu-{name}.lock").unlink(missing_ok=True)
 
 
-def test_a_gpu_is_held_against_people_with_other_temporary_folders(tmp_path: Path) -> None:
+def test_a_gpu_is_locked_for_users_with_other_temporary_folders(tmp_path: Path) -> None:
     with exclusive("cuda"):
         assert another(tmp_path).returncode == -signal.SIGALRM
     assert another(tmp_path).stdout == "held\n"
 
 
-def test_a_cpu_is_not_held() -> None:
+def test_a_cpu_is_not_locked() -> None:
     with exclusive("cpu"), exclusive("cpu"):
         pass
 
 
-def test_one_thread_may_hold_it_twice(tmp_path: Path) -> None:
+def test_one_thread_may_hold_the_lock_twice(tmp_path: Path) -> None:
     with exclusive("cuda"):
         with exclusive("cuda") as ours:
             assert ours
@@ -62,7 +62,7 @@ def test_one_thread_may_hold_it_twice(tmp_path: Path) -> None:
     assert another(tmp_path).stdout == "held\n"
 
 
-def test_who_does_not_wait_is_told_of_another() -> None:
+def test_without_waiting_a_held_lock_is_reported() -> None:
     def try_it() -> bool:
         with exclusive("cuda", wait=False) as ours:
             return ours
@@ -74,7 +74,7 @@ def test_who_does_not_wait_is_told_of_another() -> None:
         assert another_thread.submit(try_it).result() is True
 
 
-def test_what_is_no_file_is_refused_in_words(
+def test_a_folder_in_place_of_the_lock_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOLDER", tmp_path)
@@ -84,7 +84,7 @@ def test_what_is_no_file_is_refused_in_words(
         pytest.fail("it was held")
 
 
-def test_where_no_lock_can_be_made_it_is_told_in_words(
+def test_a_lock_that_cannot_be_created_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOLDER", tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""What holds the chip back, told by a NVML that says what the test wants."""
+"""Throttling, clocks and the state of the GPU, read from a double of NVML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grader.judge.gpu import state
-from grader.judge.gpu.state import SLOWED, complaint, gpu_state
+from grader.judge.gpu.state import SLOWED, complaint, gpu_state, sm_clock_mhz
 
 POWER_CAP, SYNC_BOOST = 0x4, 0x10
 
@@ -84,12 +84,12 @@ def test_each_slowdown_is_a_complaint(nvml: FakeNvml, bit: int, words: str) -> N
 
 
 @pytest.mark.parametrize("reasons", [0, 0x1, 0x2, POWER_CAP, SYNC_BOOST, 0x100])
-def test_what_heavy_kernels_usually_meet_is_none(nvml: FakeNvml, reasons: int) -> None:
+def test_usual_limits_of_heavy_kernels_are_no_complaint(nvml: FakeNvml, reasons: int) -> None:
     nvml.reasons = reasons
     assert complaint() is None
 
 
-def test_a_round_counts_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
+def test_rounds_count_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
     nvml.reasons = 0x20
     assert complaint() == "thermal limit"
     nvml.reasons = 0
@@ -97,15 +97,15 @@ def test_a_round_counts_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "GPU-"])
-def test_the_gpu_is_found_by_its_own_name(nvml: FakeNvml, uuid: str, prefix: str) -> None:
-    """Not by its index, which NVML counts without regard to CUDA_VISIBLE_DEVICES."""
+def test_the_gpu_is_found_by_its_uuid(nvml: FakeNvml, uuid: str, prefix: str) -> None:
+    """Not by its index: NVML ignores CUDA_VISIBLE_DEVICES."""
     torch.cuda.get_device_properties().uuid = prefix + uuid
     complaint()
     complaint()
     assert nvml.asked_for == [f"GPU-{uuid}"]
 
 
-def test_the_state_has_its_units(nvml: FakeNvml) -> None:
+def test_the_state_names_its_units(nvml: FakeNvml) -> None:
     nvml.reasons = POWER_CAP
     assert gpu_state() == {
         "driver": "580.1",
@@ -117,23 +117,31 @@ def test_the_state_has_its_units(nvml: FakeNvml) -> None:
     }
 
 
+def test_the_clock_is_that_of_the_multiprocessors(nvml: FakeNvml) -> None:
+    assert sm_clock_mhz() == 1980
+    nvml.fails = {"clock"}
+    assert sm_clock_mhz() is None
+
+
 @pytest.mark.parametrize("failing", ["init", "handle", "reasons"])
-def test_a_nvml_that_does_not_answer_leaves_every_round_in(nvml: FakeNvml, failing: str) -> None:
+def test_without_an_answer_of_nvml_every_round_counts(nvml: FakeNvml, failing: str) -> None:
     nvml.reasons = 0x8
     nvml.fails = {failing}
     assert complaint() is None
+    assert (sm_clock_mhz() is None) == (failing != "reasons")
     assert gpu_state() == {}
 
 
 @pytest.mark.parametrize("failing", ["driver", "clock", "temperature", "power"])
-def test_a_state_that_is_not_whole_is_left_out(nvml: FakeNvml, failing: str) -> None:
+def test_an_incomplete_state_is_left_out(nvml: FakeNvml, failing: str) -> None:
     nvml.fails = {failing}
     assert gpu_state() == {}
 
 
-def test_without_the_package_nothing_is_known(
+def test_without_the_package_there_is_no_complaint_and_no_state(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert complaint() is None
+    assert sm_clock_mhz() is None
     assert gpu_state() == {}

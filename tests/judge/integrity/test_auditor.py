@@ -200,8 +200,8 @@ def test_inputs_are_deferred_once_a_round_has_shown_the_pace(block: Any) -> None
     audit.arm(ORDER, other_inputs)
     audit.watch(iter([True, False]).__next__)
     audit.disarm()
-    outputs_of_round = SimpleNamespace(doubtful=lambda: pytest.fail("no output was looked at"))
-    assert audit.conclude(0, outputs_of_round) == Evidence()  # type: ignore[arg-type]
+    untouched: Any = SimpleNamespace(doubtful=lambda: pytest.fail("nothing was deferred"))
+    assert audit.conclude(0, untouched) == Evidence()
     assert deferred.calls == []
     for call_us in (100.0, 50.0, 70.0):
         audit.learn(call_us)
@@ -534,8 +534,9 @@ def copying(
     )
     bounds = Tolerance(atol=0, rtol=1e-6, rel_l2=1e-6)
     monkeypatch.setattr("grader.judge.correctness.round_check.tolerance_of", lambda *_: bounds)
-    case, problem = Case(name="any", params={}), Any
-    check = RoundCheck(problem, code, case, sets, compare=pytest.fail)  # type: ignore[arg-type]
+    case = Case(name="any", params={})
+    problem: Any = None
+    check = RoundCheck(problem, code, case, sets, compare=pytest.fail)
     check.begin(ORDER, is_ordinary=True)
     log = AuditLog()
     return audit_with(ScriptedWatch(), deferred, log), check, log
