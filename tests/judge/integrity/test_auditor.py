@@ -357,11 +357,13 @@ class ScriptedOutputs:
         self.right_but_doubtful: set[int] = set()
         self.unexplained_by: dict[int, int] = {}
         self.asked: list[int] = []
+        self.checked: set[int] = set()
 
     def doubtful(self) -> Collection[int]:
         return self.wrong[-1] | self.right_but_doubtful
 
     def is_right(self, index: int) -> bool:
+        self.checked.add(index)
         return index not in self.wrong[-1]
 
     def unexplained(self, index: int, stale: AbstractContextManager[None]) -> tuple[str, int]:
@@ -427,6 +429,7 @@ def test_a_doubtful_set_that_is_right_proves_nothing() -> None:
         unchecked=frozenset(TOO_LATE), deferred=frozenset(IN_TIME | TOO_LATE)
     )
     assert scripted.asked == log.explained == []
+    assert scripted.checked == {0, 1}, "only doubtful sets with deferred inputs"
 
 
 def test_only_wrong_sets_that_are_undecidable_need_an_explanation() -> None:
