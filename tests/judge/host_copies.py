@@ -44,8 +44,8 @@ class HostPairReader(PairReader):
         """What `prepare` received: of each copy the address, and the distance of a pair's words."""
         self.reads = 0
         """How often `read` was called."""
-        self.before_pair: Callable[[int, int], None] = lambda copy, pair: None
-        """Called before each pair of each copy is read."""
+        self.before_pair: Callable[[int, int], None] | None = None
+        """Called with the numbers of a copy and a pair before each pair is read."""
         self._memory: list[Words] = []
 
     def prepare(self, places: list[tuple[int, int]], pitch_bytes: int) -> None:
@@ -61,6 +61,9 @@ class HostPairReader(PairReader):
     def read(self) -> None:
         self.reads += 1
         for copy, memory in enumerate(self._memory):
+            if self.before_pair is None:
+                self.found[copy] = memory
+                continue
             for pair in range(len(memory)):
                 self.before_pair(copy, pair)
                 self.found[copy, pair] = memory[pair]

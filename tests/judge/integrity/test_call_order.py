@@ -451,6 +451,17 @@ def test_outputs_written_while_inputs_are_published_are_detected(
         assert watch.wrote_early() == (index in order)
 
 
+def test_outputs_are_untouched_before_and_after_inputs_are_published(block: SharedBlock) -> None:
+    """State is blank until it is published; other outputs stay so."""
+    watch = published(block, ORDER)
+    assert not watch.wrote_early()
+    watch.sample_early(lambda: True)
+    assert not watch.wrote_early()
+    outputs(block)[ORDER[-1]].random_()
+    watch.sample_early(lambda: True)
+    assert watch.wrote_early()
+
+
 def test_a_late_early_sample_proves_nothing_and_a_round_with_only_those_is_blind(
     block: SharedBlock,
 ) -> None:
@@ -551,7 +562,9 @@ def test_a_later_call_that_began_first_is_detected() -> None:
 
 
 def test_a_begin_is_remembered_over_all_samples() -> None:
-    assert is_detected([U, U, W], [U, U, U], [W, U, U])
+    begun = samples([U, U, W], [U, U, U], [U, U, U])
+    assert overlapped(begun, samples([U, U, U], [U, U, U], [W, U, U]))
+    assert not overlapped(begun, samples([U, U, U], [U, U, U], [U, U, W]))
 
 
 def test_words_that_never_change_prove_nothing() -> None:
