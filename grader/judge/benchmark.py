@@ -79,7 +79,7 @@ class Benchmark:
                 self.graph = capture(self.grading.session, order, limit_s)
             if self.needs_messages:
                 return
-        log = replace(self.grading.audit_log, explained=[*self.grading.audit_log.explained])
+        log = self.grading.audit_log.copy()
         try:
             if self.grading.device == "cuda" and not self.graph:
                 self.round(-12)  # what is planned once per set
@@ -91,7 +91,7 @@ class Benchmark:
             if not self.graph or stop.fault.verdict is not Verdict.WRONG_ANSWER:
                 raise
             self.graph, self.first = False, None
-            self.grading.audit_log = log  # a wrong answer is no evidence of a broken rule
+            self.grading.audit_log = log  # without what the audits of the graph found
             self.auditor = audit_of(self.sets, self.grading.audit_log, self.grading.ranks)
             self.grading.record.notes.append(
                 f"'{self.case.name}': a replayed CUDA graph gave wrong outputs "

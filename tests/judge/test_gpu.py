@@ -1,4 +1,4 @@
-"""On a real GPU: gradings that the clock or the memory limit must reject, copies and blocks."""
+"""Gradings on a real GPU: what the judge's clock and the device's memory limit must catch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from grader.arena import Slot, arrange
 from grader.judge.gpu.dma import CopyEngine, PairReader
+from grader.judge.integrity.call_order import CallOrderWatch
 from grader.judge.memory.shared_block import POLICY, SharedBlock
 from grader.report import Report, Rule, Verdict
 from tests.judge.conftest import HONEST, SPEC, Judge
@@ -42,12 +43,12 @@ def test_an_honest_kernel_is_ranked(judged: Judge) -> None:
     assert all(500 < mhz < 4000 for mhz in small.round_mhz)
 
 
-def test_events_that_lie_are_overruled_by_the_judges_clock(judged: Judge) -> None:
+def test_false_events_are_overruled_by_the_judges_clock(judged: Judge) -> None:
     report = judged("import torch\ntorch.cuda.Event.elapsed_time = lambda *a: 1e-3\n" + HONEST)
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.TIME_CLAIM), report.reason
 
 
-def test_work_on_a_side_stream_that_is_not_joined_is_rejected(judged: Judge) -> None:
+def test_a_side_stream_that_is_not_joined_is_work_outside_the_call(judged: Judge) -> None:
     report = judged("""
         import torch
         side = torch.cuda.Stream()
@@ -60,7 +61,7 @@ def test_work_on_a_side_stream_that_is_not_joined_is_rejected(judged: Judge) -> 
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.WORK_OUTSIDE_CALL)
 
 
-def test_a_delay_while_inputs_are_published_counts_as_time() -> None:
+def test_a_delay_while_inputs_are_published_hides_nothing() -> None:
     words = Slot(0, "int64", (1 << 25,), (1,))
     block = SharedBlock(arrange([[(False, words), (True, words)]] * 4), 8, "cuda")
     try:
@@ -82,55 +83,83 @@ def test_a_delay_while_inputs_are_published_counts_as_time() -> None:
         block.close()
 
 
-def test_words_are_read_in_a_row_from_where_they_lie() -> None:
+def test_words_are_read_from_where_they_lie() -> None:
     memory = torch.arange(4096, device="cuda")
     torch.cuda.synchronize()  # the copy engine does not wait for it
     copies = CopyEngine(9)
-    copies.read(memory.data_ptr() + 8 * 100, 8 * 512, 7, at=2)
+    copies.read(memory.data_ptr() + 8 * 100, 8 * 512, 7, at=1)
     copies.wait()
-    assert copies.words.tolist() == [0, 0, *range(100, 100 + 7 * 512, 512)]
+    assert copies.words.tolist() == [0, *(100 + 512 * i for i in range(7)), 0]
 
 
 def test_rows_are_written_to_where_they_belong() -> None:
-    memory = torch.zeros(4096, dtype=torch.uint8, device="cuda")
+    memory = torch.zeros(64, 64, dtype=torch.uint8, device="cuda")
+    rows = torch.arange(1, 81, dtype=torch.uint8).view(5, 16).pin_memory()
     torch.cuda.synchronize()
-    rows = torch.arange(1, 97, dtype=torch.uint8).view(3, 32).pin_memory()
     copies = CopyEngine(1)
-    copies.write(rows, memory.data_ptr() + 64, 256)
+    copies.write(rows, memory.data_ptr() + 3 * 64 + 16, 2 * 64)
     copies.wait()
-    expected = torch.zeros(4096, dtype=torch.uint8)
-    for i, row in enumerate(rows):
-        expected[64 + 256 * i :][:32] = row
+    expected = torch.zeros(64, 64, dtype=torch.uint8)
+    expected[3:13:2, 16:32] = rows
     assert torch.equal(memory.cpu(), expected)
 
 
-@pytest.mark.parametrize("times", [1, 3])
-def test_pairs_of_words_are_read_one_copy_after_the_other(times: int) -> None:
+def test_pairs_are_read_from_where_they_lie() -> None:
     memory = torch.arange(4096, device="cuda")
     torch.cuda.synchronize()
     copies = CopyEngine(1)
-    reader = PairReader(copies, times, 7)
-    starts = [100, 101, 130][:times]
-    reader.prepare([(memory.data_ptr() + 8 * start, 8 * 64) for start in starts], 8 * 512)
+    reader = PairReader(copies, 3, 7)
+    places = [(100, 64), (101, 128), (130, 256)]
+    reader.prepare([(memory.data_ptr() + 8 * at, 8 * step) for at, step in places], 8 * 512)
+    pairs = [[[at + 512 * i, at + 512 * i + step] for i in range(7)] for at, step in places]
     for _ in range(2):
         reader.read()
-        copies.wait()
-        pairs = [[[s + 512 * i, s + 512 * i + 64] for i in range(7)] for s in starts]
+        copies.wait()  # for pairs too
         assert reader.found.tolist() == pairs
         reader.found[:] = 0
 
 
-def test_a_probe_sees_what_is_written_after_it() -> None:
+@pytest.mark.parametrize("item_bytes", [8, 0], ids=["outputs", "state"])
+def test_the_order_of_calls_is_sampled_in_device_memory(item_bytes: int) -> None:
+    words, order = Slot(0, "int64", (1 << 16,), (1,)), [0, 1, 2, 3]
+    block = SharedBlock(arrange([[(False, words), (True, words)]] * 4), item_bytes, "cuda")
+    try:
+        watch = CallOrderWatch.over(block)
+        assert watch is not None
+        outputs = block.lent[block.head_bytes :].view(torch.int64).view(4, -1)
+        for called in (order, order[::-1]):
+            block.shadow.random_()
+            watch.arm(order)
+            block.prepare(order)
+            watch.sample_early(lambda: True)
+            block.publish(order)
+            for index in called:
+                outputs[index].random_()
+                torch.cuda.synchronize()
+                begun = watch.sample(with_pairs=True)
+                assert begun == (index if called == order else 3)
+            block.take_snapshot()
+            assert not watch.wrote_early()
+            assert watch.ran_concurrently() == (called != order)
+            assert called != order or (watch.overlaps(), watch.first_unfinished()) == (
+                0,
+                [1, 2, 3, 4],
+            )
+    finally:
+        block.close()
+
+
+def test_writes_after_a_probe_are_detected() -> None:
     words = Slot(0, "int64", (1 << 20,), (1,))
     block = SharedBlock(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
     try:
-        for late in range(8):
+        for last in range(8):
             block.prepare(list(range(8)))
             block.probe()
             block.take_snapshot()
             assert not block.changed_since_probe()
             each = block.tail_bytes // 8
-            start = block.head_bytes + late * each
+            start = block.head_bytes + last * each
             block.lent[start : start + each] = 0
             block.take_snapshot()
             assert block.changed_since_probe()
@@ -165,7 +194,7 @@ def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -
         block.close()
 
 
-def test_a_stream_waits_at_the_gate_until_the_inputs_are_there() -> None:
+def test_a_stream_waits_at_the_gate_until_the_inputs_have_arrived() -> None:
     words = Slot(0, "int64", (1 << 20,), (1,))
     block = SharedBlock(arrange([[(False, words), (True, words)]] * 2), 8, "cuda")
     stream, passed = torch.cuda.Stream(), torch.cuda.Event()

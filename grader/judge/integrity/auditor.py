@@ -47,6 +47,10 @@ class AuditLog:
     explained: list[bool] = field(default_factory=list)
     """For each undecidable set with wrong outputs: whether mixed inputs explain them."""
 
+    def copy(self) -> AuditLog:
+        """The log as it is now."""
+        return AuditLog(self.overlaps, [*self.explained])
+
 
 class RoundOutputs(Protocol):
     """The outputs of the last round, as an audit needs them."""
@@ -193,10 +197,12 @@ class CopyEngineAudit:
         in_time = deferred.in_time(self._watch.first_unfinished())
         undecidable = deferred.written.keys() - in_time
         doubtful = set(outputs.doubtful())
-        faults = []
-        premature = {i for i in doubtful & in_time if self._matches_stale(i, deferred, outputs)}
-        if premature:
+        faults: list[Fault] = []
+        unchecked = set(undecidable)
+        if any(self._matches_stale(i, deferred, outputs) for i in doubtful & in_time):
             faults.append(_broken("inputs were read before their call began"))
+            # Any of them may have been read during its write, and be wrong for both.
+            unchecked |= in_time
         for i in sorted(undecidable & doubtful):
             if outputs.is_right(i):
                 continue
@@ -207,7 +213,7 @@ class CopyEngineAudit:
                 what = f"{count} elements of '{name}' are wrong or were never written"
                 reason = f"{what}, whenever its inputs were read"
                 faults.append(Fault(Verdict.WRONG_ANSWER, reason))
-        return faults, undecidable | premature
+        return faults, unchecked
 
     @staticmethod
     def _matches_stale(index: int, deferred: DeferredInputs, outputs: RoundOutputs) -> bool:

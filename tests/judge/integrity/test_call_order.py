@@ -1,11 +1,10 @@
-"""What the judge concludes from seeing outputs appear."""
+"""What is concluded from samples of the outputs of a round."""
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,80 +12,86 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.arena import TensorSpec, arrange
-from grader.judge.benchmark import Bench
+from grader.arena import Slot, arrange
+from grader.judge.gpu.dma import MOST_PITCH_BYTES
 from grader.judge.integrity.call_order import (
-    CLOSING,
-    MOST_READS,
-    PLACES,
-    SLOWEST_READ_US,
+    SINGLES,
     Bools,
-    Lookout,
-    _apart,
+    CallOrderWatch,
     overlapped,
-    turned,
+    rotated,
+    words_needed,
 )
-from grader.judge.memory.shared_block import Block
-from grader.judge.verdict import SubmissionFault
-from grader.report import Rule
-from tests.judge.host_pairs import MemoryLookout
+from grader.judge.integrity.policy import CALL_ORDER as POLICY
+from grader.judge.memory.shared_block import SharedBlock
+from tests.judge.host_copies import Clock, HostCopyEngine, HostPairReader, host_watch
 
-U, W = False, True
+U, W = False, True  # a word that is untouched, or written
 
 
-def looks(*rows: list[bool]) -> Bools:
-    """Looks in the order of time; a row has one word per call."""
+def samples(*rows: list[bool]) -> Bools:
+    """Samples in time; a row has one word per call."""
     return np.array(rows, dtype=np.bool_)
 
 
 COUNT = 6
 ORDER = [3, 1, 4, 0, 5, 2]
+IN_SEQUENCE = list(range(COUNT))
+
+Step = Callable[[], None]
 
 
 @pytest.fixture(params=[8, 0], ids=["outputs", "state"])
-def block(request: pytest.FixtureRequest) -> Iterator[Block]:
-    words = TensorSpec(0, "int64", (4096,), (1,))
-    made = Block(arrange([[(False, words), (True, words)]] * COUNT), request.param, "cpu")
-    made.keep_probing = made.probe  # type: ignore[method-assign]
+def block(request: pytest.FixtureRequest) -> Iterator[SharedBlock]:
+    words = Slot(0, "int64", (4096,), (1,))
+    made = SharedBlock(arrange([[(False, words), (True, words)]] * COUNT), request.param, "cpu")
     yield made
     made.close()
 
 
-def published(block: Block, order: list[int]) -> MemoryLookout:
-    """A lookout of a round whose inputs are there; it has looked before."""
-    lookout = MemoryLookout(block)
-    block.image.random_()
-    block.ready(order)
-    lookout.aim(order)
-    lookout.look(lambda: True)
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples count however long they take, as they may on a busy machine."""
+    policy = replace(POLICY, slow_us=1e9)
+    monkeypatch.setattr("grader.judge.integrity.call_order.POLICY", policy)
+
+
+def publish(block: SharedBlock, watch: CallOrderWatch, order: list[int]) -> None:
+    """Publish new inputs for a round that is watched, with one early sample."""
+    block.shadow.random_()
+    watch.arm(order)
+    block.prepare(order)
+    watch.sample_early(lambda: True)
     block.publish(order)
-    return lookout
+    watch.begin()
 
 
-def outputs(block: Block) -> torch.Tensor:
+def published(
+    block: SharedBlock, order: list[int], reader: HostPairReader | None = None
+) -> CallOrderWatch:
+    """The watch of a round whose inputs have been published."""
+    watch = host_watch(block, reader=reader)
+    publish(block, watch, order)
+    return watch
+
+
+def outputs(block: SharedBlock) -> torch.Tensor:
     """What may be written: int64 [sets, words]."""
     tail: torch.Tensor = block.lent[block.head_bytes :]
     return tail.view(torch.int64).view(COUNT, -1)
 
 
-def watch(lookout: MemoryLookout, steps: list[Callable[[], None]]) -> None:
-    """A round in which all places are read after each step."""
-    left = [step for step in steps for _ in range(PLACES)]
-
-    def going_on() -> bool:
-        if not left:
-            return False
-        if len(left) % PLACES == 0:
-            left[0]()
-        left.pop(0)
-        return True
-
-    lookout.watch(going_on)
-    lookout._block.probe()
-    lookout._block.collect()
+def run(watch: CallOrderWatch, block: SharedBlock, steps: list[Step]) -> None:
+    """A round in which every place is sampled after each step."""
+    for step in steps:
+        step()
+        for _ in range(SINGLES):
+            watch.sample(with_pairs=True)
+        watch.sample(with_pairs=False)
+    block.take_snapshot()
 
 
-def write(block: Block, index: int, start: float, end: float) -> Callable[[], None]:
+def write(block: SharedBlock, index: int, start: float, end: float) -> Step:
     """A step in which a share of a set's outputs is written."""
 
     def step() -> None:
@@ -96,483 +101,482 @@ def write(block: Block, index: int, start: float, end: float) -> Callable[[], No
     return step
 
 
-def in_turn(block: Block, order: list[int]) -> list[Callable[[], None]]:
+def sequential(block: SharedBlock, order: list[int]) -> list[Step]:
     return [write(block, i, part / 4, (part + 1) / 4) for i in order for part in range(4)]
 
 
-def beside(block: Block, order: list[int]) -> list[Callable[[], None]]:
+def concurrent(block: SharedBlock, order: list[int]) -> list[Step]:
     return [write(block, i, part / 4, (part + 1) / 4) for part in range(4) for i in order]
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Glances that take long count, as they may here."""
-    monkeypatch.setattr("grader.judge.integrity.call_order.SLOWEST_READ_US", 1e9)
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("order", [ORDER, *(rotated(COUNT, first) for first in range(COUNT))])
+def test_sequential_calls_show_no_overlap(block: SharedBlock, order: list[int]) -> None:
+    for _ in range(5):
+        watch = published(block, order)
+        run(watch, block, sequential(block, order))
+        assert not watch.wrote_early()
+        assert not watch.ran_concurrently()
+        assert watch.overlaps() == 0
+        assert watch.samples == 4 * COUNT * (SINGLES + 1)
+        assert watch.first_unfinished()[-1] == COUNT
+
+
+@pytest.mark.parametrize("order", [ORDER, *(rotated(COUNT, first) for first in range(COUNT))])
+def test_the_first_unfinished_call_is_a_position_in_the_round(
+    block: SharedBlock, order: list[int]
+) -> None:
+    watch = published(block, order)
+    watch.sample(with_pairs=False)
+    for index in order:
+        write(block, index, 0, 1)()
+        watch.sample(with_pairs=False)
+    block.take_snapshot()
+    assert watch.first_unfinished() == list(range(COUNT + 1))
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("order", [ORDER, *(turned(COUNT, first) for first in range(COUNT))])
-def test_calls_in_turn_are_seen_to_be(block: Block, order: list[int]) -> None:
-    for _ in range(5):
-        lookout = published(block, order)
-        lookout._glances.allowed = 1 << 30
-        watch(lookout, in_turn(block, order))
-        assert not lookout.has_begun(order)
-        assert not lookout.side_by_side()
-        assert not lookout.meetings()
-        assert lookout.first_unfinished()[-1] == COUNT
-
-
-@pytest.mark.parametrize("order", [ORDER, sorted(ORDER)])
-def test_an_output_that_is_scratch_before_it_is_final_is_no_overlap(
-    block: Block, order: list[int]
+@pytest.mark.parametrize("order", [ORDER, IN_SEQUENCE])
+def test_scratch_before_the_final_output_is_no_overlap(
+    block: SharedBlock, order: list[int]
 ) -> None:
-    lookout = published(block, order)
-    twice = [write(block, i, part / 2, 1) for i in order for part in (0, 1, 0)]
-    watch(lookout, twice)
-    assert not lookout.side_by_side()
-    assert not lookout.meetings()
+    watch = published(block, order)
+    run(watch, block, [write(block, i, part / 2, 1) for i in order for part in (0, 1, 0)])
+    assert not watch.ran_concurrently()
+    assert watch.overlaps() == 0
 
 
-def test_calls_side_by_side_are_seen(block: Block) -> None:
-    for order in (ORDER, sorted(ORDER)):
-        lookout = published(block, order)
-        watch(lookout, beside(block, order))
-        assert lookout.side_by_side()
-    other = published(block, ORDER)
-    watch(other, in_turn(block, ORDER[::-1]))
-    assert other.side_by_side()
+def test_concurrent_calls_are_detected(block: SharedBlock) -> None:
+    for order in (ORDER, IN_SEQUENCE):
+        watch = published(block, order)
+        run(watch, block, concurrent(block, order))
+        assert watch.ran_concurrently()
+    reverse = published(block, ORDER)
+    run(reverse, block, sequential(block, ORDER[::-1]))
+    assert reverse.ran_concurrently()
 
 
-def meeting(
-    block: Block, at: int, first: int = 0, took_us: float = 15, glances: int = 0
-) -> MemoryLookout:
-    """A round that begins with this set, in turn but for the moment of look number `at`: then the
-    second has begun, and the first not ended. Each look takes so long; beside the first so many of
-    them there are glances."""
-    lookout = published(block, turned(COUNT, first))
-    lookout.took_us, lookout._glances.allowed = took_us, glances
-    steps = in_turn(block, turned(COUNT, first))
+def overlapping(block: SharedBlock, at: int, first: int = 0, pairs: bool = True) -> CallOrderWatch:
+    """A round of sequential calls that begins with set `first`, except that at sample `at`, one of
+    those `with_pairs` where `pairs` holds, the second call has begun and the first not ended."""
+    order = rotated(COUNT, first)
+    watch = published(block, order)
+    steps = sequential(block, order)
     steps[3:3] = [lambda: None] * (at - 3)
     steps[at], steps[at + 1] = steps[at + 1], steps[at]
-    left = iter(steps)
-
-    def going_on() -> bool:
-        step = next(left, None)
-        if step is not None:
-            step()
-        return step is not None
-
-    lookout.watch(going_on)
-    block.probe()
-    block.collect()
-    return lookout
-
-
-@pytest.mark.parametrize("first", range(COUNT))
-def test_calls_that_meet_for_a_moment_are_seen_at_a_seam(block: Block, first: int) -> None:
-    for at in range(4, 10):
-        lookout = meeting(block, at, first)
-        is_read = first < COUNT - 1  # behind the last set there is none
-        assert lookout.meetings() == (at % 2 == 0 and is_read)
-        assert not lookout.side_by_side()
-        assert lookout._turns[:4] == [0, 1, 6, 2]  # every other look is at a seam
-
-
-def test_a_look_that_takes_long_tells_of_no_meeting(block: Block) -> None:
-    assert meeting(block, 6, took_us=SLOWEST_READ_US).meetings() == 1
-    assert meeting(block, 6, took_us=SLOWEST_READ_US + 1).meetings() == 0
+    for number, step in enumerate(steps):
+        step()
+        watch.sample(with_pairs=pairs or number != at)
+    block.take_snapshot()
+    return watch
 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("first", range(COUNT))
-def test_calls_that_meet_between_looks_at_seams_are_seen_by_glances(
-    block: Block, first: int
+def test_calls_that_overlap_for_a_moment_show_in_boundary_pairs(
+    block: SharedBlock, first: int
 ) -> None:
-    assert meeting(block, 5, first).meetings() == 0
-    assert meeting(block, 5, first, glances=5).meetings() == 0
-    is_read = first < COUNT - 1
-    for glances in (6, 7, 100):
-        lookout = meeting(block, 5, first, glances=glances)
-        assert lookout.meetings() == is_read
-        assert not lookout.side_by_side()
+    for at in range(4, 10):
+        watch = overlapping(block, at, first)
+        is_read = first < COUNT - 1  # no boundary lies behind the last set
+        assert watch.overlaps() == is_read
+        assert not watch.ran_concurrently()
+        without_pairs = overlapping(block, at, first, pairs=False)
+        assert without_pairs.overlaps() == 0
+        assert not without_pairs.ran_concurrently()
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_is_under_way_at_the_same_time_counts_once(block: Block) -> None:
-    """A look at a seam, and the burst beside it."""
-    lookout = meeting(block, 6, glances=100)
-    assert lookout.meetings() == 1
-    assert meeting(block, 6).meetings() == 1
-    spans = [(burst.asked, burst.over) for burst in lookout._bursts]
-    assert spans[:3] == [(0, 2), (2, 3), (3, 5)]  # each until the next look; at seams two rows
+@pytest.mark.parametrize("copy", range(POLICY.pairs))
+@pytest.mark.parametrize("first", range(COUNT))
+def test_each_pair_of_a_sample_detects_an_overlap_while_it_is_read(
+    block: SharedBlock, first: int, copy: int
+) -> None:
+    """One call after another overlaps the one before it, just while one copy is read."""
+    reader, order = HostPairReader(POLICY.pairs, COUNT - 1), rotated(COUNT, first)
+    watch = host_watch(block, reader=reader)
+    for second in range(1, COUNT):
+        publish(block, watch, order)
+        for index in order[: second - 1]:
+            write(block, index, 0, 1)()
+        before, after = order[second - 1], order[second]
+        write(block, before, 0, 0.5)()
+        begin, end = write(block, after, 0, 0.5), write(block, before, 0.5, 1)
+        moments = {(copy, 0): begin, (copy + 1, 0): end}
 
+        def overlap(copy: int, pair: int, moments: dict[tuple[int, int], Step] = moments) -> None:
+            moments.pop((copy, pair), lambda: None)()
 
-def test_only_what_is_apart_is_counted_apart() -> None:
-    assert _apart([]) == 0
-    assert _apart([(4, 5), (0, 1)]) == 2
-    assert _apart([(1, 4), (4, 5), (5, 8)]) == 1
-    assert _apart([(1, 4), (5, 8)]) == 2
-    assert _apart([(1, 9), (2, 3), (4, 5), (10, 11)]) == 2
+        reader.before_pair = overlap
+        watch.sample(with_pairs=True)
+        for step in moments.values():
+            step()
+        for index in order[second:]:
+            write(block, index, 0, 1)()
+        watch.sample(with_pairs=True)
+        block.take_snapshot()
+        assert watch.overlaps() == (after != 0)
+        assert not watch.ran_concurrently()
 
 
 @pytest.mark.usefixtures("patient")
-def test_bursts_one_after_the_other_count_each(block: Block) -> None:
-    """Of three looks while calls meet, two are at seams, and each has a burst beside it."""
-    lookout = published(block, turned(COUNT, 0))
-    lookout._glances.allowed = 100
+def test_every_sample_with_an_overlap_counts_once(block: SharedBlock) -> None:
+    watch = published(block, IN_SEQUENCE)
     write(block, 0, 0, 1 - 1 / 4)()
     write(block, 1, 0, 1 / 4)()
-    lookout.watch(iter([True, True, True, False]).__next__)
+    for number in range(3):
+        watch.sample(with_pairs=number != 1)
     for i in range(COUNT):
         write(block, i, 3 / 4, 1)()
-    block.probe()
-    block.collect()
-    assert [burst.asked for burst in lookout._bursts] == [0, 2, 3]
-    assert lookout.meetings() == 3  # the looks at 0 and 3 with the bursts that were begun then
-    lookout._bursts = lookout._bursts[:2]
-    assert lookout.meetings() == 3  # a burst that was over is apart from the look after it
-    lookout._held_up = {0, 3}
-    assert lookout.meetings() == 2
+    watch.sample(with_pairs=True)
+    block.take_snapshot()
+    assert watch.overlaps() == 2
 
 
-@pytest.mark.parametrize(("took_us", "counts"), [(149, True), (151, False)])
-def test_a_burst_that_takes_long_is_lost(
-    block: Block, monkeypatch: pytest.MonkeyPatch, took_us: int, counts: bool
+@pytest.mark.parametrize(("took_us", "counts"), [(150, True), (151, False)])
+def test_the_pairs_of_a_slow_sample_do_not_count(
+    block: SharedBlock, monkeypatch: pytest.MonkeyPatch, took_us: int, counts: bool
 ) -> None:
-    now_ns = 0
-    monkeypatch.setattr(
-        "grader.judge.integrity.call_order.time", SimpleNamespace(perf_counter_ns=lambda: now_ns)
-    )
-    lookout = published(block, list(range(COUNT)))
-    glances = lookout._glances
-    glances.allowed, are_there = 1, glances.are_there
+    clock = Clock(monkeypatch, "call_order")
 
-    def later() -> bool:
-        nonlocal now_ns
-        now_ns += took_us * 1000
-        return bool(are_there())
+    def later(copy: int, pair: int) -> None:
+        clock.now_us += took_us if (copy, pair) == (0, 0) else 0
 
-    glances.are_there = later
-    lookout.watch(iter([True, True, False]).__next__)
-    assert (lookout.kept_bursts, lookout.lost_bursts) == (counts, not counts)
-    assert lookout._lost_us == (0 if counts else took_us)
-    lookout._watched_us = 10 * took_us
-    assert lookout.was_blind(1.9 * took_us) is not counts
-    assert not lookout.was_blind(2.1 * took_us)
+    reader = HostPairReader(POLICY.pairs, COUNT - 1)
+    reader.before_pair = later
+    watch = published(block, IN_SEQUENCE, reader)
+    write(block, 0, 0, 3 / 4)()
+    write(block, 1, 0, 1 / 4)()
+    assert watch.sample(with_pairs=True) == 1, "though it is no evidence"
+    for i in range(COUNT):
+        write(block, i, 0, 1)()
+    block.take_snapshot()
+    assert watch.overlaps() == counts
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("polls", [1, 2, 3])
-def test_a_burst_is_kept_when_it_is_there_and_none_is_asked_for_before(
-    block: Block, polls: int
-) -> None:
-    lookout = published(block, list(range(COUNT)))
-    lookout._glances.allowed, lookout._glances.polls = 1 << 30, polls
-    watch(lookout, in_turn(block, list(range(COUNT))))
-    assert lookout._glances.asked > 2
-    assert lookout.kept_bursts == lookout._glances.asked
-    assert not lookout.meetings()
-    short = published(block, list(range(COUNT)))
-    short._glances.allowed, short._glances.polls = 1, polls
-    short.watch(iter([True, False]).__next__)
-    assert short.kept_bursts == 1  # waited for when the round is over
+def test_nothing_of_a_round_is_left_for_the_next(block: SharedBlock) -> None:
+    reader = HostPairReader(POLICY.pairs, COUNT - 1)
+    watch = published(block, IN_SEQUENCE, reader)
+    run(watch, block, concurrent(block, IN_SEQUENCE))
+    assert watch.ran_concurrently()
+    assert watch.overlaps()
+    outputs(block).random_()
+    watch.sample_early(lambda: True)
+    assert watch.wrote_early()
+    places, order = reader.places, rotated(COUNT, 2)
+    watch.arm(order)
+    assert watch.samples == watch.overlaps() == 0
+    assert not watch.ran_concurrently()
+    assert not watch.wrote_early()
+    publish(block, watch, order)
+    assert reader.places != places
+    run(watch, block, sequential(block, order))
+    assert not watch.ran_concurrently()
+    assert watch.overlaps() == 0
+    assert watch.first_unfinished()[-1] == COUNT
 
 
 @pytest.mark.usefixtures("patient")
-def test_nothing_of_a_round_is_left_for_the_next(block: Block) -> None:
-    lookout = meeting(block, 5, glances=100)
-    assert lookout.meetings() == 1
-    order = turned(COUNT, 2)
-    block.image.random_()
-    block.ready(order)
-    lookout.aim(order)
-    base = block.lent.data_ptr()
-    for turn, words in zip(lookout._glance_turns(), lookout._glances._aimed, strict=True):
-        assert words.ctypes.data == base + lookout._places[turn]
-    assert len(set(lookout._glance_turns())) == len(lookout._seams) > 1
-    block.publish(order)
-    watch(lookout, in_turn(block, order))
-    assert not lookout.meetings()
-    assert lookout.kept_bursts > 2
-
-
-@pytest.mark.usefixtures("patient")
-def test_there_are_no_glances_beside_probes(block: Block) -> None:
-    in_order = list(range(COUNT))
-    lookout = published(block, in_order)
-    lookout._glances.allowed = 1 << 30
-    steps = in_turn(block, in_order)
-    closing = 4 * (COUNT - CLOSING) + 1  # so many parts are written when the third last has begun
-    asked: list[int] = []
-    read, written = lookout._glances.read, 0
-
-    def noted() -> None:
-        asked.append(written)
-        read()
-
-    lookout._glances.read = noted
-
-    def going_on() -> bool:
-        nonlocal written
-        if written < len(steps):
-            steps[written]()
-        written += 1
-        return written <= len(steps) + 3
-
-    lookout.watch(going_on)
-    assert asked[:3] == [1, 2, 3]
-    assert max(asked) <= closing + PLACES
-
-
-@pytest.mark.usefixtures("patient")
-def test_there_are_no_glances_behind_a_late_write(block: Block) -> None:
-    lookout = published(block, list(range(COUNT)))
-    lookout._glances.allowed = 1 << 30
-    late: Any = SimpleNamespace(
-        begin=lambda: None,
-        write_due=lambda peek, row: row in (0, 3),
-        saw=lambda furthest, is_closing: None,
-        write_rest=lambda peek, is_over: None,
-    )
-    lookout.watch(iter([True] * 4 + [False]).__next__, late)
-    assert lookout._turns[:6] == [0, 1, PLACES - 3, 2, 3, PLACES - 2]
-    assert [burst.asked for burst in lookout._bursts] == [2, 5]
-
-
-@pytest.mark.usefixtures("patient")
-def test_of_a_round_no_more_bursts_are_kept_than_there_is_room_for(
-    block: Block, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grader.judge.integrity.call_order.MOST_BURSTS", 3)
-    assert meeting(block, 8, glances=100).kept_bursts == 3
-
-
-def test_one_meeting_may_be_chance_and_two_are_a_broken_rule(block: Block) -> None:
-    bench: Any = Bench.__new__(Bench)
-    bench.grading, bench.case = SimpleNamespace(meetings=0), SimpleNamespace(name="tiny")
-    bench.meetings = 0
-    bench.grading.bursts = bench.grading.lost_bursts = 0
-    in_order = list(range(COUNT))
-    bench._expect_order(meeting(block, 5), in_order)
-    assert bench.meetings == 0
-    bench._expect_order(meeting(block, 6), in_order)
-    assert bench.meetings == 1
-    with pytest.raises(SubmissionFault) as stop:
-        bench._expect_order(meeting(block, 8), in_order)
-    assert stop.value.fault.rule is Rule.WORK_OUTSIDE_CALL
+def test_an_order_without_boundaries_is_sampled_without_pairs(block: SharedBlock) -> None:
+    reader = HostPairReader(POLICY.pairs, COUNT - 1)
+    watch = published(block, ORDER, reader)
+    run(watch, block, concurrent(block, ORDER))
+    assert reader.reads == 0
+    assert watch.overlaps() == 0
+    publish(block, watch, IN_SEQUENCE)
+    watch.sample(with_pairs=True)
+    assert reader.reads == 1
+    watch.sample(with_pairs=False)
+    assert reader.reads == 1
 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("held", range(COUNT - 1))
+@pytest.mark.parametrize("copy", range(POLICY.pairs))
+def test_a_copy_that_stalls_between_its_words_is_one_overlap_at_most(
+    block: SharedBlock, held: int, copy: int
+) -> None:
+    """Sequential calls run on while a copy of pairs is stalled."""
+    reader = HostPairReader(POLICY.pairs, COUNT - 1)
+    watch, overlaps = host_watch(block, reader=reader), []
+    for first in range(COUNT):
+        publish(block, watch, rotated(COUNT, first))
+        calls = iter([write(block, i, 0, 1) for i in rotated(COUNT, first)])
+        next(calls)()
+        stalls = [list(itertools.islice(calls, 4))]
+
+        def stall(now: int, pair: int, stalls: list[list[Step]] = stalls) -> None:
+            for call in stalls.pop() if stalls and (now, pair) == (copy, held) else []:
+                call()
+
+        reader.before_pair = stall
+        for _ in range(2):
+            watch.sample(with_pairs=True)
+        assert not stalls
+        for call in calls:
+            call()
+        watch.sample(with_pairs=True)
+        block.take_snapshot()
+        assert not watch.ran_concurrently()
+        overlaps.append(watch.overlaps())
+    assert set(overlaps) <= {0, 1}
+    assert (1 in overlaps) == (held > 0), "the copy did stall where a boundary is"
+
+
+class StalledEngine(HostCopyEngine):
+    """Does something in the midst of a copy."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.stalls: Iterator[Step] = iter(())
+
+    def read(self, address: int, pitch_bytes: int, count: int, at: int) -> None:
+        half = count // 2
+        super().read(address, pitch_bytes, half, at)
+        next(self.stalls, lambda: None)()
+        super().read(address + half * pitch_bytes, pitch_bytes, count - half, at + half)
+
+
+@pytest.mark.parametrize("order", [ORDER, *(rotated(COUNT, first) for first in range(COUNT))])
+def test_a_single_sample_that_stalls_is_no_evidence(block: SharedBlock, order: list[int]) -> None:
+    copies = StalledEngine(words_needed(block))
+    watch = host_watch(block, copies)
+    publish(block, watch, order)
+    copies.stalls = iter([write(block, i, 0, 1) for i in order])
+    for _ in range(COUNT + 1):
+        watch.sample(with_pairs=False)
+    block.take_snapshot()
+    assert not watch.ran_concurrently()
+    assert watch.first_unfinished()[-1] == COUNT
+
+
+def test_a_round_without_samples_shows_nothing(block: SharedBlock) -> None:
+    watch = published(block, IN_SEQUENCE)
+    run(watch, block, [])
+    assert watch.overlaps() == 0
+    assert not watch.ran_concurrently()
+    assert watch.first_unfinished() == []
+
+
 @pytest.mark.parametrize("first", range(COUNT))
-def test_what_is_held_up_in_its_midst_convicts_nobody(block: Block, first: int, held: int) -> None:
-    """Calls run in turn, and some of them while a look and the burst beside it are under way."""
-    lookout = published(block, turned(COUNT, first))
-    calls = iter([write(block, i, 0, 1) for i in turned(COUNT, first)])
-    next(calls)()
-    pairs, glances = lookout._pairs, lookout._glances
-    glances.allowed = 1 << 30
-    read_all, before = glances.read, list[Any]()
-    is_held = False
-
-    def half(aimed: Any) -> None:
-        nonlocal is_held
-        pairs.read_some(aimed[: held + 1], 0)
-        if not is_held:
-            is_held = True
-            before.append(np.stack([words[: held + 1] for words in glances._aimed]))
-            for _ in range(4):
-                next(calls, lambda: None)()
-        pairs.read_some(aimed[held + 1 :], held + 1)
-
-    def half_of_all() -> None:
-        read_all()
-        if before:
-            glances.found[:, : held + 1] = before.pop()
-
-    pairs.read, glances.read = half, half_of_all
-    lookout.watch(iter([True, True, False]).__next__)
-    for call in calls:
-        call()
-    block.probe()
-    block.collect()
-    assert lookout.kept_bursts >= 1
-    assert not lookout.side_by_side()
-    assert lookout.meetings() <= 1
+@pytest.mark.parametrize("with_pairs", [True, False])
+def test_a_sample_gives_the_position_of_the_last_call_that_had_begun(
+    block: SharedBlock, first: int, with_pairs: bool
+) -> None:
+    order = rotated(COUNT, first)
+    watch = published(block, order)
+    assert watch.sample(with_pairs) == -1
+    for position, index in enumerate(order):
+        write(block, index, 0, 1)()
+        assert watch.sample(with_pairs) == position
 
 
-def test_a_round_that_nobody_looked_at_has_no_meetings(block: Block) -> None:
-    lookout = published(block, list(range(COUNT)))
-    watch(lookout, [])
-    assert not lookout.meetings()
-    assert not lookout.side_by_side()
-
-
-def test_a_look_at_a_seam_reads_ends_and_the_starts_behind_them(block: Block) -> None:
-    in_order = list(range(COUNT))
-    lookout = published(block, in_order)
-    watch(lookout, in_turn(block, in_order)[: 4 * (COUNT - 2)])
-    for turn in (0, 2, 4):
-        lookout._read_seam(turn, 0)
-        ends, starts = lookout._words(block.lent, 0, lookout._places[turn : turn + 2])
-        assert lookout._rows[0, :-1].tolist() == ends[:-1].tolist()
-        assert lookout._rows[1, 1:].tolist() == starts[1:].tolist()
-        assert lookout._rows[0, -1] == lookout._blank[turn, -1]
-        assert lookout._rows[1, 0] == lookout._blank[turn + 1, 0]
-        assert lookout._furthest(1, turn + 1) == COUNT - 3
+def test_a_begin_shows_in_the_start_of_a_boundary_before_it_does_near_the_end(
+    block: SharedBlock,
+) -> None:
+    watch = published(block, IN_SEQUENCE)
+    write(block, 0, 0, 1)()
+    write(block, 1, 0, 1 / 8)()
+    assert watch.sample(with_pairs=False) == 0
+    assert watch.sample(with_pairs=True) == 1
 
 
 @pytest.mark.parametrize("words", [1, 64, 1000, 4096, 1 << 16])
 @pytest.mark.parametrize("tensors", [1, 3])
-def test_the_places_of_a_seam_lie_in_outputs(words: int, tensors: int) -> None:
-    slots = [TensorSpec(0, "int64", (words,), (1,)) for _ in range(tensors)]
+def test_the_places_of_a_boundary_lie_in_outputs(words: int, tensors: int) -> None:
+    slots = [Slot(0, "int64", (words,), (1,)) for _ in range(tensors)]
     layout = arrange([[(False, slots[0]), (True, [*slots])]] * 3)
-    block = Block(layout, 8, "cpu")
+    block = SharedBlock(layout, 8, "cpu")
     first = layout.sets[0][1]
     assert isinstance(first, list)
     block.written = [(slot.offset - block.head_bytes, slot.nbytes) for slot in first]
-    lookout = published(block, [0, 1, 2])
-    assert (len(lookout._places) > 3) is (words > 64)
-    for end, start in zip(*[iter(lookout._places[: lookout._singles])] * 2, strict=True):
+    reader = HostPairReader(POLICY.pairs, 2)
+    published(block, [0, 1, 2], reader)
+    set_bytes = block.tail_bytes // 3
+    assert len(reader.places) == (POLICY.pairs if words > 64 else 0)
+    for address, step_bytes in reader.places:
+        end = address - block.lent.data_ptr()
+        start = end + step_bytes - set_bytes
         for place in (start, end):
             assert any(s.offset <= place < s.offset + s.nbytes for s in first)
         assert start < end
-        assert lookout._set_bytes % (start + lookout._set_bytes - end) == 0
+        assert set_bytes % step_bytes == 0
     block.close()
 
 
-def test_whoever_fills_the_outputs_before_hides_nothing(block: Block) -> None:
-    """Words that are no longer blank look begun; so they have to be finished, in their order."""
-    lookout = MemoryLookout(block)
-    block.image.random_()
-    block.ready(ORDER)
+def test_the_pairs_of_a_sample_lie_at_several_boundaries(block: SharedBlock) -> None:
+    reader = HostPairReader(POLICY.pairs, COUNT - 1)
+    published(block, IN_SEQUENCE, reader)
+    steps = {step_bytes for _, step_bytes in reader.places}
+    assert len(steps) == len(set(reader.places)) == len(POLICY.boundary_parts) > 1
+
+
+def test_places_are_secret(block: SharedBlock) -> None:
+    reader = HostPairReader(POLICY.pairs, COUNT - 1)
+    watch = published(block, IN_SEQUENCE, reader)
+    found = set()
+    for _ in range(10):
+        watch.arm(IN_SEQUENCE)
+        found.add(reader.places[0])
+    assert len(found) > 5
+
+
+def test_outputs_filled_before_the_round_hide_nothing(block: SharedBlock) -> None:
+    """Words that are no longer blank look begun, so they have to be finished in order."""
+    watch = host_watch(block)
+    block.shadow.random_()
+    watch.arm(ORDER)
+    block.prepare(ORDER)
     outputs(block).fill_(7)  # by the runner, as soon as they are blank
-    lookout.aim(ORDER)
-    lookout.look(lambda: True)
+    watch.sample_early(lambda: True)
     block.publish(ORDER)
-    assert lookout.has_begun(ORDER)
+    assert watch.wrote_early()
     outputs(block).fill_(9)  # again, now that the inputs are there
-    watch(lookout, beside(block, ORDER))
-    assert lookout.side_by_side()
+    run(watch, block, concurrent(block, ORDER))
+    assert watch.ran_concurrently()
 
 
-def test_outputs_written_while_inputs_are_published_are_seen(block: Block) -> None:
-    lookout = MemoryLookout(block)
-    block.image.random_()
-    block.ready(ORDER)
-    lookout.aim(ORDER)
-    outputs(block)[ORDER[0]].random_()
-    lookout.look(lambda: True)
-    assert lookout.has_begun(ORDER)
-    assert not lookout.has_begun(ORDER[1:])
-
-
-def test_what_is_read_too_late_tells_nothing_and_reading_only_too_late_is_blind(
-    block: Block,
+@pytest.mark.parametrize("index", ORDER)
+def test_outputs_written_while_inputs_are_published_are_detected(
+    block: SharedBlock, index: int
 ) -> None:
-    lookout = published(block, ORDER)
-    outputs(block).random_()
-    lookout.look(lambda: False)
-    assert not lookout.has_begun(ORDER)
-    lookout.aim(ORDER)
-    lookout.look(lambda: False)
-    assert not lookout.has_begun(ORDER)
-    assert lookout.was_blind(0)
+    watch = host_watch(block)
+    for order in (ORDER, [i for i in ORDER if i != index]):
+        block.shadow.random_()
+        watch.arm(order)
+        block.prepare(order)
+        outputs(block)[index].random_()
+        watch.sample_early(lambda: True)
+        assert watch.wrote_early() == (index in order)
 
 
-def test_the_block_is_probed_when_the_round_comes_to_its_end(block: Block) -> None:
-    lookout = published(block, ORDER)
-    done: list[int] = []
-    probed: list[int] = []
-    block.keep_probing = lambda: probed.append(len(done))  # type: ignore[method-assign]
+def test_outputs_are_untouched_before_and_after_inputs_are_published(block: SharedBlock) -> None:
+    """State is blank until it is published; other outputs stay so."""
+    watch = published(block, ORDER)
+    assert not watch.wrote_early()
+    watch.sample_early(lambda: True)
+    assert not watch.wrote_early()
+    outputs(block)[ORDER[-1]].random_()
+    watch.sample_early(lambda: True)
+    assert watch.wrote_early()
 
-    def noted(index: int) -> Callable[[], None]:
-        def step() -> None:
-            write(block, index, 0, 1)()
-            done.append(index)
 
-        return step
-
-    watch(lookout, [noted(index) for index in ORDER])
-    assert min(probed) == COUNT - CLOSING + 1
-    assert max(probed) == COUNT
+def test_a_late_early_sample_proves_nothing_and_a_round_with_only_those_is_blind(
+    block: SharedBlock,
+) -> None:
+    watch = published(block, ORDER)
+    assert not watch.was_blind(0)
+    for _ in range(3):
+        outputs(block).random_()
+        watch.sample_early(lambda: False)
+        assert not watch.wrote_early()
+    assert not watch.was_blind(0), "one sample was early enough"
+    watch.arm(ORDER)
+    watch.sample_early(lambda: False)
+    assert not watch.wrote_early()
+    assert watch.was_blind(0)
+    watch.arm(ORDER)
+    assert not watch.was_blind(0), "none was asked for"
 
 
 @pytest.mark.parametrize(
-    ("watched_us", "reads", "round_us", "blind"),
+    ("watched_us", "most_samples", "round_us", "is_blind"),
     [
-        (900, 60, 950, False),
-        (720, 60, 950, False),
-        (700, 60, 950, True),
-        (0, 0, 950, True),
-        (0, 0, 90, False),
-        (1e5, MOST_READS, 5e6, False),
+        (900, 100, 950, False),
+        (720, 100, 950, False),
+        (705, 100, 950, False),
+        (704, 100, 950, True),
+        (0, 100, 950, True),
+        (0, 100, 90, False),
+        (1000, 61, 5e6, True),
+        (1000, 60, 5e6, False),
     ],
 )
-def test_a_round_that_could_hardly_be_watched_is_known(
-    watched_us: float, reads: int, round_us: float, blind: bool
+def test_a_round_that_was_hardly_sampled_is_blind(
+    block: SharedBlock,
+    monkeypatch: pytest.MonkeyPatch,
+    watched_us: float,
+    most_samples: int,
+    round_us: float,
+    is_blind: bool,
 ) -> None:
-    lookout = Lookout.__new__(Lookout)
-    lookout._looks, lookout._looked = 0, None
-    lookout._watched_us, lookout._turns = watched_us, [0] * reads
-    lookout._lost_us = 0.0
-    assert lookout.was_blind(round_us) is blind
+    """Unless as many samples were taken as can be kept."""
+    policy = replace(POLICY, most_samples=most_samples)
+    monkeypatch.setattr("grader.judge.integrity.call_order.POLICY", policy)
+    clock = Clock(monkeypatch, "call_order")
+    watch = published(block, IN_SEQUENCE)
+    for _ in range(60 if watched_us else 0):
+        clock.now_us += watched_us / 60
+        watch.sample(with_pairs=True)
+        watch.end_sample()
+    assert watch.is_full == (most_samples == 60)
+    assert watch.was_blind(round_us) is is_blind
 
 
-@pytest.mark.parametrize(("lost_us", "blind"), [(0, False), (475, False), (476, True)])
-def test_a_round_that_could_hardly_be_glanced_at_was_not_watched(lost_us: int, blind: bool) -> None:
-    lookout = Lookout.__new__(Lookout)
-    lookout._looks, lookout._looked = 0, None
-    lookout._watched_us, lookout._turns = 950, [0] * 60
-    lookout._lost_us = lost_us
-    assert lookout.was_blind(950) is blind
+def test_a_long_gap_between_two_samples_was_not_watched(
+    block: SharedBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, "call_order")
+    for gap_us, is_blind in ((151, True), (150, False)):
+        watch = published(block, ORDER)
+        for _ in range(10):
+            clock.now_us += gap_us
+            watch.sample(with_pairs=True)
+            watch.end_sample()
+        assert watch.was_blind(10 * gap_us) is is_blind
 
 
-def test_a_long_gap_between_two_reads_is_not_watched(block: Block) -> None:
-    lookout = published(block, ORDER)
-    watch(lookout, [lambda: time.sleep(0.01)] * 5)
-    assert lookout.was_blind(50_000)
+def test_sets_that_no_copy_reaches_are_not_watched(block: SharedBlock) -> None:
+    assert CallOrderWatch.reaches(MOST_PITCH_BYTES - 1)
+    assert not CallOrderWatch.reaches(MOST_PITCH_BYTES)
+    assert CallOrderWatch.over(block) is None, "a CPU has no copy engine"
 
 
-def test_no_look_says_nothing() -> None:
+def test_no_sample_shows_nothing() -> None:
     nothing = np.empty((0, 3), dtype=np.bool_)
     assert not overlapped(nothing, nothing)
 
 
-def seen(*rows: list[bool]) -> bool:
+def is_detected(*rows: list[bool]) -> bool:
     """What is concluded of words that are final once they have changed."""
-    return overlapped(looks(*rows), ~looks(*rows))
+    return overlapped(samples(*rows), ~samples(*rows))
 
 
-def test_calls_in_turn_are_fine() -> None:
-    assert not seen([U, U, U], [W, U, U], [W, W, U], [W, W, W])
+def test_sequential_calls_do_not_overlap() -> None:
+    assert not is_detected([U, U, U], [W, U, U], [W, W, U], [W, W, W])
 
 
-def test_a_word_of_a_running_call_may_be_written_late() -> None:
-    assert not seen([W, U], [U, U], [W, U], [W, W], [W, W])
+def test_a_word_of_a_running_call_may_be_written_at_its_end() -> None:
+    assert not is_detected([W, U], [U, U], [W, U], [W, W], [W, W])
 
 
-def test_one_look_alone_proves_nothing() -> None:
+def test_one_sample_alone_proves_nothing() -> None:
     """Its words are of one place in every set."""
-    assert not seen([U, W])
+    assert not is_detected([U, W])
 
 
-def test_a_later_call_that_began_first_is_seen() -> None:
-    assert seen([W, W, U], [U, W, U])
-    assert seen([U, U, W], [W, U, W])
+def test_a_later_call_that_began_first_is_detected() -> None:
+    assert is_detected([W, W, U], [U, W, U])
+    assert is_detected([U, U, W], [W, U, W])
 
 
-def test_words_that_never_change_tell_nothing() -> None:
+def test_a_begin_is_remembered_over_all_samples() -> None:
+    begun = samples([U, U, W], [U, U, U], [U, U, U])
+    assert overlapped(begun, samples([U, U, U], [U, U, U], [W, U, U]))
+    assert not overlapped(begun, samples([U, U, U], [U, U, U], [U, U, W]))
+
+
+def test_words_that_never_change_prove_nothing() -> None:
     """Where state is updated in place, an earlier call may leave some of it as it was."""
-    begun = looks([U, W, U], [U, W, W])
+    begun = samples([U, W, U], [U, W, W])
     assert overlapped(begun, ~begun)
-    assert not overlapped(begun, looks([U, U, W], [U, U, U]))
+    assert not overlapped(begun, samples([U, U, W], [U, U, U]))
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.data())
-def test_honest_rounds_are_never_blamed(places: list[int], data: st.DataObject) -> None:
-    """Calls run in turn, each writing its words at moments of its own: no look overlaps."""
+def test_honest_rounds_never_overlap(places: list[int], data: st.DataObject) -> None:
+    """Sequential calls, each writing its words at moments of its own."""
     calls, words = 4, 4
     moments = sorted(data.draw(st.lists(st.integers(0, 100), min_size=16, max_size=16)))
     at = [sorted(moments[i * words : (i + 1) * words]) for i in range(calls)]
@@ -580,4 +584,4 @@ def test_honest_rounds_are_never_blamed(places: list[int], data: st.DataObject) 
     begun = [[at[c][p] < t for c in range(calls)] for p, t in zip(places, times, strict=False)]
     # A word may be scratch until its call ends.
     unfinished = [[at[c][-1] >= t for c in range(calls)] for t in times[: len(places)]]
-    assert not overlapped(looks(*begun), looks(*unfinished))
+    assert not overlapped(samples(*begun), samples(*unfinished))
