@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.judge.integrity.auditor import AuditLog, CopyEngineAudit
 from grader.judge.integrity.call_order import rotated, words_needed
 from grader.judge.integrity.deferred_inputs import DeferredInputs
@@ -184,7 +184,7 @@ def inputs_of(block: SharedBlock, buffer: torch.Tensor) -> list[torch.Tensor]:
 
 def new_block(item_bytes: int) -> Any:
     """A block in host memory that stands for argument sets with one input and one output."""
-    words = Slot(0, "fp64", (ELEMENTS,), (1,))
+    words = TensorSpec(0, "fp64", (ELEMENTS,), (1,))
     made: Any = SharedBlock(arrange([[(False, words), (True, words)]] * COUNT), item_bytes, "cpu")
     made.probe_continuously = made.probe
     made.written = [(0, 8 * ELEMENTS)]

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.judge.gpu.dma import CopyEngine, PairReader
 from grader.judge.integrity.call_order import CallOrderWatch
 from grader.judge.memory.shared_block import POLICY, SharedBlock
@@ -62,7 +62,7 @@ def test_a_side_stream_that_is_not_joined_is_work_outside_the_call(judged: Judge
 
 
 def test_a_delay_while_inputs_are_published_hides_nothing() -> None:
-    words = Slot(0, "int64", (1 << 25,), (1,))
+    words = TensorSpec(0, "int64", (1 << 25,), (1,))
     block = SharedBlock(arrange([[(False, words), (True, words)]] * 4), 8, "cuda")
     try:
         every = list(range(4))
@@ -121,7 +121,7 @@ def test_pairs_are_read_from_where_they_lie() -> None:
 
 @pytest.mark.parametrize("item_bytes", [8, 0], ids=["outputs", "state"])
 def test_the_order_of_calls_is_sampled_in_device_memory(item_bytes: int) -> None:
-    words, order = Slot(0, "int64", (1 << 16,), (1,)), [0, 1, 2, 3]
+    words, order = TensorSpec(0, "int64", (1 << 16,), (1,)), [0, 1, 2, 3]
     block = SharedBlock(arrange([[(False, words), (True, words)]] * 4), item_bytes, "cuda")
     try:
         watch = CallOrderWatch.over(block)
@@ -150,7 +150,7 @@ def test_the_order_of_calls_is_sampled_in_device_memory(item_bytes: int) -> None
 
 
 def test_writes_after_a_probe_are_detected() -> None:
-    words = Slot(0, "int64", (1 << 20,), (1,))
+    words = TensorSpec(0, "int64", (1 << 20,), (1,))
     block = SharedBlock(arrange([[(False, words), (True, words)]] * 8), 8, "cuda")
     try:
         for last in range(8):
@@ -169,7 +169,7 @@ def test_writes_after_a_probe_are_detected() -> None:
 
 @pytest.mark.parametrize("probes", [1, 3, 2 * POLICY.kept_probes])
 def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -> None:
-    words = Slot(0, "int64", (1 << 20,), (1,))
+    words = TensorSpec(0, "int64", (1 << 20,), (1,))
     block = SharedBlock(
         arrange([[(False, words), (True, words)]] * 8), 8, "cuda", POLICY.kept_probes
     )
@@ -195,7 +195,7 @@ def test_a_round_ends_with_the_first_probe_that_finds_all_outputs(probes: int) -
 
 
 def test_a_stream_waits_at_the_gate_until_the_inputs_have_arrived() -> None:
-    words = Slot(0, "int64", (1 << 20,), (1,))
+    words = TensorSpec(0, "int64", (1 << 20,), (1,))
     block = SharedBlock(arrange([[(False, words), (True, words)]] * 2), 8, "cuda")
     stream, passed = torch.cuda.Stream(), torch.cuda.Event()
     try:

@@ -1,4 +1,4 @@
-"""One measurement at a time on a GPU, over all users of a machine."""
+"""The lock that allows one measurement at a time on a GPU."""
 
 from __future__ import annotations
 
@@ -27,43 +27,33 @@ with lock.gpu_lock("cuda"):
 """
 
 
-def another(tmp: Path) -> subprocess.CompletedProcess[str]:
-    """Another user on this machine, with temporary files of their own."""
+def other_process(tmp: Path) -> subprocess.CompletedProcess[str]:
+    """Another user's process on this machine, with another folder for temporary files."""
     environment = os.environ | {"TMPDIR": str(tmp)}
     command = [sys.executable, "-c", OTHER_PROCESS]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(autouse=True)
-def unused_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A GPU that no other process measures on."""
-    name = f"test-{os.getpid()}"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
-    monkeypatch.setattr(module, "chosen_node", lambda: None)
-    yield
-    (Path("/tmp") / f"grade-gpu-{name}.lock").unlink(missing_ok=True)
+def test_the_lock_holds_for_processes_with_other_temporary_folders(tmp_path: Path) -> None:
+    with gpu_lock("cuda"):
+        assert other_process(tmp_path).returncode == -signal.SIGALRM
+    assert other_process(tmp_path).stdout == "held\n"
 
 
-def test_a_gpu_is_locked_for_users_with_other_temporary_folders(tmp_path: Path) -> None:
-    with exclusive("cuda"):
-        assert another(tmp_path).returncode == -signal.SIGALRM
-    assert another(tmp_path).stdout == "held\n"
-
-
-def test_a_cpu_is_not_locked() -> None:
-    with exclusive("cpu"), exclusive("cpu"):
+def test_a_cpu_has_no_lock() -> None:
+    with gpu_lock("cpu"), gpu_lock("cpu"):
         pass
 
 
-def test_one_thread_may_hold_the_lock_twice(tmp_path: Path) -> None:
-    with exclusive("cuda"):
-        with exclusive("cuda") as ours:
-            assert ours
-        assert another(tmp_path).returncode == -signal.SIGALRM, "the outer one still holds it"
-    assert another(tmp_path).stdout == "held\n"
+def test_one_thread_may_lock_twice(tmp_path: Path) -> None:
+    with gpu_lock("cuda"):
+        with gpu_lock("cuda") as is_held:
+            assert is_held
+        assert other_process(tmp_path).returncode == -signal.SIGALRM, "the outer block holds it"
+    assert other_process(tmp_path).stdout == "held\n"
 
 
-def test_without_waiting_a_held_lock_is_reported() -> None:
+def test_without_wait_a_held_lock_is_reported() -> None:
     def try_it() -> bool:
         with gpu_lock("cuda", wait=False) as is_held:
             return is_held
@@ -75,7 +65,7 @@ def test_without_waiting_a_held_lock_is_reported() -> None:
         assert another_thread.submit(try_it).result() is True
 
 
-def test_a_folder_in_place_of_the_lock_is_an_error(
+def test_a_folder_in_place_of_the_lock_file_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOLDER", tmp_path)
@@ -85,7 +75,7 @@ def test_a_folder_in_place_of_the_lock_is_an_error(
         pytest.fail("it was held")
 
 
-def test_a_lock_that_cannot_be_created_is_an_error(
+def test_a_lock_file_that_cannot_be_created_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOLDER", tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""Throttling, clocks and the state of the GPU, read from a double of NVML."""
+"""What NVML says of the chip: throttling, the SM clock and its state; with a fake NVML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grader.judge.gpu import state
-from grader.judge.gpu.state import SLOWED, complaint, gpu_state, sm_clock_mhz
+from grader.judge.gpu.state import THROTTLE_REASONS, gpu_state, sm_clock_mhz, throttle_reason
 
 POWER_CAP, SYNC_BOOST = 0x4, 0x10
 
@@ -88,12 +88,12 @@ def test_each_slowdown_is_a_reason_to_discard_the_round(
 
 
 @pytest.mark.parametrize("reasons", [0, 0x1, 0x2, POWER_CAP, SYNC_BOOST, 0x100])
-def test_usual_limits_of_heavy_kernels_are_no_complaint(nvml: FakeNvml, reasons: int) -> None:
+def test_a_power_cap_and_the_like_discard_nothing(nvml: FakeNvml, reasons: int) -> None:
     nvml.reasons = reasons
     assert throttle_reason() is None
 
 
-def test_rounds_count_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
+def test_a_round_counts_again_once_the_chip_has_cooled(nvml: FakeNvml) -> None:
     nvml.reasons = 0x20
     assert throttle_reason() == "thermal limit"
     nvml.reasons = 0
@@ -102,14 +102,27 @@ def test_rounds_count_again_when_the_chip_has_cooled(nvml: FakeNvml) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "GPU-"])
 def test_the_gpu_is_found_by_its_uuid(nvml: FakeNvml, uuid: str, prefix: str) -> None:
-    """Not by its index: NVML ignores CUDA_VISIBLE_DEVICES."""
+    """NVML's indices ignore CUDA_VISIBLE_DEVICES."""
     torch.cuda.get_device_properties().uuid = prefix + uuid
     throttle_reason()
     throttle_reason()
     assert nvml.asked_for == [f"GPU-{uuid}"]
 
 
-def test_the_state_names_its_units(nvml: FakeNvml) -> None:
+def test_the_sm_clock_is_read_anew_each_time(nvml: FakeNvml) -> None:
+    assert sm_clock_mhz() == 1980.0
+    nvml.sm_mhz = 1755
+    assert sm_clock_mhz() == 1755.0
+    assert isinstance(sm_clock_mhz(), float)
+
+
+@pytest.mark.parametrize("failing", ["init", "handle", "clock"])
+def test_without_an_answer_there_is_no_sm_clock(nvml: FakeNvml, failing: str) -> None:
+    nvml.fails = {failing}
+    assert sm_clock_mhz() is None
+
+
+def test_the_state_has_its_units(nvml: FakeNvml) -> None:
     nvml.reasons = POWER_CAP
     assert gpu_state() == {
         "driver": "580.1",
@@ -121,18 +134,11 @@ def test_the_state_names_its_units(nvml: FakeNvml) -> None:
     }
 
 
-def test_the_clock_is_that_of_the_multiprocessors(nvml: FakeNvml) -> None:
-    assert sm_clock_mhz() == 1980
-    nvml.fails = {"clock"}
-    assert sm_clock_mhz() is None
-
-
 @pytest.mark.parametrize("failing", ["init", "handle", "reasons"])
-def test_without_an_answer_of_nvml_every_round_counts(nvml: FakeNvml, failing: str) -> None:
+def test_where_nvml_does_not_answer_every_round_counts(nvml: FakeNvml, failing: str) -> None:
     nvml.reasons = 0x8
     nvml.fails = {failing}
-    assert complaint() is None
-    assert (sm_clock_mhz() is None) == (failing != "reasons")
+    assert throttle_reason() is None
     assert gpu_state() == {}
 
 
@@ -142,10 +148,10 @@ def test_an_incomplete_state_is_left_out(nvml: FakeNvml, failing: str) -> None:
     assert gpu_state() == {}
 
 
-def test_without_the_package_there_is_no_complaint_and_no_state(
+def test_without_nvmls_package_nothing_is_known(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert complaint() is None
+    assert throttle_reason() is None
     assert sm_clock_mhz() is None
     assert gpu_state() == {}

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.verdicts import ROOT
-from grader.arena import Slot, arrange
+from benchmarks.verdict_latency import ROOT
+from grader.arena import TensorSpec, arrange
 from grader.judge.benchmark import Benchmark
 from grader.judge.correctness.round_check import RoundCheck
 from grader.judge.gpu.dma import CopyEngine
-from grader.judge.grade import greet
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import (
     AuditLog,
@@ -35,7 +34,7 @@ from grader.judge.integrity.policy import CALL_ORDER, DEFERRED
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import SharedBlock, poison
 from grader.judge.record import Record
-from grader.judge.session import Session
+from grader.judge.session import Session, greet
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
@@ -72,7 +71,7 @@ def broken(reason: str) -> Fault:
 
 @pytest.fixture
 def block() -> Iterator[Any]:
-    words = Slot(0, "int64", (4096,), (1,))
+    words = TensorSpec(0, "int64", (4096,), (1,))
     made: Any = SharedBlock(arrange([[(False, words), (True, words)]] * COUNT), 8, "cpu")
     made.probes = []
 

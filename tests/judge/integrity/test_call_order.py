@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.judge.gpu.dma import MOST_PITCH_BYTES
 from grader.judge.integrity.call_order import (
     SINGLES,
@@ -43,7 +43,7 @@ Step = Callable[[], None]
 
 @pytest.fixture(params=[8, 0], ids=["outputs", "state"])
 def block(request: pytest.FixtureRequest) -> Iterator[SharedBlock]:
-    words = Slot(0, "int64", (4096,), (1,))
+    words = TensorSpec(0, "int64", (4096,), (1,))
     made = SharedBlock(arrange([[(False, words), (True, words)]] * COUNT), request.param, "cpu")
     yield made
     made.close()
@@ -385,7 +385,7 @@ def test_a_begin_shows_in_the_start_of_a_boundary_before_it_does_near_the_end(
 @pytest.mark.parametrize("words", [1, 64, 1000, 4096, 1 << 16])
 @pytest.mark.parametrize("tensors", [1, 3])
 def test_the_places_of_a_boundary_lie_in_outputs(words: int, tensors: int) -> None:
-    slots = [Slot(0, "int64", (words,), (1,)) for _ in range(tensors)]
+    slots = [TensorSpec(0, "int64", (words,), (1,)) for _ in range(tensors)]
     layout = arrange([[(False, slots[0]), (True, [*slots])]] * 3)
     block = SharedBlock(layout, 8, "cpu")
     first = layout.sets[0][1]

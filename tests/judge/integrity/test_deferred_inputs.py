@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grader.arena import Slot, arrange
+from grader.arena import TensorSpec, arrange
 from grader.arena.layout import view
-from grader.judge.correctness.check import unexplained
 from grader.judge.gpu.dma import CopyEngine
 from grader.judge.integrity.deferred_inputs import (
     CallPace,
@@ -273,7 +272,7 @@ def test_stale_words_occur_nowhere_in_lent_memory() -> None:
 
 
 def test_a_strided_tensor_of_a_list_is_laid_out_as_it_lies() -> None:
-    slot = Slot(64, "fp32", (100, 20), (24, 1))
+    slot = TensorSpec(64, "fp32", (100, 20), (24, 1))
     shadow = torch.randint(0, 255, (1 << 14,), dtype=torch.uint8)
     before = shadow.clone()
     values = {"a": [torch.zeros(1), torch.randn(100, 20)]}
@@ -369,7 +368,7 @@ def test_half_of_the_pieces_lie_in_the_smallest_argument() -> None:
     rng = random.Random(1)
     sizes = {"a": [100_000], "b": [8192], "c": [100, 50_000]}
     arguments = [
-        [InputTensor(Slot(0, "uint8", (n,), (1,)), name, i) for i, n in enumerate(each)]
+        [InputTensor(TensorSpec(0, "uint8", (n,), (1,)), name, i) for i, n in enumerate(each)]
         for name, each in sizes.items()
     ]
     drawn = [draw_tensor(arguments, rng) for _ in range(2000)]
@@ -437,7 +436,9 @@ def share_unexplained(
             there = piece.of(values.view(-1).view(torch.uint8))
             there[:some] = piece.of(other.view(-1).view(torch.uint8))[:some]
         out, right, old = map(operator, (mixed, true, stale))
-        count += bool(unexplained(out, right, old, Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3)))
+        count += bool(
+            errors_beyond_mixed_inputs(out, right, old, Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3))
+        )
     return count / 400
 
 
