@@ -524,7 +524,7 @@ def copying(
     deferred.written, deferred.stale = {3: None}, stale
     deferred.in_time = lambda first_unfinished: set()
     code: Any = SimpleNamespace(
-        plain=lambda _, inputs: {"out": plain(inputs["x"])},
+        run_eager=lambda _, inputs: {"out": plain(inputs["x"])},
         written=[Argument(name="out", role="out", dtype="fp32")],
     )
     sets: Any = SimpleNamespace(
@@ -583,7 +583,7 @@ def test_an_answer_that_is_a_view_of_the_inputs_is_taken_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     audit, check, log = copying(
-        monkeypatch, lambda x: torch.cat([-x[:50], x[50:]]), plain=lambda x: x
+        monkeypatch, lambda x: torch.cat([-x[:50], x[50:]]), run_eager=lambda x: x
     )
     assert audit.conclude(0, check).fault is None
     assert log.explained == [True]

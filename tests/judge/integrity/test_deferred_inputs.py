@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from grader.arena import TensorSpec, arrange
 from grader.arena.layout import view
+from grader.judge.correctness.check import errors_beyond_mixed_inputs
 from grader.judge.gpu.dma import CopyEngine
 from grader.judge.integrity.deferred_inputs import (
     CallPace,
@@ -436,6 +437,7 @@ def share_unexplained(
             there = piece.of(values.view(-1).view(torch.uint8))
             there[:some] = piece.of(other.view(-1).view(torch.uint8))[:some]
         out, right, old = map(operator, (mixed, true, stale))
+        tolerance = Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3)
         count += bool(
             errors_beyond_mixed_inputs(out, right, old, Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3))
         )
