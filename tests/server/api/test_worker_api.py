@@ -391,7 +391,7 @@ def test_grade_worker_says_what_is_wrong(
     monkeypatch.setenv("GRADE_TOKEN", world.tokens["ada"])
     for name in ("x" * 101, "a\x1b[31m"):
         assert main(["worker", "--server", world.url, "--sandbox", "process", "--name", name]) == 2
-        assert "--name: at most 100 printable characters" in capsys.readouterr().err
+        assert "--name must be at most 100 printable characters" in capsys.readouterr().err
     assert main(["worker", "--server", world.url, "--sandbox", "process"]) == 2
     assert "answered 403: this needs a token with the role worker" in capsys.readouterr().err
 
