@@ -438,9 +438,7 @@ def share_unexplained(
             there[:some] = piece.of(other.view(-1).view(torch.uint8))[:some]
         out, right, old = map(operator, (mixed, true, stale))
         tolerance = Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3)
-        count += bool(
-            errors_beyond_mixed_inputs(out, right, old, Tolerance(atol=0, rtol=1e-3, rel_l2=1e-3))
-        )
+        count += bool(errors_beyond_mixed_inputs(out, right, old, tolerance))
     return count / 400
 
 
