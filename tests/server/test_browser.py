@@ -197,7 +197,7 @@ def test_a_submission_with_many_parameters_needs_no_scrolling(
 
 
 def test_the_theme_is_remembered(site: Site, watched: Watched) -> None:
-    background = "getComputedStyle(document.body).backbackgroundColor"
+    background = "getComputedStyle(document.body).backgroundColor"
     watched.page.emulate_media(color_scheme="light")
     watched.go("/")
     light = watched.page.evaluate(background)
