@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
 
 from grader import __version__
 from grader.board import BoardError
@@ -20,10 +21,12 @@ from grader.server.http.errors import ErrorReply, Refusal, error_response, unava
 from grader.server.http.logs import RequestLog
 from grader.server.http.middleware import AdmissionMiddleware
 from grader.server.http.response_cache import ResponseCache, boards_version
-from grader.server.pages import site
-from grader.server.pages.templates import render_error
+from grader.server.pages import board_routes, session_routes, submission_routes
+from grader.server.pages.templates import STATIC, render_error
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.container import Services
+from grader.server.services.standings import CACHE_AGE_S
+from grader.server.services.ttl_cache import TtlCache
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +81,14 @@ def create_app(services: Services) -> FastAPI:
         strict_content_type=False,
     )
     app.state.services = services
-    boards.mount(app, prefix=API)
-    for module in (submissions, events, admin, worker_api):
+    app.state.leaderboard_cache = TtlCache(CACHE_AGE_S)  # of the API's leaderboards
+    app.state.fragment_cache = TtlCache(CACHE_AGE_S)  # of parts of pages
+    for module in (submissions, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
-    site.mount(app)
+    for pages in (board_routes, submission_routes, session_routes):
+        app.include_router(pages.router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(BoardError, _on_database_error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from grader.fleet.job import gpu_matches
 from grader.problem import Problem
@@ -25,7 +25,7 @@ from grader.server.services import visibility
 from grader.server.services.access import visible_problems
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
-from grader.server.services.standings import CACHE_AGE_S, GpuLeaderboard
+from grader.server.services.standings import GpuLeaderboard
 from grader.server.services.ttl_cache import TtlCache
 
 router = APIRouter()
@@ -34,13 +34,6 @@ MAX_ENTRIES = 1000
 """The most entries in one answer, about 250 KB."""
 
 ProblemName = Annotated[PrintableText, Path(description="A problem's name.")]
-
-
-def mount(app: FastAPI, prefix: str) -> None:
-    """Add the routes to the application, with a cache of leaderboards."""
-    app.include_router(router, prefix=prefix)
-    cache: TtlCache[CacheableResponse] = TtlCache(CACHE_AGE_S)
-    app.state.leaderboard_cache = cache
 
 
 @router.get(
