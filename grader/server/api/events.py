@@ -88,15 +88,15 @@ def _event(request: Request, services: Services, caller: Caller, job: Job) -> Se
 
 def _done_event(services: Services, caller: Caller, number: int) -> DoneEvent:
     """The last event, with the parts of the result that the caller may see."""
-    job, line, access = submission_or_404(services, caller, number)
-    report = visible_report(services, line, access)
+    job, summary, access = submission_or_404(services, caller, number)
+    report = visible_report(services, summary, access)
     return DoneEvent(
         id=number,
         state=job.state,
         verdict=report.verdict if report else None,
         reason=(report.reason or None) if report else None,
         score_us=report.score_us if report else None,
-        rank=services.standings.rank(line) if report else None,
+        rank=services.standings.rank(summary) if report else None,
     )
 
 

@@ -97,8 +97,8 @@ def get_submissions(
         state=state,
         deleted=caller is not None and caller.role == "admin",
     )
-    summaries = [_summary(request, line, access) for line, access in found]
-    return SubmissionList(submissions=summaries, before=next_before)
+    items = [_list_item(request, summary, access) for summary, access in found]
+    return SubmissionList(submissions=items, before=next_before)
 
 
 @router.get(
@@ -113,7 +113,7 @@ def get_submission(
     request: Request, services: ServicesDep, caller: Caller, number: SubmissionNumber
 ) -> Response:
     """The parts of the report that the caller may see. Fields are null until it is done."""
-    job, line, access = submission_or_404(services, caller, number)
+    job, summary, access = submission_or_404(services, caller, number)
     status = SubmissionStatus(
         id=number,
         state=job.state,
@@ -122,7 +122,7 @@ def get_submission(
         progress=GradingProgress.of(job.progress),
         submitted_at=job.created_at,
         url=_url(request, number),
-        counts=None if job.result_id is None or not access.result else not line.void,
+        counts=None if job.result_id is None or not access.result else not summary.void,
     )
     fields = {
         "problem": job.problem,
@@ -131,9 +131,9 @@ def get_submission(
         "submission_name": job.name if access.details else None,
         "language": job.language if access.result else None,
     }
-    report = visible_report(services, line, access)
+    report = visible_report(services, summary, access)
     if report is not None:
-        fields |= dict(report) | {"rank": services.standings.rank(line)}
+        fields |= dict(report) | {"rank": services.standings.rank(summary)}
         fields |= {"reason": report.reason or None, "log": report.log if access.details else None}
         if not access.details:
             fields |= {"submission_sha256": None, "submission_name": None, "notes": None}
@@ -152,10 +152,10 @@ def get_submission(
 )
 def get_source(services: ServicesDep, caller: Caller, number: SubmissionNumber) -> Response:
     """The file's bytes as plain text."""
-    _, line, access = submission_or_404(services, caller, number)
+    _, summary, access = submission_or_404(services, caller, number)
     if not access.source:
         fail(403, "private_source", "this source is its author's; the board does not publish it")
-    extension = next(ext for ext, language in LANGUAGES.items() if language == line.language)
+    extension = next(ext for ext, language in LANGUAGES.items() if language == summary.language)
     headers = {"Content-Disposition": f'attachment; filename="submission-{number}{extension}"'}
     return PlainTextResponse(services.submissions.source(number) or b"", headers=headers)
 
@@ -207,20 +207,20 @@ def me(caller: AnyUser) -> CurrentUser:
     return CurrentUser(name=caller.name, role=caller.role)
 
 
-def _summary(request: Request, line: SubmissionSummary, access: Access) -> SubmissionListItem:
+def _list_item(request: Request, summary: SubmissionSummary, access: Access) -> SubmissionListItem:
     visible = access.result
     return SubmissionListItem(
-        id=line.id,
-        user=line.user,
-        problem=line.problem,
-        state=line.state,
-        language=line.language if visible else None,
-        verdict=line.verdict if visible else None,
-        gpu=line.gpu if visible else None,
-        ranked=line.ranked and not line.void if visible and line.verdict else None,
-        score_us=line.score_us if visible and line.verdict is Verdict.ACCEPTED else None,
-        submitted_at=line.created_at,
-        url=_url(request, line.id),
+        id=summary.id,
+        user=summary.user,
+        problem=summary.problem,
+        state=summary.state,
+        language=summary.language if visible else None,
+        verdict=summary.verdict if visible else None,
+        gpu=summary.gpu if visible else None,
+        ranked=summary.ranked and not summary.void if visible and summary.verdict else None,
+        score_us=summary.score_us if visible and summary.verdict is Verdict.ACCEPTED else None,
+        submitted_at=summary.created_at,
+        url=_url(request, summary.id),
     )
 
 

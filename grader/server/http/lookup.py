@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from grader.problem import Problem
 from grader.server.http.errors import fail
 from grader.server.services.access import (
-    Found,
+    VisibleSubmission,
     find_problem,
     find_submission,
     visible_problems,
@@ -29,7 +29,7 @@ def problem_or_404(
     fail(404, "no_such_problem", message)
 
 
-def submission_or_404(services: Services, caller: User | None, number: int) -> Found:
+def submission_or_404(services: Services, caller: User | None, number: int) -> VisibleSubmission:
     """A submission. Raises `Refusal` if the caller may see none of this number."""
     found = find_submission(services, caller, number)
     if found is not None:

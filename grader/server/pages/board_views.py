@@ -110,9 +110,9 @@ def board_view(services: Services, caller: User | None, name: str) -> BoardView:
     return _board_view(services, problem, settings, services.standings.snapshot()(problem.digest))
 
 
-def board_of_submission(services: Services, line: SubmissionSummary) -> BoardView | None:
+def board_of_submission(services: Services, summary: SubmissionSummary) -> BoardView | None:
     """The board of a submission's problem; None if the server no longer has the problem."""
-    problem = services.problems.get(line.problem)
+    problem = services.problems.get(summary.problem)
     if problem is None:
         return None
     settings = services.admin.board(problem.name)
@@ -208,12 +208,12 @@ def cpu_accepted(
 ) -> list[SubmissionSummary]:
     """Each user's newest submission that was accepted on a CPU, among the newest 200."""
     found: dict[str, SubmissionSummary] = {}
-    for line in services.submissions.summaries(limit=200, problems=[board.name]):
-        access = access_to(services, caller, line, board.settings)
-        is_current = line.problem_digest == board.problem.digest
-        is_accepted = line.verdict is Verdict.ACCEPTED and line.gpu is None
+    for summary in services.submissions.summaries(limit=200, problems=[board.name]):
+        access = access_to(services, caller, summary, board.settings)
+        is_current = summary.problem_digest == board.problem.digest
+        is_accepted = summary.verdict is Verdict.ACCEPTED and summary.gpu is None
         if access.result and is_current and is_accepted:
-            found.setdefault(line.user, line)
+            found.setdefault(summary.user, summary)
     return list(found.values())
 
 

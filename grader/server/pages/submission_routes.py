@@ -43,16 +43,16 @@ def submission_page(
     request: Request, services: ServicesDep, caller: Caller, cache: FragmentCache, number: int
 ) -> Response:
     """The verdict, cases, times, errors, log and source of a submission."""
-    job, line, access = submission_or_404(services, caller, number)
-    board = board_of_submission(services, line)
+    job, summary, access = submission_or_404(services, caller, number)
+    board = board_of_submission(services, summary)
 
     def make(**more: object) -> Markup:
-        submission = view_of(services, job, line, access, board)
+        submission = view_of(services, job, summary, access, board)
         source = source_text(services, submission)
         return render_fragment(
             "_submission.html",
             submission=submission,
-            source=None if source is None else highlight_source(source, line.language),
+            source=None if source is None else highlight_source(source, summary.language),
             comparisons=suggested_comparisons(submission),
             now=services.now(),
             **more,
@@ -61,7 +61,7 @@ def submission_page(
     # Only the public part is cached: sources and logs may be too large to keep many of them.
     is_public = job.state is State.DONE and not (access.details or access.source)
     if is_public:
-        version = (line, board and board.version)
+        version = (summary, board and board.version)
         content = cache.get(("submission", number, access), make, version)
     else:
         content = make(caller=caller, csrf=csrf_field(request))
@@ -112,11 +112,12 @@ def comparison_page(
 def queue_page(request: Request, services: ServicesDep, caller: Caller) -> Response:
     """What is graded now, what waits, what was graded last, and the workers."""
     recent, _ = list_submissions(services, caller, limit=40)
+    done = [(summary, access) for summary, access in recent if summary.state is State.DONE]
     return render(
         request,
         "_queue.html" if wants_fragment(request) else "queue.html",
         jobs=visible_queue(services, caller),
-        graded=[(line, access) for line, access in recent if line.state is State.DONE][:12],
+        graded=done[:12],
         obstacle=queue_obstacles(services),
         workers=services.ledger.workers(services.settings.worker_alive_s),
         problems=services.problems,

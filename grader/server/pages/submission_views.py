@@ -36,7 +36,7 @@ class SubmissionView:
     """The parts of a submission that the caller may see."""
 
     job: Job
-    line: SubmissionSummary
+    summary: SubmissionSummary
     access: Access
     report: Report | None
     board: BoardView | None
@@ -88,23 +88,28 @@ class CaseComparison:
 
 def submission_view(services: Services, caller: User | None, number: int) -> SubmissionView:
     """One submission. Raises `Refusal` if the caller may see none of this number."""
-    job, line, access = submission_or_404(services, caller, number)
-    return view_of(services, job, line, access, board_of_submission(services, line))
+    job, summary, access = submission_or_404(services, caller, number)
+    return view_of(services, job, summary, access, board_of_submission(services, summary))
 
 
 def view_of(
-    services: Services, job: Job, line: SubmissionSummary, access: Access, board: BoardView | None
+    services: Services,
+    job: Job,
+    summary: SubmissionSummary,
+    access: Access,
+    board: BoardView | None,
 ) -> SubmissionView:
     """The view of a submission that was looked up already."""
+    was_rejudged = "rejudged" in summary.void
     return SubmissionView(
         job=job,
-        line=line,
+        summary=summary,
         access=access,
-        report=visible_report(services, line, access),
+        report=visible_report(services, summary, access),
         board=board,
-        rank=services.standings.rank(line) if access.result else None,
-        is_current=board is not None and board.problem.digest == line.problem_digest,
-        replacement=services.submissions.replacement(line.id) if "rejudged" in line.void else None,
+        rank=services.standings.rank(summary) if access.result else None,
+        is_current=board is not None and board.problem.digest == summary.problem_digest,
+        replacement=services.submissions.replacement(summary.id) if was_rejudged else None,
     )
 
 
@@ -119,24 +124,24 @@ def source_text(services: Services, submission: SubmissionView) -> str | None:
 def suggested_comparisons(submission: SubmissionView) -> list[tuple[str, int]]:
     """Descriptions and numbers of submissions to compare a ranked one with: the leader, the next
     faster user, the same user's best."""
-    line, board = submission.line, submission.board
-    is_ranked = submission.report and line.ranked and line.gpu and submission.is_current
+    summary, board = submission.summary, submission.board
+    is_ranked = submission.report and summary.ranked and summary.gpu and submission.is_current
     if board is None or not is_ranked:
         return []
-    leaderboard = next((one for one in board.leaderboards if one.gpu == line.gpu), None)
+    leaderboard = next((one for one in board.leaderboards if one.gpu == summary.gpu), None)
     if leaderboard is None:
         return []
     entries, leader = leaderboard.standings, leaderboard.leader
     found: list[tuple[str, Standing]] = []
-    if leader and leader.result_id != line.result_id:
+    if leader and leader.result_id != summary.result_id:
         found.append(("the leader", leader))
-    position = bisect_left(entries, line.score_us or 0.0, key=lambda entry: entry.score_us)
-    above = next((one for one in reversed(entries[:position]) if one.user != line.user), None)
+    position = bisect_left(entries, summary.score_us or 0.0, key=lambda entry: entry.score_us)
+    above = next((one for one in reversed(entries[:position]) if one.user != summary.user), None)
     if above and above is not leader:
         found.append(("the next faster user", above))
-    own = leaderboard.of(line.user)
-    if own and own.result_id != line.result_id and own is not leader:
-        found.append((f"{line.user}'s best", own))
+    own = leaderboard.of(summary.user)
+    if own and own.result_id != summary.result_id and own is not leader:
+        found.append((f"{summary.user}'s best", own))
     return [(text, entry.submission_id) for text, entry in found if entry.submission_id]
 
 

@@ -16,7 +16,7 @@ from grader.server.services.container import Services
 from grader.server.services.submission_queries import SubmissionSummary
 from grader.server.services.visibility import Access
 
-Found = tuple[Job, SubmissionSummary, Access]
+VisibleSubmission = tuple[Job, SubmissionSummary, Access]
 """A submission: its job, its summary, and what of it the caller may see."""
 
 
@@ -49,13 +49,15 @@ def find_problem(
     return (problem, board) if visibility.can_see_board(caller, board) else None
 
 
-def find_submission(services: Services, caller: User | None, number: int) -> Found | None:
+def find_submission(
+    services: Services, caller: User | None, number: int
+) -> VisibleSubmission | None:
     """A submission; None if there is none of this number that the caller may see."""
-    job, line = services.ledger.job(number), services.submissions.summary(number)
-    if job is None or line is None:
+    job, summary = services.ledger.job(number), services.submissions.summary(number)
+    if job is None or summary is None:
         return None
-    access = access_to(services, caller, line, services.admin.board(line.problem))
-    return (visible_job(job, access), line, access) if access.exists else None
+    access = access_to(services, caller, summary, services.admin.board(summary.problem))
+    return (visible_job(job, access), summary, access) if access.exists else None
 
 
 def list_submissions(
@@ -83,15 +85,15 @@ def list_submissions(
         if (problem is None or name == problem)
         and (is_own or visibility.can_see_board(caller, board))
     ]
-    lines = services.submissions.summaries(
+    summaries = services.submissions.summaries(
         limit=limit, before=before, user=user, problems=problems, state=state, deleted=deleted
     )
     visible = [
-        (line, access)
-        for line in lines
-        if (access := access_to(services, caller, line, settings[line.problem])).exists
+        (summary, access)
+        for summary in summaries
+        if (access := access_to(services, caller, summary, settings[summary.problem])).exists
     ]
-    return visible, lines[-1].id if len(lines) == limit else None
+    return visible, summaries[-1].id if len(summaries) == limit else None
 
 
 def visible_queue(services: Services, caller: User | None) -> list[Job]:
@@ -113,17 +115,17 @@ def queue_obstacles(services: Services) -> Callable[[Job], str | None]:
 
 
 def access_to(
-    services: Services, caller: User | None, line: SubmissionSummary, board: BoardSettings
+    services: Services, caller: User | None, summary: SubmissionSummary, board: BoardSettings
 ) -> Access:
     """What of a submission the caller may see."""
     return visibility.access_for(
         caller,
-        line.user,
+        summary.user,
         board,
         services.now(),
-        void=line.void,
-        rejudges=line.rejudge_id is not None and line.state is not State.DONE,
-        cancelled=line.state is State.CANCELLED,
+        void=summary.void,
+        rejudges=summary.rejudge_id is not None and summary.state is not State.DONE,
+        cancelled=summary.state is State.CANCELLED,
     )
 
 
@@ -135,8 +137,8 @@ def visible_job(job: Job, access: Access) -> Job:
     return job if access.result else replace(job, progress=None)
 
 
-def visible_report(services: Services, line: SubmissionSummary, access: Access) -> Report | None:
+def visible_report(services: Services, summary: SubmissionSummary, access: Access) -> Report | None:
     """The parts of the report that the caller may see; None if there are none."""
-    if line.result_id is None or not access.result:
+    if summary.result_id is None or not access.result:
         return None
-    return visibility.redact(services.ledger.board.result(line.result_id).report, access)
+    return visibility.redact(services.ledger.board.result(summary.result_id).report, access)
