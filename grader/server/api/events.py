@@ -11,9 +11,9 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from grader.board import BoardError
 from grader.fleet import Job
 from grader.server.api.schemas import DoneEvent, GradingProgress, StateEvent
-from grader.server.api.submissions import SubmissionNumber
 from grader.server.http.auth import Caller, ServicesDep, is_still_authenticated
 from grader.server.http.errors import NO_TOKEN, Refusal, error_responses, fail
+from grader.server.http.fields import SubmissionNumber
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.throttle import network_of
 from grader.server.services.access import visible_job, visible_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Form, Path, Query, Request, Response, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from fastapi.responses import PlainTextResponse
 
 from grader.fleet import State
@@ -22,7 +22,7 @@ from grader.server.api.schemas import (
 )
 from grader.server.http.auth import AnyUser, Caller, CompetitorUser, ServicesDep
 from grader.server.http.errors import error_responses, fail
-from grader.server.http.fields import PrintableText
+from grader.server.http.fields import PrintableText, SubmissionNumber
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.submit import submit_upload
 from grader.server.services import visibility
@@ -37,8 +37,6 @@ from grader.server.services.visibility import Access
 from grader.submission import LANGUAGES
 
 router = APIRouter()
-
-SubmissionNumber = Annotated[int, Path(description="A submission's number.")]
 
 
 @router.post(

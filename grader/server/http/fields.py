@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from fastapi import Path
 from pydantic import AfterValidator, Field
 
 
@@ -15,3 +16,5 @@ def _printable(text: str) -> str:
 
 PrintableText = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 """Text in a request. Databases refuse some characters that none of our names contains."""
+
+SubmissionNumber = Annotated[int, Path(description="A submission's number.")]
