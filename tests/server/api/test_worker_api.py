@@ -61,9 +61,8 @@ def test_a_worker_banned_during_a_claim_gets_no_job(
     ledger, leased = world.services.ledger, world.services.ledger.claim
 
     def claimed(*arguments: Any, **more: Any) -> Any:
-        world.services.admin.ban(
-            "wilma", "forged results", "root"
-        )  # after the request was admitted
+        # The ban comes after the request was admitted.
+        world.services.admin.ban("wilma", "forged results", "root")
         return leased(*arguments, **more)
 
     world.submitted()
