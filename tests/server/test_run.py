@@ -177,8 +177,7 @@ def test_the_log_is_json_and_contains_no_secret(tmp_path: Path) -> None:
     assert server.token not in text
     assert "softmax(x, out)" not in text
     assert [line for line in text.splitlines() if not line.startswith("{")] == [
-        "using the process sandbox; it suits your own code only, and nothing that is graded in "
-        "it is ranked"
+        "using the process sandbox; it is for your own code only, and its results are not ranked"
     ]
 
 
