@@ -122,7 +122,7 @@ def pair(url: str, problem: Path, tmp_path: Path) -> Iterator[Pair]:
     try:
         until(lambda: left.is_up and right.is_up)
         said = left.out.read_text() + right.out.read_text()
-        (token,) = re.findall(r"shown this once:\n(\S+)\n", said)
+        (token,) = re.findall(r"shown only this once:\n(\S+)\n", said)
         for server in servers:
             server.client.headers["Authorization"] = f"Bearer {token}"
         yield left, right
