@@ -195,7 +195,7 @@ def _run_cases(request: GradingRequest, grading: Grading) -> None:
     except (RuntimeError, ProblemError) as error:
         # The driver or an allocator has no memory left for the judge or the problem's own code.
         is_memory = isinstance(error, RuntimeError) or isinstance(error.__cause__, RuntimeError)
-        if not is_memory or (fault := grading.hoarding_at_last()) is None:
+        if not is_memory or (fault := grading.out_of_memory_fault()) is None:
             raise
         raise SubmissionFault(fault) from error
     grading.session.expect_silence()

@@ -1,4 +1,4 @@
-"""One grading in progress: meet the runner, load the submission, hold each test case against it."""
+"""One grading in progress: greet the runner, load the submission, run its tests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
-from grader.arena import pack
+from grader.judge.case_shapes import CaseShapes, case_shapes, entry_of
 from grader.judge.compile import CompiledLibrary, nvcc_target
 from grader.judge.correctness.batch_check import compile_check_kernels
 from grader.judge.correctness.check import CheckResult, check, combine_results, tolerance_of
+from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
 from grader.judge.gpu.environment import describe, measure_ceilings
 from grader.judge.integrity.auditor import AuditLog
-from grader.judge.memory.argument_sets import ArgumentSets, arguments_of, layout_of
-from grader.judge.memory.shared_block import ReusedArena, reserve_check_memory
+from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
 from grader.judge.session import Session, blame_sandbox
@@ -28,52 +27,37 @@ from grader.judge.timing.calibration import calibrate, publish_us_per_set
 from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
-from grader.problem.prototype import dimensions
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 from grader.submission import Submission
 from grader.wire import Flag, sealed_memfd
 
 GRACE_S = 0.3
-"""How long after a wrong "done" the outputs are looked at again, to tell late work from wrong."""
+"""Outputs that are wrong at "done" are looked at again after this long, to tell late work from
+wrong work. Without it, six of eight files with deferred work were called wrong answers or runtime
+errors (benchmarks/results/2026-11-25-clock-ablation.md)."""
 GRACE_CASES = 3
-"""So many wrong cases get that second look; a submission that is late once is late always."""
+"""Wrong cases that get this second look; a submission that is late once is always late."""
 PRECOMPILE_BYTES = 16 << 30
-"""The most device memory of what compiles beside the tests: eight processes, if each makes a
-context after all, of half a gigabyte, and has the arguments of a case."""
-PREPARED_S = 600.0
-"""How long the times of baselines and of publishing are good for."""
+"""Most device memory of the processes that compile beside the tests: eight, each with a context of
+half a gigabyte and the arguments of a case."""
+CALIBRATED_S = 600.0
+"""How long the times of baselines and of publishing are valid."""
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Calibrated:
     """What is measured of a case before any submission is loaded."""
 
     at_s: float
-    """On the clock of `time.monotonic`."""
+    """By `time.monotonic`."""
     publish_us_per_set: float
     """Publishing a round's inputs, microseconds per set; infinite where unknown."""
     baselines_us: dict[str, float]
+    """Microseconds per call, by baseline."""
 
 
-_PREPARED: dict[tuple[object, ...], Prepared] = {}
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """The shapes of a problem's cases, which are no secret: kernels are compiled for them side by
-    side."""
-
-    told: list[dict[str, Any]]
-    """In the order to compile in, each once."""
-    places: dict[str, int]
-    """By name of a case, where its shape is in that."""
-    test_bytes: int
-    """What the largest test takes in a block."""
-
-
-_SHAPES: dict[tuple[str, Device], Shapes] = {}
-"""By digest of the problem, and device."""
+_CALIBRATED: dict[tuple[object, ...], Calibrated] = {}
 
 
 class Grading:
@@ -96,27 +80,26 @@ class Grading:
         self.effort = effort
         self.code = ProblemCode(problem, device)
         self.round_cost_us = 0.0
-        """What a round of this runner costs the outside clock besides its calls."""
+        """What a round of this runner costs the judge's clock besides its calls."""
         self.publish_us_per_set: dict[str, float] = {}
         """Publishing a round's inputs, microseconds per set, by benchmark case."""
         self.baselines_us: dict[str, dict[str, float]] = {}
-        """By benchmark case and baseline, microseconds per call."""
+        """Microseconds per call, by benchmark case and baseline."""
         self.audit_log = AuditLog()
-        self._idle_device_bytes = 0
-        self._lent: Any = None
-        """The arena that the runner has."""
-        self._shapes: Shapes | None = None
-        """What the runner was told of."""
+        self._memory = DeviceMemory(device)
+        self._lent: Any = None  # the arena that the runner has
+        self._shapes: CaseShapes | None = None  # those that the runner has
+        # While kernels are compiled beside the tests, not only the runner holds device memory.
         self._is_precompiling = False
-        """While kernels are compiled beside the tests, device memory is not only the runner's."""
 
     @property
     def ranks(self) -> bool:
-        """Whether times are to be trusted, and so held against the outside clock."""
+        """Whether times may rank, and so are held against the judge's clock."""
         return self.device == "cuda" and self.effort == "full"
 
     def meet(self, greeting: int) -> None:
-        """Take the runner's greeting. It is ours alone yet: what fails here is a `SandboxError`."""
+        """Receive the runner's greeting. Nothing of the submission runs yet, so a failure of the
+        runner is a `SandboxError`."""
         for case in self.problem.cases("test", self.device)[:1]:
             self.code.check_deterministic(case)
         if self.device == "cuda":
@@ -126,41 +109,41 @@ class Grading:
         with blame_sandbox(self.session):
             reply = self.session.receive(greeting, 120, "starting up")
         self.record.environment["runner"] = reply.text
-        self._idle_device_bytes = self._device_bytes()
+        self._memory.note_idle()
 
     def prepare(self) -> None:
-        """Time the problem's own PyTorch code, and gauge the outside clock with this runner.
+        """Calibrate the judge's clock with this runner, and time the baselines.
 
-        Nothing of the submission's runs yet that could slow the one or mislead the other, and its
-        compiler no more. What was found of a case holds for the next gradings of this process too.
-        """
+        Nothing of the submission runs yet, its compiler included, that could disturb this. The
+        times of a case are used by the next gradings of this process too."""
         # On a GPU the processor has nothing better to do than to wait.
         self.session.busy_wait = self.device == "cuda"
         if self.ranks:
             # Before the baselines: until another process has worked on the GPU, their kernels may
-            # begin later one after the other than they do in rounds (benchmarks/results).
+            # start later one after the other than in rounds (benchmarks/results/timers.md).
             with blame_sandbox(self.session):
                 self.round_cost_us = calibrate(self.session)
             self.record.environment["round_cost_us"] = round(self.round_cost_us, 1)
         for case in self.problem.cases("benchmark", self.device):
-            known = self._prepared(case)
-            self.baselines_us[case.name] = known.baselines_us
-            self.publish_us_per_set[case.name] = known.publish_us_per_set
+            calibrated = self._calibrated(case)
+            self.baselines_us[case.name] = calibrated.baselines_us
+            self.publish_us_per_set[case.name] = calibrated.publish_us_per_set
 
-    def _prepared(self, case: Case) -> Prepared:
+    def _calibrated(self, case: Case) -> Calibrated:
         key = (self.problem.digest, case.name, self.device, self.effort)
-        known = _PREPARED.get(key)
-        if known is None or time.monotonic() - known.at_s > PREPARED_S:
+        found = _CALIBRATED.get(key)
+        if found is None or time.monotonic() - found.at_s > CALIBRATED_S:
             times_us = time_baselines(self.code, case)
             per_set_us = float("inf")
             if self.ranks:
                 template = self.code.inputs(case, seed_for(0, case.name))
                 per_set_us = publish_us_per_set(self.problem, case, template)
-            known = _PREPARED[key] = Prepared(time.monotonic(), per_set_us, times_us)
-        return known
+            found = _CALIBRATED[key] = Calibrated(time.monotonic(), per_set_us, times_us)
+        return found
 
     def load(self, submission: Submission, library: CompiledLibrary | None = None) -> None:
-        """Have the runner import the source, or bind the library that was compiled of it."""
+        """Have the runner import the source, or bind the compiled library. Raises `SubmissionFault`
+        when that fails."""
         spec = self.problem.spec
         request: dict[str, Any] = {
             "language": submission.language,
@@ -179,8 +162,8 @@ class Grading:
             }
         own = [sealed_memfd("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
-            self._shapes = self._known_shapes()
-            text = json.dumps(self._shapes.told).encode()
+            self._shapes = case_shapes(self.problem, self.code, self.device)
+            text = json.dumps(self._shapes.shapes).encode()
             request["cases_bytes"] = len(text)
             own.append(sealed_memfd("cases", text))
             reserve_check_memory()
@@ -204,49 +187,27 @@ class Grading:
             )
 
     def finish_precompiling(self) -> None:
-        """Have the processes that compile beside the tests ended, if they have not been."""
+        """End the processes that compile beside the tests, if there are any."""
         if self._is_precompiling:
             limit_s = self.problem.spec.limits.load_s
             what = "compiling its kernels"
             self.session.ask("finish_precompiling", {"limit_s": limit_s / 2}, limit_s, what)
             self._is_precompiling = False
 
-    def _known_shapes(self) -> Shapes:
-        key = (self.problem.digest, self.device)
-        if key not in _SHAPES:
-            tests = self.problem.cases("test", self.device)
-            every = by_turns(tests, self.problem.bytes)
-            every += self.problem.cases("benchmark", self.device)
-            told: list[dict[str, Any]] = []
-            places, test_bytes = {}, 0
-            for case in every:
-                template = self.code.inputs(case, seed_for(0, case.name))
-                shape = self._shape(case, template)
-                if shape not in told:
-                    told.append(shape)
-                places[case.name] = told.index(shape)
-                if case in tests:
-                    test_bytes = max(test_bytes, layout_of(self.problem, case, template).nbytes)
-            _SHAPES[key] = Shapes(told, places, test_bytes)
-        return _SHAPES[key]
-
-    def _shape(self, case: Case, template: Values) -> dict[str, Any]:
-        values = [value for _, value in arguments_of(self.problem, case, template)]
-        return {"values": list(map(pack, values)), **self._told(case)}
-
     def reused_arena(self) -> ReusedArena:
-        """Where all tests are to lie, with room for the largest if kernels are compiled beside
-        them: until they are, memory is dear."""
+        """An arena for all tests, with room for the largest while kernels are compiled beside them,
+        since mapping more is slow until then."""
         return ReusedArena(self.device, self._shapes.test_bytes if self._shapes else 0)
 
     def test(self, reused: ReusedArena, case: Case) -> CaseResult:
-        """One test case: each of its calls with fresh inputs, every output through every gate."""
+        """Run one test case: each of its calls on fresh inputs, every output through every
+        bound."""
         initial = self._test_inputs(case, 0)
         sets = ArgumentSets(self.problem, case, initial, 1, self.device, reused=reused)
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it
-        findings = []
+        results = []
         try:
             self.lend(sets)
             for call in range(case.calls):
@@ -255,22 +216,22 @@ class Grading:
                 self._call(sets, inputs)
                 truth = self.code.run_reference(case, inputs | self._state(truth))
                 eager = self.code.run_eager(case, inputs | self._state(eager))
-                look = partial(self._look, sets, truth, eager, initial)
-                findings.append(look())
-                self.judge(sets, findings[-1], look)
-                if findings[-1].failure is not None:
+                recheck = partial(self._check_first_set, sets, truth, eager, initial)
+                results.append(recheck())
+                self.judge(sets, results[-1], recheck)
+                if results[-1].failure is not None:
                     break
                 carried = self._state(sets.outputs(0))
             self.expect_device_memory()
         finally:
             sets.close()
-        return _tested(case, combine_results(findings))
+        return _test_result(case, combine_results(results))
 
     def _test_inputs(self, case: Case, call: int) -> Values:
         return self.code.inputs(case, seed_for(self.master, "test", case.name, call), call)
 
     def _call(self, sets: ArgumentSets, inputs: Values) -> None:
-        """Have the entry called once on the sets's only set, and take the snapshot."""
+        """Call the entry once on the only set, and take the snapshot."""
         sets.prepare([0])
         sets.publish([0])
         scalars = {
@@ -284,7 +245,7 @@ class Grading:
         sets.probe()
         sets.take_snapshot()
 
-    def _look(
+    def _check_first_set(
         self, sets: ArgumentSets, truth: Values, eager: Values, initial: Values
     ) -> CheckResult:
         return self.compare(sets.case, sets.outputs(0), truth, eager, initial)
@@ -295,33 +256,28 @@ class Grading:
         return {name: values[name] for name in names if name in values}
 
     def lend(self, sets: ArgumentSets) -> None:
-        """Hand the sets's arena to the runner, unless it has it."""
-        place = self._shapes.places.get(sets.case.name) if self._shapes else None
-        told = self._told(sets.case) | {"shape": place}
-        lend(self.session, sets, told, again=sets.arena is self._lent)
+        """Hand the sets' arena to the runner, unless it has it."""
+        index = self._shapes.index.get(sets.case.name) if self._shapes else None
+        case = entry_of(self.problem.spec, sets.case) | {"shape": index}
+        lend(self.session, sets, case, again=sets.arena is self._lent)
         self._lent = sets.arena
 
-    def _told(self, case: Case) -> dict[str, Any]:
-        """What a `.cu` entry is told of a case besides its arguments."""
-        dims = [int(case.params[name]) for name in dimensions(self.problem.spec)]
-        return {"dims": dims, "symbol": self._symbol(case)}
-
     def judge(
-        self, sets: ArgumentSets, finding: CheckResult, look: Callable[[], CheckResult]
+        self, sets: ArgumentSets, result: CheckResult, recheck: Callable[[], CheckResult]
     ) -> None:
-        """Raise `SubmissionFault` for a broken rule; note a wrong answer and go on.
+        """Raise `SubmissionFault` for a broken rule; note a wrong answer and return.
 
-        `look` checks the sets's snapshot anew, after it was taken again.
+        `recheck` checks the snapshot once more, after it was taken again.
         """
         late = Fault(
             Verdict.REJECTED,
             f"case '{sets.case.name}': outputs were written after the call was done",
             Rule.WORK_OUTSIDE_CALL,
         )
-        if finding.failure is not None:
-            if len(self.record.faults) < GRACE_CASES and self._becomes_right(sets, look):
+        if result.failure is not None:
+            if len(self.record.faults) < GRACE_CASES and self._becomes_right(sets, recheck):
                 raise SubmissionFault(late)
-            reason = f"case '{sets.case.name}': {finding.failure}"
+            reason = f"case '{sets.case.name}': {result.failure}"
             self.record.faults.append(Fault(Verdict.WRONG_ANSWER, reason))
             return
         if sets.changed_since_probe():
@@ -331,15 +287,15 @@ class Grading:
             reason = f"case '{sets.case.name}': {tampered}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
 
-    def _becomes_right(self, sets: ArgumentSets, look: Callable[[], CheckResult]) -> bool:
+    def _becomes_right(self, sets: ArgumentSets, recheck: Callable[[], CheckResult]) -> bool:
         """Whether outputs that were wrong at "done" are right a moment later."""
         time.sleep(GRACE_S)
-        return sets.snapshot_changed() and look().failure is None
+        return sets.snapshot_changed() and recheck().failure is None
 
     def compare(
         self, case: Case, outputs: Values, truth: Values, eager: Values | None, initial: Values
     ) -> CheckResult:
-        """Every output of one call through every gate."""
+        """Check every output of one call against every bound."""
         return combine_results(
             [
                 check(
@@ -354,72 +310,46 @@ class Grading:
             ]
         )
 
-    def _symbol(self, case: Case) -> str:
-        """The function of a `.cu` file for this case's dtype."""
-        spec = self.problem.spec
-        variable = next((a.dtype for a in spec.args if a.dtype in case.params), None)
-        if variable is None or not spec.cuda_dtypes:
-            return spec.entry
-        dtype = case.params[variable]
-        return spec.entry if dtype == spec.cuda_dtypes[0] else f"{spec.entry}_{dtype}"
-
-    def _device_bytes(self) -> int:
-        """Device memory in use that is neither the judge's own nor lent."""
-        if self.device == "cpu":
-            return 0
-        free, total = torch.cuda.mem_get_info()
-        return total - free - torch.cuda.memory_reserved()
-
     def expect_device_memory(self) -> None:
-        """Raise `SubmissionFault` if more device memory is in use than the submission may have."""
-        if not self._is_precompiling and (fault := self.hoarding()) is not None:
+        """Raise `SubmissionFault` if the submission holds more device memory than it may."""
+        if not self._is_precompiling and (fault := self.memory_fault()) is not None:
             raise SubmissionFault(fault)
 
-    def hoarding(self, spare_bytes: int = 0) -> Fault | None:
-        """The fault of holding more device memory than allowed, beyond what is lent, and beyond
-        what others of our own may hold; or None."""
+    def memory_fault(self, spare_bytes: int = 0) -> Fault | None:
+        """The fault of holding more device memory than the limit and `spare_bytes`, or None."""
         limit = self.problem.spec.limits.device_memory_bytes
         lent_bytes = self._lent.nbytes if self._lent is not None else 0
-        used = self._device_bytes() - lent_bytes - self._idle_device_bytes - spare_bytes
-        if used <= limit:
+        held = self._memory.held_bytes(lent_bytes) - spare_bytes
+        if held <= limit:
             return None
         reason = (
-            f"the submission holds {used >> 20} MiB of device memory; {limit >> 20} are allowed"
+            f"the submission holds {held >> 20} MiB of device memory; {limit >> 20} are allowed"
         )
         return Fault(Verdict.MEMORY_LIMIT_EXCEEDED, reason)
 
-    def hoarding_at_last(self) -> Fault | None:
-        """The same when memory has run out. What compiles beside the tests is ended first, but who
-        is asked to end it could also let go of what he holds, so that is looked at before."""
+    def out_of_memory_fault(self) -> Fault | None:
+        """The same when device memory has run out. Precompilation is ended first; before that, a
+        submission that would free its memory then is looked at."""
         if self._is_precompiling:
-            if (fault := self.hoarding(PRECOMPILE_BYTES)) is not None:
+            if (fault := self.memory_fault(PRECOMPILE_BYTES)) is not None:
                 return fault
             try:
                 self.finish_precompiling()
             except SubmissionFault as stop:
                 return stop.fault
-        return self.hoarding()
+        return self.memory_fault()
 
 
-def by_turns(cases: list[Case], weight: Callable[[Case], float]) -> list[Case]:
-    """The first case, the one of most weight, the second, the one of most weight but one, and so
-    on. So what the tests begin with is compiled first, and large cases, which often have more than
-    one kernel and come late, are not begun last."""
-    heavy = sorted(cases, key=weight, reverse=True)
-    turns = [case for pair in zip(cases, heavy, strict=True) for case in pair]
-    return list({case.name: case for case in turns}.values())
-
-
-def _tested(case: Case, finding: CheckResult) -> CaseResult:
+def _test_result(case: Case, result: CheckResult) -> CaseResult:
     return CaseResult(
         name=case.name,
         kind="test",
         params=case.params,
-        status="passed" if finding.failure is None else "wrong_answer",
-        reason=finding.failure,
-        max_abs_err=finding.max_abs_err,
-        rel_l2=finding.rel_l2,
-        worst_slice_rel_l2=finding.worst_slice_rel_l2,
-        error_budget_used=finding.budget_used,
-        mismatch=finding.mismatch,
+        status="passed" if result.failure is None else "wrong_answer",
+        reason=result.failure,
+        max_abs_err=result.max_abs_err,
+        rel_l2=result.rel_l2,
+        worst_slice_rel_l2=result.worst_slice_rel_l2,
+        error_budget_used=result.budget_used,
+        mismatch=result.mismatch,
     )

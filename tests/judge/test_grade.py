@@ -377,7 +377,7 @@ def test_running_out_of_memory_is_blamed_on_a_submission_that_holds_too_much(
     with pytest.raises(ProblemError, match="ALLOC_FAILED"):
         judge(HONEST)
     held = Fault(Verdict.MEMORY_LIMIT_EXCEEDED, "the submission holds it all")
-    monkeypatch.setattr(grading.Grading, "hoarding", lambda _: held)
+    monkeypatch.setattr(grading.Grading, "memory_fault", lambda _: held)
     assert judge(HONEST).verdict is Verdict.MEMORY_LIMIT_EXCEEDED
 
 

@@ -14,8 +14,10 @@ import pytest
 
 from grader.arena import unpack
 from grader.judge import grading as module
-from grader.judge.grading import PRECOMPILE_BYTES, PREPARED_S, Grading, by_turns
+from grader.judge.case_shapes import alternated, case_shapes
+from grader.judge.grading import CALIBRATED_S, PRECOMPILE_BYTES, Grading
 from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device, Effort, Record
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem
@@ -45,23 +47,22 @@ def weight_of(case: Case) -> float:
         ((9, 1, 2), [9, 1, 2]),
     ],
 )
-def test_cases_are_compiled_by_turns_of_order_and_weight(
+def test_cases_are_compiled_alternating_between_order_and_weight(
     weights: tuple[int, ...], order: list[int]
 ) -> None:
-    assert [weight_of(case) for case in by_turns(weighing(*weights), weight_of)] == order
+    assert [weight_of(case) for case in alternated(weighing(*weights), weight_of)] == order
 
 
 def test_every_case_has_a_shape_and_equal_cases_share_one() -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
-    session: Any = None
-    shapes = Grading(problem, session, "cpu", 1, Record())._known_shapes()
+    shapes = case_shapes(problem, ProblemCode(problem, "cpu"), "cpu")
     tests = [case.name for case in problem.cases("test", "cpu")]
     benchmarks = [case.name for case in problem.cases("benchmark", "cpu")]
-    assert sorted(shapes.places) == sorted(tests + benchmarks)
-    assert sorted(set(shapes.places.values())) == list(range(len(shapes.told)))
-    assert shapes.places["shifted_up"] == shapes.places["shifted_down"]
-    assert [shapes.places[name] for name in (tests[0], "widest")] == [0, 1]
-    x = unpack(shapes.told[0]["values"][0])
+    assert sorted(shapes.index) == sorted(tests + benchmarks)
+    assert sorted(set(shapes.index.values())) == list(range(len(shapes.shapes)))
+    assert shapes.index["shifted_up"] == shapes.index["shifted_down"]
+    assert [shapes.index[name] for name in (tests[0], "widest")] == [0, 1]
+    x = unpack(shapes.shapes[0]["values"][0])
     assert getattr(x, "shape", None) == (1, 1)
 
 
@@ -69,7 +70,7 @@ def test_the_reused_arena_has_room_for_the_largest_test() -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
     session: Any = None
     grading = Grading(problem, session, "cpu", 1, Record())
-    grading._shapes = grading._known_shapes()
+    grading._shapes = case_shapes(problem, grading.code, "cpu")
     with contextlib.closing(grading.reused_arena()) as reused:
         first: Any = None
         for case in problem.cases("test", "cpu"):
@@ -96,7 +97,7 @@ CRASH = Fault(Verdict.RUNTIME_ERROR, "ended by itself")
         (30, 2, CRASH, Verdict.RUNTIME_ERROR),
     ],
 )
-def test_hoarded_memory_is_told_from_that_of_compilation(
+def test_held_memory_is_distinguished_from_that_of_compilation(
     held_gib: int, left_gib: int, fault: Fault | None, expected: Verdict | None
 ) -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
@@ -114,9 +115,9 @@ def test_hoarded_memory_is_told_from_that_of_compilation(
             raise SubmissionFault(fault)
 
     grading._is_precompiling = True
-    grading._device_bytes = lambda: held_bytes
+    grading._memory = SimpleNamespace(held_bytes=lambda lent_bytes: held_bytes - lent_bytes)
     grading.finish_precompiling = finish_precompiling
-    found = grading.hoarding_at_last()
+    found = grading.out_of_memory_fault()
     assert (found.verdict if found else None) == expected
 
 
@@ -157,7 +158,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     doubles = (calibrate, time_baselines, publish_us_per_set)
     for double in doubles:
         monkeypatch.setattr(module, double.__name__, double)
-    monkeypatch.setattr(module, "_PREPARED", {})
+    monkeypatch.setattr(module, "_CALIBRATED", {})
     return did
 
 
@@ -204,6 +205,6 @@ def test_baselines_and_publishing_hold_for_the_next_gradings_and_the_rounds_cost
     again = ["calibrate", "baselines of small", "publishing small"]
     assert measured == [*again, "calibrate"]
     now = time.monotonic()
-    monkeypatch.setattr("grader.judge.grading.time.monotonic", lambda: now + PREPARED_S + 1)
+    monkeypatch.setattr("grader.judge.grading.time.monotonic", lambda: now + CALIBRATED_S + 1)
     grading_on(problem, "cuda").prepare()
     assert measured == [*again, "calibrate", *again]

@@ -10,7 +10,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from grader.arena import Layout
 from grader.arena.host import HostArena
 from grader.arena.layout import GATE_BYTES, GUARD_BYTES
+from grader.judge.gpu.device_memory import release_cached_memory
 from grader.judge.gpu.dma import MOST_PITCH_BYTES, CopyEngine
 
 POISON = {1: 0xA5, 2: 0xFFE5, 4: 0xFFE5A5A5, 8: 0xFFFDE5A5A5A5A5A5}
@@ -47,14 +47,6 @@ class BlockPolicy:
     """Bytes behind a block in a reused arena that are checked for writes."""
     reused_bytes: int = 2 << 20
     """Least size of a reused arena: what a GPU maps at once."""
-    check_bytes: int = 4 << 30
-    """Device memory that PyTorch keeps for the checks of large tests;"""
-    check_share: float = 1 / 16
-    """at most this share of the device's memory."""
-    cache_bytes: int = 2 << 30
-    """Further memory that PyTorch's allocator may cache,"""
-    free_bytes: int = 18 << 30
-    """unless this much is free: a submission's usual limit and two CUDA contexts."""
 
 
 POLICY = BlockPolicy()
@@ -291,7 +283,7 @@ class ReusedArena:
             except (RuntimeError, OSError):  # this block alone may still fit
                 self._least_bytes = POLICY.reused_bytes
                 self._arena = new_arena(self._device, max(nbytes, POLICY.reused_bytes))
-        _release_cached_memory(self._device)
+        release_cached_memory(self._device)
         return self._arena
 
     def close(self) -> None:
@@ -306,33 +298,9 @@ def new_arena(device: str, nbytes: int) -> Any:
     if device == "cuda":
         from grader.arena.cuda import CudaArena
 
-        _release_cached_memory(device, nbytes)
+        release_cached_memory(device, nbytes)
         return CudaArena.create(nbytes)
     return HostArena.create(nbytes)
-
-
-def _release_cached_memory(device: str, nbytes: int = 0) -> None:
-    """Empty PyTorch's cache where `nbytes` more would leave the runner too little: arenas do not
-    come from PyTorch's allocator."""
-    if device == "cpu":
-        return
-    unused_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    if unused_bytes <= POLICY.cache_bytes + _check_bytes():
-        return
-    if torch.cuda.mem_get_info()[0] - nbytes < POLICY.free_bytes:
-        torch.cuda.empty_cache()
-
-
-def reserve_check_memory() -> None:
-    """Have PyTorch's allocator cache memory for the checks of tests. While other processes
-    allocate, the driver takes tenths of a second for it."""
-    with suppress(torch.cuda.OutOfMemoryError):  # a check asks for what it needs, later
-        torch.empty(_check_bytes(), dtype=torch.uint8, device="cuda")
-
-
-def _check_bytes() -> int:
-    total_bytes = torch.cuda.get_device_properties().total_memory
-    return min(POLICY.check_bytes, int(POLICY.check_share * total_bytes))
 
 
 def _between_us(start: torch.cuda.Event, end: torch.cuda.Event) -> float:

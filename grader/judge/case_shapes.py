@@ -1,0 +1,80 @@
+"""What the runner may know of a problem's cases: shapes, and which function of a `.cu` file to
+call.
+
+Shapes are no secret. With them the runner compiles a Triton submission's kernels for all cases side
+by side, while the tests run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from grader.arena import pack
+from grader.judge.memory.argument_sets import arguments_of, layout_of
+from grader.judge.problem_code import ProblemCode, seed_for
+from grader.judge.record import Device
+from grader.problem import Problem
+from grader.problem.prototype import dimensions
+from grader.problem.spec import Case, Spec
+
+
+@dataclass(frozen=True)
+class CaseShapes:
+    """The distinct shapes of a problem's cases."""
+
+    shapes: list[dict[str, Any]]
+    """In the order to compile them."""
+    index: dict[str, int]
+    """Case name → its place in `shapes`."""
+    test_bytes: int
+    """Bytes that the largest test takes in a block."""
+
+
+_KNOWN: dict[tuple[str, Device], CaseShapes] = {}
+"""By digest of the problem, and device."""
+
+
+def case_shapes(problem: Problem, code: ProblemCode, device: Device) -> CaseShapes:
+    """The shapes of all cases of a device; remembered for the next gradings of this process."""
+    key = (problem.digest, device)
+    if key not in _KNOWN:
+        tests = problem.cases("test", device)
+        shapes: list[dict[str, Any]] = []
+        index, test_bytes = {}, 0
+        cases = alternated(tests, problem.bytes) + problem.cases("benchmark", device)
+        for case in cases:
+            template = code.inputs(case, seed_for(0, case.name))
+            values = [value for _, value in arguments_of(problem, case, template)]
+            shape = {"values": list(map(pack, values)), **entry_of(problem.spec, case)}
+            if shape not in shapes:
+                shapes.append(shape)
+            index[case.name] = shapes.index(shape)
+            if case in tests:
+                test_bytes = max(test_bytes, layout_of(problem, case, template).nbytes)
+        _KNOWN[key] = CaseShapes(shapes, index, test_bytes)
+    return _KNOWN[key]
+
+
+def entry_of(spec: Spec, case: Case) -> dict[str, Any]:
+    """The dimensions and the symbol that a `.cu` entry gets for a case."""
+    dims = [int(case.params[name]) for name in dimensions(spec)]
+    return {"dims": dims, "symbol": _symbol(spec, case)}
+
+
+def _symbol(spec: Spec, case: Case) -> str:
+    """The function of a `.cu` file for this case's dtype."""
+    variable = next((a.dtype for a in spec.args if a.dtype in case.params), None)
+    if variable is None or not spec.cuda_dtypes:
+        return spec.entry
+    dtype = case.params[variable]
+    return spec.entry if dtype == spec.cuda_dtypes[0] else f"{spec.entry}_{dtype}"
+
+
+def alternated(cases: list[Case], weight: Callable[[Case], float]) -> list[Case]:
+    """The first case, the heaviest, the second, the second heaviest, and so on, each once. The
+    first tests are compiled first, and heavy cases, which often have several kernels, not last."""
+    heavy = sorted(cases, key=weight, reverse=True)
+    turns = [case for pair in zip(cases, heavy, strict=True) for case in pair]
+    return list({case.name: case for case in turns}.values())
