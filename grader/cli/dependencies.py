@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grader.board import Board
     from grader.judge.ab_compare import ABComparison
     from grader.judge.mutation import VerificationResult
-    from grader.judge.profiling.report import Profile, ProfileArtifacts
+    from grader.judge.profiling.kernel_report import Profile, ProfileArtifacts
     from grader.judge.timing.baselines import Baselines
     from grader.report import Report
 

@@ -41,7 +41,7 @@ class RemoteProgress:
 
 def submit_remote(client: Client, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:
     """Submit FILE, wait for its report, print it, and return the exit status."""
-    from grader.cli.grading import exit_status, print_report
+    from grader.cli.local_grading import exit_status, print_report
     from grader.cli.output.progress import show_progress
     from grader.cli.output.terminal import print_json, print_note
     from grader.cli.remote import RefusedByServer, Unreachable

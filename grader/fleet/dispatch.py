@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from grader.db.engine import BoardError
-from grader.fleet.engine import Engine, NoFreeSlot, Task, TaskOutcome, WorkerSlot
+from grader.fleet.grading_engine import Engine, NoFreeSlot, Task, TaskOutcome, WorkerSlot
 from grader.fleet.job import Lease, LeaseKey, Via, Worker
 from grader.fleet.ledger import Ledger
 from grader.judge import Progress

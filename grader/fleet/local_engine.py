@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Literal
 
 from grader.fleet.child_process import ChildProcess
-from grader.fleet.engine import (
+from grader.fleet.grading_engine import (
     Engine,
     NoFreeSlot,
     OnProgress,

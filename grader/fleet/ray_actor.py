@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
 
-from grader.fleet.engine import NoFreeSlot, Task, TaskOutcome
+from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome
 from grader.fleet.local_engine import START_TIMEOUT_S, LocalEngine
 from grader.fleet.worker_process import WorkerMessage, WorkerReady
 from grader.judge import Progress

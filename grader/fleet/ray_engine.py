@@ -18,7 +18,7 @@ import ray
 from ray._private.state import available_resources_per_node  # Ray has no other place for it
 from ray.exceptions import RayError
 
-from grader.fleet.engine import (
+from grader.fleet.grading_engine import (
     Engine,
     NoFreeSlot,
     OnProgress,

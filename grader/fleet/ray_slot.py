@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from grader.fleet.engine import OnProgress, Task, TaskOutcome
+from grader.fleet.grading_engine import OnProgress, Task, TaskOutcome
 from grader.fleet.local_engine import MARGIN_S
 from grader.fleet.ray_actor import GradingActor, SandboxName
 from grader.fleet.worker_process import WorkerMessage

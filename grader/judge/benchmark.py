@@ -27,10 +27,6 @@ from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem.spec import Case
 from grader.report import CaseResult, Verdict
 
-THOROUGH_ONE_IN = 4
-"""One round in this many, by lot, and the first that counts have a set that goes through every
-bound; the float64 reference is expensive."""
-
 
 class Benchmark:
     """Rounds of one case over its argument sets."""
@@ -55,7 +51,7 @@ class Benchmark:
         self._cost = RoundCost(per_set_us * sets.count, grading.round_cost_us)
         self.check = RoundCheck(grading.problem, grading.code, case, sets, grading.compare)
         self._inputs = RoundInputs(grading.problem, grading.code, sets, grading.master, gate)
-        self.auditor = audit_of(sets, grading.audit_log, grading.ranks)
+        self.auditor = audit_of(sets, grading.audit_tally, grading.ranks)
         self._last_us = self._delay_us = 0.0
         self._holds_up = False
         self._variants_before = 1 + secrets.randbelow(self.plan.least_rounds - 1)
@@ -79,7 +75,7 @@ class Benchmark:
                 self.graph = capture(self.grading.session, order, limit_s)
             if self.needs_messages:
                 return
-        log = self.grading.audit_log.copy()
+        log = self.grading.audit_tally.copy()
         try:
             if self.grading.device == "cuda" and not self.graph:
                 self.round(-12)  # what is planned once per set
@@ -91,8 +87,8 @@ class Benchmark:
             if not self.graph or stop.fault.verdict is not Verdict.WRONG_ANSWER:
                 raise
             self.graph, self.first = False, None
-            self.grading.audit_log = log  # without what the audits of the graph found
-            self.auditor = audit_of(self.sets, self.grading.audit_log, self.grading.ranks)
+            self.grading.audit_tally = log  # without what the audits of the graph found
+            self.auditor = audit_of(self.sets, self.grading.audit_tally, self.grading.ranks)
             self.grading.record.notes.append(
                 f"'{self.case.name}': a replayed CUDA graph gave wrong outputs "
                 f"({stop.fault.reason}); timed eagerly"
@@ -124,7 +120,7 @@ class Benchmark:
         measured = self._run(chosen, auditor)
         self.check.begin(chosen, is_ordinary)
         evidence = auditor.conclude(measured.measured_us, self.check)
-        thorough = number in (0, 1) or secrets.randbelow(THOROUGH_ONE_IN) == 0
+        thorough = number in (0, 1) or secrets.randbelow(POLICY.thorough_one_in) == 0
         self._expect_right(number, evidence, thorough)
         if evidence.fault is not None:
             reason = f"benchmark '{self.case.name}': {evidence.fault.reason}"

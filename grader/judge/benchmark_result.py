@@ -11,11 +11,6 @@ from grader.judge.verdict import Fault
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 
-FLOOR_SHARE = 0.95
-"""A time below this share of the roofline's floor is held for review."""
-BASELINE_DRIFT = 0.02
-"""How much slower PyTorch may have become since before the submission was loaded."""
-
 
 def benchmark_result(
     grading: Grading, case: Case, timing: Timing, cold_us: float | None, eager_us: list[float]
@@ -26,7 +21,7 @@ def benchmark_result(
     share = None
     if grading.device == "cuda":
         share = floor_us(grading.problem, case) / timing.time_us
-        if share > 1 / FLOOR_SHARE:
+        if share > 1 / POLICY.floor_share:
             reason = (
                 f"benchmark '{case.name}': {timing.time_us:.1f} µs is {share:.2f} times the "
                 "hardware's own limit; held for review"
@@ -37,7 +32,7 @@ def benchmark_result(
     baseline_us = dict(grading.baselines_us.get(case.name, {}))
     if eager_us and "eager" in baseline_us:
         # Timed between the rounds, so that drift cancels; unless something has slowed it down.
-        slowest_us = baseline_us["eager"] * (1 + BASELINE_DRIFT)
+        slowest_us = baseline_us["eager"] * (1 + POLICY.baseline_drift)
         baseline_us["eager"] = min(stats.median(eager_us), slowest_us)
     return CaseResult(
         name=case.name,

@@ -216,7 +216,7 @@ def _benchmark(request: GradingRequest, grading: Grading) -> None:
     cases = request.problem.cases("benchmark", request.device)
     _cases(partial(benchmark, grading), cases, "benchmark", request.progress, record)
     if grading.ranks:
-        record.environment["overlaps_seen"] = grading.audit_log.overlaps
+        record.environment["overlaps_seen"] = grading.audit_tally.overlaps
 
 
 def _cases(

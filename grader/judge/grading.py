@@ -16,7 +16,7 @@ from grader.judge.correctness.batch_check import compile_check_kernels
 from grader.judge.correctness.check import CheckResult, check, combine_results, tolerance_of
 from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
 from grader.judge.gpu.environment import describe, measure_ceilings
-from grader.judge.integrity.auditor import AuditLog
+from grader.judge.integrity.auditor import AuditTally
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.problem_code import ProblemCode, Values, seed_for
@@ -85,7 +85,7 @@ class Grading:
         """Publishing a round's inputs, microseconds per set, by benchmark case."""
         self.baselines_us: dict[str, dict[str, float]] = {}
         """Microseconds per call, by benchmark case and baseline."""
-        self.audit_log = AuditLog()
+        self.audit_tally = AuditTally()
         self._memory = DeviceMemory(device)
         self._lent: Any = None  # the arena that the runner has
         self._shapes: CaseShapes | None = None  # those that the runner has

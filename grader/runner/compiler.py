@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.runner import nvcc
-from grader.runner.load import LoadError, read_lent, write_lent
+from grader.runner.load_submission import LoadError, read_lent, write_lent
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 
 _LENGTH_BYTES = 8

@@ -149,7 +149,7 @@ def main(job_path: str) -> None:
 
 def _load(folder: Path, request: dict[str, Any]) -> Any:
     """Load the runner's submission again."""
-    from grader.runner.load import load_cuda, load_python
+    from grader.runner.load_submission import load_cuda, load_python
 
     if request["language"] == "cuda":
         return load_cuda(folder.parent / "submission.so", request)
@@ -163,9 +163,9 @@ def _arguments(job: dict[str, Any]) -> list[Any]:
 
     layout = Layout.from_json(job["layout"].encode())
     if job["device"] == "cpu":
-        from grader.arena.host import HostArena as Arena
+        from grader.arena.host_arena import HostArena as Arena
     else:
-        from grader.arena.cuda import CudaArena as Arena  # type: ignore[assignment]
+        from grader.arena.cuda_arena import CudaArena as Arena  # type: ignore[assignment]
     arena = Arena.attach(job["fd"], layout.nbytes)
     buffer = arena.buffer.clone()
 

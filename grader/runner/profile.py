@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grader.runner import ncu
 from grader.runner.disassembly import CompiledKernel, ToolError, compiled_kernels, ptx_of_cuda
-from grader.runner.load import write_lent
+from grader.runner.load_submission import write_lent
 
 if TYPE_CHECKING:
     from grader.runner.serve import Server

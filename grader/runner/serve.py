@@ -22,7 +22,7 @@ import torch
 
 from grader.arena import Layout, TensorSpec, view, views
 from grader.runner.compiler import read_library
-from grader.runner.load import EntryPoint, LoadError, load_cuda, load_python, read_lent
+from grader.runner.load_submission import EntryPoint, LoadError, load_cuda, load_python, read_lent
 from grader.runner.precompile import Precompiler
 from grader.runner.profile import profile
 from grader.wire import (
@@ -178,11 +178,11 @@ class Server:
             self.arena.close()
             self.arena = None
         if self.device == "cuda":
-            from grader.arena.cuda import CudaArena
+            from grader.arena.cuda_arena import CudaArena
 
             self.arena = CudaArena.attach(fd, nbytes)
         else:
-            from grader.arena.host import HostArena
+            from grader.arena.host_arena import HostArena
 
             self.arena = HostArena.attach(fd, nbytes)
 
@@ -198,7 +198,7 @@ class Server:
 
     def capture(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Call every set once, then try to capture one call per set into a CUDA graph."""
-        from grader.arena.cuda import end_call
+        from grader.arena.cuda_arena import end_call
 
         assert self.entry is not None
         graph = torch.cuda.CUDAGraph()

@@ -46,7 +46,7 @@ _ENDING_S = 20.0
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class PromiseResult:
     """The result of one check."""
 
     topic: str
@@ -118,7 +118,7 @@ class SandboxUnderTest:
             return ending, runner.log()
 
 
-def run(sandbox: SandboxUnderTest, topics: list[str] | None = None) -> Iterator[CheckResult]:
+def run(sandbox: SandboxUnderTest, topics: list[str] | None = None) -> Iterator[PromiseResult]:
     """Run all checks, or those of some topics. A check that cannot run counts as a hole.
 
     Raises `SandboxError` when no runner can be started.
@@ -131,7 +131,7 @@ def run(sandbox: SandboxUnderTest, topics: list[str] | None = None) -> Iterator[
             holes = check(sandbox)
         except (SandboxError, WireError, WireTimeout, OSError) as error:
             holes = [f"the check could not be made: {type(error).__name__} {error}".strip()]
-        yield CheckResult(topic, promise, holes)
+        yield PromiseResult(topic, promise, holes)
 
 
 def _network(sandbox: SandboxUnderTest) -> list[str]:

@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 
 from grader.fleet.dispatch import Dispatcher
-from grader.fleet.engine import Engine
+from grader.fleet.grading_engine import Engine
 from grader.server.app import create_app
 from grader.server.http.connection_timeouts import ConnectionTimeouts
 from grader.server.services.container import Services

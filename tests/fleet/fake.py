@@ -10,7 +10,14 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from grader.board import BoardError
-from grader.fleet.engine import Engine, NoFreeSlot, OnProgress, Task, TaskOutcome, WorkerSlot
+from grader.fleet.grading_engine import (
+    Engine,
+    NoFreeSlot,
+    OnProgress,
+    Task,
+    TaskOutcome,
+    WorkerSlot,
+)
 from grader.fleet.local_engine import LocalEngine
 from grader.fleet.ray_actor import GradingActor, SandboxName
 from grader.judge import Progress

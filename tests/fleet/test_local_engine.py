@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from grader.fleet.engine import NoFreeSlot, Task, TaskOutcome, WorkerSlot
+from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome, WorkerSlot
 from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
 from grader.report import Report, Verdict

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from grader.fleet import Ledger, State
-from grader.fleet.engine import WorkerSlot
+from grader.fleet.grading_engine import WorkerSlot
 from grader.report import Verdict
 from grader.submission import Submission
 from tests.fleet.cluster import ENVIRONMENT, Cluster
@@ -113,7 +113,7 @@ def run(script: str, *arguments: str, wait_s: float = 800) -> None:
 SCRIPT = """
 import os, signal, sys, time
 from dataclasses import replace
-from grader.fleet.engine import NoFreeSlot, Task
+from grader.fleet.grading_engine import NoFreeSlot, Task
 from grader.fleet.ray_engine import RayEngine
 from grader.report import Verdict
 from tests.fleet.fake import PROBLEM, ROOT

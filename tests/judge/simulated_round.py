@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from grader.arena import TensorSpec, arrange
-from grader.judge.integrity.auditor import AuditLog, CopyEngineAudit
+from grader.judge.integrity.auditor import AuditTally, CopyEngineAudit
 from grader.judge.integrity.call_order import rotated, words_needed
 from grader.judge.integrity.deferred_inputs import DeferredInputs
 from grader.judge.integrity.policy import DEFERRED
@@ -139,7 +139,7 @@ class SimulatedRound:
         seed: int = 1,
         deferred: DeferredInputs | None = None,
         write_us: float | None = None,
-        log: AuditLog | None = None,
+        log: AuditTally | None = None,
     ) -> None:
         block.shadow.random_()
         copies = TimedCopies(words_needed(block), runner)
@@ -147,7 +147,7 @@ class SimulatedRound:
         self.block = block
         self.watch = host_watch(block, copies)
         self.deferred = deferred or DeferredInputs(block)
-        self.audit = CopyEngineAudit(block, self.watch, self.deferred, log or AuditLog(), True)
+        self.audit = CopyEngineAudit(block, self.watch, self.deferred, log or AuditTally(), True)
         self.audit.learn(call_us / DEFERRED.pace_share)
         with pytest.MonkeyPatch.context() as patch:
             RunnerClock(patch, runner)

@@ -15,7 +15,7 @@ import pytest
 
 from grader.judge import benchmark as module
 from grader.judge import grade
-from grader.judge.benchmark import THOROUGH_ONE_IN, Benchmark, benchmark, open_benchmark
+from grader.judge.benchmark import Benchmark, benchmark, open_benchmark
 from grader.judge.correctness.check import CheckResult
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence, NoAudit
@@ -440,7 +440,7 @@ class ScriptedCheck:
         return CheckResult(failure=self.failure)
 
 
-@pytest.mark.parametrize("lot", range(THOROUGH_ONE_IN))
+@pytest.mark.parametrize("lot", range(POLICY.thorough_one_in))
 def test_one_round_in_some_and_the_first_ones_are_checked_thoroughly(
     rounds: Open, monkeypatch: pytest.MonkeyPatch, lot: int
 ) -> None:
@@ -460,7 +460,7 @@ def test_one_round_in_some_and_the_first_ones_are_checked_thoroughly(
     for number in numbers:
         bench.round(number)
     assert check.thorough == [lot == 0 or number in (0, 1) for number in numbers]
-    assert set(bounds) == {THOROUGH_ONE_IN}
+    assert set(bounds) == {POLICY.thorough_one_in}
 
 
 def test_the_check_begins_with_the_order_and_whether_inputs_are_ordinary(rounds: Open) -> None:
@@ -646,19 +646,19 @@ def test_a_wrong_replay_at_the_gate_needs_a_longer_round_before_anything_is_lear
 def test_the_overlaps_of_a_wrong_replay_do_not_count(rounds: Open) -> None:
     """A wrong answer is no broken rule; calls that are timed eagerly start anew."""
     bench = rounds(gate=False)
-    log = bench.grading.audit_log
+    log = bench.grading.audit_tally
 
     def spoil(_: int) -> bool:
         if bench.graph:
-            bench.grading.audit_log.overlaps += 1
-            bench.grading.audit_log.explained.append(False)
+            bench.grading.audit_tally.overlaps += 1
+            bench.grading.audit_tally.explained.append(False)
         return bench.graph
 
     log.overlaps, log.explained = 1, [True]  # of another case
     bench.runner.spoil = spoil
     bench.warm_up()
     assert not bench.graph
-    assert (bench.grading.audit_log.overlaps, bench.grading.audit_log.explained) == (1, [True])
+    assert (bench.grading.audit_tally.overlaps, bench.grading.audit_tally.explained) == (1, [True])
 
 
 @pytest.mark.parametrize("fault", [EARLY, Fault(Verdict.RUNTIME_ERROR, "ended by itself")])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grader.judge import benchmark_result as module
-from grader.judge.benchmark_result import BASELINE_DRIFT, FLOOR_SHARE, benchmark_result
+from grader.judge.benchmark_result import benchmark_result
 from grader.judge.record import Record
 from grader.judge.timing.measure import Sample, Timing
 from grader.judge.timing.plan import POLICY
@@ -57,7 +57,7 @@ def test_a_result_has_the_numbers_of_its_timing() -> None:
         ({"eager": 100.0, "library": 50.0}, [], {"eager": 100.0, "library": 50.0}),
         ({"eager": 100.0, "library": 50.0}, [99.0, 90.0, 500.0], {"eager": 99.0, "library": 50.0}),
         ({"eager": 100.0}, [101.9] * 3, {"eager": 101.9}),
-        ({"eager": 100.0}, [150.0] * 3, {"eager": 100 * (1 + BASELINE_DRIFT)}),
+        ({"eager": 100.0}, [150.0] * 3, {"eager": 100 * (1 + POLICY.baseline_drift)}),
         ({"library": 50.0}, [99.0], {"library": 50.0}),
         (None, [99.0], {}),
     ],
@@ -78,7 +78,7 @@ def test_a_time_below_the_hardwares_limit_is_held_for_review(
 ) -> None:
     monkeypatch.setattr(module, "floor_us", lambda *_: 100.0)
     monkeypatch.setattr(module, "gpu_state", lambda: {"power_w": 312.5})
-    time_us, record = 100 * FLOOR_SHARE * factor, Record()
+    time_us, record = 100 * POLICY.floor_share * factor, Record()
     result = result_of(timed(Sample(time_us, time_us)), device="cuda", record=record)
     assert result.sol == pytest.approx(100 / time_us)
     assert record.environment == {"gpu_state_any": {"power_w": 312.5}}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from grader.arena import Layout, arrange, view
-from grader.arena.host import HostArena
+from grader.arena.host_arena import HostArena
 from grader.arena.layout import spec_of
 from grader.runner import ncu
 from grader.runner.disassembly import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.grading import LocalJob, unwind_on_sigterm
+from grader.cli.local_grading import LocalJob, unwind_on_sigterm
 from grader.cli.options import (
     device_option,
     find_problem,
@@ -22,7 +22,7 @@ from grader.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grader.cli.output.tables import ResponsiveTable
+    from grader.cli.output.text_tables import ResponsiveTable
     from grader.judge.ab_compare import ABComparison, RatioVerdict, TimeRatio
     from grader.problem import Problem
 
@@ -144,7 +144,7 @@ def _print(console: Console, names: list[str], comparison: ABComparison, device:
 def _table(ratios: list[TimeRatio]) -> ResponsiveTable:
     from rich.text import Text
 
-    from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
+    from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
 
     intervals = [Text(f"{low:.4f} – {high:.4f}") for low, high in (one.ci for one in ratios)]
     return ResponsiveTable(

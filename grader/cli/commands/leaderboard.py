@@ -13,7 +13,7 @@ from grader.cli.options import db_option, find_problem, json_option
 
 if TYPE_CHECKING:
     from grader.board import BoardEntry
-    from grader.cli.output.tables import ResponsiveTable
+    from grader.cli.output.text_tables import ResponsiveTable
     from grader.problem import Problem
 
 
@@ -60,8 +60,8 @@ def _table(entries: list[BoardEntry]) -> ResponsiveTable:
     from rich.text import Text
 
     from grader.cli.output.render import interval, micros, share, share_bar, speedup
-    from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
     from grader.cli.output.terminal import safe_text
+    from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
 
     baselines = list(dict.fromkeys(name for entry in entries for name in entry.speedup))
     intervals = [interval(entry.score_us, entry.ci_us).strip() for entry in entries]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.grading import LocalJob, exit_status, run
+from grader.cli.local_grading import LocalJob, exit_status, run
 from grader.cli.options import (
     check_writable,
     db_option,

@@ -20,8 +20,8 @@ def problems() -> None:
     """List the problems that can be given by name."""
     from rich.text import Text
 
-    from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
     from grader.cli.output.terminal import stderr, stdout
+    from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
     from grader.problem import Problem, ProblemError
 
     found = []

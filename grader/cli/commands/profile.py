@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.grading import JudgeFault, LocalJob, judge_faults, print_report
+from grader.cli.local_grading import JudgeFault, LocalJob, judge_faults, print_report
 from grader.cli.options import (
     check_writable,
     device_option,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from grader.judge.profiling.report import KernelProfile, Profile, ProfileArtifacts
+    from grader.judge.profiling.kernel_report import KernelProfile, Profile, ProfileArtifacts
     from grader.problem import Problem
     from grader.problem.spec import Case
 
@@ -85,7 +85,7 @@ def profile(
     For your own code: unlike a grading, a profile believes the submission's own process. It writes
     the profiler's table, a Chrome trace, PTX and SASS into a folder.
     """
-    from grader.judge.profiling.report import ProfilingError
+    from grader.judge.profiling.kernel_report import ProfilingError
 
     job = LocalJob.load(deps, problem, file, device, sandbox_name)
     only_compile = job.submission.language == "cuda" and job.device == "cpu"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.grading import LocalJob, print_report, run
+from grader.cli.local_grading import LocalJob, print_report, run
 from grader.cli.options import choose_sandbox, db_option, find_problem, sandbox_option
 
 if TYPE_CHECKING:

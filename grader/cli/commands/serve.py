@@ -19,7 +19,7 @@ from grader.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from grader.fleet.engine import Engine
+    from grader.fleet.grading_engine import Engine
 
 
 @click.command()
@@ -75,7 +75,7 @@ def serve(
     Limits are environment variables, such as GRADE_SERVE_MAX_QUEUE; docs/hosting.md lists them.
     """
     from grader.board import default_url
-    from grader.cli.grading import unwind_on_sigterm
+    from grader.cli.local_grading import unwind_on_sigterm
     from grader.cli.output.terminal import print_warning
     from grader.fleet.dispatch import Dispatcher
 

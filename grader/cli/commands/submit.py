@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.grading import LocalJob, print_report, run
+from grader.cli.local_grading import LocalJob, print_report, run
 from grader.cli.options import check_user, db_option, device_option, json_option, sandbox_option
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.grading import LocalJob
+from grader.cli.local_grading import LocalJob
 from grader.cli.options import device_option, sandbox_option
 
 if TYPE_CHECKING:

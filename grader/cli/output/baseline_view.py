@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from grader.cli.output.render import micros, speedup
-from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
 from grader.cli.output.terminal import safe_text
+from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
 from grader.report import CaseResult, Report, geometric_mean
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from grader import format
-from grader.cli.output.tables import ResponsiveTable, TableColumn, number_column
 from grader.cli.output.terminal import safe_text
+from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
 from grader.report import HIDDEN_SEED, LOG_BYTES, CaseResult, Mismatch, Report, Verdict
 
 LOG_ROWS = 12

@@ -39,7 +39,7 @@ class Evidence:
 
 
 @dataclass
-class AuditLog:
+class AuditTally:
     """What the audits of all rounds of one grading have found."""
 
     overlaps: int = 0
@@ -47,9 +47,9 @@ class AuditLog:
     explained: list[bool] = field(default_factory=list)
     """For each undecidable set with wrong outputs: whether mixed inputs explain them."""
 
-    def copy(self) -> AuditLog:
+    def copy(self) -> AuditTally:
         """The log as it is now."""
-        return AuditLog(self.overlaps, [*self.explained])
+        return AuditTally(self.overlaps, [*self.explained])
 
 
 class RoundOutputs(Protocol):
@@ -123,7 +123,7 @@ class CopyEngineAudit:
         block: SharedBlock,
         watch: CallOrderWatch,
         deferred: DeferredInputs | None,
-        log: AuditLog,
+        log: AuditTally,
         ranks: bool,
     ) -> None:
         self._block = block
@@ -242,7 +242,7 @@ class CopyEngineAudit:
         )
 
 
-def audit_of(sets: ArgumentSets, log: AuditLog, ranks: bool) -> Auditor:
+def audit_of(sets: ArgumentSets, log: AuditTally, ranks: bool) -> Auditor:
     """The auditor of a case's rounds; inputs are deferred only where times rank."""
     watch = CallOrderWatch.over(sets)
     if watch is None:
@@ -255,7 +255,7 @@ def audit_of(sets: ArgumentSets, log: AuditLog, ranks: bool) -> Auditor:
 def watch_only(block: SharedBlock) -> Auditor:
     """An auditor for rounds of the judge's own calls, which calibrate the clock."""
     watch = CallOrderWatch.over(block)
-    return NoAudit() if watch is None else CopyEngineAudit(block, watch, None, AuditLog(), False)
+    return NoAudit() if watch is None else CopyEngineAudit(block, watch, None, AuditTally(), False)
 
 
 def _broken(what: str) -> Fault:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from grader.arena import Layout
-from grader.arena.host import HostArena
+from grader.arena.host_arena import HostArena
 from grader.arena.layout import GATE_BYTES, GUARD_BYTES
 from grader.judge.gpu.device_memory import release_cached_memory
 from grader.judge.gpu.dma import MOST_PITCH_BYTES, CopyEngine
@@ -296,7 +296,7 @@ class ReusedArena:
 def new_arena(device: str, nbytes: int) -> Any:
     """An arena in the device's memory. Raises RuntimeError or OSError when memory is short."""
     if device == "cuda":
-        from grader.arena.cuda import CudaArena
+        from grader.arena.cuda_arena import CudaArena
 
         release_cached_memory(device, nbytes)
         return CudaArena.create(nbytes)

@@ -23,8 +23,7 @@ from grader.judge.gpu.lock import gpu_lock
 from grader.judge.grading import Grading
 from grader.judge.memory.argument_sets import ArgumentSets, layout_of
 from grader.judge.problem_code import seed_for
-from grader.judge.profiling.occupancy import Multiprocessor, current_multiprocessor, occupancy
-from grader.judge.profiling.report import (
+from grader.judge.profiling.kernel_report import (
     CODE_BYTES,
     PROFILE_DATA_BYTES,
     TRACE_BYTES,
@@ -36,6 +35,7 @@ from grader.judge.profiling.report import (
     ReportedKernel,
     parse_profile_data,
 )
+from grader.judge.profiling.occupancy import Multiprocessor, current_multiprocessor, occupancy
 from grader.judge.profiling.roofline import RooflinePoint, explain_bottleneck
 from grader.judge.record import Device, Record
 from grader.judge.session import Session, greet

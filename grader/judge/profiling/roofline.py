@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from grader.judge.profiling.report import KernelProfile
+from grader.judge.profiling.kernel_report import KernelProfile
 
 NEAR = 0.85
 """Above this share of the ceiling, little is left to gain."""

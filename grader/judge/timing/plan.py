@@ -60,6 +60,18 @@ class ClockPolicy:
     """A report below this share of what is beyond doubt, by at least this, is a forgery."""
     least_us: float = 1e-3
     """Least time, so that a reported zero is still a positive number."""
+    pings: int = 20
+    pings_per_sample: int = 4
+    """Messages exchanged before a round that a message starts, which wake both processors: idle
+    ones make its cost vary by 0.3 ms. They go on while inputs are published, with a sample after
+    every 4."""
+    thorough_one_in: int = 4
+    """One round in this many, by lot, and the first that counts have a set that goes through every
+    bound; the float64 reference is expensive."""
+    floor_share: float = 0.95
+    """A time below this share of the roofline's floor is held for review."""
+    baseline_drift: float = 0.02
+    """How much slower PyTorch may have become since before the submission was loaded."""
     rest_share: float = 30.0
     most_rest_s: float = 0.25
     """Rest before a round that tensor cores limit: this many times the last round, at most so long.

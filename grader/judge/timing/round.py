@@ -17,11 +17,8 @@ from grader.judge.gpu.state import sm_clock_mhz
 from grader.judge.integrity.auditor import Auditor
 from grader.judge.memory.shared_block import SharedBlock
 from grader.judge.session import Session
+from grader.judge.timing.plan import POLICY
 from grader.wire import Flag, sealed_memfd
-
-PINGS, PINGS_PER_SAMPLE = 20, 4
-"""Messages exchanged before a round that a message starts, which wake both processors: idle ones
-make its cost vary by 0.3 ms. They go on while inputs are published, with a sample after every 4."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +122,11 @@ def _start_by_message(
 
     def meanwhile() -> None:
         session.ask("ping", {}, limit_s, what)
-        if next(turns) % PINGS_PER_SAMPLE == 0:
+        if next(turns) % POLICY.pings_per_sample == 0:
             auditor.sample_early(lambda: True)
 
     block.prepare(order)
-    for _ in range(PINGS):
+    for _ in range(POLICY.pings):
         session.ask("ping", {}, limit_s, what)
     go = session.prepare("go", {})
     block.publish(order, meanwhile)

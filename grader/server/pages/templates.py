@@ -18,7 +18,7 @@ from grader.server.http.auth import csrf_field
 from grader.server.http.errors import Refusal
 from grader.server.http.etag import CacheableResponse, share
 from grader.server.pages.board_views import BREAKDOWN_ROWS
-from grader.server.pages.charts import errors, record, timing
+from grader.server.pages.charts import error_map, record_history, timing
 from grader.server.pages.submission_views import share_done
 from grader.server.services.ttl_cache import TtlCache
 
@@ -115,10 +115,10 @@ def _environment() -> Environment:
         assets={name: _asset_url(name) for name in assets},
         roofline_bar=timing.roofline_bar,
         distribution=timing.distribution,
-        record_chart=record.record,
-        sparkline=record.sparkline,
-        error_histogram=errors.error_histogram,
-        error_location=errors.error_location,
+        record_chart=record_history.record,
+        sparkline=record_history.sparkline,
+        error_histogram=error_map.error_histogram,
+        error_location=error_map.error_location,
         share_done=share_done,
         meanings=format.MEANINGS,
         stages=format.STAGES,

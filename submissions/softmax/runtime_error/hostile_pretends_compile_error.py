@@ -1,6 +1,6 @@
 """Reports a compile error in the middle of a call. It had compiled; the call failed."""
 
-from grader.runner.load import LoadError
+from grader.runner.load_submission import LoadError
 
 
 def softmax(x, out):

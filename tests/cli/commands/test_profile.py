@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grader.cli.commands.profile import choose_case, short_name
-from grader.judge.profiling.report import (
+from grader.judge.profiling.kernel_report import (
     KernelProfile,
     NcuCounters,
     Profile,

@@ -21,7 +21,7 @@ from grader.judge.correctness.round_check import RoundCheck
 from grader.judge.gpu.dma import CopyEngine
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import (
-    AuditLog,
+    AuditTally,
     CopyEngineAudit,
     Evidence,
     NoAudit,
@@ -131,7 +131,7 @@ def watched(
     """Watch a round in which one set after the other is written, with a sample behind each and
     `idle` ones before the first; the reader of its pairs."""
     reader = HostPairReader(CALL_ORDER.pairs, COUNT - 1)
-    audit = CopyEngineAudit(block, host_watch(block, reader=reader), deferred, AuditLog(), True)
+    audit = CopyEngineAudit(block, host_watch(block, reader=reader), deferred, AuditTally(), True)
     audit.learn(100.0)
     audit.arm(order, other_inputs)
     block.prepare(order)
@@ -195,7 +195,7 @@ def test_a_round_is_watched_until_no_more_samples_can_be_kept(
 
 def test_inputs_are_deferred_once_a_round_has_shown_the_pace(block: Any) -> None:
     deferred: Any = ScriptedDeferral()
-    audit = CopyEngineAudit(block, host_watch(block), deferred, AuditLog(), True)
+    audit = CopyEngineAudit(block, host_watch(block), deferred, AuditTally(), True)
     audit.arm(ORDER, other_inputs)
     audit.watch(iter([True, False]).__next__)
     audit.disarm()
@@ -213,7 +213,7 @@ def test_inputs_are_deferred_once_a_round_has_shown_the_pace(block: Any) -> None
 
 
 def test_early_samples_are_passed_on(block: Any) -> None:
-    audit = CopyEngineAudit(block, host_watch(block), None, AuditLog(), True)
+    audit = CopyEngineAudit(block, host_watch(block), None, AuditTally(), True)
     block.prepare(ORDER)
     audit.arm(ORDER, other_inputs)
     audit.sample_early(lambda: False)
@@ -254,12 +254,12 @@ class ScriptedWatch:
 
 
 def audit_with(
-    watch: ScriptedWatch, deferred: Any = None, log: AuditLog | None = None, ranks: bool = True
+    watch: ScriptedWatch, deferred: Any = None, log: AuditTally | None = None, ranks: bool = True
 ) -> CopyEngineAudit:
     """An audit of a round with deferred inputs, if there are any."""
     block: Any = SimpleNamespace(outputs_in_shadow=False)
     stand_in: Any = watch
-    audit = CopyEngineAudit(block, stand_in, deferred, log or AuditLog(), ranks)
+    audit = CopyEngineAudit(block, stand_in, deferred, log or AuditTally(), ranks)
     audit.learn(100.0)
     audit.arm(ORDER, other_inputs)
     return audit
@@ -285,7 +285,7 @@ def test_calls_out_of_order_are_a_broken_rule(found: dict[str, Any], fault: Faul
 
 def test_one_overlap_of_a_grading_may_be_chance_and_two_are_a_broken_rule() -> None:
     """They are counted over all cases, and a case with one of them does not rank."""
-    log, watches = AuditLog(), [ScriptedWatch(overlaps=n) for n in (0, 1, 0, 1)]
+    log, watches = AuditTally(), [ScriptedWatch(overlaps=n) for n in (0, 1, 0, 1)]
     audits = [audit_with(watch, log=log) for watch in watches]
     found = [audit.conclude(0, NO_OUTPUTS).fault for audit in audits]
     assert found == [None, None, None, broken(OVERLAP)]
@@ -331,7 +331,7 @@ def test_a_case_ranks_where_enough_inputs_were_in_time(
     deferred.counts = counts
     block: Any = SimpleNamespace(outputs_in_shadow=in_shadow)
     watch: Any = ScriptedWatch()
-    audit = CopyEngineAudit(block, watch, deferred if has_deferral else None, AuditLog(), ranks)
+    audit = CopyEngineAudit(block, watch, deferred if has_deferral else None, AuditTally(), ranks)
     reason = audit.unranked_reason()
     assert (reason is None) == is_ranked
     assert is_ranked or "came too late; submit it again" in str(reason)
@@ -381,7 +381,7 @@ class ScriptedOutputs:
 IN_TIME, TOO_LATE = {1, 2}, {0, 3}
 
 
-def concluded(scripted: ScriptedOutputs, log: AuditLog | None = None) -> Evidence:
+def concluded(scripted: ScriptedOutputs, log: AuditTally | None = None) -> Evidence:
     """The evidence of a round in which sets 0 to 3 had deferred inputs, 1 and 2 in time."""
     deferred: Any = ScriptedDeferral()
     deferred.written = dict.fromkeys(IN_TIME | TOO_LATE)
@@ -422,7 +422,7 @@ def test_outputs_that_match_stale_inputs_prove_that_they_were_read_too_soon(
 
 
 def test_a_doubtful_set_that_is_right_proves_nothing() -> None:
-    scripted, log = ScriptedOutputs(set(), set()), AuditLog()
+    scripted, log = ScriptedOutputs(set(), set()), AuditTally()
     scripted.right_but_doubtful = {0, 1, 5}
     assert concluded(scripted, log) == Evidence(
         unchecked=frozenset(TOO_LATE), deferred=frozenset(IN_TIME | TOO_LATE)
@@ -432,7 +432,7 @@ def test_a_doubtful_set_that_is_right_proves_nothing() -> None:
 
 
 def test_only_wrong_sets_that_are_undecidable_need_an_explanation() -> None:
-    scripted, log = ScriptedOutputs({0, 1, 3, 5}, {1, 5}), AuditLog()
+    scripted, log = ScriptedOutputs({0, 1, 3, 5}, {1, 5}), AuditTally()
     scripted.unexplained_by = {3: 17}
     assert concluded(scripted, log).fault is None
     assert scripted.asked == [0, 3]
@@ -442,7 +442,7 @@ def test_only_wrong_sets_that_are_undecidable_need_an_explanation() -> None:
 @pytest.mark.parametrize("explained", [0, 7, 8, 20])
 def test_most_wrong_sets_without_explanation_are_a_wrong_answer(explained: int) -> None:
     """At least `least_unexplained` of them, and more than half of all that are wrong."""
-    log = AuditLog(explained=[True] * explained)
+    log = AuditTally(explained=[True] * explained)
     scripted = ScriptedOutputs({0}, set())
     scripted.unexplained_by = {0: 17}
     for _ in range(max(DEFERRED.least_unexplained, explained + 1) - 1):
@@ -453,7 +453,7 @@ def test_most_wrong_sets_without_explanation_are_a_wrong_answer(explained: int) 
 
 
 def test_a_wrong_answer_beats_a_broken_rule() -> None:
-    log = AuditLog(explained=[False] * DEFERRED.least_unexplained)
+    log = AuditTally(explained=[False] * DEFERRED.least_unexplained)
     scripted = ScriptedOutputs({0, 2}, set())
     scripted.unexplained_by = {0: 1}
     fault = concluded(scripted, log).fault
@@ -507,7 +507,7 @@ def copying(
     monkeypatch: pytest.MonkeyPatch,
     output: Callable[[torch.Tensor], torch.Tensor],
     plain: Callable[[torch.Tensor], torch.Tensor] = torch.clone,
-) -> tuple[CopyEngineAudit, RoundCheck, AuditLog]:
+) -> tuple[CopyEngineAudit, RoundCheck, AuditTally]:
     """The audit and the check of a kernel that copies, after a round with set 3 undecidable: its
     first hundred elements were stale. `output` makes what the kernel wrote of its true inputs."""
     true = torch.randn(4096, generator=torch.Generator().manual_seed(1))
@@ -540,7 +540,7 @@ def copying(
     problem: Any = None
     check = RoundCheck(problem, code, case, sets, compare=pytest.fail)
     check.begin(ORDER, is_ordinary=True)
-    log = AuditLog()
+    log = AuditTally()
     return audit_with(ScriptedWatch(), deferred, log), check, log
 
 
@@ -621,7 +621,7 @@ def test_sets_that_are_too_large_to_watch_never_rank(
 ) -> None:
     monkeypatch.setattr(CallOrderWatch, "over", lambda sets: None)
     sets: Any = SimpleNamespace(device=device)
-    audit = audit_of(sets, AuditLog(), ranks)
+    audit = audit_of(sets, AuditTally(), ranks)
     assert isinstance(audit, NoAudit)
     reason = audit.unranked_reason()
     assert (reason is not None) == is_told
@@ -633,7 +633,7 @@ def test_sets_that_are_too_large_to_watch_never_rank(
 def test_inputs_are_deferred_only_where_times_rank(
     block: Any, monkeypatch: pytest.MonkeyPatch, ranks: bool
 ) -> None:
-    deferred, log = ScriptedDeferral(), AuditLog()
+    deferred, log = ScriptedDeferral(), AuditTally()
     monkeypatch.setattr(CallOrderWatch, "over", host_watch)
     monkeypatch.setattr(DeferredInputs, "over", lambda sets: deferred)
     for audit, defers in ((audit_of(block, log, ranks), ranks), (watch_only(block), False)):
@@ -664,10 +664,10 @@ class Scripted(NoAudit):
 
 def test_what_a_discarded_graph_showed_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rounds did not count, and calls that are timed eagerly may be sequential."""
-    log = AuditLog(overlaps=1, explained=[True])
+    log = AuditTally(overlaps=1, explained=[True])
     bench: Any = Benchmark.__new__(Benchmark)
     bench.grading = SimpleNamespace(
-        device="cpu", ranks=True, audit_log=log, record=SimpleNamespace(notes=[])
+        device="cpu", ranks=True, audit_tally=log, record=SimpleNamespace(notes=[])
     )
     bench.case, bench.sets = Case(name="any", params={}), SimpleNamespace(device="cpu")
     bench.graph, bench.gate, bench._holds_up, bench._delay_us = True, False, False, 0.0
@@ -676,20 +676,20 @@ def test_what_a_discarded_graph_showed_is_forgotten(monkeypatch: pytest.MonkeyPa
     def one_round(number: int) -> None:
         numbers.append(number)
         if bench.graph:
-            bench.grading.audit_log.overlaps += 5
-            bench.grading.audit_log.explained.append(False)
+            bench.grading.audit_tally.overlaps += 5
+            bench.grading.audit_tally.explained.append(False)
             raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, "off"))
 
     bench.round = one_round
-    made: list[AuditLog] = []
+    made: list[AuditTally] = []
     monkeypatch.setattr(
         "grader.judge.benchmark.audit_of", lambda sets, log, ranks: made.append(log)
     )
     bench.warm_up()
     assert numbers == [0, -14]
-    assert bench.grading.audit_log == AuditLog(overlaps=1, explained=[True])
-    assert made == [bench.grading.audit_log]
-    assert made[0] is bench.grading.audit_log
+    assert bench.grading.audit_tally == AuditTally(overlaps=1, explained=[True])
+    assert made == [bench.grading.audit_tally]
+    assert made[0] is bench.grading.audit_tally
 
 
 # --- with a runner of its own, in real time
@@ -757,7 +757,7 @@ def test_a_real_runner_is_told_from_one_that_reads_ahead(
         bench = Benchmark(grading, case, sets, gate=True, captures=True)
         watch = host_watch(sets, SlowCopies(words_needed(sets)))
         deferred = DeferredInputs(sets)
-        bench.auditor = CopyEngineAudit(sets, watch, deferred, grading.audit_log, ranks=False)
+        bench.auditor = CopyEngineAudit(sets, watch, deferred, grading.audit_tally, ranks=False)
         bench.auditor.learn(CALL_S * 1e6)
         premature = f"benchmark 'practice': {PREMATURE}"
         reasons: set[str] = set()

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.arena.host import HostArena
+from grader.arena.host_arena import HostArena
 from grader.arena.layout import GATE_BYTES, GUARD_BYTES
 from grader.judge.memory.argument_sets import ArgumentSets, item_bytes
 from grader.judge.memory.shared_block import (
@@ -320,7 +320,7 @@ def test_a_block_that_runs_out_of_memory_leaves_no_descriptor(
     template = inputs_of(problem)
     gc.collect()  # what other tests left behind
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr("grader.arena.host.mmap.mmap", no_memory)
+    monkeypatch.setattr("grader.arena.host_arena.mmap.mmap", no_memory)
     with pytest.raises(OSError):
         ArgumentSets(problem, case_of(problem), template, COUNT, "cpu")
     assert len(os.listdir("/proc/self/fd")) == before
@@ -402,7 +402,7 @@ def test_a_reused_arena_that_cannot_grow_leaves_no_descriptor(
     reused = ReusedArena("cpu")
     reused.arena(4096)
     with monkeypatch.context() as patched:
-        patched.setattr("grader.arena.host.mmap.mmap", no_memory)
+        patched.setattr("grader.arena.host_arena.mmap.mmap", no_memory)
         with pytest.raises(OSError):
             reused.arena(2 * POLICY.reused_bytes)
     reused.close()

@@ -7,9 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from grader.judge.profiling.occupancy import Multiprocessor, occupancy
-from grader.judge.profiling.profile import kernel_profile, profile, time_per_call_us
-from grader.judge.profiling.report import (
+from grader.judge.profiling.kernel_report import (
     KernelProfile,
     Profile,
     ProfileArtifacts,
@@ -17,6 +15,8 @@ from grader.judge.profiling.report import (
     ProfilingError,
     parse_profile_data,
 )
+from grader.judge.profiling.occupancy import Multiprocessor, occupancy
+from grader.judge.profiling.profile import kernel_profile, profile, time_per_call_us
 from grader.judge.profiling.roofline import RooflinePoint, explain_bottleneck
 from grader.judge.verdict import SubmissionFault
 from grader.sandbox.process import ProcessSandbox

@@ -13,9 +13,8 @@ from grader.arena.layout import GATE_BYTES
 from grader.judge.integrity.auditor import NoAudit
 from grader.judge.memory.shared_block import SharedBlock
 from grader.judge.timing import round as timed_round
+from grader.judge.timing.plan import POLICY
 from grader.judge.timing.round import (
-    PINGS,
-    PINGS_PER_SAMPLE,
     MeasuredRound,
     RoundStart,
     lend,
@@ -100,7 +99,7 @@ def test_a_gated_graph_goes_before_its_inputs_are_published_and_other_rounds_aft
         assert request == ({"gate": number} if graph else {})
         assert gate == (number - 1 if graph else number)
         # Where a message starts the round, both processors are woken first.
-        assert kinds.count("ping") == (0 if graph else PINGS)
+        assert kinds.count("ping") == (0 if graph else POLICY.pings)
 
 
 def test_a_graph_that_does_not_wait_at_the_gate_is_started_by_a_message(
@@ -165,7 +164,7 @@ def test_watching_ends_with_the_reply_or_at_the_time_limit(block: SharedBlock) -
 class PublishingBlock(SharedBlock):
     """Publishes as on a GPU: `meanwhile` is called, and the copy ends during the last call."""
 
-    calls = 2 * PINGS_PER_SAMPLE
+    calls = 2 * POLICY.pings_per_sample
     has_ended = False
 
     def publish(self, chosen: list[int], meanwhile: Callable[[], None] | None = None) -> None:
@@ -204,9 +203,9 @@ def test_before_a_message_says_go_every_sample_is_early(publishing: PublishingBl
     auditor = ScriptedAudit(steps=steps)
     run_round(session, publishing, ORDER, EAGER, 1, auditor)
     assert auditor.early == [True] * 3
-    some = ["ping"] * PINGS_PER_SAMPLE + ["sample_early"]
+    some = ["ping"] * POLICY.pings_per_sample + ["sample_early"]
     assert steps[steps.index("ready") + 1 : steps.index("go")] == (
-        ["ping"] * PINGS + some * 2 + ["sample_early"]
+        ["ping"] * POLICY.pings + some * 2 + ["sample_early"]
     )
 
 

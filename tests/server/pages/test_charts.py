@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.server.pages.charts.errors import error_histogram, error_location
-from grader.server.pages.charts.record import record, sparkline
+from grader.server.pages.charts.error_map import error_histogram, error_location
+from grader.server.pages.charts.record_history import record, sparkline
 from grader.server.pages.charts.svg import overlaps, text_box
 from grader.server.pages.charts.timing import distribution, roofline_bar
 from grader.server.services.standings import RecordStep

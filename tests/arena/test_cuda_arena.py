@@ -18,7 +18,7 @@ import array, socket, sys, torch
 sock = socket.socket(fileno=int(sys.argv[1]))
 _, control, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(4))
 fd = array.array("i", control[0][2])[0]
-from grader.arena.cuda import CudaArena
+from grader.arena.cuda_arena import CudaArena
 arena = CudaArena.attach(fd, 1 << 20)
 arena.buffer[1] = arena.buffer[0] + 1
 torch.cuda.synchronize()
@@ -27,7 +27,7 @@ sock.send(b"done")
 
 
 def test_a_block_lent_by_descriptor_is_shared_memory() -> None:
-    from grader.arena.cuda import CudaArena
+    from grader.arena.cuda_arena import CudaArena
 
     arena = CudaArena.create(1 << 20)
     arena.buffer.zero_()
@@ -45,7 +45,7 @@ def test_a_block_lent_by_descriptor_is_shared_memory() -> None:
 
 
 def test_close_frees_memory_and_descriptor() -> None:
-    from grader.arena.cuda import CudaArena
+    from grader.arena.cuda_arena import CudaArena
 
     CudaArena.create(1 << 20).close()
     torch.cuda.synchronize()
@@ -59,7 +59,7 @@ def test_close_frees_memory_and_descriptor() -> None:
 def test_after_end_call_work_depends_on_no_kernel() -> None:
     from cuda.bindings import driver
 
-    from grader.arena.cuda import end_call
+    from grader.arena.cuda_arena import end_call
 
     stream, x = torch.cuda.Stream(), torch.zeros(64, device="cuda")
     torch.cuda.synchronize()

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from grader.arena.host import HostArena
+from grader.arena.host_arena import HostArena
 
 
 def test_both_sides_see_the_same_bytes() -> None:
