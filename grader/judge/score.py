@@ -43,9 +43,9 @@ def scored(
         return report
     unconverged = [c.name for c in timed if not c.converged]
     notes = [*report.notes]
-    unsettled = ", ".join(name for name in unconverged if name not in unranked_cases)
-    if unsettled and effort == "full":
-        notes.append(f"not ranked: the time of {unsettled} did not settle; submit it again")
+    unexplained = ", ".join(name for name in unconverged if name not in unranked_cases)
+    if unexplained and effort == "full":
+        notes.append(f"not ranked: the time of {unexplained} did not converge; submit it again")
     names = set.intersection(*(set(c.baseline_us) for c in timed))
     score_us = geometric_mean([c.time_us for c in timed if c.time_us is not None])
     interval = product_interval(

@@ -115,23 +115,23 @@ def test_a_report_has_the_wider_interval_of_tensor_bound_cases(
 
 
 @pytest.mark.parametrize("converged", [False, None])
-def test_a_case_that_did_not_settle_is_scored_and_not_ranked(
+def test_a_case_that_did_not_converge_is_scored_and_not_ranked(
     make_report: Callable[..., Report], converged: bool | None
 ) -> None:
     loose = benchmark_case(name="wide", converged=converged)
     report = scored(make_report, "full", benchmark_case(), loose)
     assert not report.ranked
     assert report.score_us == pytest.approx(40)
-    assert report.notes == ["not ranked: the time of wide did not settle; submit it again"]
+    assert report.notes == ["not ranked: the time of wide did not converge; submit it again"]
 
 
-def test_a_case_that_could_not_be_audited_gets_no_note_that_it_did_not_settle(
+def test_a_case_that_could_not_be_audited_gets_no_note_that_it_did_not_converge(
     make_report: Callable[..., Report],
 ) -> None:
     cases = [benchmark_case(name=name, converged=False) for name in ("huge", "wide")]
     report = scored(make_report, "full", *cases, unseen=["huge"])
     assert not report.ranked
-    assert report.notes == ["not ranked: the time of wide did not settle; submit it again"]
+    assert report.notes == ["not ranked: the time of wide did not converge; submit it again"]
     both = scored(make_report, "full", *cases, unseen=["huge", "wide"])
     assert (both.ranked, both.notes) == (False, [])
 

@@ -243,7 +243,7 @@ def _bar(fraction: float, style: str) -> Text:
 def _time(case: CaseResult) -> Text:
     if case.time_us is None:
         return Text("–", style="dim")
-    return Text.assemble((_unsettled(case), "yellow"), micros(case.time_us))
+    return Text.assemble((_unconverged(case), "yellow"), micros(case.time_us))
 
 
 def _interval(case: CaseResult) -> Text:
@@ -256,10 +256,10 @@ def _ratio(case: CaseResult, baseline: str) -> Text:
         return Text("–", style="dim")
     ratio = baseline_us / case.time_us
     style = "green" if ratio >= 1 else "yellow"
-    return Text.assemble((_unsettled(case), "yellow"), (speedup(ratio), style))
+    return Text.assemble((_unconverged(case), "yellow"), (speedup(ratio), style))
 
 
-def _unsettled(case: CaseResult) -> str:
+def _unconverged(case: CaseResult) -> str:
     return "~" if case.converged is False else ""
 
 

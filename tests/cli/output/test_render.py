@@ -169,7 +169,7 @@ def test_only_the_end_of_a_long_log_is_shown(make_report: MakeReport) -> None:
 @pytest.mark.parametrize(
     "note",
     [
-        "not ranked: the time of wide did not settle; submit it again",
+        "not ranked: the time of wide did not converge; submit it again",
         "not ranked: the score is known to ±0.31% only; submit it again",
         "not ranked: graded in the process sandbox, which suits only one's own code",
     ],
