@@ -13,7 +13,7 @@ from grader.judge.correctness.check import CheckResult
 from grader.judge.correctness.round_check import RoundCheck
 from grader.judge.gpu.state import throttle_reason
 from grader.judge.grading import Grading
-from grader.judge.integrity.auditor import Auditor, Evidence, NoAudit, audit_of
+from grader.judge.integrity.auditor import Auditor, Evidence, audit_of
 from grader.judge.integrity.call_order import rotated
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import POLICY as BLOCK_POLICY
@@ -114,7 +114,7 @@ class Benchmark:
         first = 0 if self.graph else secrets.randbelow(self.sets.count)
         chosen = rotated(self.sets.count, first) if order is None else order
         is_whole, is_ordinary = len(chosen) == self.sets.count, number < VARIANTS
-        auditor = self.auditor if is_whole else NoAudit()
+        auditor = self.auditor if is_whole else Auditor()
         self._inputs.fill(number, chosen)
         auditor.arm(chosen, lambda i: self._inputs.draw(number, i, "other"))
         measured = self._run(chosen, auditor)

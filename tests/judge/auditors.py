@@ -1,13 +1,13 @@
-"""A test double of the `Auditor` protocol, which returns given evidence and records its calls."""
+"""A test double of `Auditor`, which returns given evidence and records its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from grader.judge.integrity.auditor import Evidence, OtherInputs, RoundOutputs
+from grader.judge.integrity.auditor import Auditor, Evidence, OtherInputs, RoundOutputs
 
 
-class ScriptedAudit:
+class ScriptedAudit(Auditor):
     """Concludes `evidence`, round by round and then the last of it again. A method's name is
     appended to `steps` when it is called."""
 
@@ -17,6 +17,7 @@ class ScriptedAudit:
         unranked: str | None = None,
         steps: list[str] | None = None,
     ) -> None:
+        super().__init__(unranked)
         self.evidence = list(evidence) or [Evidence()]
         self.unranked = unranked
         self.steps: list[str] = [] if steps is None else steps

@@ -18,7 +18,7 @@ from grader.judge import grade
 from grader.judge.benchmark import Benchmark, benchmark, open_benchmark
 from grader.judge.correctness.check import CheckResult
 from grader.judge.grading import Grading
-from grader.judge.integrity.auditor import Auditor, Evidence, NoAudit
+from grader.judge.integrity.auditor import Auditor, Evidence
 from grader.judge.integrity.call_order import rotated
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.record import Effort, Record
@@ -837,7 +837,7 @@ def test_a_reported_time_that_is_forged_ends_the_grading(
             sets=SimpleNamespace(count=CALLS),
             graph=True,
             needs_messages=False,
-            auditor=NoAudit(),
+            auditor=Auditor(),
             cold_us=7.0,
             check=SimpleNamespace(eager_us=[]),
         )

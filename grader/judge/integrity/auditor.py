@@ -48,7 +48,7 @@ class AuditTally:
     """For each undecidable set with wrong outputs: whether mixed inputs explain them."""
 
     def copy(self) -> AuditTally:
-        """The log as it is now."""
+        """The tally as it is now."""
         return AuditTally(self.overlaps, [*self.explained])
 
 
@@ -66,8 +66,12 @@ class RoundOutputs(Protocol):
         puts into the shadow explains, and how many those are."""
 
 
-class Auditor(Protocol):
-    """Audits the rounds of one benchmark case."""
+class Auditor:
+    """Audits the rounds of one benchmark case. This one finds nothing: for single calls, and on a
+    CPU, where times do not rank."""
+
+    def __init__(self, unranked: str | None = None) -> None:
+        self._unranked = unranked
 
     def arm(self, order: list[int], other_inputs: OtherInputs) -> None:
         """Prepare for a round in this order, whose inputs lie in the shadow."""
@@ -83,6 +87,7 @@ class Auditor(Protocol):
 
     def conclude(self, round_us: float, outputs: RoundOutputs) -> Evidence:
         """What the round has shown; it took `round_us` by the judge's clock."""
+        return Evidence()
 
     def learn(self, call_us: float) -> None:
         """A round of ordinary inputs was right and counts; its calls took `call_us` each by the
@@ -90,32 +95,10 @@ class Auditor(Protocol):
 
     def unranked_reason(self) -> str | None:
         """Why the case cannot rank, though no rule was broken; None where it can."""
+        return self._unranked
 
 
-class NoAudit:
-    """For single calls, and on a CPU, where times do not rank."""
-
-    def __init__(self, reason: str | None = None) -> None:
-        self._reason = reason
-
-    def arm(self, order: list[int], other_inputs: OtherInputs) -> None: ...
-
-    def sample_early(self, is_early: Callable[[], bool]) -> None: ...
-
-    def watch(self, going_on: Callable[[], bool]) -> None: ...
-
-    def disarm(self) -> None: ...
-
-    def conclude(self, round_us: float, outputs: RoundOutputs) -> Evidence:
-        return Evidence()
-
-    def learn(self, call_us: float) -> None: ...
-
-    def unranked_reason(self) -> str | None:
-        return self._reason
-
-
-class CopyEngineAudit:
+class CopyEngineAudit(Auditor):
     """Watches the order of calls, and defers inputs where `deferred` is given."""
 
     def __init__(
@@ -123,13 +106,14 @@ class CopyEngineAudit:
         block: SharedBlock,
         watch: CallOrderWatch,
         deferred: DeferredInputs | None,
-        log: AuditTally,
+        tally: AuditTally,
         ranks: bool,
     ) -> None:
+        super().__init__()
         self._block = block
         self._watch = watch
         self._deferred = deferred
-        self._log = log
+        self._tally = tally
         self._ranks = ranks
         self._overlaps = 0
         self._call_us = math.inf  # the least that calls of a round took
@@ -183,8 +167,8 @@ class CopyEngineAudit:
             faults.append(_broken("calls of a round ran side by side"))
         overlaps = self._watch.overlaps()
         self._overlaps += overlaps
-        self._log.overlaps += overlaps
-        if self._log.overlaps >= CALL_ORDER.most_overlaps:
+        self._tally.overlaps += overlaps
+        if self._tally.overlaps >= CALL_ORDER.most_overlaps:
             faults.append(_broken("a call began before the one before it had ended"))
         is_blind = self._ranks and self._watch.was_blind(round_us)
         discard = "the judge could not watch" if is_blind else None
@@ -207,8 +191,8 @@ class CopyEngineAudit:
             if outputs.is_right(i):
                 continue
             name, count = outputs.unexplained(i, deferred.stale(i))
-            self._log.explained.append(count == 0)
-            unexplained, wrong = self._log.explained.count(False), len(self._log.explained)
+            self._tally.explained.append(count == 0)
+            unexplained, wrong = self._tally.explained.count(False), len(self._tally.explained)
             if unexplained >= max(DEFERRED.least_unexplained, wrong // 2 + 1):
                 what = f"{count} elements of '{name}' are wrong or were never written"
                 reason = f"{what}, whenever its inputs were read"
@@ -242,20 +226,20 @@ class CopyEngineAudit:
         )
 
 
-def audit_of(sets: ArgumentSets, log: AuditTally, ranks: bool) -> Auditor:
+def audit_of(sets: ArgumentSets, tally: AuditTally, ranks: bool) -> Auditor:
     """The auditor of a case's rounds; inputs are deferred only where times rank."""
     watch = CallOrderWatch.over(sets)
     if watch is None:
         too_large = "the sets are too large for the judge to watch, so it never will rank"
-        return NoAudit(too_large if sets.device == "cuda" and ranks else None)
+        return Auditor(too_large if sets.device == "cuda" and ranks else None)
     deferred = DeferredInputs.over(sets) if ranks else None
-    return CopyEngineAudit(sets, watch, deferred, log, ranks)
+    return CopyEngineAudit(sets, watch, deferred, tally, ranks)
 
 
 def watch_only(block: SharedBlock) -> Auditor:
     """An auditor for rounds of the judge's own calls, which calibrate the clock."""
     watch = CallOrderWatch.over(block)
-    return NoAudit() if watch is None else CopyEngineAudit(block, watch, None, AuditTally(), False)
+    return Auditor() if watch is None else CopyEngineAudit(block, watch, None, AuditTally(), False)
 
 
 def _broken(what: str) -> Fault:

@@ -77,12 +77,30 @@ def run_round(
     """Run one armed round and take the snapshot of its outputs.
 
     A round that waits at the gate is told to go before its inputs are published, so that no
-    processor has a part in its start. Others are told when the inputs are there.
-    """
+    processor has a part in its start: the runner's stream reaches the gate while outputs are
+    poisoned. Others are told when the inputs are there; pings until then keep both processors
+    awake."""
     what = f"a round of {len(order)} calls"
     session.ask("ready", {"order": order, "graph": start.graph}, limit_s, what)
-    run = _start_at_gate if start.gate else _start_by_message
-    sequence = run(session, block, order, what, limit_s, auditor)
+    if start.gate:
+        go = session.prepare("go", {"gate": block.round})
+        sequence = session.send_prepared(go, what)
+        publish(block, order, auditor)
+    else:
+        turns = itertools.count(1)
+
+        def meanwhile() -> None:
+            session.ask("ping", {}, limit_s, what)
+            if next(turns) % POLICY.pings_per_sample == 0:
+                auditor.sample_early(lambda: True)
+
+        block.prepare(order)
+        for _ in range(POLICY.pings):
+            session.ask("ping", {}, limit_s, what)
+        go = session.prepare("go", {})
+        block.publish(order, meanwhile)
+        auditor.sample_early(lambda: True)
+        sequence = session.send_prepared(go, what)
     end_s = time.monotonic() + limit_s
     auditor.watch(lambda: not session.has_reply() and time.monotonic() < end_s)
     reply = session.receive(sequence, limit_s, what)
@@ -92,46 +110,6 @@ def run_round(
     auditor.disarm()
     reported_us = reply.reported_ns / 1e3
     return MeasuredRound(len(order), reported_us, block.measured_us(), block.publish_us(), sm_mhz)
-
-
-def _start_at_gate(
-    session: Session,
-    block: SharedBlock,
-    order: list[int],
-    what: str,
-    limit_s: float,
-    auditor: Auditor,
-) -> int:
-    """Say "go", then publish; the request's number. The runner's stream reaches the gate while
-    outputs are poisoned."""
-    sequence = session.send_prepared(session.prepare("go", {"gate": block.round}), what)
-    publish(block, order, auditor)
-    return sequence
-
-
-def _start_by_message(
-    session: Session,
-    block: SharedBlock,
-    order: list[int],
-    what: str,
-    limit_s: float,
-    auditor: Auditor,
-) -> int:
-    """Publish, then say "go"; the request's number. Pings until then keep both processors awake."""
-    turns = itertools.count(1)
-
-    def meanwhile() -> None:
-        session.ask("ping", {}, limit_s, what)
-        if next(turns) % POLICY.pings_per_sample == 0:
-            auditor.sample_early(lambda: True)
-
-    block.prepare(order)
-    for _ in range(POLICY.pings):
-        session.ask("ping", {}, limit_s, what)
-    go = session.prepare("go", {})
-    block.publish(order, meanwhile)
-    auditor.sample_early(lambda: True)
-    return session.send_prepared(go, what)
 
 
 def publish(block: SharedBlock, order: list[int], auditor: Auditor) -> None:

@@ -21,10 +21,10 @@ from grader.judge.correctness.round_check import RoundCheck
 from grader.judge.gpu.dma import CopyEngine
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import (
+    Auditor,
     AuditTally,
     CopyEngineAudit,
     Evidence,
-    NoAudit,
     audit_of,
     watch_only,
 )
@@ -602,7 +602,7 @@ def test_right_outputs_of_an_undecidable_set_count_for_nothing(
 
 
 def test_no_audit_finds_nothing() -> None:
-    audit = NoAudit()
+    audit = Auditor()
     audit.arm(ORDER, other_inputs)
     audit.sample_early(lambda: True)
     audit.watch(lambda: pytest.fail("there is nothing to wait for"))
@@ -622,11 +622,11 @@ def test_sets_that_are_too_large_to_watch_never_rank(
     monkeypatch.setattr(CallOrderWatch, "over", lambda sets: None)
     sets: Any = SimpleNamespace(device=device)
     audit = audit_of(sets, AuditTally(), ranks)
-    assert isinstance(audit, NoAudit)
+    assert type(audit) is Auditor
     reason = audit.unranked_reason()
     assert (reason is not None) == is_told
     assert not is_told or "too large" in str(reason)
-    assert isinstance(watch_only(sets), NoAudit)
+    assert type(watch_only(sets)) is Auditor
 
 
 @pytest.mark.parametrize("ranks", [True, False])
@@ -647,7 +647,7 @@ def test_inputs_are_deferred_only_where_times_rank(
 # --- in a benchmark
 
 
-class Scripted(NoAudit):
+class Scripted(Auditor):
     """Gives evidence, and notes what it learns."""
 
     def __init__(self, evidence: Evidence) -> None:

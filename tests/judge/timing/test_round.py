@@ -10,7 +10,7 @@ import torch
 
 from grader.arena import TensorSpec, arrange
 from grader.arena.layout import GATE_BYTES
-from grader.judge.integrity.auditor import NoAudit
+from grader.judge.integrity.auditor import Auditor
 from grader.judge.memory.shared_block import SharedBlock
 from grader.judge.timing import round as timed_round
 from grader.judge.timing.plan import POLICY
@@ -89,7 +89,7 @@ def test_a_gated_graph_goes_before_its_inputs_are_published_and_other_rounds_aft
 ) -> None:
     for number in (1, 2):
         session: Any = SilentSession(block)
-        measured = run_round(session, block, ORDER, RoundStart(graph, graph), 1, NoAudit())
+        measured = run_round(session, block, ORDER, RoundStart(graph, graph), 1, Auditor())
         assert (measured.calls, measured.reported_us) == (3, 7)
         assert int(session.gate) == number
         kinds = [kind for kind, _, _ in session.asked]
@@ -106,7 +106,7 @@ def test_a_graph_that_does_not_wait_at_the_gate_is_started_by_a_message(
     block: SharedBlock,
 ) -> None:
     session: Any = SilentSession(block)
-    run_round(session, block, ORDER, RoundStart(graph=True, gate=False), 1, NoAudit())
+    run_round(session, block, ORDER, RoundStart(graph=True, gate=False), 1, Auditor())
     assert session.asked[0][1] == {"order": ORDER, "graph": True}
     assert session.asked[-1] == ("go", {}, 1)
 
@@ -118,7 +118,7 @@ def test_outputs_are_poisoned_before_inputs_are_published(
     steps: list[str] = []
     session: Any = SilentSession(block, steps)
     note_steps(block, steps, "prepare", "publish")
-    run_round(session, block, ORDER, start, 1, NoAudit())
+    run_round(session, block, ORDER, start, 1, Auditor())
     assert steps.count("prepare") == steps.count("publish") == 1
     assert steps.index("ready") < steps.index("prepare") < steps.index("publish")
 
@@ -236,7 +236,7 @@ def test_the_sm_clock_is_read_when_the_end_was_seen_and_before_the_snapshot(
     monkeypatch.setattr(timed_round, "sm_clock_mhz", clock)
     session: Any = OnGpu(block, steps)
     block.probe, block.take_snapshot = probe, take_snapshot  # type: ignore[method-assign]
-    assert run_round(session, block, [0], GATED, 1, NoAudit()).sm_mhz == 1975
+    assert run_round(session, block, [0], GATED, 1, Auditor()).sm_mhz == 1975
     assert steps[-3:] == ["probe", "clock", "take_snapshot"]
 
 
@@ -245,7 +245,7 @@ def test_without_a_gpu_there_is_no_sm_clock(
 ) -> None:
     monkeypatch.setattr(timed_round, "sm_clock_mhz", lambda: 1975.0)
     session: Any = SilentSession(block)
-    assert run_round(session, block, [0], GATED, 1, NoAudit()).sm_mhz is None
+    assert run_round(session, block, [0], GATED, 1, Auditor()).sm_mhz is None
 
 
 def test_a_rounds_cost_is_what_was_measured_and_not_reported() -> None:
