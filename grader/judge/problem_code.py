@@ -6,10 +6,13 @@ the judge. Every failure in them is a `ProblemError`, except running out of devi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from importlib.abc import SourceLoader
 from types import ModuleType
 from typing import Any
 
@@ -56,12 +59,9 @@ class ProblemCode:
         Raises `ProblemError` when `generate()` fails or does not give what the spec declares.
         """
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        try:
+        where = f"{self.problem.folder / 'inputs.py'}: generate() for case '{case.name}'"
+        with _authors_code(where):
             values = self._generate(generator, call=call, **case.params)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise self._blame("inputs.py", f"generate() for case '{case.name}'", error) from error
         key = f"{case.name} {case.params}"  # variants share the benchmark's name
         if key not in self._checked_cases:
             self._check_inputs(case, values)
@@ -92,13 +92,9 @@ class ProblemCode:
 
         Raises `ProblemError` when it fails or returns something else than the declared outputs.
         """
-        try:
-            with torch.no_grad():
-                result = function(**inputs)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise self._blame("reference.py", f"{what} for case '{case.name}'", error) from error
+        where = f"{self.problem.folder / 'reference.py'}: {what} for case '{case.name}'"
+        with _authors_code(where), torch.no_grad():
+            result = function(**inputs)
         results = result if isinstance(result, tuple) else (result,)
         if len(results) != len(self.written):
             raise ProblemError(
@@ -170,12 +166,6 @@ class ProblemCode:
             raise ProblemError(f"{self.problem.folder / file}: no function named '{name}'")
         return function  # type: ignore[no-any-return]
 
-    def _blame(self, file: str, what: str, error: Exception) -> ProblemError:
-        text = str(error).splitlines()[0] if str(error) else ""
-        return ProblemError(
-            f"{self.problem.folder / file}: {what} raised {type(error).__name__}: {text}"
-        )
-
 
 def _overlaps(tensor: torch.Tensor) -> bool:
     """Whether elements may share memory, so that they cannot be written independently."""
@@ -187,20 +177,46 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
+class _DigestedSource(SourceLoader):
+    """Imports the bytes that the problem's digest covers, whatever the file holds by now."""
+
+    def __init__(self, path: str, source: bytes) -> None:
+        self._path = path
+        self._source = source
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+    def get_data(self, path: str) -> bytes:
+        if path != self._path:
+            raise OSError("nothing is cached")
+        return self._source
+
+
 def _import(problem: Problem, file: str) -> ModuleType:
     path = problem.folder / file
     name = f"_grade_problem_{problem.name}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = _DigestedSource(str(path), problem.code[file])
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ProblemError(
-            f"{path}: importing it raised {type(error).__name__}: {error}"
-        ) from error
+    with _authors_code(f"{path}: importing it"):
+        loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def _authors_code(what: str) -> Iterator[None]:
+    """Run the author's code: what it prints goes to stderr, since stdout may carry JSON, and a
+    failure or an exit is a `ProblemError`. Running out of device memory passes through."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = str(error).splitlines()[0] if str(error) else ""
+        raise ProblemError(f"{what} raised {type(error).__name__}: {text}") from error
 
 
 def map_tensors(values: Values, function: Callable[[torch.Tensor], torch.Tensor]) -> Values:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -41,6 +41,8 @@ class Problem:
     """SHA-256, hexadecimal, over what times depend on: arguments, benchmarks, reference, inputs."""
     statement: str
     """Markdown."""
+    code: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
+    """The contents of `reference.py` and `inputs.py`, as the digest covers them."""
 
     @classmethod
     def load(cls, folder: Path) -> Problem:
@@ -61,10 +63,9 @@ class Problem:
         with validation.error_at(str(folder / "statement.md")):
             statement = _decode(contents["statement.md"])
         timed = spec.model_dump_json(include={"args", "benchmarks"}, exclude_defaults=True).encode()
-        times_digest = _digest(
-            {"timed": timed} | {file: contents[file] for file in ("reference.py", "inputs.py")}
-        )
-        return cls(folder, name, spec, _digest(contents), times_digest, statement)
+        code = {file: contents[file] for file in ("reference.py", "inputs.py")}
+        times_digest = _digest({"timed": timed} | code)
+        return cls(folder, name, spec, _digest(contents), times_digest, statement, code)
 
     def cases(self, kind: Literal["test", "benchmark"], device: str) -> list[Case]:
         """The cases to run on `device` (``cpu`` or ``cuda``), in spec order."""

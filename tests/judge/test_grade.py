@@ -227,6 +227,50 @@ def test_progress_names_each_stage_and_case(write_problem: WriteProblem, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("where", "file"),
+    [("import", "reference.py"), ("generate", "inputs.py"), ("reference", "reference.py")],
+)
+def test_an_exit_in_a_problems_code_is_its_authors_error(
+    write_problem: WriteProblem, tmp_path: Path, where: str, file: str
+) -> None:
+    leave, device = "    raise SystemExit(0)\n", "    device = generator"
+    texts = {
+        "import": {"reference": REFERENCE + "raise SystemExit(0)\n"},
+        "generate": {"inputs": INPUTS.replace(device, leave + device)},
+        "reference": {"reference": REFERENCE.replace("    return", leave + "    return")},
+    }
+    problem = write_problem(**texts[where])
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    with pytest.raises(ProblemError, match=f"{file}: .* raised SystemExit: 0"):
+        grade(problem, Submission.read(path, 10_000), sandbox=ProcessSandbox(), device="cpu")
+
+
+def test_a_problem_that_prints_leaves_stdout_alone(
+    write_problem: WriteProblem, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = write_problem(reference=REFERENCE + "print('imported')\n")
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    report = grade(problem, Submission.read(path, 10_000), sandbox=ProcessSandbox(), device="cpu")
+    assert report.verdict is Verdict.ACCEPTED
+    printed = capsys.readouterr()
+    assert (printed.out, "imported" in printed.err) == ("", True)
+
+
+def test_a_problem_runs_as_it_was_when_its_digest_was_made(
+    write_problem: WriteProblem, tmp_path: Path
+) -> None:
+    problem = write_problem()
+    write_problem(reference=REFERENCE.replace("x * factor", "x * 3"))
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    report = grade(problem, Submission.read(path, 10_000), sandbox=ProcessSandbox(), device="cpu")
+    assert report.verdict is Verdict.ACCEPTED
+    assert report.problem_digest == problem.digest
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"reference": "def reference(x, total, factor): raise RuntimeError('oh')"}, "oh"),

@@ -54,7 +54,7 @@ class RoundStart:
 def lend(
     session: Session, block: SharedBlock, case: dict[str, object], again: bool = False
 ) -> None:
-    """Hand a block and its layout to the runner. `case` is what the runner is told of the case;
+    """Hand a block and its layout to the runner. `case` describes the case to the runner;
     with `again` the block lies in the arena that the runner has."""
     text = block.layout.to_json()
     layout_fd = sealed_memfd("layout", text)

@@ -202,7 +202,10 @@ LONG = "a" * 300  # too long for a file name or a host name
         (["submit", "double", "kernel.py", "--db", "postgresql://h:port/d"], "wrong host or port"),
         (["submit", "double", "kernel.py", "--db", "postgresql://u:a@pw:@h/d"], "is %40"),
         (["submit", "double", "kernel.py", "--db", "postgresql://a..b/d"], "wrong host or port"),
-        (["submit", "double", "kernel.py", "--db", "sqlite:///new?timeout=x"], "options is wrong"),
+        (
+            ["submit", "double", "kernel.py", "--db", "sqlite:///new?timeout=x"],
+            "an option is wrong",
+        ),
         (["submit", "double", "kernel.py", "--db", f"sqlite:///{LONG}/b"], "File name too long"),
         (["submit", "double", "kernel.py", "--server", "http://a..b"], "is not a server"),
         (["submit", "double", "kernel.py", "--server", f"http://{LONG}"], "is not a server"),
