@@ -29,13 +29,19 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_link: bool = True) -
             reason = f"{reason}; symbolic links are not followed"
         raise UnreadableFileError(f"{path}: cannot be read ({reason})") from None
     try:
-        mode = os.fstat(descriptor).st_mode
+        status = os.fstat(descriptor)
+        mode = status.st_mode
         if stat.S_ISDIR(mode):
             raise UnreadableFileError(f"{path}: is a folder, not a file")
         if not stat.S_ISREG(mode):
             raise UnreadableFileError(f"{path}: is not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(max_bytes + 1)
+        try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                content = file.read(max_bytes + 1)
+        except OSError as error:
+            raise UnreadableFileError(f"{path}: cannot be read ({error.strerror})") from None
+        if content and status.st_size == 0:  # made by the kernel as it is read, as in /proc
+            raise UnreadableFileError(f"{path}: is not a regular file")
     finally:
         os.close(descriptor)
     if len(content) > max_bytes:

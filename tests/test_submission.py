@@ -70,6 +70,8 @@ def test_paths_that_are_no_submission(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "dangling.py").symlink_to("nowhere")
     (tmp_path / "loop.py").symlink_to("loop.py")
+    (tmp_path / "environment.py").symlink_to("/proc/self/environ")
+    (tmp_path / "memory.py").symlink_to("/proc/self/mem")
     (tmp_path / "notes.txt").write_text("")
     (tmp_path / "bare").write_text("")
     for path, message in {
@@ -79,6 +81,8 @@ def test_paths_that_are_no_submission(tmp_path: Path) -> None:
         tmp_path / "folder.py": "is a folder, not a file",
         tmp_path / "fifo.py": "is not a regular file",
         Path("/dev/zero"): "is not a regular file",
+        tmp_path / "environment.py": "is not a regular file",
+        tmp_path / "memory.py": "cannot be read",
         tmp_path / "notes.txt": "a submission is a .py or .cu file, not '.txt'",
         tmp_path / "bare": "a submission is a .py or .cu file, not ''",
         tmp_path / ("x" * 300 + ".py"): "cannot be read",

@@ -51,7 +51,8 @@ def find_problem(text: str) -> Problem:
     from grader.problem import Problem
 
     folder = Path(text)
-    if folder.is_dir() or len(folder.parts) != 1 or text in (".", ".."):
+    is_bare = len(folder.parts) == 1 and text not in (".", "..")
+    if not is_bare or (folder / "problem.yaml").exists():
         if not folder.exists() and folder.name in {path.name for path in problem_folders()}:
             raise click.UsageError(
                 f"{text}: no such folder here; use the problem's name, '{folder.name}'"
@@ -60,6 +61,8 @@ def find_problem(text: str) -> Problem:
     for root in problem_roots():
         if (root / text).is_dir():
             return Problem.load(root / text)
+    if folder.is_dir():  # says what is missing in it
+        return Problem.load(folder)
     names = [path.name for path in problem_folders()]
     near = difflib.get_close_matches(text, names, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"

@@ -455,6 +455,21 @@ def test_verify(shell: Shell, problem: Path) -> None:
     assert "odd: failed. too strict" in out
 
 
+def test_a_bare_name_prefers_the_problem_over_a_folder_that_is_none(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "elsewhere"
+    for name in ("softmax", "drafts"):
+        (empty / name).mkdir(parents=True)
+    monkeypatch.chdir(empty)
+    status, out, _ = shell("show", "softmax")
+    assert status == 0
+    assert "Softmax over rows" in out
+    status, _, err = shell("show", "drafts")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "drafts/problem.yaml: missing" in err
+
+
 def test_verify_detects_a_wrong_verdict(shell: Shell, problem: Path) -> None:
     write_examples(problem)
     shell.change(
