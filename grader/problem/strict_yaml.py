@@ -1,4 +1,5 @@
-"""`problem.yaml` as plain data, stricter than YAML: no duplicate keys, aliases or tags.
+"""`problem.yaml` as plain data, stricter than YAML: no duplicate keys, aliases or tags, and numbers
+in plain decimal.
 
 The result is JSON data: objects with text keys, lists, text, finite numbers, booleans and null. A
 hostile or careless file cannot pass anything else to the models.
@@ -31,6 +32,13 @@ _FLOAT = re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$")
 _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
+# YAML 1.1 reads 010 as 8, 1:30 as 90 and 1_000 as 1000.
+_DECIMAL = re.compile(
+    r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|nan)", re.IGNORECASE
+)
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
 def parse(text: str) -> Any:
     """The data in `text`. Raises `ProblemError` with the position, but without the file name."""
     try:
@@ -38,7 +46,7 @@ def parse(text: str) -> Any:
         node = yaml.compose(text, Loader=_StrictLoader)
         if node is None:
             raise ProblemError("is empty")
-        _refuse_duplicates(node)
+        _refuse_odd_nodes(node)
         data = yaml.load(text, Loader=_StrictLoader)  # a subclass of the safe loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -76,10 +84,17 @@ def _refuse_deep_aliased_or_tagged(text: str) -> None:
             raise ProblemError(f"nested more than {MAX_DEPTH} deep")
 
 
-def _refuse_duplicates(node: yaml.Node, path: str = "") -> None:
-    if isinstance(node, yaml.SequenceNode):
+def _refuse_odd_nodes(node: yaml.Node, path: str = "") -> None:
+    """Refuses keys given twice, and numbers that are not plain decimal."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag in _NUMBER_TAGS and not _DECIMAL.fullmatch(node.value):
+            raise ProblemError(
+                f"{path}: {node.value} is not a plain decimal number; write its digits, or put it "
+                "in quotes if it is text"
+            )
+    elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _refuse_duplicates(item, join(path, index))
+            _refuse_odd_nodes(item, join(path, index))
     elif isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
@@ -87,7 +102,7 @@ def _refuse_duplicates(node: yaml.Node, path: str = "") -> None:
             if name in seen:
                 raise ProblemError(f"{join(path, name)}: given twice")
             seen.add(name)
-            _refuse_duplicates(value, join(path, name))
+            _refuse_odd_nodes(value, join(path, name))
 
 
 def _refuse_odd_values(value: Any, path: str) -> None:

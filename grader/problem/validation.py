@@ -225,7 +225,8 @@ def _check_case(spec: Spec, where: str, case: Case) -> None:
     if case.calls > 1 and not any(argument.role == "inout" for argument in spec.args):
         raise ProblemError(f"{where}.calls: {case.calls} calls need an inout argument")
     with error_at("cost.bytes"):
-        cost(spec.cost.bytes, case)
+        if cost(spec.cost.bytes, case) == 0:
+            raise ProblemError(f"0 in case '{case.name}'; every call writes its outputs")
     with error_at("cost.flops"):
         cost(spec.cost.flops, case)
 

@@ -90,6 +90,11 @@ BAD = [
     ),
     ("flops: rows * cols", "flops: yes", "cost.flops: input should be a valid string, got True"),
     ("flops: rows * cols", "flops: -5", "cost.flops: "),
+    (
+        "2 * rows * cols * itemsize",
+        "0 * rows",
+        "cost.bytes: 0 in case 'tiny'; every call writes its outputs",
+    ),
     # YAML
     ("title: Scale", "title: Scale\ntitle: Other", "title: given twice"),
     ("rows: 1,", "rows: 1, rows: 2,", "tests[0].params.rows: given twice"),
@@ -97,6 +102,12 @@ BAD = [
     ("atol: 1e-6", "atol: -.inf", "tolerances.fp32.atol: -inf is not a finite number"),
     ("atol: 1e-6", "atol: 1e999", "tolerances.fp32.atol: inf is not a finite number"),
     ("rows: 1,", f"rows: {2**63},", f"tests[0].params.rows: {2**63} does not fit in 64 bits"),
+    ("rows: 1,", "rows: 0x10,", "tests[0].params.rows: 0x10 is not a plain decimal number"),
+    ("rows: 1,", "rows: 010,", "tests[0].params.rows: 010 is not a plain decimal number"),
+    ("rows: 1,", "rows: 1_000,", "tests[0].params.rows: 1_000 is not a plain decimal number"),
+    ("rows: 1,", "rows: 1:30,", "tests[0].params.rows: 1:30 is not a plain decimal number"),
+    ("rows: 1,", "rows: 0b11,", "tests[0].params.rows: 0b11 is not a plain decimal number"),
+    ("atol: 1e-6", "atol: 1_0.5", "tolerances.fp32.atol: 1_0.5 is not a plain decimal number"),
     ("rows: 1,", "1: 1,", "tests[0].params: key 1 is not text; put it in quotes"),
     (
         "title: Scale",
