@@ -41,7 +41,7 @@ def row(bench: Benchmark, rounds: int) -> str:
     times_us: dict[bool, list[float]] = {False: [], True: []}
     faults: Counter[str] = Counter()
     overlaps = 0
-    audit, log = bench.auditor, bench.grading.audit_log
+    audit, log = bench.auditor, bench.grading.audit_tally
     deferred = audit._deferred if isinstance(audit, CopyEngineAudit) else None
     if deferred is not None:
         deferred.counts = DeferralCounts()  # drops the warm-up's

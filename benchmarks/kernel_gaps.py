@@ -91,7 +91,7 @@ class Scenario:
 def kernels_ns(replay: Any) -> tuple[float, float]:
     """Median duration of a replay's kernels, and median gap to the next kernel, nanoseconds."""
     import torch
-    from torch.autograd import DeviceType
+    from torch.autograd import DeviceType  # type: ignore[attr-defined] # not exported
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
