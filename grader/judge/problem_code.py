@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import importlib.util
 import math
-import sys
 from collections.abc import Callable, Iterator
 from importlib.abc import SourceLoader
 from types import ModuleType
@@ -207,11 +206,10 @@ def _import(problem: Problem, file: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _authors_code(what: str) -> Iterator[None]:
-    """Run the author's code: what it prints goes to stderr, since stdout may carry JSON, and a
-    failure or an exit is a `ProblemError`. Running out of device memory passes through."""
+    """Run the author's code: a failure or an exit is a `ProblemError`. Running out of device memory
+    passes through."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
+        yield
     except torch.cuda.OutOfMemoryError:
         raise
     except (Exception, SystemExit) as error:

@@ -246,18 +246,6 @@ def test_an_exit_in_a_problems_code_is_its_authors_error(
         grade(problem, Submission.read(path, 10_000), sandbox=ProcessSandbox(), device="cpu")
 
 
-def test_a_problem_that_prints_leaves_stdout_alone(
-    write_problem: WriteProblem, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    problem = write_problem(reference=REFERENCE + "print('imported')\n")
-    path = tmp_path / "kernel.py"
-    path.write_text(HONEST)
-    report = grade(problem, Submission.read(path, 10_000), sandbox=ProcessSandbox(), device="cpu")
-    assert report.verdict is Verdict.ACCEPTED
-    printed = capsys.readouterr()
-    assert (printed.out, "imported" in printed.err) == ("", True)
-
-
 def test_a_problem_runs_as_it_was_when_its_digest_was_made(
     write_problem: WriteProblem, tmp_path: Path
 ) -> None:
