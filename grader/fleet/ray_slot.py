@@ -25,7 +25,6 @@ from grader.fleet.ray_actor import GradingActor, SandboxName
 from grader.fleet.worker_process import WorkerMessage
 from grader.judge.record import Device
 from grader.problem import Problem
-from grader.problem.load import FILES
 from grader.report import one_line
 
 log = logging.getLogger(__name__)
@@ -64,10 +63,9 @@ class TaskRun:
     def of(cls, task: Task, on_progress: OnProgress | None) -> TaskRun:
         """Raises `ProblemError` or OSError for a problem that cannot be loaded."""
         problem = Problem.load(task.folder)
-        files = {name: (task.folder / name).read_bytes() for name in FILES}
         # The local engine on the node has a much shorter limit.
         limit_s = problem.spec.limits.total_s + MARGIN_S + GRACE_S
-        return cls(task, problem.digest, files, limit_s, on_progress)
+        return cls(task, problem.digest, dict(problem.files), limit_s, on_progress)
 
     def settle(self) -> bool:
         """Take the right to give the task's outcome. True for the first caller only."""

@@ -49,7 +49,7 @@ class Benchmark:
         self._rests = grading.ranks and is_tensor_bound(grading.problem, case)
         per_set_us = grading.publish_us_per_set.get(case.name, float("inf"))
         self._cost = RoundCost(per_set_us * sets.count, grading.round_cost_us)
-        self.check = RoundCheck(grading.problem, grading.code, case, sets, grading.compare)
+        self.check = RoundCheck(grading.problem, grading.code, case, sets)
         self._inputs = RoundInputs(grading.problem, grading.code, sets, grading.master, gate)
         self.auditor = audit_of(sets, grading.audit_tally, grading.ranks)
         self._last_us = self._delay_us = 0.0

@@ -13,7 +13,8 @@ from typing import Any
 from grader.judge.case_shapes import CaseShapes, case_shapes, entry_of
 from grader.judge.compile import CompiledLibrary, nvcc_target
 from grader.judge.correctness.batch_check import compile_check_kernels
-from grader.judge.correctness.check import CheckResult, check, combine_results, tolerance_of
+from grader.judge.correctness.check import CheckResult, check_outputs, combine_results
+from grader.judge.correctness.error_bound import ErrorBound, error_bounds
 from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
 from grader.judge.gpu.environment import describe, measure_ceilings
 from grader.judge.integrity.auditor import AuditTally
@@ -207,6 +208,7 @@ class Grading:
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it
+        bounds: dict[str, ErrorBound] = {}
         results = []
         try:
             self.lend(sets)
@@ -214,9 +216,11 @@ class Grading:
                 inputs = self._test_inputs(case, call) | carried
                 sets.fill(0, inputs)
                 self._call(sets, inputs)
-                truth = self.code.run_reference(case, inputs | self._state(truth))
+                exact = inputs | self._state(truth)
+                truth = self.code.run_reference(case, exact)
+                bounds = error_bounds(self.code, case, exact, truth, call + 1)
                 eager = self.code.run_eager(case, inputs | self._state(eager))
-                recheck = partial(self._check_first_set, sets, truth, eager, initial)
+                recheck = partial(self._check_first_set, sets, truth, eager, initial, bounds)
                 results.append(recheck())
                 self.judge(sets, results[-1], recheck)
                 if results[-1].failure is not None:
@@ -246,9 +250,15 @@ class Grading:
         sets.take_snapshot()
 
     def _check_first_set(
-        self, sets: ArgumentSets, truth: Values, eager: Values, initial: Values
+        self,
+        sets: ArgumentSets,
+        truth: Values,
+        eager: Values,
+        initial: Values,
+        bounds: dict[str, ErrorBound],
     ) -> CheckResult:
-        return self.compare(sets.case, sets.outputs(0), truth, eager, initial)
+        outputs = sets.outputs(0)
+        return check_outputs(self.code, sets.case, outputs, truth, eager, initial, bounds)
 
     def _state(self, values: Values) -> Values:
         """The `inout` arguments among `values`."""
@@ -291,24 +301,6 @@ class Grading:
         """Whether outputs that were wrong at "done" are right a moment later."""
         time.sleep(GRACE_S)
         return sets.snapshot_changed() and recheck().failure is None
-
-    def compare(
-        self, case: Case, outputs: Values, truth: Values, eager: Values | None, initial: Values
-    ) -> CheckResult:
-        """Check every output of one call against every bound."""
-        return combine_results(
-            [
-                check(
-                    argument.name,
-                    outputs[argument.name],
-                    truth[argument.name],
-                    eager[argument.name] if eager is not None else None,
-                    tolerance_of(self.problem, argument, case),
-                    initial[argument.name] if argument.role == "inout" else None,
-                )
-                for argument in self.code.written
-            ]
-        )
 
     def expect_device_memory(self) -> None:
         """Raise `SubmissionFault` if the submission holds more device memory than it may."""

@@ -19,6 +19,7 @@ import torch
 
 from grader.arena.layout import dtype_of
 from grader.problem import Problem, ProblemError
+from grader.problem.load import CHECKS_FILE
 from grader.problem.spec import Argument, Case
 
 Values = dict[str, Any]
@@ -50,6 +51,14 @@ class ProblemCode:
         self.prepared: dict[str, Callable[..., Any]] = getattr(self._reference, "PREPARED", {})
         """Name → function of the inputs that does a library's one-time setup and returns the
         callable to time, or None if the library does not support the device or case."""
+        checks = _import(problem, CHECKS_FILE) if CHECKS_FILE in problem.files else None
+        self._magnitude: Callable[..., Any] | None = getattr(checks, "magnitude", None)
+        self.variants: dict[str, Callable[..., Any]] = getattr(checks, "VARIANTS", {})
+        """Name → honest implementation, which the check must accept."""
+        self.mutants: dict[str, Callable[..., Any]] = getattr(checks, "MUTANTS", {})
+        """Name → broken implementation, which the check must reject."""
+        self.admitted: dict[str, list[str]] = getattr(checks, "ADMITTED", {})
+        """Name of a mutant → cases in which no check could tell it from honest rounding."""
         self.written = [a for a in problem.spec.args if a.role != "in"]
 
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
@@ -86,18 +95,34 @@ class ProblemCode:
         """The outputs of `eager()`, or of `reference()`, at the inputs' own dtypes."""
         return self.run(self.eager, "eager()", case, inputs)
 
-    def run(self, function: Callable[..., Any], what: str, case: Case, inputs: Values) -> Values:
+    def magnitude(self, case: Case, inputs: Values, truth: Values) -> Values:
+        """The sum of the absolute values of the terms behind each element, float64, by name of the
+        output: what the problem's `magnitude()` gives for inputs cast to float64, or without one
+        the magnitude of the reference's outputs `truth`."""
+        if self._magnitude is None:
+            return map_tensors(truth, torch.abs)
+        inputs = map_tensors(inputs, _upcast)
+        return self.run(self._magnitude, "magnitude()", case, inputs, CHECKS_FILE)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        what: str,
+        case: Case,
+        inputs: Values,
+        file: str = "reference.py",
+    ) -> Values:
         """Call one of the problem's functions. Returns its results by name of the output.
 
         Raises `ProblemError` when it fails or returns something else than the declared outputs.
         """
-        where = f"{self.problem.folder / 'reference.py'}: {what} for case '{case.name}'"
-        with _authors_code(where), torch.no_grad():
+        what = f"{self.problem.folder / file}: {what}"
+        with _authors_code(f"{what} for case '{case.name}'"), torch.no_grad():
             result = function(**inputs)
         results = result if isinstance(result, tuple) else (result,)
         if len(results) != len(self.written):
             raise ProblemError(
-                f"{self.problem.folder / 'reference.py'}: {what} returned {len(results)} values; "
+                f"{what} returned {len(results)} values; "
                 f"{len(self.written)} arguments are out or inout"
             )
         values = {a.name: value for a, value in zip(self.written, results, strict=True)}
@@ -120,8 +145,7 @@ class ProblemCode:
             got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value)
         if got != expected:
             raise ProblemError(
-                f"{self.problem.folder / 'reference.py'}: {what} gave '{argument.name}' of case "
-                f"'{case.name}' as {got}, not {expected}"
+                f"{what} gave '{argument.name}' of case '{case.name}' as {got}, not {expected}"
             )
 
     def _check_inputs(self, case: Case, values: Any) -> None:
@@ -195,7 +219,7 @@ class _DigestedSource(SourceLoader):
 def _import(problem: Problem, file: str) -> ModuleType:
     path = problem.folder / file
     name = f"_grade_problem_{problem.name}_{path.stem}"
-    loader = _DigestedSource(str(path), problem.code[file])
+    loader = _DigestedSource(str(path), problem.files[file])
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Loads a problem folder: four files, their digest, and the validated spec."""
+"""Loads a problem folder: its files, their digest, and the validated spec."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from grader.problem.spec import Argument, Case, ProblemError, Spec
 
 FILES = ("problem.yaml", "reference.py", "inputs.py", "statement.md")
 """The files of a problem; its digest covers them."""
+CHECKS_FILE = "checks.py"
+"""A file that a problem may have besides; its digest covers it, too. It holds what the check of
+this problem needs: the magnitude behind its error bound, honest variants, mutants."""
 
 FILE_BYTES = 1 << 20
 """Size limit of each file."""
@@ -36,13 +39,13 @@ class Problem:
     """The folder's name."""
     spec: Spec
     digest: str
-    """SHA-256, hexadecimal, over names and contents of the four files: the problem's version."""
+    """SHA-256, hexadecimal, over names and contents of the files: the problem's version."""
     times_digest: str
     """SHA-256, hexadecimal, over what times depend on: arguments, benchmarks, reference, inputs."""
     statement: str
     """Markdown."""
-    code: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
-    """The contents of `reference.py` and `inputs.py`, as the digest covers them."""
+    files: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
+    """The contents of the files, as the digest covers them."""
 
     @classmethod
     def load(cls, folder: Path) -> Problem:
@@ -58,14 +61,17 @@ class Problem:
                 f"starting with a letter; {name!r} is not"
             )
         contents = {file: _read(folder / file) for file in FILES}
+        if os.path.lexists(folder / CHECKS_FILE):
+            contents[CHECKS_FILE] = _read(folder / CHECKS_FILE)
         with validation.error_at(str(folder / "problem.yaml")):
             spec = _spec(contents["problem.yaml"])
         with validation.error_at(str(folder / "statement.md")):
             statement = _decode(contents["statement.md"])
         timed = spec.model_dump_json(include={"args", "benchmarks"}, exclude_defaults=True).encode()
-        code = {file: contents[file] for file in ("reference.py", "inputs.py")}
-        times_digest = _digest({"timed": timed} | code)
-        return cls(folder, name, spec, _digest(contents), times_digest, statement, code)
+        timed_code = {file: contents[file] for file in ("reference.py", "inputs.py")}
+        times_digest = _digest({"timed": timed} | timed_code)
+        digest = _digest(contents)
+        return cls(folder, name, spec, digest, times_digest, statement, contents)
 
     def cases(self, kind: Literal["test", "benchmark"], device: str) -> list[Case]:
         """The cases to run on `device` (``cpu`` or ``cuda``), in spec order."""
@@ -83,6 +89,10 @@ class Problem:
     def dtype(self, argument: Argument, case: Case) -> str:
         """Dtype of an argument in a case, one of `DTYPES`."""
         return validation.dtype(argument, case)
+
+    def accumulation(self, case: Case) -> validation.Accumulation | None:
+        """How an honest kernel computes in a case; None if the spec does not say."""
+        return validation.accumulation(self.spec, case)
 
     def bytes(self, case: Case) -> float:
         """Minimum device memory traffic of one call, in bytes."""

@@ -81,7 +81,24 @@ class Tolerance(_Strict):
     rel_l2: float = Field(gt=0)
     """``||out - ref||_2 / ||ref||_2`` over the whole output and over the worst slice."""
     budget: float = Field(default=4.0, ge=1)
-    """RMS and maximum error may be this multiple of eager PyTorch's error at the same dtype."""
+    """RMS and maximum error may always be this multiple of eager PyTorch's error at the same dtype,
+    even where the bound from `accumulate` is smaller."""
+
+
+class Accumulate(_Strict):
+    """How an honest kernel computes, from which its largest rounding error follows
+    (`judge/correctness/error_bound`)."""
+
+    dtype: str
+    """Precision of products and sums: one of `FLOATING_DTYPES`, or a case parameter's name."""
+    terms: FormulaText
+    """Number of terms of the longest sum behind an output element, over the case's parameters."""
+    roundings: int = Field(default=16, ge=0, le=100_000)
+    """Roundings besides those of the sum: of elementary functions, scaling and division. An error
+    of one unit in the last place counts as two."""
+    operands: str | None = None
+    """Precision to which a kernel may round the factors of each term before it multiplies them, as
+    tensor cores ask: a dtype, or a case parameter's name."""
 
 
 class Cost(_Strict):
@@ -132,6 +149,8 @@ class Spec(_Strict):
     parameter. The first has the plain symbol, the others the symbol followed by ``_<dtype>``."""
     tolerances: dict[str, Tolerance]
     """By dtype of the output."""
+    accumulate: Accumulate | None = None
+    """Without it, the error budget follows from eager PyTorch's error alone."""
     cost: Cost
     limits: Limits = Limits()
     gpu: GpuType | None = None

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from grader.problem.formula import Formula, FormulaError
 from grader.problem.prototype import dimensions
@@ -100,6 +101,45 @@ def cost(formula: str, case: Case) -> float:
     if value < 0:
         raise ProblemError(f"{formula!r} is {value:g} in case '{case.name}'; a cost is never < 0")
     return value
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """The spec's `accumulate` in one case; dtypes are among `FLOATING_DTYPES`."""
+
+    dtype: str
+    terms: int
+    roundings: int
+    operands: str | None
+
+
+def accumulation(spec: Spec, case: Case) -> Accumulation | None:
+    """How an honest kernel computes in a case; None if the spec does not say.
+
+    Raises `ProblemError` for an unknown dtype, and unless `terms` is a whole number of at least 1.
+    """
+    how = spec.accumulate
+    if how is None:
+        return None
+    terms = _evaluate(how.terms, case)
+    if not isinstance(terms, int) or isinstance(terms, bool) or terms < 1:
+        raise ProblemError(
+            f"accumulate.terms: {how.terms!r} is {terms} in case '{case.name}'; "
+            "a number of terms is a whole number of at least 1"
+        )
+    operands = how.operands and _floating("operands", how.operands, case)
+    return Accumulation(_floating("dtype", how.dtype, case), terms, how.roundings, operands)
+
+
+def _floating(key: str, name: str, case: Case) -> str:
+    value = name if name in FLOATING_DTYPES else case.params.get(name)
+    if value not in FLOATING_DTYPES:
+        known = ", ".join(FLOATING_DTYPES)
+        raise ProblemError(
+            f"accumulate.{key}: {name!r} is neither one of {known} nor a parameter of case "
+            f"'{case.name}' that holds one{_hint(name, [*FLOATING_DTYPES, *case.params])}"
+        )
+    return str(value)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -222,6 +262,7 @@ def _check_case(spec: Spec, where: str, case: Case) -> None:
     for name in dimensions(spec):
         if name in C_WORDS or name in {argument.name for argument in spec.args}:
             raise ProblemError(f"{where}.params.{name}: a dimension cannot have this name in C++")
+    accumulation(spec, case)
     if case.calls > 1 and not any(argument.role == "inout" for argument in spec.args):
         raise ProblemError(f"{where}.calls: {case.calls} calls need an inout argument")
     with error_at("cost.bytes"):

@@ -1,27 +1,33 @@
 """Is an output correct? Every check that it must pass; an elementwise bound is only one of them.
 
 In order: every element was written; NaN and infinity are where the reference has them; elementwise
-bound; relative L2 error of the whole output and of its worst row, column or tile; error budget
-relative to PyTorch's own error. All arithmetic is in float64 on the judge's device, on private
-copies.
+bound; relative L2 error of the whole output and of its worst row, column or tile; error budget,
+the larger of what rounding explains and a multiple of PyTorch's own error; no rounding in one
+direction. All arithmetic is in float64 on the judge's device, on private copies.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from grader.judge.correctness.error_bound import ErrorBound, least_number
+from grader.judge.correctness.likely_cause import likely_cause
+from grader.judge.correctness.rounding import bias_in_words, bias_used, rounding_bias
 from grader.judge.memory.shared_block import bits, poison_of
+from grader.judge.problem_code import ProblemCode, Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
 from grader.report import Mismatch
 
 MIN_SLICE_ELEMENTS = 32
-"""Rows, columns and tiles with fewer elements are left to the elementwise bound."""
+"""Rows, columns and tiles with fewer elements are left to the elementwise bound, and so is a whole
+output whose problem states how it accumulates: a sum that cancels by chance has a large relative
+error."""
 TILE = 64
 """Side of a tile, in elements."""
 MIN_NORM_SHARE = 1e-3
@@ -41,6 +47,9 @@ class CheckResult:
     worst_slice_rel_l2: float | None = None
     budget_used: float | None = None
     """Error divided by its budget; at most 1 to pass."""
+    used: float = 0.0
+    """The largest share of any bound; at most 1 to pass, infinite for NaN and what was never
+    written."""
     mismatch: Mismatch | None = None
 
 
@@ -57,18 +66,50 @@ def check(
     eager: Any,
     tolerance: Tolerance,
     initial: Any = None,
+    bound: ErrorBound | None = None,
 ) -> CheckResult:
     """Compare one output, a tensor or a list of tensors, with the float64 reference `truth`.
 
-    `eager` is PyTorch's output at the inputs' own dtype, from which the error budget follows; None
-    skips the budget. `initial` is the value of an `inout` argument before the call: relative errors
-    are then relative to the change. A list of tensors is checked as one concatenated vector.
+    The error budget follows from `eager`, PyTorch's output at the inputs' own dtype, and from
+    `bound`; the larger of the two holds, and neither given means no budget. `initial` is the value
+    of an `inout` argument before the call: relative errors are then relative to the change. A list
+    of tensors is checked as one concatenated vector.
     """
     offsets = None
     if isinstance(out, list):
         offsets = _offsets(out)
         out, truth, eager, initial = map(_join, (out, truth, eager, initial))
-    return _check(name, out, truth, eager, initial, tolerance, offsets)
+        if bound is not None:
+            bound = replace(bound, magnitude=_join(bound.magnitude))
+    return _check(name, out, truth, eager, initial, tolerance, bound, offsets)
+
+
+def check_outputs(
+    code: ProblemCode,
+    case: Case,
+    outputs: Values,
+    truth: Values,
+    eager: Values,
+    initial: Values,
+    bounds: dict[str, ErrorBound],
+) -> CheckResult:
+    """Check every output of one call. By name: `outputs` as submitted, `truth` by the float64
+    reference, `eager` by PyTorch, `initial` before the call, and the `bounds` of rounding errors.
+    """
+    return combine_results(
+        [
+            check(
+                argument.name,
+                outputs[argument.name],
+                truth[argument.name],
+                eager[argument.name],
+                tolerance_of(code.problem, argument, case),
+                initial[argument.name] if argument.role == "inout" else None,
+                bounds.get(argument.name),
+            )
+            for argument in code.written
+        ]
+    )
 
 
 def combine_results(results: list[CheckResult]) -> CheckResult:
@@ -80,6 +121,7 @@ def combine_results(results: list[CheckResult]) -> CheckResult:
         rel_l2=_max_known(r.rel_l2 for r in results),
         worst_slice_rel_l2=_max_known(r.worst_slice_rel_l2 for r in results),
         budget_used=_max_known(r.budget_used for r in results),
+        used=max((r.used for r in results), default=0.0),
         mismatch=failed.mismatch if failed else None,
     )
 
@@ -139,6 +181,7 @@ def _check(
     eager: torch.Tensor | None,
     initial: torch.Tensor | None,
     tolerance: Tolerance,
+    bound: ErrorBound | None,
     offsets: list[int] | None,
 ) -> CheckResult:
     if not out.is_floating_point():
@@ -150,6 +193,7 @@ def _check(
     if first["blank"]:
         return CheckResult(
             f"{int(blank.sum())} of {out.numel()} elements of '{name}' were never written",
+            used=math.inf,
             mismatch=_mismatch(name, out, truth, blank, offsets),
         )
     finite = None
@@ -159,6 +203,7 @@ def _check(
             return CheckResult(
                 f"NaN or infinity in '{name}' differs from the reference in "
                 f"{int(special.sum())} elements",
+                used=math.inf,
                 mismatch=_mismatch(name, out, expected, special, offsets),
             )
         finite = torch.isfinite(expected)
@@ -171,14 +216,18 @@ def _check(
     error = where_finite((out - exact).abs_())
     change = exact if initial is None else where_finite(exact - initial)
 
-    over = error > change.abs().mul_(tolerance.rtol).add_(tolerance.atol)
-    pending = {"over": over.any(), "error": _norm(error), "change": _norm(change)}
+    share = _share(error, change.abs().mul_(tolerance.rtol).add_(tolerance.atol))
+    pending = {"share": _largest(share), "error": _norm(error), "change": _norm(change)}
     pending["largest"] = _largest(error)
     slices = _worst_slices(error, change)
     for i, worst in enumerate(slices):
         pending |= {f"slice {i}": worst.rel_l2, f"index {i}": worst.index}
     if eager is not None:
         pending |= _budget_inputs(where_finite((eager - exact).abs_()), exact)
+    if bound is not None:
+        of_bound = _share(error, where_finite(bound.allowed(expected)))
+        pending["bound"] = _largest(of_bound)
+        pending |= rounding_bias(out, truth, bound)
     values = _fetch(pending)
 
     rel_l2 = _ratio(values["error"], values["change"])
@@ -186,34 +235,63 @@ def _check(
         ((values[f"slice {i}"], s.name(int(values[f"index {i}"]))) for i, s in enumerate(slices)),
         default=(None, None),
     )
-    max_abs_err = values["largest"]
-    budget = None
+    budgets = []
+    if bound is not None:
+        budgets.append((values["bound"], bound.words))
     if eager is not None:
-        budget = _budget_used(values, out.numel(), out.dtype, tolerance.budget)
+        used = _budget_used(values, out.numel(), out.dtype, tolerance.budget)
+        words = f"{tolerance.budget:g} times eager PyTorch's error at {_short(out.dtype)}"
+        budgets.append((used, words))
+    budget, budget_words = min(budgets, default=(None, ""))
+    shares = {"element": values["share"], "budget": budget or 0.0, "slice": 0.0, "whole": 0.0}
+    if bound is None or out.numel() >= MIN_SLICE_ELEMENTS:
+        shares["whole"] = rel_l2 / tolerance.rel_l2
+    if slice_rel_l2 is not None:
+        shares["slice"] = slice_rel_l2 / tolerance.rel_l2
 
     failure = None
-    if values["over"]:
+    wrong = error == error.max()
+    if shares["element"] > 1:
+        wrong = share > 1
         failure = (
-            f"{int(over.sum())} of {out.numel()} elements of '{name}' are off by more than "
+            f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are off by more than "
             f"{tolerance.atol:g} + {tolerance.rtol:g}·|ref|"
         )
-    elif not rel_l2 <= tolerance.rel_l2:
+    elif shares["whole"] > 1:
         failure = f"relative L2 error of '{name}' is {rel_l2:.2e}, above {tolerance.rel_l2:.0e}"
-    elif slice_rel_l2 is not None and not slice_rel_l2 <= tolerance.rel_l2:
+    elif shares["slice"] > 1:
         failure = (
             f"relative L2 error of '{name}' in {slice_name} is {slice_rel_l2:.2e}, "
             f"above {tolerance.rel_l2:.0e}"
         )
-    elif budget is not None and budget > 1:
+    elif shares["budget"] > 1:
+        if bound is not None:
+            wrong = of_bound > 1
         failure = (
-            f"error of '{name}' is {budget:.2g} times its budget "
-            f"({tolerance.budget:g} times eager PyTorch's error at {_short(out.dtype)})"
+            f"'{name}' is off by up to {values['largest']:.2g}, {budget:.2g} times its error "
+            f"budget ({budget_words})"
         )
+    elif bound is not None and (direction := bias_in_words(values)) is not None:
+        failure = f"'{name}' is rounded {direction}, where rounding to nearest has no direction"
     mismatch = None
     if failure is not None:
-        wrong = over if values["over"] else error == error.max()
+        cause = likely_cause(out, truth, initial, wrong)
+        failure += f"; {cause}?" if cause else ""
         mismatch = _mismatch(name, out, expected, wrong, offsets, slice_name)
-    return CheckResult(failure, max_abs_err, rel_l2, slice_rel_l2, budget, mismatch)
+    return CheckResult(
+        failure,
+        max_abs_err=values["largest"],
+        rel_l2=rel_l2,
+        worst_slice_rel_l2=slice_rel_l2,
+        budget_used=budget,
+        used=max(*shares.values(), bias_used(values)),
+        mismatch=mismatch,
+    )
+
+
+def _share(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Each error divided by what is allowed; 0 where both are zero. Overwrites `allowed`."""
+    return torch.div(error, allowed, out=allowed).nan_to_num_(nan=0.0, posinf=math.inf)
 
 
 def _check_exact(
@@ -224,6 +302,7 @@ def _check_exact(
         return CheckResult(None, 0.0, 0.0, 0.0)
     return CheckResult(
         f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are wrong",
+        used=math.inf,
         max_abs_err=float((out.double() - truth.double()).abs().max()),
         rel_l2=_ratio(float(_norm(out.double() - truth.double())), float(_norm(truth.double()))),
         mismatch=_mismatch(name, out, truth, wrong, offsets),
@@ -353,21 +432,19 @@ def _budget_used(
     """The larger of RMS and maximum error, each divided by its budget.
 
     The budget is `multiple` times eager PyTorch's own error, plus one unit in the last place of the
-    output, plus the smallest number that hardware does not flush to zero: the smallest normal one,
-    or for float16 the smallest subnormal.
+    output, plus `least_number`.
     """
     if count == 0:
         return 0.0
-    info = torch.finfo(dtype)
-    least = info.tiny * info.eps if dtype == torch.float16 else info.tiny
+    eps, least = torch.finfo(dtype).eps, least_number(dtype)
     root = math.sqrt(count)
     # RMS of u = |x|·eps + least, from the mean square of x and the mean of |x|; at least `least`.
     mean = values["exact sum"] / count
     rms = values["exact"] / root
-    ulp_rms = math.sqrt((rms * info.eps) ** 2 + least * (2 * mean * info.eps + least))
+    ulp_rms = math.sqrt((rms * eps) ** 2 + least * (2 * mean * eps + least))
     ulp_rms = max(ulp_rms, least)  # the square of `least` may underflow
     allowed_rms = multiple * values["eager error"] / root + ulp_rms
-    allowed_max = multiple * values["eager largest"] + values["exact largest"] * info.eps + least
+    allowed_max = multiple * values["eager largest"] + values["exact largest"] * eps + least
     return max(values["error"] / root / allowed_rms, values["largest"] / allowed_max)
 
 

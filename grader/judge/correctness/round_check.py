@@ -13,11 +13,13 @@ from grader.judge.correctness.batch_check import BatchCheck, EagerOutputs
 from grader.judge.correctness.check import (
     CheckResult,
     check,
+    check_outputs,
     combine_results,
     count_unwritten,
     errors_beyond_mixed_inputs,
     tolerance_of,
 )
+from grader.judge.correctness.error_bound import error_bounds
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.problem_code import ProblemCode, map_tensors
 from grader.problem import Problem
@@ -27,14 +29,19 @@ EAGER_ALLOWANCE = 2.0
 """Against PyTorch's answer, itself off by as much, the elementwise and L2 bounds are doubled."""
 
 Compare = Callable[..., CheckResult]
-"""`Grading.compare`: every output of one call through every bound."""
+"""`check_outputs`: every output of one call through every bound."""
 
 
 class RoundCheck:
     """Checks the snapshot of one round after another."""
 
     def __init__(
-        self, problem: Problem, code: ProblemCode, case: Case, sets: ArgumentSets, compare: Compare
+        self,
+        problem: Problem,
+        code: ProblemCode,
+        case: Case,
+        sets: ArgumentSets,
+        compare: Compare = check_outputs,
     ) -> None:
         self._problem = problem
         self._code = code
@@ -96,12 +103,13 @@ class RoundCheck:
         eager = self._code.run_eager(self._case, inputs)
         if thorough:
             truth = self._code.run_reference(self._case, inputs)
-            return self._compare(self._case, outputs, truth, eager, inputs)
+            bounds = error_bounds(self._code, self._case, inputs, truth)
+            return self._compare(self._code, self._case, outputs, truth, eager, inputs, bounds)
         findings = []
         for argument in self._code.written:
             initial = inputs[argument.name] if argument.role == "inout" else None
-            name, bounds = argument.name, self._bounds(argument)
-            findings.append(check(name, outputs[name], eager[name], None, bounds, initial))
+            name, tolerance = argument.name, self._bounds(argument)
+            findings.append(check(name, outputs[name], eager[name], None, tolerance, initial))
         return combine_results(findings)
 
     def is_right(self, index: int) -> bool:

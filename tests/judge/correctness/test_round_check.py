@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from grader.judge.correctness.check import CheckResult
+from grader.judge.correctness.error_bound import ErrorBound
 from grader.judge.correctness.round_check import EAGER_ALLOWANCE, RoundCheck
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import poison
@@ -58,9 +59,16 @@ class Whole:
         self.failure: str | None = None
 
     def compare(
-        self, case: Case, outputs: Values, truth: Values, eager: Values, inputs: Values
+        self,
+        code: ProblemCode,
+        case: Case,
+        outputs: Values,
+        truth: Values,
+        eager: Values,
+        inputs: Values,
+        bounds: dict[str, ErrorBound],
     ) -> CheckResult:
-        assert case is self.case
+        assert (code, case) == (self.code, self.case)
         self.thorough.append((outputs, truth, eager, inputs))
         return CheckResult(failure=self.failure)
 

@@ -1,0 +1,109 @@
+"""How far off may an honest algorithm be? The bound of rounding-error analysis, element by element.
+
+An output element is a sum of terms, computed in a stated precision of unit roundoff u. Whatever the
+order of the sum, the error is at most γ(n)·M, where n is the number of terms and M the sum of their
+absolute values: N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed. (2002),
+lemma 3.1 and section 4.2. For many terms γ(n) grows far beyond what any order does, so from
+`DETERMINISTIC_TERMS` on the probabilistic constant takes its place: N. J. Higham and T. Mary, "A
+New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41 (2019), theorem 2.4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grader.problem.spec import Case
+from grader.problem.validation import Accumulation
+
+if TYPE_CHECKING:
+    from grader.judge.problem_code import ProblemCode, Values
+
+DETERMINISTIC_TERMS = 1024
+"""Terms up to which the deterministic bound holds: a sum of equal terms, whose rounding errors all
+have one sign, may then use all of it."""
+CONFIDENCE = 4.0
+"""λ of the probabilistic bound. The errors of a sequential sum of n random terms have a standard
+deviation of about u·√n/3, a twelfth of the bound."""
+
+UNIT_ROUNDOFF = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Largest relative error of rounding to nearest, by dtype."""
+
+
+@dataclass(frozen=True)
+class ErrorBound:
+    """The error that each element of one output may have, besides the rounding of the output."""
+
+    relative: float
+    """Relative to `magnitude`."""
+    magnitude: Any
+    """Sum of the terms' absolute values, float64 in the output's shape; a list for a list."""
+    shared: float
+    """The part of `relative` that many elements may have in common: that of the sum and its
+    accumulation. Factors are rounded each on their own."""
+    words: str
+    """What it allows, such as ``rounding in fp32 over 1025 terms``."""
+
+    def allowed(self, expected: torch.Tensor) -> torch.Tensor:
+        """The largest error of each element, float64 in the shape of `expected`, which is the
+        reference in the output's dtype: the bound, plus a unit in the last place for rounding the
+        output in any direction, plus the smallest number that hardware does not flush to zero.
+        """
+        allowed: torch.Tensor = self.magnitude.abs() * self.relative
+        allowed += expected.double().abs_().mul_(torch.finfo(expected.dtype).eps)
+        return allowed.add_(least_number(expected.dtype))
+
+
+def error_bounds(
+    code: ProblemCode, case: Case, inputs: Values, truth: Values, calls: int = 1
+) -> dict[str, ErrorBound]:
+    """The bound of each floating-point output of one call, by name; empty if the problem does not
+    say how it accumulates.
+
+    `inputs` and `truth` are a call's inputs and the float64 reference's outputs. After a number of
+    consecutive calls, each may have added an error as large.
+    """
+    how = code.problem.accumulation(case)
+    if how is None:
+        return {}
+    magnitude = code.magnitude(case, inputs, truth)
+    floating = [a for a in code.written if code.problem.dtype(a, case) in UNIT_ROUNDOFF]
+    return {a.name: error_bound(how, magnitude[a.name], calls) for a in floating}
+
+
+def sum_constant(terms: int, unit: float) -> float:
+    """Bound of the error of a sum of `terms` terms in any order, relative to the sum of their
+    absolute values: γ(n) = n·u / (1 - n·u), or for more than `DETERMINISTIC_TERMS` the larger of
+    its value there and exp(λ·√n·u + n·u² / (1 - u)) - 1."""
+    if terms <= DETERMINISTIC_TERMS:
+        return _gamma(terms, unit)
+    probabilistic = math.expm1(CONFIDENCE * math.sqrt(terms) * unit + terms * unit**2 / (1 - unit))
+    return min(_gamma(terms, unit), max(_gamma(DETERMINISTIC_TERMS, unit), probabilistic))
+
+
+def error_bound(how: Accumulation, magnitude: Any, calls: int = 1) -> ErrorBound:
+    """The bound for one output after a number of consecutive calls, each of which may add an error
+    as large. `how` the problem accumulates; `magnitude` as in `ErrorBound`."""
+    unit = UNIT_ROUNDOFF[how.dtype]
+    operands = UNIT_ROUNDOFF[how.operands] if how.operands else 0.0
+    shared = (sum_constant(how.terms, unit) + how.roundings * unit) * calls
+    words = f"rounding in {how.dtype}"
+    if how.terms > 1:
+        words += f" over {how.terms:,} terms, in any order"
+    if how.operands:
+        words += f", of factors in {how.operands}"
+    return ErrorBound(shared + operands * calls, magnitude, shared, words)
+
+
+def least_number(dtype: torch.dtype) -> float:
+    """The smallest number that hardware does not flush to zero: the smallest normal one, or for
+    float16 the smallest subnormal."""
+    info = torch.finfo(dtype)
+    return info.tiny * info.eps if dtype == torch.float16 else info.tiny
+
+
+def _gamma(terms: int, unit: float) -> float:
+    return terms * unit / (1 - terms * unit) if terms * unit < 1 else math.inf

@@ -1,0 +1,80 @@
+"""What usually causes errors such as these? A hint for the reader of a report, never a verdict."""
+
+from __future__ import annotations
+
+import torch
+
+from grader.judge.correctness.error_bound import UNIT_ROUNDOFF
+
+FORMATS = (
+    ("fp8", 2.0**-4),
+    ("bf16", UNIT_ROUNDOFF["bf16"]),
+    ("fp16 or TF32", UNIT_ROUNDOFF["fp16"]),
+)
+"""Formats that kernels round to on the way, with their unit roundoff."""
+ROUNDING_RANGE = (0.15, 1.5)
+"""RMS relative error of values rounded once or a few times, as multiples of the unit roundoff; one
+rounding to nearest gives 0.3 to 0.6."""
+SAME_FACTOR = 0.05
+"""Relative spread of the errors in a row below which they are one factor."""
+
+
+def likely_cause(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None, wrong: torch.Tensor
+) -> str | None:
+    """A guess in words at why the elements `wrong`, bool, differ from the reference `truth`.
+
+    All have the shape of `out`; `initial` is the value before the call, for state. None without a
+    guess.
+    """
+    wanted = truth.double() if initial is None else truth.double() - initial.double()
+    got = out.double() if initial is None else out.double() - initial.double()
+    fine = torch.isfinite(wanted) & torch.isfinite(got)
+    wanted, got = torch.where(fine, wanted, 0.0), torch.where(fine, got, 0.0)
+    if not bool(got[wrong].any()):
+        what = "were these elements left unchanged" if initial is not None else "was it computed"
+        return f"they are all 0: {what}" if initial is None else what
+    return _edge(wrong) or _one_factor(got, wanted, wrong) or _coarse_format(got, wanted, out.dtype)
+
+
+def _edge(wrong: torch.Tensor) -> str | None:
+    """Errors in the last columns or rows only."""
+    if wrong.dim() < 2 or min(wrong.shape[-2:]) < 2:
+        return None
+    for axis, name in ((-1, "columns"), (-2, "rows")):
+        other = [d for d in range(wrong.dim()) if d - wrong.dim() != axis]
+        hit = wrong.any(dim=other) if other else wrong
+        first = int(hit.nonzero()[0])
+        if first >= max(1, hit.numel() // 2) and bool(hit[first:].all()):
+            return f"only the {name} from {first} on are wrong: is the last tile masked"
+    return None
+
+
+def _one_factor(got: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor) -> str | None:
+    """Errors of a whole row that are one factor: its sum is off, not its elements."""
+    if got.dim() < 2 or got.shape[-1] < 8:
+        return None
+    columns = got.shape[-1]
+    row = int(wrong.reshape(-1, columns).any(1).nonzero()[0])
+    wanted, got = wanted.reshape(-1, columns)[row], got.reshape(-1, columns)[row]
+    known = wanted != 0
+    factors = got[known] / wanted[known] - 1
+    if factors.numel() < 8 or float(factors.std()) > SAME_FACTOR * abs(float(factors.mean())):
+        return None
+    factor = 1 + float(factors.mean())
+    return (
+        f"row {row} is {factor:.6g} times what it should be throughout: does its sum miss terms, "
+        "or is it kept in a 16-bit format"
+    )
+
+
+def _coarse_format(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> str | None:
+    """Errors as large as one rounding to a coarser format leaves."""
+    size = torch.linalg.vector_norm(wanted)
+    relative = float(torch.linalg.vector_norm(got - wanted) / size) if bool(size > 0) else 0.0
+    own = torch.finfo(dtype).eps / 2
+    low, high = ROUNDING_RANGE
+    for name, unit in FORMATS:
+        if unit > 2 * own and low * unit <= relative <= high * unit:
+            return f"values or sums rounded to {name} on the way"
+    return None
