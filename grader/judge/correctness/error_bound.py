@@ -42,8 +42,8 @@ class ErrorBound:
     magnitude: Any
     """Sum of the terms' absolute values, float64 in the output's shape; a list for a list."""
     shared: float
-    """The part of `relative` that many elements may have in common: that of the sum and its
-    accumulation. Factors are rounded each on their own."""
+    """The error that many elements may have in common, relative to `magnitude`: the probabilistic
+    bound of the sum and of the other roundings. Factors are rounded each on its own."""
     words: str
     """What it allows, such as ``rounding in fp32 over 1025 terms``."""
 
@@ -80,8 +80,8 @@ def sum_constant(terms: int, unit: float) -> float:
     its value there and exp(λ·√n·u + n·u² / (1 - u)) - 1."""
     if terms <= DETERMINISTIC_TERMS:
         return _gamma(terms, unit)
-    probabilistic = math.expm1(CONFIDENCE * math.sqrt(terms) * unit + terms * unit**2 / (1 - unit))
-    return min(_gamma(terms, unit), max(_gamma(DETERMINISTIC_TERMS, unit), probabilistic))
+    least = _gamma(DETERMINISTIC_TERMS, unit)
+    return min(_gamma(terms, unit), max(least, _probabilistic(terms, unit)))
 
 
 def error_bound(how: Accumulation, magnitude: Any, calls: int = 1) -> ErrorBound:
@@ -89,13 +89,14 @@ def error_bound(how: Accumulation, magnitude: Any, calls: int = 1) -> ErrorBound
     as large. `how` the problem accumulates; `magnitude` as in `ErrorBound`."""
     unit = UNIT_ROUNDOFF[how.dtype]
     operands = UNIT_ROUNDOFF[how.operands] if how.operands else 0.0
-    shared = (sum_constant(how.terms, unit) + how.roundings * unit) * calls
+    summed, roundings = sum_constant(how.terms, unit), how.roundings * unit
+    shared = min(summed, _probabilistic(how.terms, unit)) + roundings
     words = f"rounding in {how.dtype}"
     if how.terms > 1:
         words += f" over {how.terms:,} terms, in any order"
     if how.operands:
         words += f", of factors in {how.operands}"
-    return ErrorBound(shared + operands * calls, magnitude, shared, words)
+    return ErrorBound(calls * (summed + roundings + operands), magnitude, calls * shared, words)
 
 
 def least_number(dtype: torch.dtype) -> float:
@@ -103,6 +104,10 @@ def least_number(dtype: torch.dtype) -> float:
     float16 the smallest subnormal."""
     info = torch.finfo(dtype)
     return info.tiny * info.eps if dtype == torch.float16 else info.tiny
+
+
+def _probabilistic(terms: int, unit: float) -> float:
+    return math.expm1(CONFIDENCE * math.sqrt(terms) * unit + terms * unit**2 / (1 - unit))
 
 
 def _gamma(terms: int, unit: float) -> float:
