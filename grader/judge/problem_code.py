@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib.util
 import math
+import sys
 from collections.abc import Callable, Iterator
 from importlib.abc import SourceLoader
 from types import ModuleType
@@ -223,6 +224,7 @@ def _import(problem: Problem, file: str) -> ModuleType:
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for their module
     with _authors_code(f"{path}: importing it"):
         loader.exec_module(module)
     return module
