@@ -10,8 +10,7 @@ case: the check errs on the side of accepting.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,6 +29,9 @@ from grader.problem.spec import Case
 
 SEED = 20_261
 """Verification needs no secrecy; a fixed seed makes it repeatable."""
+
+LEAST_SHARE = 1e-3
+"""Honest implementations that use less of their bounds count as using this much in a margin."""
 
 CheckOutcome = Literal["failed", "passed", "same as reference", "admitted"]
 
@@ -66,10 +68,11 @@ class CaseMargin:
 
     @property
     def ratio(self) -> float | None:
-        """What the mutant uses of the bounds, over what the honest implementation uses."""
+        """What the mutant uses of the bounds, over what the honest implementation uses; infinite
+        for a mutant without numbers."""
         if self.mutant is None:
             return None
-        return self.mutant.used / self.honest.used if self.honest.used else math.inf
+        return self.mutant.used / max(self.honest.used, LEAST_SHARE)
 
 
 @dataclass
@@ -165,24 +168,31 @@ def verify(
     for index, case in enumerate(cases):
         progress(Progress("verify", case.name, index, len(cases)))
         code.check_deterministic(case)
-        data = _case_values(code, case)
-        for name, mutant in MUTANTS.items():
-            outputs = _mutate(code, data, mutant)
-            if outputs is not None:
-                result.rows.append(_row(code, data, "fail", name, outputs))
-        for name, broken in code.mutants.items():
-            outputs = _run(code, data, name, broken)
-            if outputs is not None:
-                result.rows.append(_row(code, data, "fail", name, outputs))
-        for name, run in {"eager": code.eager, "compile": compiled, **code.variants}.items():
-            outputs = _run(code, data, name, run)
-            if outputs is not None:
-                result.rows.append(_row(code, data, "pass", name, outputs))
+        data = case_values(code, case, SEED)
+        result.rows += check_case(code, data, {"eager": code.eager, "compile": compiled})
         if case in problem.spec.benchmarks:
             result.rows += [_variant_row(code, case, other) for other in problem.variants(case)]
             if device == "cuda":
                 result.rows.append(watchable_row(problem, case, data.inputs))
     return result
+
+
+def check_case(
+    code: ProblemCode, data: CaseValues, honest: dict[str, Callable[..., Any]]
+) -> Iterator[VerificationRow]:
+    """Check every mutant, the honest implementations given, by name, and those of the problem."""
+    for name, mutant in MUTANTS.items():
+        outputs = _mutate(code, data, mutant)
+        if outputs is not None:
+            yield _row(code, data, "fail", name, outputs)
+    for name, broken in code.mutants.items():
+        outputs = _run(code, data, name, broken)
+        if outputs is not None:
+            yield _row(code, data, "fail", name, outputs)
+    for name, variant in (honest | code.variants).items():
+        outputs = _run(code, data, name, variant)
+        if outputs is not None:
+            yield _row(code, data, "pass", name, outputs)
 
 
 def _run(
@@ -205,7 +215,7 @@ def _variant_row(code: ProblemCode, case: Case, other: Case) -> VerificationRow:
     """Eager PyTorch on the inputs of a variant: a variant that it fails would be unfair."""
     changed = other.params.items() - case.params.items()
     name = ", ".join([case.name, *(f"{k}={v}" for k, v in changed)])
-    data = _case_values(code, other.model_copy(update={"name": name}))
+    data = case_values(code, other.model_copy(update={"name": name}), SEED)
     return _row(code, data, "pass", "eager", data.eager)
 
 
@@ -222,9 +232,10 @@ def watchable_row(problem: Problem, case: Case, inputs: Values) -> VerificationR
     return VerificationRow("watched rounds", case.name, "pass", "failed", detail)
 
 
-def _case_values(code: ProblemCode, case: Case) -> CaseValues:
-    inputs = code.inputs(case, seed_for(SEED, case.name))
-    other = code.inputs(case, seed_for(SEED, case.name, "previous"))
+def case_values(code: ProblemCode, case: Case, seed: int) -> CaseValues:
+    """Inputs of a case by a master seed, and the outputs that mutants are made of."""
+    inputs = code.inputs(case, seed_for(seed, case.name))
+    other = code.inputs(case, seed_for(seed, case.name, "previous"))
     eager = code.run_eager(case, inputs)
     is_wide = all(t.element_size() > 2 for value in eager.values() for t in _list(value))
     half = None

@@ -42,9 +42,11 @@ class ExampleResult:
 def verify(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> int:
     """Prove that the check of PROBLEM catches wrong answers and accepts correct ones.
 
-    Runs mutants (zeros, a constant, permuted rows, a dropped slice, …), which must fail on every
-    case, and plain PyTorch, which must pass. Then grades every example submission and compares its
-    verdict with the name of its folder. Exit status: 0 if everything is as expected, 1 if not.
+    Runs mutants (zeros, a constant, permuted rows, a dropped slice, those of the problem's
+    checks.py), which must fail on every case, and honest implementations (plain PyTorch,
+    torch.compile, the problem's variants), which must pass. Shows the margin between the two for
+    each case. Then grades every example submission and compares its verdict with the name of its
+    folder. Exit status: 0 if everything is as expected, 1 if not.
     """
     from grader.cli.output.progress import show_progress
     from grader.cli.output.terminal import stdout
@@ -55,6 +57,7 @@ def verify(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> 
     with show_progress(True) as display:
         result = deps.verify(found, chosen, display)
     _print_mutants(console, result)
+    _print_margins(console, result)
     graded = list(_grade_examples(deps, found, chosen, sandbox_name))
     _print_examples(console, graded)
     ok = bool(result.ok) and all(one.ok is not False for one in graded)
@@ -81,6 +84,35 @@ def _print_mutants(console: Console, result: VerificationResult) -> None:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
         table.add_row(_mark(not wrong), name, rows[0].expected, counts, "\n".join(wrong))
     console.print(table)
+
+
+def _print_margins(console: Console, result: VerificationResult) -> None:
+    """How far apart the check keeps honest implementations and mutants, for each case."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        "case", "uses most of its bounds", "", "fails by least", "", "margin", "too close to tell",
+        box=box.SIMPLE_HEAD,
+    )  # fmt: skip
+    for margin in result.margins():
+        if margin.mutant is None and not margin.admitted:
+            continue
+        closest = ("", "", "")
+        if margin.mutant is not None and margin.ratio is not None:
+            closest = (margin.mutant.name, _share(margin.mutant.used), f"{margin.ratio:,.0f} ×")
+        honest = (margin.honest.name, _share(margin.honest.used))
+        table.add_row(margin.case, *honest, *closest, "\n".join(margin.admitted))
+    console.print(table)
+    if any(margin.admitted for margin in result.margins()):
+        console.print(
+            "A mutant that is too close to tell from rounding is accepted in that case and must "
+            "fail in another."
+        )
+
+
+def _share(used: float) -> str:
+    return f"{used:.0%}" if used < 10 else f"{used:,.0f} ×" if used < 1e6 else "> 10⁶ ×"
 
 
 def _by_name(rows: Iterable[VerificationRow]) -> dict[str, list[VerificationRow]]:
