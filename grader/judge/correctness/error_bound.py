@@ -77,7 +77,8 @@ def error_bounds(
 def sum_constant(terms: int, unit: float) -> float:
     """Bound of the error of a sum of `terms` terms in any order, relative to the sum of their
     absolute values: γ(n) = n·u / (1 - n·u), or for more than `DETERMINISTIC_TERMS` the larger of
-    its value there and exp(λ·√n·u + n·u² / (1 - u)) - 1."""
+    its value there and exp(λ·√n·u + n·u² / (1 - u)) - 1; at most 1, beyond which it says nothing.
+    """
     if terms <= DETERMINISTIC_TERMS:
         return _gamma(terms, unit)
     least = _gamma(DETERMINISTIC_TERMS, unit)
@@ -107,8 +108,9 @@ def least_number(dtype: torch.dtype) -> float:
 
 
 def _probabilistic(terms: int, unit: float) -> float:
-    return math.expm1(CONFIDENCE * math.sqrt(terms) * unit + terms * unit**2 / (1 - unit))
+    exponent = CONFIDENCE * math.sqrt(terms) * unit + terms * unit**2 / (1 - unit)
+    return math.expm1(min(exponent, math.log(2)))
 
 
 def _gamma(terms: int, unit: float) -> float:
-    return terms * unit / (1 - terms * unit) if terms * unit < 1 else math.inf
+    return terms * unit / (1 - terms * unit) if terms * unit < 0.5 else 1.0

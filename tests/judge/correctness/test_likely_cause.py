@@ -1,0 +1,87 @@
+"""A failure comes with a guess at its usual cause, and with none where there is no pattern."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grader.judge.correctness.check import check
+from grader.judge.correctness.likely_cause import likely_cause
+from grader.numerics import round_to
+from grader.problem.spec import Tolerance
+
+STRICT = Tolerance(atol=1e-9, rtol=1e-7, rel_l2=1e-7)
+
+
+def reference(rows: int = 40, columns: int = 300) -> torch.Tensor:
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(2))
+    return torch.softmax(x.double(), -1)
+
+
+def guess(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None = None
+) -> str | None:
+    wrong = (out.double() - truth).abs() > 1e-7 * truth.abs() + 1e-9
+    return likely_cause(out, truth, initial, wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("fp16", "fp16 or TF32"), ("tf32", "fp16 or TF32"), ("bf16", "bf16"), ("fp8", "fp8")],
+)
+def test_values_in_a_coarser_format(name: str, words: str) -> None:
+    truth = reference() * (100 if name == "fp8" else 1)
+    assert guess(round_to(truth.float(), name), truth) == (
+        f"values or sums rounded to {words} on the way"
+    )
+
+
+def test_a_row_that_is_off_by_one_factor() -> None:
+    truth = reference()
+    out = truth.float()
+    out[7] *= 1.01
+    found = guess(out, truth)
+    assert found is not None
+    assert found.startswith("row 7 is 1.01 times what it should be throughout")
+
+
+def test_a_tail_that_is_not_computed_right() -> None:
+    truth = reference()
+    out = truth.float()
+    out[:, 290:] *= 1.7
+    assert guess(out, truth) == "only the columns from 290 on are wrong: is the last tile masked"
+    out = truth.float()
+    out[39] = out[3]
+    assert guess(out, truth) == "only the rows from 39 on are wrong: is the last tile masked"
+
+
+def test_zeros() -> None:
+    truth = reference()
+    assert guess(torch.zeros(40, 300), truth) == "they are all 0: was it computed"
+
+
+def test_state_that_did_not_change() -> None:
+    before = torch.randn(500, generator=torch.Generator().manual_seed(4))
+    truth = before.double() + 0.1
+    assert guess(before.clone(), truth, before) == "were these elements left unchanged"
+
+
+def test_errors_without_a_pattern_have_no_cause() -> None:
+    truth = reference()
+    out = truth.float() + torch.randn(40, 300, generator=torch.Generator().manual_seed(5))
+    assert guess(out, truth) is None
+
+
+def test_nan_in_the_output_is_no_crash() -> None:
+    truth = reference()
+    out = truth.float()
+    out[3, 3] = torch.nan
+    out[4, 4] = torch.inf
+    likely_cause(out, truth, None, torch.isnan(out) | torch.isinf(out))
+
+
+def test_the_failure_says_it() -> None:
+    truth = reference()
+    failure = check("out", round_to(truth.float(), "fp16"), truth, None, STRICT).failure
+    assert failure is not None
+    assert failure.endswith("; values or sums rounded to fp16 or TF32 on the way?")
