@@ -123,7 +123,8 @@ class CaseResult(BaseModel):
     rel_l2: float | None = None
     worst_slice_rel_l2: float | None = None
     error_budget_used: float | None = None
-    """Error divided by its budget, a multiple of eager PyTorch's own error; at most 1 to pass."""
+    """Error divided by its budget, the larger of what rounding explains and a multiple of eager
+    PyTorch's own error; at most 1 to pass."""
     mismatch: Mismatch | None = None
     time_us: float | None = None
     """Microseconds per call: the larger of the reported time and what the outside clock allows."""
