@@ -189,8 +189,8 @@ def check_case(
         outputs = _run(code, data, name, broken)
         if outputs is not None:
             yield _row(code, data, "fail", name, outputs)
-    for name, variant in (honest | code.variants).items():
-        outputs = _run(code, data, name, variant)
+    for name, implementation in (honest | code.honest).items():
+        outputs = _run(code, data, name, implementation)
         if outputs is not None:
             yield _row(code, data, "pass", name, outputs)
 

@@ -54,7 +54,7 @@ class ProblemCode:
         callable to time, or None if the library does not support the device or case."""
         checks = _import(problem, CHECKS_FILE) if CHECKS_FILE in problem.files else None
         self._magnitude: Callable[..., Any] | None = getattr(checks, "magnitude", None)
-        self.variants: dict[str, Callable[..., Any]] = getattr(checks, "VARIANTS", {})
+        self.honest: dict[str, Callable[..., Any]] = getattr(checks, "HONEST", {})
         """Name → honest implementation, which the check must accept."""
         self.mutants: dict[str, Callable[..., Any]] = getattr(checks, "MUTANTS", {})
         """Name → broken implementation, which the check must reject."""

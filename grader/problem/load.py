@@ -22,7 +22,7 @@ FILES = ("problem.yaml", "reference.py", "inputs.py", "statement.md")
 """The files of a problem; its digest covers them."""
 CHECKS_FILE = "checks.py"
 """A file that a problem may have besides; its digest covers it, too. It holds what the check of
-this problem needs: the magnitude behind its error bound, honest variants, mutants."""
+this problem needs: the magnitude behind its error bound, honest implementations, mutants."""
 
 FILE_BYTES = 1 << 20
 """Size limit of each file."""

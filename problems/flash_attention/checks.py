@@ -146,7 +146,7 @@ def _backwards(weights: Tensor, values: Tensor) -> Tensor:
     return matmul_in_steps(weights.flip(1), values.flip(0), 16)
 
 
-VARIANTS: dict[str, Attention] = {
+HONEST: dict[str, Attention] = {
     "blocks of 64 keys": _every_head(_Flash()),
     "blocks of 128 keys, exp2": _every_head(_Flash(block=128, exp2=True)),
     "blocks of 16 keys": _every_head(_Flash(block=16)),

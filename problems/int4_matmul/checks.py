@@ -87,7 +87,7 @@ def _scaled_groups(a: Tensor, b_packed: Tensor, scales: Tensor) -> Tensor:
     return total.half()
 
 
-VARIANTS: dict[str, Matmul] = {
+HONEST: dict[str, Matmul] = {
     "one thread an output": _matmul(_steps(1)),
     "k in steps of 16": _matmul(_steps(16)),
     "k in steps of 64": _matmul(_steps(64)),

@@ -180,7 +180,7 @@ _FORMS: dict[str, Update] = {
     "reciprocals and lerp": _multiplied_corrections,
 }
 
-VARIANTS: dict[str, Step] = {
+HONEST: dict[str, Step] = {
     **{name: _step(update) for name, update in _FORMS.items()},
     **{f"{name}, fp32 scalars": _step(update, narrow=True) for name, update in _FORMS.items()},
     "rounded once": _step(_rounded_once),

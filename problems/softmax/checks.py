@@ -129,7 +129,7 @@ def _rounded_once(x: Tensor) -> Tensor:
     return torch.softmax(x.double(), dim=-1).to(x.dtype)
 
 
-VARIANTS: dict[str, Softmax] = {
+HONEST: dict[str, Softmax] = {
     "one thread a row": _softmax(sum_sequential),
     "one warp a row": _softmax(lambda weights: sum_strided(weights, 32)),
     "one block of 256 threads a row": _softmax(lambda weights: sum_strided(weights, 256)),

@@ -44,7 +44,7 @@ def verify(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> 
 
     Runs mutants (zeros, a constant, permuted rows, a dropped slice, those of the problem's
     checks.py), which must fail on every case, and honest implementations (plain PyTorch,
-    torch.compile, the problem's variants), which must pass. Shows the margin between the two for
+    torch.compile, those of checks.py), which must pass. Shows the margin between the two for
     each case. Then grades every example submission and compares its verdict with the name of its
     folder. Exit status: 0 if everything is as expected, 1 if not.
     """
