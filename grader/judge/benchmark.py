@@ -23,7 +23,7 @@ from grader.judge.timing.calibration import RoundCost
 from grader.judge.timing.measure import Sample, Timing, measure
 from grader.judge.timing.plan import PLANS, POLICY, calls_per_round, is_tensor_bound
 from grader.judge.timing.round import MeasuredRound, RoundStart, capture, run_round
-from grader.judge.verdict import Fault, SubmissionFault
+from grader.judge.verdict import SubmissionFault
 from grader.problem.spec import Case
 from grader.report import CaseResult, Verdict
 
@@ -121,10 +121,7 @@ class Benchmark:
         self.check.begin(chosen, is_ordinary)
         evidence = auditor.conclude(measured.measured_us, self.check)
         thorough = number in (0, 1) or secrets.randbelow(POLICY.thorough_one_in) == 0
-        self._expect_right(number, evidence, thorough)
-        if evidence.fault is not None:
-            reason = f"benchmark '{self.case.name}': {evidence.fault.reason}"
-            raise SubmissionFault(replace(evidence.fault, reason=reason))
+        self._expect_no_fault(number, evidence, thorough)
         self._last_us, self._delay_us = measured.reported_us, self._cost.delay_us(measured)
         call_us = self._cost.calls_us(measured) / measured.calls
         if is_whole and is_ordinary and evidence.discard is None:
@@ -138,7 +135,9 @@ class Benchmark:
         start = RoundStart(self.graph, self.graph and self.gate)
         return run_round(self.grading.session, self.sets, order, start, limit_s, auditor)
 
-    def _expect_right(self, number: int, evidence: Evidence, thorough: bool) -> None:
+    def _expect_no_fault(self, number: int, evidence: Evidence, thorough: bool) -> None:
+        """Raise `SubmissionFault` with all that the outputs and the audit of a round have shown."""
+
         def named(i: int, found: CheckResult) -> CheckResult:
             deferred = "a part written just before the call" if i in evidence.deferred else ""
             particular = list(filter(None, (self._inputs.changed_params(number, i), deferred)))
@@ -151,12 +150,12 @@ class Benchmark:
             self.check.refresh()
             return self.check.worst(evidence.unchecked, thorough, named)
 
+        where = f"benchmark '{self.case.name}'"
         found = self.check.worst(evidence.unchecked, thorough, named)
-        self.grading.judge(self.sets, found, look)
-        if found.failure is not None:
-            self.grading.record.faults.pop()
-            reason = f"benchmark '{self.case.name}': {found.failure}"
-            raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, reason))
+        faults = self.grading.faults_of(where, self.sets, found, look)
+        faults += [replace(fault, reason=f"{where}: {fault.reason}") for fault in evidence.faults]
+        if faults:
+            raise SubmissionFault(*faults)
 
 
 @contextlib.contextmanager

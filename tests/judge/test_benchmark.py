@@ -285,7 +285,7 @@ def pretend_gpu(bench: Rounds, calls_us: float) -> None:
     substitute.sets.device = "cuda"
     substitute._run = lambda order, _: MeasuredRound(len(order), calls_us, calls_us, 0)
     substitute._inputs = SimpleNamespace(fill=lambda *_: None)
-    substitute.grading.judge = lambda *_: None
+    substitute.grading.faults_of = lambda *_: []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_fault_of_the_auditor_ends_the_grading_and_names_the_case(
     rounds: Open, audits: list[ScriptedAudit]
 ) -> None:
     bench = rounds()
-    audits[0].evidence = [Evidence(fault=EARLY)]
+    audits[0].evidence = [Evidence((EARLY,))]
     with pytest.raises(SubmissionFault) as stop:
         bench.round(1)
     assert stop.value.fault == replace(EARLY, reason=f"benchmark 'small': {EARLY.reason}")
@@ -342,11 +342,12 @@ def test_a_wrong_output_is_a_wrong_answer_whatever_the_auditor_says(
     rounds: Open, audits: list[ScriptedAudit]
 ) -> None:
     bench = rounds()
-    audits[0].evidence = [Evidence(fault=EARLY)]
+    audits[0].evidence = [Evidence((EARLY,))]
     bench.runner.spoil = lambda index: index == 2
     with pytest.raises(SubmissionFault, match=r"^benchmark 'small': [^b]") as stop:
         bench.round(1)
     assert stop.value.fault.verdict is Verdict.WRONG_ANSWER
+    assert [fault.rule for fault in stop.value.faults] == [None, EARLY.rule]
     assert bench.grading.record.faults == [], "it is raised, not recorded"
     assert audits[0].learned_us == []
 
@@ -666,7 +667,7 @@ def test_a_replay_with_another_fault_ends_the_grading(
     rounds: Open, audits: list[ScriptedAudit], fault: Fault
 ) -> None:
     bench = rounds()
-    audits[0].evidence = [Evidence(fault=fault)]
+    audits[0].evidence = [Evidence((fault,))]
     with pytest.raises(SubmissionFault, match=fault.reason):
         bench.warm_up()
 
