@@ -127,7 +127,8 @@ class CaseResult(BaseModel):
     PyTorch's own error; at most 1 to pass."""
     mismatch: Mismatch | None = None
     time_us: float | None = None
-    """Microseconds per call: the larger of the reported time and what the outside clock allows."""
+    """Microseconds per call: the larger of the reported time and what the outside clock allows. On
+    a CPU the reported time, or the outside clock's where that is more than twice as long."""
     ci_us: tuple[float, float] | None = None
     """Confidence interval of `time_us`, about 95 %; see `grader.stats.estimate`."""
     external_us: float | None = None
@@ -137,7 +138,8 @@ class CaseResult(BaseModel):
     """Latency of a single call by the judge's outside clock, in microseconds."""
     rounds: int | None = None
     round_us: list[float] = Field(default_factory=list)
-    """Reported microseconds per call of each round, in order, without discarded rounds."""
+    """Reported microseconds per call of each round, in order, without discarded rounds; by the
+    outside clock where `time_us` is."""
     round_mhz: list[float] = Field(default_factory=list)
     """SM clock around each of these rounds, in MHz: the mean of a measurement before and one after,
     on an idle multiprocessor. Empty if it cannot be measured."""

@@ -145,6 +145,17 @@ def send_packed(sock: socket.socket, payload: bytes, fds: tuple[int, ...] = ()) 
         raise WireClosed(f"the runner is gone ({error.strerror})") from None
 
 
+def connect_to_judge(path: str) -> tuple[socket.socket, socket.socket]:
+    """Runner's side: the wire, and a lifeline.
+
+    Nothing is sent on the lifeline. It closes with the judge, however that ends, and the process
+    that holds it then ends the sandbox."""
+    wire, lifeline = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    for sock in (wire, lifeline):
+        sock.connect(path)
+    return wire, lifeline
+
+
 def has_request(sock: socket.socket) -> bool:
     """Runner's side: whether a request is waiting, or the judge has closed the wire."""
     poller = select.poll()

@@ -42,7 +42,7 @@ ROOMS = "grader|benchmarks|docs|tests|problems|reference|scripts|submissions|san
 NAMED = re.compile(rf"(?<![\w/.-])(?:{ROOMS})/[\w./-]*\w/?")
 """A path below the repository's root, as text names it."""
 SUBMISSION = re.compile(
-    r"`(?:\w+/)?(?:accepted|rejected|wrong_answer|runtime_error|\w+_limit_exceeded)/\w+\.(?:py|cu)`"
+    r"`(?:\w+/)?(?:accepted|rejected|wrong_answer|\w+_error|\w+_limit_exceeded)/\w+\.(?:py|cu)`"
 )
 """An example submission, below `submissions/` or `submissions/softmax/`."""
 MODULE = re.compile(r"python -m ((?:benchmarks|scripts)\.\w+)")

@@ -19,7 +19,7 @@ from grader.judge.compile import CompileJob, start_compile
 from grader.judge.gpu.lock import gpu_lock
 from grader.judge.record import Device, Progress, ProgressCallback, Record
 from grader.judge.session import Session, greet
-from grader.judge.verdict import SubmissionFault
+from grader.judge.verdict import SubmissionFault, reason_of
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import geometric_mean
@@ -137,7 +137,7 @@ class _Side:
                     grading.test(reused, case)
             grading.finish_precompiling()
         if grading.record.faults:
-            raise ComparisonError(f"{name}: {grading.record.faults[0].reason}")
+            raise ComparisonError(f"{name}: {reason_of(grading.record.faults)}")
 
     @contextlib.contextmanager
     def named_faults(self) -> Iterator[None]:
@@ -145,7 +145,8 @@ class _Side:
         try:
             yield
         except SubmissionFault as stop:
-            raise ComparisonError(f"{self.submission.name}: {stop.fault.reason}") from None
+            reason = reason_of(stop.faults)
+            raise ComparisonError(f"{self.submission.name}: {reason}") from None
 
 
 def _time_pairs(sides: Sequence[_Side], case: Case) -> TimeRatio:

@@ -17,7 +17,7 @@ from grader.judge.gpu.lock import gpu_lock
 from grader.judge.record import Device, Effort, Progress, ProgressCallback, Record
 from grader.judge.score import scored, tensor_bound_share
 from grader.judge.session import Session, greet
-from grader.judge.verdict import Fault, SubmissionFault, decide
+from grader.judge.verdict import Fault, SubmissionFault, decide, reason_of
 from grader.problem import Problem, ProblemError
 from grader.problem.spec import Case
 from grader.report import LOG_BYTES, CaseResult, Report, Verdict, escape, one_line
@@ -120,7 +120,7 @@ def _attempt(request: GradingRequest, master: int, left_s: float) -> Record:
         try:
             _run(request, master, left_s, record)
         except SubmissionFault as stop:
-            record.faults.append(stop.fault)
+            record.faults += stop.faults
         except (ProblemError, SandboxError):
             raise
         except Exception as error:  # noqa: BLE001 - a bug of ours is never the submission's fault
@@ -233,7 +233,7 @@ def _cases(
             try:
                 result = run(case)
             except SubmissionFault as stop:
-                record.cases.append(_failed(case, kind, stop.fault))
+                record.cases.append(_failed(case, kind, stop))
                 progress(Progress(kind, case.name, index, len(cases), stop.fault.verdict))
                 record.cases += [_not_run(other, kind) for other in cases[index + 1 :]]
                 raise
@@ -241,11 +241,10 @@ def _cases(
             progress(Progress(kind, case.name, index, len(cases), result.status))
 
 
-def _failed(case: Case, kind: Kind, fault: Fault) -> CaseResult:
-    status: Any = fault.verdict.value
-    return CaseResult(
-        name=case.name, kind=kind, params=case.params, status=status, reason=fault.reason
-    )
+def _failed(case: Case, kind: Kind, stop: SubmissionFault) -> CaseResult:
+    status: Any = stop.fault.verdict.value
+    reason = reason_of(stop.faults)
+    return CaseResult(name=case.name, kind=kind, params=case.params, status=status, reason=reason)
 
 
 def _not_run(case: Case, kind: Kind) -> CaseResult:
@@ -257,7 +256,7 @@ def _report(request: GradingRequest, master: int, record: Record) -> Report:
     problem, submission, device = request.problem, request.submission, request.device
     fault = decide(record.faults)
     verdict: Verdict | None = Verdict.ACCEPTED if fault is None else fault.verdict
-    reason = "right on every case" if fault is None else fault.reason
+    reason = "right on every case" if fault is None else reason_of(record.faults)
     if fault is None and record.compiled_only:
         verdict, reason = None, "compiled, not run: no GPU"
     every = [*problem.spec.tests, *problem.spec.benchmarks]

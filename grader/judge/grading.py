@@ -26,7 +26,7 @@ from grader.judge.session import Session, blame_sandbox
 from grader.judge.timing.baselines import time_baselines
 from grader.judge.timing.calibration import calibrate, publish_us_per_set
 from grader.judge.timing.round import lend
-from grader.judge.verdict import Fault, SubmissionFault
+from grader.judge.verdict import Fault, SubmissionFault, decide, reason_of
 from grader.problem import Problem, prototypes
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
@@ -36,9 +36,11 @@ from grader.wire import Flag, sealed_memfd
 GRACE_S = 0.3
 """Outputs that are wrong at "done" are looked at again after this long, to tell late work from
 wrong work. Without it, six of eight files with deferred work were called wrong answers or runtime
-errors (benchmarks/results/2026-11-25-clock-ablation.md)."""
-GRACE_CASES = 3
-"""Wrong cases that get this second look; a submission that is late once is always late."""
+errors (benchmarks/results/2026-11-25-clock-ablation.md). So is lent memory that was tampered with,
+to see whether the writes go on."""
+GRACE_FAULTS = 3
+"""Faults of a grading after which it looks no more; a submission that is late once is always
+late."""
 PRECOMPILE_BYTES = 16 << 30
 """Most device memory of the processes that compile beside the tests: eight, each with a context of
 half a gigabyte and the arguments of a case."""
@@ -201,8 +203,10 @@ class Grading:
         return ReusedArena(self.device, self._shapes.test_bytes if self._shapes else 0)
 
     def test(self, reused: ReusedArena, case: Case) -> CaseResult:
-        """Run one test case: each of its calls on fresh inputs, every output through every
-        bound."""
+        """Run one test case: each of its calls on fresh inputs, every output through every bound.
+
+        Faults are noted, and the next test may run. Raises `SubmissionFault` where work that still
+        goes on would disturb it."""
         initial = self._test_inputs(case, 0)
         sets = ArgumentSets(self.problem, case, initial, 1, self.device, reused=reused)
         carried: Values = {}  # the state as the submission left it,
@@ -210,6 +214,7 @@ class Grading:
         eager: Values = {}  # and as PyTorch has it
         bounds: dict[str, ErrorBound] = {}
         results = []
+        faults: list[Fault] = []
         try:
             self.lend(sets)
             for call in range(case.calls):
@@ -222,14 +227,17 @@ class Grading:
                 eager = self.code.run_eager(case, inputs | self._state(eager))
                 recheck = partial(self._check_first_set, sets, truth, eager, initial, bounds)
                 results.append(recheck())
-                self.judge(sets, results[-1], recheck)
-                if results[-1].failure is not None:
+                faults = self.faults_of(f"case '{case.name}'", sets, results[-1], recheck)
+                if faults:
                     break
                 carried = self._state(sets.outputs(0))
+            if (fault := decide(faults)) and fault.rule and self._goes_on(sets, fault.rule):
+                raise SubmissionFault(*faults)
+            self.record.faults += faults
             self.expect_device_memory()
         finally:
             sets.close()
-        return _test_result(case, combine_results(results))
+        return _test_result(case, combine_results(results), faults)
 
     def _test_inputs(self, case: Case, call: int) -> Values:
         return self.code.inputs(case, seed_for(self.master, "test", case.name, call), call)
@@ -272,35 +280,51 @@ class Grading:
         lend(self.session, sets, case, again=sets.arena is self._lent)
         self._lent = sets.arena
 
-    def judge(
-        self, sets: ArgumentSets, result: CheckResult, recheck: Callable[[], CheckResult]
-    ) -> None:
-        """Raise `SubmissionFault` for a broken rule; note a wrong answer and return.
+    def faults_of(
+        self,
+        where: str,
+        sets: ArgumentSets,
+        result: CheckResult,
+        recheck: Callable[[], CheckResult],
+    ) -> list[Fault]:
+        """Every fault that the last call or round shows: wrong outputs, outputs written after it
+        was done, other lent memory written. `where` begins their reasons.
 
-        `recheck` checks the snapshot once more, after it was taken again.
+        `result` is the check of the snapshot. `recheck` checks it once more, after it was taken
+        again: outputs that are right by then are late, not wrong.
         """
-        late = Fault(
-            Verdict.REJECTED,
-            f"case '{sets.case.name}': outputs were written after the call was done",
-            Rule.WORK_OUTSIDE_CALL,
-        )
-        if result.failure is not None:
-            if len(self.record.faults) < GRACE_CASES and self._becomes_right(sets, recheck):
-                raise SubmissionFault(late)
-            reason = f"case '{sets.case.name}': {result.failure}"
-            self.record.faults.append(Fault(Verdict.WRONG_ANSWER, reason))
-            return
-        if sets.changed_since_probe():
-            raise SubmissionFault(late)
-        tampered = sets.tampered()
-        if tampered is not None:
-            reason = f"case '{sets.case.name}': {tampered}"
-            raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
+        is_wrong, is_late = result.failure is not None, sets.changed_since_probe()
+        if is_wrong and self._may_look():
+            time.sleep(GRACE_S)
+            if sets.snapshot_changed():
+                is_late = True
+                is_wrong = recheck().failure is not None
+        faults = []
+        if is_wrong:
+            faults.append(Fault(Verdict.WRONG_ANSWER, f"{where}: {result.failure}"))
+        if is_late:
+            reason = f"{where}: outputs were written after the call was done"
+            faults.append(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
+        if (tampered := sets.tampered()) is not None:
+            reason = f"{where}: {tampered}"
+            faults.append(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
+        return faults
 
-    def _becomes_right(self, sets: ArgumentSets, recheck: Callable[[], CheckResult]) -> bool:
-        """Whether outputs that were wrong at "done" are right a moment later."""
+    def _goes_on(self, sets: ArgumentSets, rule: Rule) -> bool:
+        """Whether work of a call that broke `rule` goes on, and would disturb the next case."""
+        if rule is not Rule.MEMORY_TAMPERED:
+            return True
+        if not self._may_look():
+            return False
+        sets.prepare([0])
+        sets.publish([0])
         time.sleep(GRACE_S)
-        return sets.snapshot_changed() and recheck().failure is None
+        sets.take_snapshot()
+        return sets.tampered() is not None
+
+    def _may_look(self) -> bool:
+        """Whether to look again after `GRACE_S`."""
+        return len(self.record.faults) < GRACE_FAULTS
 
     def expect_device_memory(self) -> None:
         """Raise `SubmissionFault` if the submission holds more device memory than it may."""
@@ -332,13 +356,16 @@ class Grading:
         return self.memory_fault()
 
 
-def _test_result(case: Case, result: CheckResult) -> CaseResult:
+def _test_result(case: Case, result: CheckResult, faults: list[Fault]) -> CaseResult:
+    fault = decide(faults)
+    status: Any = "passed" if fault is None else fault.verdict.value
+    reason = reason_of(faults).removeprefix(f"case '{case.name}': ") if faults else None
     return CaseResult(
         name=case.name,
         kind="test",
         params=case.params,
-        status="passed" if result.failure is None else "wrong_answer",
-        reason=result.failure,
+        status=status,
+        reason=reason,
         max_abs_err=result.max_abs_err,
         rel_l2=result.rel_l2,
         worst_slice_rel_l2=result.worst_slice_rel_l2,

@@ -53,7 +53,7 @@ class Session:
         self.busy_wait = False
         """Whether to wait for replies without sleeping, since a clock is running."""
         self.loading = False
-        """While true, an exit is a `compile_error`: the file did not become an entry."""
+        """While true, every end of the runner is a `compile_error`: the file became no entry."""
 
     def ask(
         self,
@@ -152,6 +152,10 @@ class Session:
     def _verdict_of(self, status: Status) -> Verdict:
         if status is Status.OUT_OF_MEMORY:
             return Verdict.MEMORY_LIMIT_EXCEEDED
+        return self._end_verdict
+
+    @property
+    def _end_verdict(self) -> Verdict:
         return Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
 
     def _timed_out(self, is_step: bool, limit_s: float, what: str) -> SubmissionFault:
@@ -173,7 +177,7 @@ class Session:
             ending = self.runner.poll()
         if ending is None:
             self.runner.stop()
-            return self._fault(Verdict.RUNTIME_ERROR, f"{what} closed the wire to the judge")
+            return self._fault(self._end_verdict, f"{what} closed the wire to the judge")
         return SubmissionFault(self._classify(ending, what))
 
     def _classify(self, ending: RunnerExit, what: str) -> Fault:
@@ -188,9 +192,8 @@ class Session:
         if ending.signal is not None:
             name = _signal_name(ending.signal)
             killed = ending.signal == signal.SIGKILL and not ending.stopped
-            return Fault(Verdict.RUNTIME_ERROR, f"{what} was killed by {name}", killed=killed)
-        verdict = Verdict.COMPILE_ERROR if self.loading else Verdict.RUNTIME_ERROR
-        return Fault(verdict, f"{what} exited with status {ending.exit_code}")
+            return Fault(self._end_verdict, f"{what} was killed by {name}", killed=killed)
+        return Fault(self._end_verdict, f"{what} exited with status {ending.exit_code}")
 
     def last_log_line(self) -> str:
         """``: `` and the last line that the runner printed; empty if it printed none."""

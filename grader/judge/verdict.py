@@ -1,12 +1,13 @@
-"""One pure function from the faults of a grading to its verdict.
+"""Pure functions from the faults of a grading to its verdict and its reason.
 
-Precedence, highest first, when a grading shows several faults:
+The gravest fault decides, whatever was found first. Precedence, highest first:
 
 1. `judge_error`: our own failure says nothing about the submission.
 2. `output_limit_exceeded`, `memory_limit_exceeded`, `time_limit_exceeded`: the judge ended the run,
    so everything else it showed is unfinished.
-3. `compile_error`: nothing ran.
-4. `runtime_error`: a call did not finish.
+3. `compile_error`: the file did not become an entry. Whatever ends the runner before it has
+   replied that the file is loaded is this: an exception, an exit, a signal, a closed wire.
+4. `runtime_error`: a call did not finish, or a message broke the protocol, at any time.
 5. `wrong_answer`: calls finished and an output is wrong. It beats `rejected`: a trick that does not
    even give right outputs is a wrong answer.
 6. `rejected`: the outputs are right, and a named rule was broken. Of several rules, the first in
@@ -16,7 +17,7 @@ Precedence, highest first, when a grading shows several faults:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from grader.report import Rule, Verdict
@@ -52,11 +53,12 @@ class Fault:
 
 
 class SubmissionFault(Exception):
-    """Raised where a grading cannot go on because of `fault`."""
+    """Raised where a grading cannot go on because of `faults`, of which `fault` is the gravest."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.reason)
-        self.fault = fault
+    def __init__(self, fault: Fault, *others: Fault) -> None:
+        self.faults = (fault, *others)
+        self.fault = min(self.faults, key=_rank)
+        super().__init__(self.fault.reason)
 
 
 def decide(faults: Iterable[Fault]) -> Fault | None:
@@ -65,6 +67,18 @@ def decide(faults: Iterable[Fault]) -> Fault | None:
     Among faults of equal precedence, the first one found decides.
     """
     return min(faults, key=_rank, default=None)
+
+
+def reason_of(faults: Sequence[Fault]) -> str:
+    """The reason of the deciding fault, then the first of every other verdict and rule: "also: …".
+
+    Raises ValueError when there are no faults.
+    """
+    kinds = {(f.verdict, f.rule): f for f in reversed(faults)}  # the first of a kind stays
+    decided, *others = sorted(kinds.values(), key=_rank)
+    case = decided.reason.partition(": ")[0] + ": "  # named once
+    also = [f"also: {other.reason.removeprefix(case)}" for other in others]
+    return "; ".join([decided.reason, *also])
 
 
 def _rank(fault: Fault) -> tuple[int, int]:

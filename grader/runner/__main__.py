@@ -1,8 +1,9 @@
 """`python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]`: serve one judge.
 
 The process forks at once, and the child serves. The parent only reaps: as PID 1 of a sandbox it
-collects orphans and exits with the child's status, which ends every other process there. With
-device ``none`` the child only compiles.
+collects orphans and exits with the child's status, which ends every other process there. It exits
+too when its lifeline closes, since the judge is then gone; only ``--connect`` has one, and with
+``--fd`` the sandbox's launcher does the same. With device ``none`` the child only compiles.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import resource
 import signal
 import socket
 import sys
+import threading
+from contextlib import suppress
 
-from grader.runner.socket_hardening import harden_sockets
+from grader.runner.socket_hardening import forbid_tracing, harden_sockets
+from grader.wire import connect_to_judge
 
 USAGE = "usage: python -m grader.runner (--fd N | --connect PATH) [--device cpu|cuda|none]"
 
 
 def main(arguments: list[str]) -> int:
+    lifeline = None
     match arguments:
         case ["--fd", number, *rest]:
             sock = socket.socket(fileno=int(number))
         case ["--connect", path, *rest]:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            sock.connect(path)
+            sock, lifeline = connect_to_judge(path)
         case _:
             print(USAGE, file=sys.stderr)
             return 2
@@ -40,7 +44,13 @@ def main(arguments: list[str]) -> int:
     child = os.fork()
     if child:
         sock.close()
+        if lifeline is not None:
+            # Otherwise the submission, of the same user, could stop this process.
+            forbid_tracing()
+            threading.Thread(target=_exit_with, args=(lifeline,), daemon=True).start()
         return _reap_until(child)
+    if lifeline is not None:
+        lifeline.close()
     if device == "none":
         from grader.runner import compiler
 
@@ -50,6 +60,13 @@ def main(arguments: list[str]) -> int:
 
         serve(sock, Server(device))
     return 0
+
+
+def _exit_with(lifeline: socket.socket) -> None:
+    """Exit when the judge's end closes."""
+    with suppress(OSError):
+        lifeline.recv(1)
+    os._exit(0)
 
 
 def _reap_until(child: int) -> int:

@@ -27,7 +27,7 @@ _X32 = 0x40000000
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 22, 38, 2
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 4, 22, 38, 2
 
 
 def harden_sockets() -> None:
@@ -68,10 +68,15 @@ def harden_sockets() -> None:
     _prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.create_string_buffer(header))
 
 
+def forbid_tracing() -> None:
+    """Deny other processes of this user to trace this one, and to read or take what it holds."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
 def _prctl(option: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     filled = [*arguments, 0, 0, 0, 0][:4]
     wrapped = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in filled]
     if libc.prctl(option, *wrapped) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"no system call filter can be set: {os.strerror(number)}")
+        raise OSError(number, f"the runner cannot be confined: {os.strerror(number)}")

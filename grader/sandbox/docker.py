@@ -2,7 +2,8 @@
 
 `_host_config` lists what a container gets; everything else is the engine's default, above all its
 seccomp profile. The wire is a Unix socket in a directory mounted into the container, which needs no
-network; the listener is closed once the runner has connected.
+network. The runner connects twice, then the listener is closed. The second connection is a
+lifeline: the container's first process exits when this process ends, even by SIGKILL.
 
 No docker command, init or BuildKit is needed. ``DOCKER_HOST`` names the engine.
 """
@@ -103,7 +104,7 @@ class DockerSandbox(Sandbox):
 
 
 class DockerRunner(Runner):
-    """A container and the judge's end of its wire."""
+    """A container, and the judge's end of its wire and of its lifeline."""
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class DockerRunner(Runner):
             with listener:
                 self._create(image, command, limits, device)
                 self.channel = self._accept(listener)
+                self._lifeline = self._accept(listener)
             (self._folder / "wire" / _SOCKET.name).unlink(missing_ok=True)
         except BaseException:
             self.stop()
@@ -221,8 +223,9 @@ class DockerRunner(Runner):
         if self._id:
             with suppress(*CLIENT_ERRORS):
                 self._api.remove_container(self._id, force=True, v=True)
-        if hasattr(self, "channel"):
-            self.channel.close()
+        for name in ("channel", "_lifeline"):
+            if sock := getattr(self, name, None):
+                sock.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._api.close()
         _live.discard(self)
@@ -326,7 +329,7 @@ def _listen(folder: Path) -> socket.socket:
     finally:
         os.close(directory)
     (wire / _SOCKET.name).chmod(0o666)
-    listener.listen(1)
+    listener.listen(2)
     return listener
 
 

@@ -20,7 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grader.sandbox.escape_attempts import system_calls
-from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
+from grader.wire import (
+    Reply,
+    Status,
+    WireClosed,
+    connect_to_judge,
+    receive_request,
+    send_reply,
+)
 
 _STANDARD_DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
 _WRITABLE = {"scratch": os.environ["GRADE_SCRATCH"], "jit": os.environ["GRADE_JIT"]}
@@ -331,8 +338,7 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "--fd":
         sock = socket.socket(fileno=int(arguments[1]))
     else:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.connect(arguments[1])
+        sock, _lifeline = connect_to_judge(arguments[1])
     while True:
         try:
             request, fds = receive_request(sock)

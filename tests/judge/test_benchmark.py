@@ -31,7 +31,7 @@ from grader.problem.spec import Case
 from grader.report import Rule, Verdict
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
-from grader.wire import Flag, Reply, Status
+from grader.wire import Flag, Reply, Status, pack_request
 from tests.judge.auditors import ScriptedAudit
 from tests.judge.conftest import HONEST, INPUTS, SPEC, WriteProblem
 from tests.judge.timing.test_measure import CALLS, PLAN, honest
@@ -285,7 +285,7 @@ def pretend_gpu(bench: Rounds, calls_us: float) -> None:
     substitute.sets.device = "cuda"
     substitute._run = lambda order, _: MeasuredRound(len(order), calls_us, calls_us, 0)
     substitute._inputs = SimpleNamespace(fill=lambda *_: None)
-    substitute.grading.judge = lambda *_: None
+    substitute.grading.faults_of = lambda *_: []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_fault_of_the_auditor_ends_the_grading_and_names_the_case(
     rounds: Open, audits: list[ScriptedAudit]
 ) -> None:
     bench = rounds()
-    audits[0].evidence = [Evidence(fault=EARLY)]
+    audits[0].evidence = [Evidence((EARLY,))]
     with pytest.raises(SubmissionFault) as stop:
         bench.round(1)
     assert stop.value.fault == replace(EARLY, reason=f"benchmark 'small': {EARLY.reason}")
@@ -342,11 +342,12 @@ def test_a_wrong_output_is_a_wrong_answer_whatever_the_auditor_says(
     rounds: Open, audits: list[ScriptedAudit]
 ) -> None:
     bench = rounds()
-    audits[0].evidence = [Evidence(fault=EARLY)]
+    audits[0].evidence = [Evidence((EARLY,))]
     bench.runner.spoil = lambda index: index == 2
     with pytest.raises(SubmissionFault, match=r"^benchmark 'small': [^b]") as stop:
         bench.round(1)
     assert stop.value.fault.verdict is Verdict.WRONG_ANSWER
+    assert [fault.rule for fault in stop.value.faults] == [None, EARLY.rule]
     assert bench.grading.record.faults == [], "it is raised, not recorded"
     assert audits[0].learned_us == []
 
@@ -666,7 +667,7 @@ def test_a_replay_with_another_fault_ends_the_grading(
     rounds: Open, audits: list[ScriptedAudit], fault: Fault
 ) -> None:
     bench = rounds()
-    audits[0].evidence = [Evidence(fault=fault)]
+    audits[0].evidence = [Evidence((fault,))]
     with pytest.raises(SubmissionFault, match=fault.reason):
         bench.warm_up()
 
@@ -805,7 +806,7 @@ def test_a_case_that_cannot_wait_at_the_gate_is_measured_in_longer_rounds(
 
     monkeypatch.setattr(module, "open_benchmark", open_like)
     monkeypatch.setattr(module, "benchmark_result", lambda *given: given)
-    grading: Any = SimpleNamespace(ranks=ranks, record=Record())
+    grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda")
     case = Case(name="any", params={})
     result: Any = benchmark(grading, case)
     timing = result[2]
@@ -844,7 +845,7 @@ def test_a_reported_time_that_is_forged_ends_the_grading(
 
     monkeypatch.setattr(module, "open_benchmark", open_like)
     monkeypatch.setattr(module, "benchmark_result", lambda *given: given)
-    grading: Any = SimpleNamespace(ranks=ranks, record=Record())
+    grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda")
     if ranks:
         with pytest.raises(SubmissionFault) as stop:
             benchmark(grading, Case(name="any", params={}))
@@ -910,7 +911,95 @@ def test_sets_are_closed_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None
     assert closed == [True]
 
 
+# --- practice times of a CPU
+
+
+def on_a_cpu(bench: Rounds, reported_us: float, call_us: float, start_us: float) -> list[Sample]:
+    """Has rounds cost `start_us` besides calls of `call_us`. Returns the long ones, as they run."""
+    bench.grading.device = "cpu"
+    bench.reported_us = reported_us
+    long: list[Sample] = []
+    run = bench._run
+
+    def timed(order: list[int], auditor: Auditor) -> MeasuredRound:
+        bench.measured_us = call_us + start_us / len(order)
+        if len(order) > COUNT:
+            long.append(Sample(reported_us, bench.measured_us))
+        return run(order, auditor)
+
+    bench._run = timed  # type: ignore[method-assign]
+    return long
+
+
+@pytest.mark.parametrize(
+    ("reported_us", "call_us", "start_us", "is_long", "shown_us"),
+    [
+        (60, 60, 100, False, 60),
+        (2, 2, 100, True, 2),  # an honest tiny kernel: its rounds are mostly their start
+        (0.4, 0.4, 300, True, 0.4),
+        (0, 60, 100, True, 60),  # a frozen clock
+        (29, 60, 100, True, 60),
+        (31, 60, 100, True, 31),
+        (0, 30_000, 100, False, 30_025),  # rounds that are long already
+        (1e6, 60, 100, False, 1e6),
+    ],
+)
+def test_a_cpu_s_report_is_shown_unless_the_judge_measured_twice_as_much(
+    rounds: Open,
+    reported_us: float,
+    call_us: float,
+    start_us: float,
+    is_long: bool,
+    shown_us: float,
+) -> None:
+    bench = rounds()
+    long = on_a_cpu(bench, reported_us, call_us, start_us)
+    timing = module._measured(bench)
+    assert timing.time_us == pytest.approx(shown_us, rel=0.01)
+    assert len(long) == (POLICY.long_rounds if is_long else 0)
+    is_ours = shown_us != reported_us
+    notes = bench.grading.record.notes
+    assert [note.startswith("the time of 'small' is the judge's") for note in notes] == [
+        True
+    ] * is_ours
+    if is_ours:
+        assert f"reported {reported_us:.1f} µs" in notes[0]
+        assert timing.ci_us[0] <= timing.time_us <= timing.ci_us[1]
+        assert min(timing.round_us) >= call_us
+
+
+def test_the_request_for_a_long_round_is_small_enough(rounds: Open) -> None:
+    bench = rounds()
+    on_a_cpu(bench, 0, 1e-3, 0)
+    bench.long_round_us(1e-3)
+    order = bench.runner.orders[-1]
+    assert order == list(range(COUNT)) * (POLICY.most_repeats // COUNT)
+    pack_request({"kind": "ready", "sequence": 1 << 31, "order": order, "graph": False})
+
+
 # --- the real path on a CPU
+
+
+def test_a_frozen_clock_shows_the_judge_s_time(write_problem: WriteProblem, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(
+        "import time\ntime.perf_counter_ns = lambda: 10**12\n"
+        + HONEST.replace("    total +=", "    sleep(0.002)\n    total +=").replace(
+            "def scale", "from time import sleep\ndef scale"
+        )
+    )
+    report = grade(
+        write_problem(),
+        Submission.read(path, 10_000),
+        sandbox=ProcessSandbox(),
+        device="cpu",
+        effort="quick",
+    )
+    assert report.verdict is Verdict.ACCEPTED, report.reason
+    time_us = report.cases[-1].time_us
+    assert time_us is not None
+    assert time_us >= 2000
+    assert any("is the judge's" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("effort", ["quick", "full"])

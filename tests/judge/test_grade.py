@@ -101,6 +101,8 @@ def test_unwritten_outputs_are_a_wrong_answer(judge: Judge) -> None:
         ("import no_such_package", Verdict.COMPILE_ERROR, "no_such_package"),
         ("import sys; sys.exit(0)", Verdict.COMPILE_ERROR, "SystemExit"),
         ("import os; os._exit(0)", Verdict.COMPILE_ERROR, "exited with status 0"),
+        ("import os; os.kill(os.getpid(), 11)", Verdict.COMPILE_ERROR, "SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 9)", Verdict.COMPILE_ERROR, "SIGKILL"),
         ("\0", Verdict.COMPILE_ERROR, ""),
         (HONEST.replace("total +=", "1 / 0; total +="), Verdict.RUNTIME_ERROR, "ZeroDivision"),
         (HONEST.replace("total +=", "exit(3); total +="), Verdict.RUNTIME_ERROR, "SystemExit"),
@@ -128,6 +130,64 @@ def test_writing_an_input_is_rejected(judge: Judge) -> None:
     report = judge(HONEST + "    x.zero_()\n")
     assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.MEMORY_TAMPERED)
     assert "'x'" in report.reason
+
+
+@pytest.mark.parametrize("zeroed", [0, 1, 2])
+def test_a_zeroed_input_and_wrong_outputs_are_a_wrong_answer_that_tells_of_both(
+    judge: Judge, zeroed: int
+) -> None:
+    """Whether the outputs of the first, of a later or of the same test are wrong."""
+    spec = SPEC.replace("{name: one, ", "{name: one, calls: 2, ")
+    body = f"""
+        sizes = []
+        def scale(x, total, factor, out):
+            sizes.append(len(x))
+            wrong, zeroed = {[(1, 1000), (1000, 1), (1000, 1000)][zeroed]}
+            total += x
+            out.copy_(x * factor)
+            if len(x) == wrong:
+                out.zero_()
+            if len(x) == zeroed:
+                x.zero_()
+    """
+    report = judge(body, spec=spec)
+    assert (report.verdict, report.rule) == (Verdict.WRONG_ANSWER, None)
+    assert "; also: " in report.reason
+    assert report.reason.endswith("it wrote into 'x', which is an input")
+    status = {case.name: case.status for case in report.cases if case.kind == "test"}
+    expected = [
+        {"one": "wrong_answer", "many": "rejected"},
+        {"one": "rejected", "many": "wrong_answer"},
+        {"one": "passed", "many": "wrong_answer"},
+    ][zeroed]
+    assert status == expected | {"steps": "passed"}
+
+
+def test_an_input_that_is_zeroed_before_it_is_used_gives_wrong_outputs(judge: Judge) -> None:
+    """The outputs count, against what the judge lent."""
+    report = judge(HONEST.replace("    total +=", "    x.zero_()\n    total +="))
+    assert report.verdict is Verdict.WRONG_ANSWER
+    assert "also: it wrote into 'x'" in report.reason
+    assert "also: it wrote into 'x'" in str(report.cases[0].reason)
+    assert report.cases[0].mismatch is not None
+
+
+def test_writes_that_go_on_end_the_grading(judge: Judge) -> None:
+    """They would make the next tests wrong, for which the submission's calls are not to blame."""
+    report = judge("""
+        import threading, time
+        def scale(x, total, factor, out):
+            total += x
+            out.copy_(x * factor)
+            def flicker():
+                end = time.monotonic() + 20
+                while time.monotonic() < end:
+                    x.fill_(1.0)
+            threading.Thread(target=flicker, daemon=True).start()
+            time.sleep(0.05)
+    """)
+    assert (report.verdict, report.rule) == (Verdict.REJECTED, Rule.MEMORY_TAMPERED)
+    assert [case.status for case in report.cases] == ["rejected", "not_run", "not_run"]
 
 
 def test_writing_next_to_an_output_is_rejected(judge: Judge) -> None:

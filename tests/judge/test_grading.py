@@ -15,14 +15,15 @@ import pytest
 from grader.arena import unpack
 from grader.judge import grading as module
 from grader.judge.case_shapes import alternated, case_shapes
+from grader.judge.correctness.check import CheckResult
 from grader.judge.grading import CALIBRATED_S, PRECOMPILE_BYTES, Grading
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device, Effort, Record
-from grader.judge.verdict import Fault, SubmissionFault
+from grader.judge.verdict import Fault, SubmissionFault, decide
 from grader.problem import Problem
 from grader.problem.spec import Case
-from grader.report import Verdict
+from grader.report import Rule, Verdict
 from tests.judge.conftest import WriteProblem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,6 +137,42 @@ def test_compilation_beside_the_tests_is_ended_once() -> None:
 
 
 # --- what is measured before the submission is loaded
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_tampered", [False, True])
+@pytest.mark.parametrize("becomes_right", [False, True])
+def test_all_faults_of_a_call_are_found_together(
+    monkeypatch: pytest.MonkeyPatch,
+    is_wrong: bool,
+    is_late: bool,
+    is_tampered: bool,
+    becomes_right: bool,
+) -> None:
+    session: Any = None
+    grading = Grading(Problem.load(ROOT / "problems" / "softmax"), session, "cpu", 1, Record())
+    monkeypatch.setattr(module, "GRACE_S", 0)
+    sets: Any = SimpleNamespace(
+        changed_since_probe=lambda: is_late,
+        snapshot_changed=lambda: becomes_right,
+        tampered=lambda: "it wrote into 'x'" if is_tampered else None,
+    )
+    result = CheckResult(failure="3 elements are wrong" if is_wrong else None)
+    faults = grading.faults_of("case 'a'", sets, result, lambda: CheckResult())
+    stays_wrong = is_wrong and not becomes_right
+    was_late = is_late or (is_wrong and becomes_right)
+    expected = [
+        None if stays_wrong else "",
+        Rule.WORK_OUTSIDE_CALL if was_late else "",
+        Rule.MEMORY_TAMPERED if is_tampered else "",
+    ]
+    assert [fault.rule for fault in faults] == [rule for rule in expected if rule != ""]
+    assert all(fault.reason.startswith("case 'a': ") for fault in faults)
+    decided = decide(faults)
+    assert (decided and decided.verdict) == (
+        Verdict.WRONG_ANSWER if stays_wrong else Verdict.REJECTED if faults else None
+    )
 
 
 @pytest.fixture

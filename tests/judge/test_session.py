@@ -188,9 +188,49 @@ def test_only_an_unexplained_kill_may_come_from_the_host(
     assert fault_of(lambda s: s.close(), ending).killed == killed
 
 
-def test_an_exit_while_loading_is_a_compile_error(fault_of: Callable[..., Fault]) -> None:
-    fault = fault_of(lambda s: s.close(), RunnerExit(exit_code=3), loading=True)
+@pytest.mark.parametrize(
+    "ending",
+    [RunnerExit(exit_code=0), RunnerExit(exit_code=3), RunnerExit(signal=11), RunnerExit(signal=9)],
+)
+def test_every_end_while_loading_is_a_compile_error(
+    fault_of: Callable[..., Fault], ending: RunnerExit
+) -> None:
+    """One rule: a file that ends the runner while it is loaded has become no entry."""
+    fault = fault_of(lambda s: s.close(), ending, loading=True)
     assert fault.verdict is Verdict.COMPILE_ERROR
+    assert fault.killed == (ending.signal == 9), "the host may have sent it, so it is tried again"
+
+
+@pytest.mark.parametrize(
+    ("loading", "verdict"), [(True, Verdict.COMPILE_ERROR), (False, Verdict.RUNTIME_ERROR)]
+)
+def test_a_closed_wire_is_an_end_too(
+    fault_of: Callable[..., Fault],
+    monkeypatch: pytest.MonkeyPatch,
+    loading: bool,
+    verdict: Verdict,
+) -> None:
+    monkeypatch.setattr("grader.judge.session._ENDING_S", 0.05)
+    fault = fault_of(lambda s: s.close(), loading=loading)
+    assert (fault.verdict, "closed the wire" in fault.reason) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("ending", "verdict"),
+    [
+        (RunnerExit(signal=9, out_of_memory=True), Verdict.MEMORY_LIMIT_EXCEEDED),
+        (RunnerExit(signal=9, output_exceeded=True), Verdict.OUTPUT_LIMIT_EXCEEDED),
+    ],
+)
+def test_a_limit_exceeded_while_loading_is_that_limit(
+    fault_of: Callable[..., Fault], ending: RunnerExit, verdict: Verdict
+) -> None:
+    assert fault_of(lambda s: s.close(), ending, loading=True).verdict is verdict
+
+
+def test_a_message_out_of_turn_is_abuse_while_loading_too(fault_of: Callable[..., Fault]) -> None:
+    fault = fault_of(lambda s: answer(s, sequence=12345), loading=True)
+    assert fault.verdict is Verdict.RUNTIME_ERROR
 
 
 def test_an_end_is_noticed_while_a_child_keeps_the_wire_open(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.judge.verdict import PRECEDENCE, Fault, decide
+from grader.judge.verdict import PRECEDENCE, Fault, SubmissionFault, decide, reason_of
 from grader.report import Rule, Verdict
 
 
@@ -16,7 +16,10 @@ def fault(verdict: Verdict, reason: str = "because", rule: Rule = Rule.TIME_CLAI
     return Fault(verdict, reason, rule if verdict is Verdict.REJECTED else None)
 
 
-faults = st.lists(st.builds(fault, st.sampled_from(PRECEDENCE), st.text(max_size=5)), max_size=8)
+rules = st.sampled_from(Rule)
+faults = st.lists(
+    st.builds(fault, st.sampled_from(PRECEDENCE), st.text(max_size=5), rules), max_size=8
+)
 
 
 @given(faults)
@@ -29,8 +32,8 @@ def test_the_gravest_fault_decides(seen: list[Fault]) -> None:
     assert decided is not None
     ranks = [PRECEDENCE.index(f.verdict) for f in seen]
     assert PRECEDENCE.index(decided.verdict) == min(ranks)
-    first = next(f for f in seen if f.verdict is decided.verdict)
-    assert decided is first
+    same = [f for f in seen if f.verdict is decided.verdict]
+    assert decided is min(same, key=lambda f: list(Rule).index(f.rule) if f.rule else 0)
 
 
 @given(faults, st.randoms(use_true_random=False))
@@ -38,7 +41,9 @@ def test_the_order_of_faults_does_not_change_the_verdict(seen: list[Fault], rand
     shuffled = list(seen)
     random.shuffle(shuffled)
     a, b = decide(seen), decide(shuffled)
-    assert (a and a.verdict) == (b and b.verdict)
+    assert (a and (a.verdict, a.rule)) == (b and (b.verdict, b.rule))
+    if seen:
+        assert SubmissionFault(*shuffled).fault is b
 
 
 @given(faults, faults)
@@ -79,3 +84,31 @@ def test_a_rule_goes_with_rejected_and_only_with_it() -> None:
         Fault(Verdict.WRONG_ANSWER, "wrong", Rule.TIME_CLAIM)
     with pytest.raises(ValueError, match="no fault"):
         Fault(Verdict.ACCEPTED, "no fault")
+
+
+@given(faults.filter(bool), st.randoms(use_true_random=False))
+def test_a_reason_names_every_kind_of_fault_once(seen: list[Fault], random) -> None:  # type: ignore[no-untyped-def]
+    """The gravest first, whatever was found first."""
+    named = [
+        Fault(f.verdict, f"case '{i}': <{f.verdict} {f.rule}>", f.rule) for i, f in enumerate(seen)
+    ]
+    random.shuffle(named)
+    kinds = {f"<{f.verdict} {f.rule}>" for f in seen}
+    first, *also = reason_of(named).split("; also: ")
+    decided = decide(named)
+    assert decided is not None
+    assert first == decided.reason
+    assert {text[text.index("<") :] for text in [first, *also]} == kinds
+    assert len(also) + 1 == len(kinds)
+
+
+def test_the_case_that_decides_is_named_once() -> None:
+    wrong = Fault(Verdict.WRONG_ANSWER, "case 'a': 3 elements are wrong")
+    tampered = [
+        Fault(Verdict.REJECTED, f"case '{name}': it wrote into 'x'", Rule.MEMORY_TAMPERED)
+        for name in "ab"
+    ]
+    here, there = tampered
+    assert reason_of([wrong]) == wrong.reason
+    assert reason_of([here, wrong]) == f"{wrong.reason}; also: it wrote into 'x'"
+    assert reason_of([wrong, there]) == f"{wrong.reason}; also: case 'b': it wrote into 'x'"

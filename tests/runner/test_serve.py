@@ -555,3 +555,23 @@ def test_it_dies_of_its_childs_signal(wire: Wire, number: signal.Signals) -> Non
     _, runner = wire()
     os.kill(child_of(runner), number)
     assert runner.wait(PATIENCE_S) == -number
+
+
+def test_it_ends_with_its_lifeline_whatever_its_child_does(tmp_path: Path) -> None:
+    """As PID 1 of a container it takes the child with it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "judge.sock"))
+        listener.listen(2)
+        runner = start("--connect", str(tmp_path / "judge.sock"))
+        sock, lifeline = (listener.accept()[0] for _ in range(2))
+    with sock, lifeline:
+        send_request(sock, {"kind": "ping", "sequence": 4})
+        assert receive_reply(sock, PATIENCE_S).status is Status.OK
+        child = child_of(runner)
+        os.kill(child, signal.SIGSTOP)
+        try:
+            lifeline.close()
+            assert runner.wait(PATIENCE_S) == 0
+        finally:
+            os.kill(child, signal.SIGKILL)
+            runner.communicate(timeout=PATIENCE_S)

@@ -24,7 +24,7 @@ from grader.sandbox.conformance import CHECKS, LIMITS, SandboxUnderTest
 from grader.sandbox.docker_engine import docker_client
 from grader.sandbox.output import END_BYTES
 from grader.wire import WireClosed, receive_reply, send_request
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.docker
 
@@ -231,6 +231,82 @@ def test_a_signal_to_the_judge_removes_its_container(number: int) -> None:
         judge.wait(PATIENCE_S)
     with docker_client() as api:
         assert not api.containers(all=True, filters={"id": container})
+
+
+SLEEPS = """
+import subprocess, sys, time
+def armed():
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)", "armed"])
+    time.sleep(500)
+def softmax(x, out):
+    armed()
+"""
+RESISTS = (
+    SLEEPS
+    + """
+import ctypes, os, resource, signal
+def softmax(x, out):
+    for number in range(1, 65):
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except (OSError, ValueError):
+            pass
+    libc = ctypes.CDLL(None)
+    for request in (16, 0x4206):  # PTRACE_ATTACH, PTRACE_SEIZE
+        libc.ptrace(request, 1, 0, 0)
+    for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGKILL):
+        try:
+            os.kill(1, number)
+        except OSError:
+            pass
+    pidfd = os.pidfd_open(1)
+    for fd in range(3, 64):
+        libc.syscall(438, pidfd, fd, 0)  # pidfd_getfd, to hold the lifeline open
+        try:
+            os.open(f"/proc/1/fd/{fd}", os.O_RDWR)
+        except OSError:
+            pass
+    if os.fork() == 0:  # keeps the wire open, in another session
+        os.setsid()
+        armed()
+    if os.fork() == 0:
+        os.closerange(0, 65536)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(500)
+"""
+)
+
+
+@pytest.mark.parametrize("source", [SLEEPS, RESISTS], ids=["sleeps", "resists"])
+def test_a_killed_judge_ends_its_container(tmp_path: Path, source: str) -> None:
+    """By the container's own first process, before any other judge sweeps."""
+    (tmp_path / "kernel.py").write_text(source)
+    command = [sys.executable, "-m", "grader.cli", "practice", "softmax"]
+    command += [str(tmp_path / "kernel.py"), "--sandbox", "docker", "--device", "cpu"]
+    with (
+        docker_client() as api,
+        subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as judge,
+    ):
+
+        def running() -> list[str]:
+            listed = api.containers(filters={"label": docker_engine.RUNNER_LABEL})
+            owners = {found["Id"]: found["Labels"][docker_engine.OWNER_LABEL] for found in listed}
+            return [found for found, whose in owners.items() if whose.split("/")[2] == pid]
+
+        def is_armed() -> bool:
+            assert judge.poll() is None
+            return any("armed" in str(api.top(found)["Processes"]) for found in running())
+
+        pid = str(judge.pid)
+        try:
+            until(is_armed)
+        finally:
+            judge.kill()
+        judge.wait()
+        until(lambda: not running(), limit_s=5)
+        docker_engine.remove_orphans(api)
 
 
 def test_remove_orphans_keeps_containers_of_live_owners() -> None:

@@ -29,13 +29,18 @@ OtherInputs = Callable[[int], Values]
 class Evidence:
     """What an audit concluded of one round."""
 
-    fault: Fault | None = None
+    faults: tuple[Fault, ...] = ()
     discard: str | None = None
     """Why the round's time does not count; None where it does."""
     unchecked: frozenset[int] = frozenset()
     """Sets whose outputs prove nothing, since their call may have read stale inputs."""
     deferred: frozenset[int] = frozenset()
     """Sets with inputs that were written just before their call."""
+
+    @property
+    def fault(self) -> Fault | None:
+        """The gravest of the faults."""
+        return decide(self.faults)
 
 
 @dataclass
@@ -172,7 +177,7 @@ class CopyEngineAudit(Auditor):
             faults.append(_broken("a call began before the one before it had ended"))
         is_blind = self._ranks and self._watch.was_blind(round_us)
         discard = "the judge could not watch" if is_blind else None
-        return Evidence(decide(faults), discard, frozenset(unchecked), frozenset(written))
+        return Evidence(tuple(faults), discard, frozenset(unchecked), frozenset(written))
 
     def _conclude_deferred(
         self, deferred: DeferredInputs, outputs: RoundOutputs

@@ -120,7 +120,8 @@ class ArgumentSets(SharedBlock):
                 for slot in _specs_of(place):
                     part = slice(slot.offset, slot.offset + slot.nbytes)
                     if not torch.equal(now[part], self.shadow[part]):
-                        return f"the input '{argument.name}' of set {index} was written"
+                        which = f" of set {index}" if self.count > 1 else ""
+                        return f"it wrote into '{argument.name}'{which}, which is an input"
         return "memory beside an input was written"
 
     def _views(self, index: int, buffer: torch.Tensor, base: int) -> Values:

@@ -58,6 +58,14 @@ class ClockPolicy:
     forged_share: float = 0.9
     forged_least_us: float = 3.0
     """A report below this share of what is beyond doubt, by at least this, is a forgery."""
+    believed_share: float = 0.5
+    """On a CPU, a report below this share of the judge's own time is not shown."""
+    long_rounds: int = 3
+    long_round_us: float = 50_000.0
+    """Rounds by which a CPU's report is then tried, and their duration: starting one costs 0.1 ms,
+    more than many a call."""
+    most_repeats: int = 5000
+    """Most calls of such a round, so that its request stays small."""
     least_us: float = 1e-3
     """Least time, so that a reported zero is still a positive number."""
     pings: int = 20

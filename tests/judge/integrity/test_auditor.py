@@ -220,7 +220,7 @@ def test_early_samples_are_passed_on(block: Any) -> None:
     assert audit.conclude(0, NO_OUTPUTS).discard == "the judge could not watch"
     outputs(block)[0] = 7
     audit.sample_early(lambda: True)
-    assert audit.conclude(0, NO_OUTPUTS) == Evidence(broken(EARLY))
+    assert audit.conclude(0, NO_OUTPUTS) == Evidence((broken(EARLY),))
 
 
 # --- what is concluded of the order of calls
@@ -280,7 +280,10 @@ def audit_with(
 def test_calls_out_of_order_are_a_broken_rule(found: dict[str, Any], fault: Fault | None) -> None:
     for ranks in (True, False):
         audit = audit_with(ScriptedWatch(**found), ranks=ranks)
-        assert audit.conclude(0, NO_OUTPUTS) == Evidence(fault)
+        evidence = audit.conclude(0, NO_OUTPUTS)
+        assert evidence == Evidence(evidence.faults)
+        assert evidence.fault == fault
+        assert len(evidence.faults) == (0 if fault is None else len(found)), "all of them"
 
 
 def test_one_overlap_of_a_grading_may_be_chance_and_two_are_a_broken_rule() -> None:

@@ -270,7 +270,7 @@ def test_another_snapshot_holds_what_was_written_meanwhile(sets: ArgumentSets) -
 def test_a_written_input_is_named_with_its_set(sets: ArgumentSets) -> None:
     runner_views(sets, 1)["x"][3] += 1
     sets.take_snapshot()
-    assert sets.tampered() == "the input 'x' of set 1 was written"
+    assert sets.tampered() == "it wrote into 'x' of set 1, which is an input"
 
 
 @pytest.mark.parametrize("argument", ["x", "out"])
@@ -439,7 +439,7 @@ def test_lists_of_many_tensors_are_shared_whole(name: str) -> None:
             taken = sets.outputs(index)["params"]
             assert all(map(torch.equal, taken, [-p for p in fresh[index]["params"]]))
         runner_views(sets, 1)["grads"][-1].zero_()
-        assert sets.tampered() == "the input 'grads' of set 1 was written"
+        assert sets.tampered() == "it wrote into 'grads' of set 1, which is an input"
     finally:
         sets.close()
 
