@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -75,13 +74,7 @@ def run(
     if show and job.note:
         print_warning(job.note)
     try:
-        # Problem code runs in this process, and stdout is for the report. Commands that grade in
-        # another thread must not do this: it holds for the whole process.
-        with (
-            judge_faults(job, seed),
-            show_progress(show) as display,
-            redirect_stdout(sys.stderr),
-        ):
+        with judge_faults(job, seed), show_progress(show) as display:
             return deps.grade(
                 job.problem,
                 job.submission,

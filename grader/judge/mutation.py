@@ -6,32 +6,41 @@ happens to equal the reference (the mean of a row of one element, permuted rows 
 proves nothing, and is reported as ``same as reference``: its error is then nowhere larger than
 PyTorch's own. Where no check could tell a mutant from honest rounding, the problem admits it by
 case: the check errs on the side of accepting.
+
+An author's mistakes are looked for besides: a reference that narrows below float64, a baseline that
+is wrong, a function that writes its inputs, inputs that ignore their seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from grader.arena import arrange
-from grader.judge.correctness.check import check_outputs
+from grader.judge.correctness.check import check, check_outputs, combine_results
 from grader.judge.correctness.error_bound import ErrorBound, error_bounds
 from grader.judge.integrity.call_order import CallOrderWatch
 from grader.judge.memory.argument_sets import arguments_of
 from grader.judge.memory.shared_block import poison
-from grader.judge.problem_code import ProblemCode, Values, map_tensors, seed_for
+from grader.judge.problem_code import ProblemCode, Values, map_tensors, same_values, seed_for
 from grader.judge.record import Device, Progress, ProgressCallback
 from grader.problem import Problem
-from grader.problem.spec import Case
+from grader.problem.spec import Case, Tolerance
 
 SEED = 20_261
 """Verification needs no secrecy; a fixed seed makes it repeatable."""
 
 LEAST_SHARE = 1e-3
 """Honest implementations that use less of their bounds count as using this much in a margin."""
+LIBRARY_REL_L2 = 0.02
+"""Bound of a prepared library call, which may round its inputs: the weights of PyTorch's own int4
+product meet activations in bf16."""
 
 CheckOutcome = Literal["failed", "passed", "same as reference", "admitted"]
 
@@ -123,6 +132,8 @@ class CaseValues:
     """Eager PyTorch's outputs through bfloat16; None if outputs are 16 bits wide anyway."""
     bounds: dict[str, ErrorBound]
     """The error bounds of the outputs."""
+    narrowed: str | None
+    """The first operator of the reference that narrowed float64 values, and to which dtype."""
 
 
 @dataclass(frozen=True)
@@ -157,19 +168,28 @@ def verify(
     problem: Problem, device: Device, progress: ProgressCallback = lambda _: None
 ) -> VerificationResult:
     """Check mutants and honest implementations on every test and benchmark case for `device`, and
-    eager PyTorch on the benchmarks' variants. On a GPU, report benchmarks that could never rank.
+    eager PyTorch on the benchmarks' variants. Also check the reference's precision and the
+    baselines. On a GPU, report benchmarks that could never rank.
 
-    Raises `ProblemError` when the problem's own code fails.
+    Raises `ProblemError` when the problem's own code fails, or the inputs of a benchmark ignore the
+    seed.
     """
     code = ProblemCode(problem, device)
     result = VerificationResult()
     cases = problem.cases("test", device) + problem.cases("benchmark", device)
+    seeded = problem.cases("benchmark", device) or cases
     compiled = torch.compile(code.eager, dynamic=True)
     for index, case in enumerate(cases):
         progress(Progress("verify", case.name, index, len(cases)))
         code.check_deterministic(case)
+        if case in seeded:
+            code.check_seeded(case)
         data = case_values(code, case, SEED)
+        result.rows.append(_precision_row(data))
         result.rows += check_case(code, data, {"eager": code.eager, "compile": compiled})
+        if case in problem.spec.benchmarks:
+            result.rows += _baseline_rows(code, data)
+        result.rows.append(_inputs_row(code, data))
         if case in problem.spec.benchmarks:
             result.rows += [_variant_row(code, case, other) for other in problem.variants(case)]
             if device == "cuda":
@@ -219,6 +239,63 @@ def _variant_row(code: ProblemCode, case: Case, other: Case) -> VerificationRow:
     return _row(code, data, "pass", "eager", data.eager)
 
 
+def _precision_row(data: CaseValues) -> VerificationRow:
+    """Whether the reference kept to float64; below it, its rounding would be blamed on others."""
+    if data.narrowed is None:
+        return VerificationRow("float64 reference", data.case.name, "pass", "passed")
+    detail = f"reference() narrows float64 values: {data.narrowed}; compute in float64 throughout"
+    return VerificationRow("float64 reference", data.case.name, "pass", "failed", detail)
+
+
+class _NarrowingWatch(TorchDispatchMode):
+    """Notes the first operator that turns float64 values into narrower ones."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: str | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.found is None and torch.float64 in _floating_dtypes((args, kwargs)):
+            narrow = _floating_dtypes(result) - {torch.float64}
+            if narrow:
+                self.found = f"{func.overloadpacket.__name__} gives {min(map(str, narrow))}"
+        return result
+
+
+def _floating_dtypes(tree: Any) -> set[torch.dtype]:
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+
+
+def _baseline_rows(code: ProblemCode, data: CaseValues) -> list[VerificationRow]:
+    """The problem's baselines, and the library calls that support a case, where they are timed."""
+    rows = []
+    for name, function in code.baselines.items():
+        if function is not code.eager:
+            outputs = code.run(function, f"{name}()", data.case, data.inputs)
+            rows.append(_row(code, data, "pass", f"baseline {name}", outputs))
+    bounds = Tolerance(atol=float("inf"), rtol=0, rel_l2=LIBRARY_REL_L2)
+    for name, prepare in code.prepared.items():
+        what, prepared = f"{name}()", partial(prepare, **data.inputs)
+        ready = code.call(what, data.case, [data.inputs], prepared)
+        if ready is not None:
+            outputs = code.run(lambda *, call=ready, **_: call(), what, data.case, data.inputs)
+            rows.append(_row(code, data, "pass", f"baseline {name}", outputs, bounds))
+    return rows
+
+
+def _inputs_row(code: ProblemCode, data: CaseValues) -> VerificationRow:
+    """Whether the inputs are what they were, after all functions of the problem ran on them."""
+    fresh = code.inputs(data.case, seed_for(SEED, data.case.name))
+    changed = [name for name, value in fresh.items() if not same_values(value, data.inputs[name])]
+    outcome: CheckOutcome = "failed" if changed else "passed"
+    detail = f"a function in reference.py wrote its input '{changed[0]}'" if changed else ""
+    return VerificationRow("inputs unchanged", data.case.name, "pass", outcome, detail)
+
+
 def watchable_row(problem: Problem, case: Case, inputs: Values) -> VerificationRow:
     """Whether the judge can watch the rounds of a benchmark case; other cases never rank."""
     layout = arrange([arguments_of(problem, case, inputs)])
@@ -241,9 +318,11 @@ def case_values(code: ProblemCode, case: Case, seed: int) -> CaseValues:
     half = None
     if is_wide:
         half = map_tensors(code.run_eager(case, map_tensors(inputs, _through_half)), _through_half)
-    truth = code.run_reference(case, inputs)
+    with _NarrowingWatch() as watch:
+        truth = code.run_reference(case, inputs)
     bounds = error_bounds(code, case, inputs, truth)
-    return CaseValues(case, inputs, truth, eager, code.run_eager(case, other), half, bounds)
+    previous = code.run_eager(case, other)
+    return CaseValues(case, inputs, truth, eager, previous, half, bounds, watch.found)
 
 
 def _through_half(tensor: torch.Tensor) -> torch.Tensor:
@@ -256,10 +335,27 @@ def _row(
     expected: Literal["fail", "pass"],
     name: str,
     outputs: Values,
+    bounds: Tolerance | None = None,
 ) -> VerificationRow:
-    result = check_outputs(
-        code, data.case, outputs, data.truth, data.eager, data.inputs, data.bounds
-    )
+    """Check against every bound of the problem; or with `bounds` against those, and no budget."""
+    if bounds is None:
+        result = check_outputs(
+            code, data.case, outputs, data.truth, data.eager, data.inputs, data.bounds
+        )
+    else:
+        result = combine_results(
+            [
+                check(
+                    a.name,
+                    outputs[a.name],
+                    data.truth[a.name],
+                    None,
+                    bounds,
+                    data.inputs[a.name] if a.role == "inout" else None,
+                )
+                for a in code.written
+            ]
+        )
     outcome: CheckOutcome = "passed" if result.failure is None else "failed"
     if expected == "fail" and outcome == "passed":
         if _is_reference(code, data, outputs):

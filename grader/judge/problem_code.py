@@ -1,30 +1,42 @@
 """Runs a problem's own code: inputs from a seed, the float64 reference, and eager PyTorch.
 
 `inputs.py` and `reference.py` belong to the problem's author, not to a submission, so they run in
-the judge. Every failure in them is a `ProblemError`, except running out of device memory.
+the judge. Every failure in them is a `ProblemError`, except running out of device memory: so is a
+call that writes its inputs, and a case that cannot fit into this machine's memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cached_property, partial
 from importlib.abc import SourceLoader
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from grader.arena.layout import dtype_of
+from grader.arena.layout import ITEM_BYTES, dtype_of
+from grader.judge.authors_code import run_authors_code
+from grader.judge.available_memory import available_bytes
 from grader.problem import Problem, ProblemError
 from grader.problem.load import CHECKS_FILE
-from grader.problem.spec import Argument, Case
+from grader.problem.spec import FLOATING_DTYPES, Argument, Case
+
+Result = TypeVar("Result")
 
 Values = dict[str, Any]
 """Argument name → tensor, list of tensors, or scalar."""
+
+SCALAR_TYPES: dict[str, type | tuple[type, ...]] = {
+    "int64": int,
+    "fp64": (int, float),
+    "bool": (bool, int),
+}
+"""Dtype of a scalar → what `generate()` may give for it."""
 
 
 def seed_for(master: int, *path: object) -> int:
@@ -46,10 +58,11 @@ class ProblemCode:
         self._reference = _import(problem, "reference.py")
         self._generate = self._function(self._inputs, "inputs.py", "generate")
         self.reference = self._function(self._reference, "reference.py", "reference")
-        self.eager: Callable[..., Any] = getattr(self._reference, "eager", self.reference)
-        extra = getattr(self._reference, "BASELINES", {})
-        self.baselines: dict[str, Callable[..., Any]] = {"eager": self.eager, **extra}
-        self.prepared: dict[str, Callable[..., Any]] = getattr(self._reference, "PREPARED", {})
+        self.eager = self.reference
+        if hasattr(self._reference, "eager"):
+            self.eager = self._function(self._reference, "reference.py", "eager")
+        self.baselines = {"eager": self.eager, **self._functions("BASELINES")}
+        self.prepared = self._functions("PREPARED")
         """Name → function of the inputs that does a library's one-time setup and returns the
         callable to time, or None if the library does not support the device or case."""
         checks = _import(problem, CHECKS_FILE) if CHECKS_FILE in problem.files else None
@@ -62,16 +75,25 @@ class ProblemCode:
         """Name of a mutant → cases in which no check could tell it from honest rounding."""
         self.written = [a for a in problem.spec.args if a.role != "in"]
 
+    @cached_property
+    def _available_bytes(self) -> int:
+        """As of the first inputs, which are made before a submission can take any memory."""
+        return available_bytes(self.device)
+
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
         """Every `in`, `inout` and scalar argument of a case, on the judge's device.
 
-        Raises `ProblemError` when `generate()` fails or does not give what the spec declares.
+        Raises `ProblemError` when the case does not fit into memory, and when `generate()` fails or
+        does not give what the spec declares.
         """
+        key = f"{case.name} {case.params}"  # variants share the benchmark's name
+        if key not in self._checked_cases:
+            self._check_memory(case)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         where = f"{self.problem.folder / 'inputs.py'}: generate() for case '{case.name}'"
-        with _authors_code(where):
-            values = self._generate(generator, call=call, **case.params)
-        key = f"{case.name} {case.params}"  # variants share the benchmark's name
+        values = run_authors_code(
+            where, partial(self._generate, generator, call=call, **case.params)
+        )
         if key not in self._checked_cases:
             self._check_inputs(case, values)
             self._checked_cases.add(key)
@@ -81,16 +103,42 @@ class ProblemCode:
         """Raise `ProblemError` unless the same seed gives the same inputs twice."""
         first, second = self.inputs(case, 1), self.inputs(case, 1)
         for name, value in first.items():
-            if not _same(value, second[name]):
+            if not same_values(value, second[name]):
                 raise ProblemError(
                     f"{self.problem.folder / 'inputs.py'}: generate() is not deterministic: "
                     f"'{name}' of case '{case.name}' differs between two runs with the same seed; "
                     "draw every random number from the generator it is given"
                 )
 
+    def check_seeded(self, case: Case) -> None:
+        """Raise `ProblemError` if two seeds give the same inputs: answers could be computed before
+        the call."""
+        first, second = self.inputs(case, 1), self.inputs(case, 2)
+        if all(same_values(value, second[name]) for name, value in first.items()):
+            raise ProblemError(
+                f"{self.problem.folder / 'inputs.py'}: generate() gives the same inputs of case "
+                f"'{case.name}' for two seeds; draw them from the generator it is given"
+            )
+
     def run_reference(self, case: Case, inputs: Values) -> Values:
-        """The outputs of `reference()` on inputs cast to float64. Does not modify the inputs."""
-        return self.run(self.reference, "reference()", case, map_tensors(inputs, _upcast))
+        """The outputs of `reference()` on private copies of the inputs, cast to float64.
+
+        Raises `ProblemError` when a floating-point output is not float64.
+        """
+        what = self._in("reference.py", "reference()")
+        copies = map_tensors(inputs, _copy_wide)
+        outputs = self._outputs(
+            what, case, inputs, self._guarded(what, case, partial(self.reference, **copies))
+        )
+        for argument in self.written:
+            floating = self.problem.dtype(argument, case) in FLOATING_DTYPES
+            for tensor in _listed(outputs[argument.name]) if floating else ():
+                if tensor.dtype != torch.float64:
+                    raise ProblemError(
+                        f"{what} gave '{argument.name}' of case '{case.name}' as {tensor.dtype}; "
+                        "it gets torch.float64, so compute and return that"
+                    )
+        return outputs
 
     def run_eager(self, case: Case, inputs: Values) -> Values:
         """The outputs of `eager()`, or of `reference()`, at the inputs' own dtypes."""
@@ -102,7 +150,7 @@ class ProblemCode:
         the magnitude of the reference's outputs `truth`."""
         if self._magnitude is None:
             return map_tensors(truth, torch.abs)
-        inputs = map_tensors(inputs, _upcast)
+        inputs = map_tensors(inputs, _copy_wide)
         return self.run(self._magnitude, "magnitude()", case, inputs, CHECKS_FILE)
 
     def run(
@@ -117,9 +165,40 @@ class ProblemCode:
 
         Raises `ProblemError` when it fails or returns something else than the declared outputs.
         """
-        what = f"{self.problem.folder / file}: {what}"
-        with _authors_code(f"{what} for case '{case.name}'"), torch.no_grad():
-            result = function(**inputs)
+        what = self._in(file, what)
+        result = self._unwritten(what, case, [inputs], partial(function, **inputs))
+        return self._outputs(what, case, inputs, result)
+
+    def call(
+        self, what: str, case: Case, inputs: list[Values], function: Callable[[], Result]
+    ) -> Result:
+        """Call a function of `reference.py` that works on these inputs. Raises `ProblemError` when
+        it fails or writes them; writes by other means than PyTorch's operators are not seen."""
+        return self._unwritten(self._in("reference.py", what), case, inputs, function)
+
+    def _in(self, file: str, what: str) -> str:
+        return f"{self.problem.folder / file}: {what}"
+
+    def _unwritten(
+        self, what: str, case: Case, inputs: list[Values], function: Callable[[], Result]
+    ) -> Result:
+        before = [_versions(values) for values in inputs]
+        result = self._guarded(what, case, function)
+        for values, versions in zip(inputs, before, strict=True):
+            after = _versions(values)
+            if after != versions:
+                name = next(name for name in after if after[name] != versions[name])
+                raise ProblemError(
+                    f"{what} for case '{case.name}' wrote its input '{name}'; let it work on a copy"
+                )
+        return result
+
+    def _guarded(self, what: str, case: Case, function: Callable[[], Result]) -> Result:
+        with torch.no_grad():
+            return run_authors_code(f"{what} for case '{case.name}'", function)
+
+    def _outputs(self, what: str, case: Case, inputs: Values, result: Any) -> Values:
+        """What a function returned, by name of the output."""
         results = result if isinstance(result, tuple) else (result,)
         if len(results) != len(self.written):
             raise ProblemError(
@@ -138,15 +217,31 @@ class ProblemCode:
         got: Any
         if argument.kind == "tensors":
             expected = [tuple(t.shape) for t in inputs[argument.name]]
-            got = (
-                [tuple(t.shape) for t in value] if isinstance(value, list | tuple) else type(value)
-            )
+            got = list(map(_shape, value)) if isinstance(value, list | tuple) else _shape(value)
         else:
             expected = self.problem.shape(argument, case)
-            got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value)
+            got = _shape(value)
         if got != expected:
             raise ProblemError(
                 f"{what} gave '{argument.name}' of case '{case.name}' as {got}, not {expected}"
+            )
+
+    def _check_memory(self, case: Case) -> None:
+        """Raise `ProblemError` if a case cannot fit. Each tensor is held at least three times: as
+        generated, as lent, and in float64. The sizes of lists are not known yet."""
+        needed_bytes = 0
+        for argument in self.problem.spec.args:
+            if argument.kind == "tensor":
+                dtype = self.problem.dtype(argument, case)
+                wide_bytes = 8 if dtype in FLOATING_DTYPES else ITEM_BYTES[dtype]
+                each_bytes = 2 * ITEM_BYTES[dtype] + wide_bytes
+                needed_bytes += math.prod(self.problem.shape(argument, case)) * each_bytes
+        if needed_bytes > self._available_bytes:
+            where = "the GPU" if self.device == "cuda" else "this machine"
+            raise ProblemError(
+                f"{self.problem.folder / 'problem.yaml'}: case '{case.name}' needs at least "
+                f"{needed_bytes:,} bytes of memory for its arguments and their float64 copies; "
+                f"{where} has {self._available_bytes:,} left; make the case smaller"
             )
 
     def _check_inputs(self, case: Case, values: Any) -> None:
@@ -160,16 +255,26 @@ class ProblemCode:
                 raise ProblemError(f"{where} gave no '{argument.name}'")
             value = values[argument.name]
             if argument.kind == "scalar":
-                if not isinstance(value, int | float):
-                    raise ProblemError(f"{where} gave '{argument.name}' as {type(value).__name__}")
+                if not isinstance(value, SCALAR_TYPES[argument.dtype]):
+                    raise ProblemError(
+                        f"{where} gave '{argument.name}' as {type(value).__name__}, "
+                        f"not {argument.dtype}"
+                    )
                 continue
-            tensors = value if argument.kind == "tensors" else [value]
+            if argument.kind == "tensors" and not isinstance(value, list):
+                raise ProblemError(f"{where} gave '{argument.name}' not as a list")
+            tensors = _listed(value)
             if len(tensors) == 0:
                 raise ProblemError(f"{where} gave '{argument.name}' as an empty list")
             dtype = self.problem.dtype(argument, case)
             for tensor in tensors:
                 if not isinstance(tensor, torch.Tensor) or dtype_of(tensor) != dtype:
                     raise ProblemError(f"{where} gave '{argument.name}' not as {dtype} tensor")
+                if tensor.layout != torch.strided or tensor.device.type != self.device:
+                    raise ProblemError(
+                        f"{where} gave '{argument.name}' not as a dense tensor on {self.device}; "
+                        "make it on the generator's device"
+                    )
                 if _overlaps(tensor):
                     raise ProblemError(
                         f"{where} gave '{argument.name}' with elements that share memory; "
@@ -189,6 +294,17 @@ class ProblemCode:
         if not callable(function):
             raise ProblemError(f"{self.problem.folder / file}: no function named '{name}'")
         return function  # type: ignore[no-any-return]
+
+    def _functions(self, name: str) -> dict[str, Callable[..., Any]]:
+        """A table of functions in `reference.py`; empty where there is none."""
+        table = getattr(self._reference, name, {})
+        if not isinstance(table, dict) or not all(
+            isinstance(key, str) and callable(function) for key, function in table.items()
+        ):
+            raise ProblemError(
+                f"{self.problem.folder / 'reference.py'}: {name} is a dict of names and functions"
+            )
+        return table
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
@@ -225,22 +341,8 @@ def _import(problem: Problem, file: str) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for their module
-    with _authors_code(f"{path}: importing it"):
-        loader.exec_module(module)
+    run_authors_code(f"{path}: importing it", partial(loader.exec_module, module))
     return module
-
-
-@contextlib.contextmanager
-def _authors_code(what: str) -> Iterator[None]:
-    """Run the author's code: a failure or an exit is a `ProblemError`. Running out of device memory
-    passes through."""
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except (Exception, SystemExit) as error:
-        text = str(error).splitlines()[0] if str(error) else ""
-        raise ProblemError(f"{what} raised {type(error).__name__}: {text}") from error
 
 
 def map_tensors(values: Values, function: Callable[[torch.Tensor], torch.Tensor]) -> Values:
@@ -254,13 +356,36 @@ def map_tensors(values: Values, function: Callable[[torch.Tensor], torch.Tensor]
     return {name: one(value) for name, value in values.items()}
 
 
-def _upcast(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
+def _copy_wide(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy; of a floating-point tensor, in float64."""
+    return tensor.to(torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _shape(value: Any) -> Any:
+    """Shape of a tensor; of anything else, its type."""
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value)
+
+
+def _versions(values: Values) -> dict[str, list[int]]:
+    """By argument, how often PyTorch's operators have written each tensor."""
+    return {
+        name: [
+            tensor._version
+            for tensor in _listed(value)
+            if isinstance(tensor, torch.Tensor) and not tensor.is_inference()
+        ]
+        for name, value in values.items()
+    }
+
+
+def same_values(a: Any, b: Any) -> bool:
+    """Whether two values of one argument are equal; NaN equals NaN."""
     if isinstance(a, list):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(map(same_values, a, b))
     if isinstance(a, torch.Tensor):
         same = (
             torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))

@@ -39,24 +39,27 @@ def dimensions(spec: Spec) -> list[str]:
 
 
 def _prototype(spec: Spec, symbol: str, dtype: str) -> str:
-    parameters = [parameter for argument in spec.args for parameter in _declare(argument, dtype)]
+    parameters = [p for argument in spec.args for p in declarations(argument, dtype).values()]
     parameters += [f"int64_t {name}" for name in dimensions(spec)]
     parameters.append("cudaStream_t stream")
     return f'extern "C" void {symbol}({", ".join(parameters)})'
 
 
-def _declare(argument: Argument, case_dtype: str) -> list[str]:
+def declarations(argument: Argument, case_dtype: str) -> dict[str, str]:
+    """Name → declaration of each parameter that an argument becomes."""
     name = argument.name
     c_type = C_TYPES[argument.dtype if argument.dtype in DTYPES else case_dtype]
     const = "const " if argument.role == "in" else ""
     if argument.kind == "scalar":
-        return [f"{c_type} {name}"]
+        return {name: f"{c_type} {name}"}
     if argument.kind == "tensors":
         # The array of pointers is in host memory, and constant for both roles.
-        return [
-            f"{const}{c_type}* const* {name}",
-            f"const int64_t* {name}_lengths",
-            f"int64_t {name}_count",
-        ]
-    strides = [] if argument.contiguous else [f"const int64_t* {name}_strides"]
-    return [f"{const}{c_type}* {name}", *strides]
+        return {
+            name: f"{const}{c_type}* const* {name}",
+            f"{name}_lengths": f"const int64_t* {name}_lengths",
+            f"{name}_count": f"int64_t {name}_count",
+        }
+    found = {name: f"{const}{c_type}* {name}"}
+    if not argument.contiguous:
+        found[f"{name}_strides"] = f"const int64_t* {name}_strides"
+    return found

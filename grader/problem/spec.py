@@ -28,6 +28,7 @@ FormulaText = Annotated[
     str, BeforeValidator(_as_text), StringConstraints(min_length=1, max_length=500)
 ]
 GpuType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,39}$")]
+_ONE_LINE = StringConstraints(strip_whitespace=True, pattern=r"^[^\n]+$")
 Role = Literal["in", "out", "inout"]
 CaseDevice = Literal["any", "cpu", "cuda"]
 
@@ -116,32 +117,39 @@ class Cost(_Strict):
 
 
 class Limits(_Strict):
-    """Resource limits of a submission. Times in seconds, sizes in bytes."""
+    """Resource limits of a submission. Times in seconds, sizes in bytes.
 
-    source_bytes: int = Field(default=1 << 20, gt=0)
-    load_s: float = Field(default=120, gt=0)
+    Each has a least value, below which a runner could not start or answer.
+    """
+
+    source_bytes: int = Field(default=1 << 20, ge=1 << 10)
+    load_s: float = Field(default=120, ge=0.1)
     """Import, in which `load_inline` may take over a minute; for a `.cu` file, compiling it and,
     separately, binding the library."""
-    call_s: float = Field(default=20, gt=0)
+    call_s: float = Field(default=20, ge=0.1)
     """One call; the first includes just-in-time compilation."""
-    total_s: float = Field(default=600, gt=0)
-    memory_bytes: int = Field(default=8 << 30, gt=0)
-    """Of the runner's sandbox, and of the sandbox that compiles a `.cu` file."""
-    device_memory_bytes: int = Field(default=16 << 30, gt=0)
-    """Device memory that the submission allocates, beyond the memory that the judge lends."""
-    scratch_bytes: int = Field(default=1 << 30, gt=0)
-    output_bytes: int = Field(default=64 << 20, gt=0)
-    """stdout and stderr together."""
-    pids: int = Field(default=1024, gt=0)
-    """Processes and threads together."""
+    total_s: float = Field(default=600, ge=10)
+    """The whole grading; starting a runner, which imports torch, takes seconds of it."""
+    memory_bytes: int = Field(default=8 << 30, ge=1 << 29)
+    """Of the runner's sandbox, and of the sandbox that compiles a `.cu` file. A runner with torch
+    takes 0.3 GB, and more with a GPU."""
+    device_memory_bytes: int = Field(default=16 << 30, ge=1 << 26)
+    """Device memory that the submission allocates, beyond the memory that the judge lends. The
+    least is a kernel's module and the 32 MiB that cuBLAS works in."""
+    scratch_bytes: int = Field(default=1 << 30, ge=1 << 24)
+    """Files, with those that compilers write."""
+    output_bytes: int = Field(default=64 << 20, ge=1 << 12)
+    """stdout and stderr together; an import may warn."""
+    pids: int = Field(default=1024, ge=64)
+    """Processes and threads together; torch starts a thread per CPU."""
 
 
 class Spec(_Strict):
     """The content of `problem.yaml`."""
 
     format: Literal[1]
-    title: Annotated[str, StringConstraints(min_length=1, max_length=120)]
-    summary: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+    title: Annotated[str, _ONE_LINE, Field(max_length=120)]
+    summary: Annotated[str, _ONE_LINE, Field(max_length=300)]
     entry: Name
     args: list[Argument] = Field(min_length=1)
     cuda_dtypes: list[str] = Field(default_factory=list)

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from grader.problem.spec import ProblemError
+from grader.problem.validation import check_text, error_at
 
 MAX_DEPTH = 12
 LARGEST_INTEGER = 2**63 - 1
@@ -112,6 +113,7 @@ def _refuse_odd_values(value: Any, path: str) -> None:
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise ProblemError(f"{place}: key {key!r} is not text; put it in quotes")
+                _refuse_invisible(key, place)
                 _refuse_odd_values(item, join(path, key))
         case list():
             for index, item in enumerate(value):
@@ -120,8 +122,16 @@ def _refuse_odd_values(value: Any, path: str) -> None:
             raise ProblemError(f"{place}: {value} is not a finite number")
         case int() if abs(value) > LARGEST_INTEGER:
             raise ProblemError(f"{place}: {value} does not fit in 64 bits")
-        case str() | int() | float() | bool() | None:
+        case str():
+            _refuse_invisible(value, place)
+        case int() | float() | bool() | None:
             pass
         case _:
             kind = type(value).__name__
             raise ProblemError(f"{place}: a YAML {kind} is not supported; put it in quotes")
+
+
+def _refuse_invisible(text: str, place: str) -> None:
+    """Refuses control and format characters, and separators of lines other than a line feed."""
+    with error_at(place):
+        check_text(text, "", ("Cc", "Cf", "Cs", "Zl", "Zp"))

@@ -9,29 +9,20 @@ import difflib
 import keyword
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from grader.problem.formula import Formula, FormulaError
-from grader.problem.prototype import dimensions
+from grader.problem.prototype import declarations, dimensions
+from grader.problem.reserved_names import C_GLOBALS, C_WORDS, is_library_symbol
 from grader.problem.spec import DTYPES, FLOATING_DTYPES, Argument, Case, ProblemError, Spec
 
 MAX_ELEMENTS = 2**40
 SCALAR_DTYPES = ("int64", "fp64", "bool")
 RESERVED_PARAMS = {"generator", "call", "itemsize"}
 """Reserved by `generate()` (the first two) and by cost formulas."""
-
-C_WORDS = frozenset(
-    """
-    alignas alignof and asm auto bool break case catch char class compl const constexpr continue
-    decltype default delete do double else enum explicit export extern false float for friend goto
-    if inline int long mutable namespace new noexcept not operator or private protected public
-    register return short signed sizeof static struct stream switch template this throw true try
-    typedef typeid typename union unsigned using virtual void volatile while xor
-    """.split()  # noqa: SIM905 - one name per line would fill a screen
-)
-"""Names that an argument or dimension cannot have in a `.cu` prototype."""
 
 _PARAM = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -142,6 +133,16 @@ def _floating(key: str, name: str, case: Case) -> str:
     return str(value)
 
 
+def check_text(text: str, allowed: str, categories: tuple[str, ...] = ("Cc",)) -> None:
+    """Raise `ProblemError` for a character of these Unicode categories; the default is control
+    characters. They could make a terminal or page show a different text."""
+    for number, line in enumerate(text.split("\n"), 1):
+        for c in line:
+            if c not in allowed and unicodedata.category(c) in categories:
+                where = f"line {number}: " if "\n" in text else ""
+                raise ProblemError(f"{where}the character U+{ord(c):04X} is invisible; remove it")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean 'params'?``, or empty if no known name is similar."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -179,13 +180,42 @@ def _check_arguments(spec: Spec) -> None:
         if argument.name in seen:
             raise ProblemError(f"{where}.name: '{argument.name}' is used twice")
         seen.add(argument.name)
-        if argument.name in C_WORDS or keyword.iskeyword(argument.name):
-            raise ProblemError(f"{where}.name: '{argument.name}' is a word of C++ or Python")
+        _check_name(f"{where}.name", argument.name)
         _check_argument(where, argument)
-    if spec.entry in C_WORDS or keyword.iskeyword(spec.entry):
-        raise ProblemError(f"entry: '{spec.entry}' is a word of C++ or Python")
+    _c_names(spec)
+    _check_name("entry", spec.entry)
+    if is_library_symbol(spec.entry):
+        raise ProblemError(
+            f"entry: '{spec.entry}' is a function of C, POSIX or CUDA, which a .cu file cannot "
+            "define; choose another name"
+        )
     if not any(argument.role != "in" for argument in spec.args):
         raise ProblemError("args: no argument is out or inout; a call must have an output")
+
+
+def _check_name(where: str, name: str) -> None:
+    """Refuse an entry or argument that a source file could not have."""
+    if name in C_WORDS or keyword.iskeyword(name):
+        raise ProblemError(f"{where}: '{name}' is a word of C++ or Python")
+    if name in C_GLOBALS:
+        raise ProblemError(f"{where}: '{name}' has a meaning in C++ or CUDA; choose another name")
+
+
+def _c_names(spec: Spec) -> dict[str, str]:
+    """The parameters of the C prototype besides the dimensions: name → what it is.
+
+    Raises `ProblemError` when two have the same name.
+    """
+    found = {"stream": "the stream"}
+    for index, argument in enumerate(spec.args):
+        for name in declarations(argument, "fp32"):
+            if name in found:
+                raise ProblemError(
+                    f"args[{index}].name: the C prototype has '{name}' twice, for "
+                    f"'{argument.name}' and for {found[name]}; choose another name"
+                )
+            found[name] = f"'{argument.name}'"
+    return found
 
 
 def _check_argument(where: str, argument: Argument) -> None:
@@ -259,9 +289,13 @@ def _check_case(spec: Spec, where: str, case: Case) -> None:
             raise ProblemError(f"args[{index}].shape: {sizes} in case '{case.name}' is too large")
         if argument.role != "in":
             _check_tolerance(spec, argument, case)
+    taken = _c_names(spec)
     for name in dimensions(spec):
-        if name in C_WORDS or name in {argument.name for argument in spec.args}:
-            raise ProblemError(f"{where}.params.{name}: a dimension cannot have this name in C++")
+        if name in C_WORDS or name in C_GLOBALS or name in taken:
+            use = f", where it stands for {taken[name]}" if name in taken else ""
+            raise ProblemError(
+                f"{where}.params.{name}: a dimension cannot have this name in C++{use}"
+            )
     accumulation(spec, case)
     if case.calls > 1 and not any(argument.role == "inout" for argument in spec.args):
         raise ProblemError(f"{where}.calls: {case.calls} calls need an inout argument")

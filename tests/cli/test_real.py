@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import INPUTS, SPEC
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,3 +154,43 @@ def test_a_broken_sandbox_is_reported_and_no_internal_error(
     assert done.returncode == (1 if command == ["doctor"] else 3), shown
     assert shown.get("can_grade", False) is False
     assert list(tmp_path.iterdir()) == [], "no partial files are left"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    os._exit(0)\n", "reference() for case 'one' called os._exit(0)"),
+        ("    raise KeyboardInterrupt\n", "reference() for case 'one' raised KeyboardInterrupt"),
+        (
+            "    x.add_(1)\n    return (2 * x).float()\n",
+            "gave 'out' of case 'one' as torch.float32",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["practice", "compare"])
+def test_a_problem_that_misbehaves_is_one_error_in_the_json(
+    tmp_path: Path, command: str, body: str, message: str
+) -> None:
+    """What it prints is not on stdout."""
+    folder, kernel = tmp_path / "double", tmp_path / "kernel.py"
+    folder.mkdir()
+    files = {
+        "problem.yaml": SPEC,
+        "inputs.py": INPUTS,
+        "reference.py": f"import os\nprint('imported')\n\n\ndef reference(x):\n{body}",
+        "statement.md": "Double it.",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    kernel.write_text("def doubled(x, out):\n    out.copy_(2 * x)\n")
+    cpu = ("--device", "cpu", "--sandbox", "process", "--json")
+    words = {
+        "practice": ("practice", folder, kernel),
+        "compare": ("compare", kernel, kernel, "--problem", folder),
+    }
+    status, out, err = finish(start(tmp_path, *words[command], *cpu))
+    error = json.loads(out)["error"]
+    assert (status, error.startswith(f"{folder / 'reference.py'}: ")) == (2, True)
+    assert message in error
+    assert "imported" in err
+    assert "Traceback" not in err

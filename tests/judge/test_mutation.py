@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from grader.judge import mutation
 from grader.judge.mutation import OutputTensor, _last_row, _rounding, _variant_row, watchable_row
 from grader.judge.problem_code import ProblemCode
-from grader.problem import Problem
+from grader.problem import Problem, ProblemError
+from tests.judge.conftest import INPUTS, REFERENCE, WriteProblem
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
 
@@ -71,3 +73,89 @@ def test_the_last_row_of_a_strided_output_is_dropped() -> None:
     assert torch.equal(dropped[:, :-1], value[:, :-1])
     assert torch.equal(dropped[0], value[0])
     assert not dropped[-1, -1].any()
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile takes long, and is not what is tested."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+def unexpected(problem: Problem) -> dict[str, list[tuple[str, str]]]:
+    """Row → cases with the opposite of the expected outcome, and why."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in mutation.verify(problem, "cpu").rows:
+        if not row.ok:
+            found.setdefault(row.name, []).append((row.case, row.detail))
+    return found
+
+
+LIBRARY = """
+
+def prepare(x, total, factor):
+    x, total = x.clone(), total.clone()
+    return lambda: (total + x, x.to(torch.bfloat16) * factor {change})
+
+PREPARED = {{"library": prepare}}
+"""
+OUT = "import torch\n" + REFERENCE
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(
+    ("reference", "name", "detail"),
+    [
+        # Its result is float64 again, but no more exact than a submission's.
+        (REFERENCE.replace("x * factor", "(x.float() * factor).double()"), "float64 reference", ""),
+        (
+            REFERENCE.replace("x * factor", "x.bfloat16().exp().log() * factor + 0 * x"),
+            "float64 reference",
+            "_to_copy gives torch.bfloat16",
+        ),
+        (
+            REFERENCE + "\nBASELINES = {'less': lambda x, total, factor: (total + x, x)}\n",
+            "baseline less",
+            "",
+        ),
+        (OUT + LIBRARY.format(change="+ 0.1"), "baseline library", "relative L2"),
+        # NumPy writes without PyTorch's knowledge.
+        (
+            REFERENCE + "\ndef eager(x, total, factor):\n    outputs = total + x, x * factor\n"
+            "    x.numpy()[-1] = 0\n    return outputs\n",
+            "inputs unchanged",
+            "wrote its input 'x'",
+        ),
+    ],
+)
+def test_an_authors_mistake_is_found(
+    write_problem: WriteProblem, reference: str, name: str, detail: str
+) -> None:
+    found = unexpected(write_problem(reference=reference))
+    assert name in found
+    assert all(detail in why for _, why in found[name])
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize("reference", [REFERENCE, OUT + LIBRARY.format(change="")])
+def test_an_honest_problem_passes(write_problem: WriteProblem, reference: str) -> None:
+    """A library's call may round its inputs."""
+    rows = mutation.verify(write_problem(reference=reference), "cpu").rows
+    passed = {row.name for row in rows if row.expected == "pass"}
+    assert all(row.ok for row in rows if row.expected == "pass")
+    assert passed >= {"float64 reference", "inputs unchanged"}
+    assert ("baseline library" in passed) == (reference != REFERENCE)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_benchmark_inputs_that_ignore_their_seed_are_found(write_problem: WriteProblem) -> None:
+    """Those of a test may be constant, such as all zeros."""
+    constant = "    x, total = x * 0 + 1.5, total * 0 - 0.5\n    return"
+    mutation.verify(
+        write_problem(inputs=INPUTS.replace("    return", f"    if n == 65: {constant.strip()}")),
+        "cpu",
+    )
+    problem = write_problem(inputs=INPUTS.replace("    return", constant))
+    with pytest.raises(
+        ProblemError, match=r"inputs.py: .* the same inputs of case 'small' for two"
+    ):
+        mutation.verify(problem, "cpu")

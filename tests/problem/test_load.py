@@ -140,6 +140,76 @@ BAD = [
         "role: in",
         "args: no argument is out or inout; a call must have an output",
     ),
+    # names in C
+    *(
+        (
+            "entry: scale",
+            f"entry: {name}",
+            f"entry: '{name}' is a function of C, POSIX or CUDA, which a .cu file cannot define; ",
+        )
+        for name in ("main", "malloc", "exp", "expf", "sqrt", "printf", "rsqrt", "gammal", "write")
+    ),
+    ("entry: scale", "entry: int", "entry: 'int' is a word of C++ or Python"),
+    ("entry: scale", "entry: nullptr", "entry: 'nullptr' is a word of C++ or Python"),
+    ("entry: scale", "entry: size_t", "entry: 'size_t' has a meaning in C++ or CUDA; choose"),
+    ("name: x", "name: int64_t", "args[0].name: 'int64_t' has a meaning in C++ or CUDA; choose"),
+    (
+        "name: x",
+        "name: stream",
+        "args[0].name: the C prototype has 'stream' twice, for 'stream' and for the stream; choose",
+    ),
+    (
+        f"  - {X}\n",
+        "  - {name: x, dtype: fp32, shape: [rows], contiguous: false}\n"
+        "  - {name: x_strides, dtype: fp32, shape: [rows]}\n",
+        "args[1].name: the C prototype has 'x_strides' twice, for 'x_strides' and for 'x'; choose",
+    ),
+    (
+        f"  - {X}\n",
+        "  - {name: x_count, kind: scalar, dtype: int64}\n"
+        "  - {name: x, kind: tensors, dtype: fp32}\n",
+        "args[1].name: the C prototype has 'x_count' twice, for 'x' and for 'x_count'; choose",
+    ),
+    (
+        f"  - {X}\n",
+        "  - {name: x_lengths, kind: scalar, dtype: int64}\n"
+        "  - {name: x, kind: tensors, dtype: fp32}\n",
+        "args[1].name: the C prototype has 'x_lengths' twice, for 'x' and for 'x_lengths'; choose",
+    ),
+    # texts
+    (
+        "title: Scale",
+        r'title: "Sc\eale"',
+        "title: the character U+001B is invisible; remove it",
+    ),
+    ("title: Scale", r'title: "Sc\u202eale"', "title: the character U+202E is invisible"),
+    ("title: Scale", r'title: "Scale\nTwice"', "title: string should match pattern"),
+    ("title: Scale", r'title: " \n "', "title: string should match pattern"),
+    ("summary: Every", r'"summ\ary": Every', "top level: the character U+0007 is invisible"),
+    (
+        "cols: 3, dtype",
+        r'cols: 3, word: "\x7f", dtype',
+        "tests[0].params.word: the character U+007F",
+    ),
+    # limits
+    *(
+        (
+            "tests:",
+            f"limits: {{{key}: {value}}}\ntests:",
+            f"limits.{key}: input should be greater than or equal to {least}, got {value}",
+        )
+        for key, value, least in [
+            ("call_s", "1e-09", "0.1"),
+            ("load_s", "0.01", "0.1"),
+            ("total_s", "1", "10"),
+            ("memory_bytes", "1", 1 << 29),
+            ("device_memory_bytes", "1000", 1 << 26),
+            ("scratch_bytes", "4096", 1 << 24),
+            ("output_bytes", "1", 1 << 12),
+            ("pids", "1", 64),
+            ("source_bytes", "1", 1 << 10),
+        ]
+    ),
     (
         X,
         "{name: x, dtype: fp32}",
@@ -286,11 +356,37 @@ def test_a_file_that_is_no_spec(make_folder: MakeFolder, content: bytes) -> None
         Problem.load(folder)
 
 
-def test_a_dimension_needs_a_name_that_is_valid_in_c(make_folder: MakeFolder) -> None:
+@pytest.mark.parametrize("name", ["stream", "blockIdx", "INT_MAX", "double", "x", "int64_t"])
+def test_a_dimension_needs_a_name_that_is_valid_in_c(make_folder: MakeFolder, name: str) -> None:
     folder = make_folder()
     path = folder / "problem.yaml"
-    path.write_text(path.read_text().replace("rows", "stream"))
-    with pytest.raises(ProblemError, match="a dimension cannot have this name"):
+    path.write_text(path.read_text().replace("rows", name))
+    with pytest.raises(ProblemError, match=rf"params\.{name}: a dimension cannot have this name"):
+        Problem.load(folder)
+
+
+def test_a_parameter_that_is_no_dimension_may_have_any_name(make_folder: MakeFolder) -> None:
+    Problem.load(make_folder("cols: 3, dtype", "cols: 3, stream: 1, dtype"))
+
+
+def test_an_argument_may_be_named_like_a_function(make_folder: MakeFolder) -> None:
+    """`gamma` is a function of C, and a usual name of a weight."""
+    assert Problem.load(make_folder("name: x", "name: gamma")).spec.args[0].name == "gamma"
+
+
+def test_a_folded_text_is_one_line(make_folder: MakeFolder) -> None:
+    problem = Problem.load(make_folder("title: Scale", "title: >\n  Scale\n  twice\n"))
+    assert problem.spec.title == "Scale twice"
+
+
+def test_a_statement_has_no_control_characters(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    (folder / "statement.md").write_text("# Scale\r\n\tx\n")
+    assert Problem.load(folder).statement
+    (folder / "statement.md").write_text("# Scale\n\n\x1b[2J\n")
+    with pytest.raises(
+        ProblemError, match=r"statement\.md: line 3: the character U\+001B is invisible; remove it"
+    ):
         Problem.load(folder)
 
 

@@ -93,16 +93,21 @@ def time_baselines(
     template = code.inputs(case, SEED)
     count = calls_per_round(code.problem, case, template, code.device)
     sets = [code.inputs(case, seed_for(SEED, i)) for i in range(count)]
-    times = {}
-    with torch.no_grad():
-        for name, function in (functions or code.baselines).items():
-            code.run(function, f"{name}()", case, sets[0])
-            times[name] = _time([partial(function, **values) for values in sets], code.device)
-        for name, prepare in ({} if functions else code.prepared).items():
-            if ready := _prepared_calls(prepare, sets, code.device):
-                code.run(lambda *, call=ready[0], **_: call(), f"{name}()", case, sets[0])
-                calls = list(itertools.islice(itertools.cycle(ready), count))
-                times[name] = _time(calls, code.device)
+    times: dict[str, float] = {}
+
+    def time_calls(name: str, calls: Sequence[Call]) -> None:
+        times[name] = code.call(f"{name}()", case, sets, partial(_time, calls, code.device))
+
+    for name, function in (functions or code.baselines).items():
+        code.run(function, f"{name}()", case, sets[0])
+        time_calls(name, [partial(function, **values) for values in sets])
+    for name, prepare in ({} if functions else code.prepared).items():
+        ready = code.call(
+            f"{name}()", case, sets, partial(_prepared_calls, prepare, sets, code.device)
+        )
+        if ready:
+            code.run(lambda *, call=ready[0], **_: call(), f"{name}()", case, sets[0])
+            time_calls(name, list(itertools.islice(itertools.cycle(ready), count)))
     return times
 
 

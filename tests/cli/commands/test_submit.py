@@ -284,20 +284,3 @@ def test_practice_is_quick_unless_full(shell: Shell, problem: Path, kernel: Path
         status, report = shell.json(*command, problem, kernel)
         assert (status, report["ranked"]) == (0, command == ("submit",))
     assert [call["effort"] for call in shell.judge.calls] == ["quick", "full", "full"]
-
-
-@pytest.mark.parametrize("command", ["submit", "practice"])
-def test_what_a_problem_prints_stays_out_of_the_json(
-    shell: Shell, problem: Path, kernel: Path, command: str
-) -> None:
-    judge = shell.judge
-
-    def printing(*args: Any, **options: Any) -> Report:
-        print("from reference.py")
-        return judge(*args, **options)
-
-    shell.change(grade=printing)
-    status, out, err = shell(command, problem, kernel, "--json")
-    assert status == 0
-    assert json.loads(out)["verdict"] == "accepted"
-    assert "from reference.py" in err

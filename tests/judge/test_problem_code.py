@@ -1,0 +1,139 @@
+"""A problem's code is called with private copies, within memory, and its results are checked."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from grader.judge import problem_code
+from grader.judge.problem_code import ProblemCode
+from grader.judge.timing.baselines import time_baselines
+from grader.problem import ProblemError
+from tests.judge.conftest import INPUTS, REFERENCE, SPEC, Judge, WriteProblem
+
+HONEST = """
+def scale(x, total, factor, out):
+    total += x
+    out.copy_(x * factor)
+"""
+
+
+def test_a_reference_may_write_what_it_gets(write_problem: WriteProblem) -> None:
+    """It gets copies, of float64 and integer inputs too."""
+    spec = SPEC.replace("dtype: dtype", "dtype: fp64").replace("cuda_dtypes: [fp32, fp16]\n", "")
+    spec = spec.replace("  fp16:", "  fp64: {atol: 0, rtol: 1.0e-9, rel_l2: 1.0e-9}\n  fp16:")
+    inputs = INPUTS.replace(".to(TYPES[dtype])", ".double()")
+    reference = REFERENCE.replace("    return", "    x.mul_(1), total.add_(0)\n    return")
+    problem = write_problem(spec, inputs, reference)
+    code, case = ProblemCode(problem, "cpu"), problem.spec.tests[1]
+    values = code.inputs(case, 1)
+    versions = [values[name]._version for name in ("x", "total")]
+    code.run_reference(case, values)
+    assert [values[name]._version for name in ("x", "total")] == versions
+
+
+@pytest.mark.parametrize(
+    ("returned", "argument"),
+    [("(total + x).float(), x * factor", "total"), ("total + x, (x * factor).half()", "out")],
+)
+def test_a_reference_returns_float64(
+    write_problem: WriteProblem, returned: str, argument: str
+) -> None:
+    problem = write_problem(reference=REFERENCE.replace("total + x, x * factor", returned))
+    code, case = ProblemCode(problem, "cpu"), problem.spec.tests[0]
+    with pytest.raises(ProblemError, match=rf"reference\.py: reference\(\) gave '{argument}' of"):
+        code.run_reference(case, code.inputs(case, 1))
+
+
+WRITES = {
+    "eager": "def eager(x, total, factor):\n    total += x\n    return total, x * factor\n",
+    "baseline": "def wrong(x, total, factor):\n    x *= factor\n    return total + x, x\n"
+    "BASELINES = {'wrong': wrong}\n",
+    "setup": "def wrong(x, total, factor):\n    x.zero_()\n    return None\n"
+    "PREPARED = {'wrong': wrong}\n",
+    "library call": "def wrong(x, total, factor):\n"
+    "    return lambda: (total.add_(x), x * factor)\nPREPARED = {'wrong': wrong}\n",
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_a_baseline_may_not_write_its_inputs(write_problem: WriteProblem, kind: str) -> None:
+    problem = write_problem(reference=f"{REFERENCE}\n\n{WRITES[kind]}")
+    with pytest.raises(ProblemError, match=r"\(\) for case 'small' wrote its input '(x|total)'"):
+        time_baselines(ProblemCode(problem, "cpu"), problem.spec.benchmarks[0])
+
+
+def test_an_eager_that_writes_its_inputs_is_not_blamed_on_a_submission(judge: Judge) -> None:
+    with pytest.raises(ProblemError, match=r"eager\(\) for case 'one' wrote its input 'total'"):
+        judge(HONEST, reference=f"{REFERENCE}\n\n{WRITES['eager']}")
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("eager = 5\n", "no function named 'eager'"),
+        ("BASELINES = [reference]\n", "BASELINES is a dict of names and functions"),
+        ("PREPARED = {'fast': None}\n", "PREPARED is a dict of names and functions"),
+    ],
+)
+def test_baselines_are_functions(write_problem: WriteProblem, reference: str, message: str) -> None:
+    problem = write_problem(reference=f"{REFERENCE}\n\n{reference}")
+    with pytest.raises(ProblemError, match=rf"reference\.py: {message}"):
+        ProblemCode(problem, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"factor": 2.0 + call',
+            '"factor": torch.tensor(2.0)',
+            "gave 'factor' as Tensor, not fp64",
+        ),
+        ('"x": x', '"x": x.to_sparse()', "gave 'x' not as a dense tensor on cpu"),
+        (
+            '"x": x',
+            '"x": torch.empty(n, device="meta").to(x.dtype)',
+            "not as a dense tensor on cpu",
+        ),
+    ],
+)
+def test_inputs_are_as_declared(
+    write_problem: WriteProblem, old: str, new: str, message: str
+) -> None:
+    problem = write_problem(inputs=INPUTS.replace(old, new))
+    with pytest.raises(ProblemError, match=message):
+        ProblemCode(problem, "cpu").inputs(problem.spec.tests[0], 1)
+
+
+def test_a_case_larger_than_memory_is_refused_before_it_is_made(
+    write_problem: WriteProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three arguments of 46341² elements, each twice in fp32 and once in float64."""
+    spec = SPEC.replace("n: 4096", f"n: {46341**2}")
+    made = "def generate(generator, call, n, dtype): raise AssertionError('made')"
+    problem = write_problem(spec=spec, inputs=made)
+    case = problem.spec.benchmarks[0]
+    needed_bytes = 3 * 46341**2 * (4 + 4 + 8)
+    monkeypatch.setattr(problem_code, "available_bytes", lambda device: needed_bytes - 1)
+    with pytest.raises(ProblemError) as caught:
+        ProblemCode(problem, "cpu").inputs(case, 1)
+    assert str(caught.value) == (
+        f"{problem.folder / 'problem.yaml'}: case 'small' needs at least {needed_bytes:,} bytes of "
+        "memory for its arguments and their float64 copies; this machine has "
+        f"{needed_bytes - 1:,} left; make the case smaller"
+    )
+    monkeypatch.setattr(problem_code, "available_bytes", lambda device: needed_bytes)
+    with pytest.raises(ProblemError, match=re.escape("raised AssertionError: made")):
+        ProblemCode(problem, "cpu").inputs(case, 1)
+
+
+@pytest.mark.cuda
+def test_device_memory_counts_on_a_gpu(write_problem: WriteProblem) -> None:
+    free_bytes = torch.cuda.mem_get_info()[1]
+    spec = SPEC.replace("n: 100000000", f"n: {free_bytes // 20}")
+    problem = write_problem(spec=spec)
+    with pytest.raises(ProblemError, match="the GPU has"):
+        ProblemCode(problem, "cuda").inputs(problem.spec.tests[3], 1)
