@@ -60,12 +60,6 @@ def _masked(x: Tensor, generator: torch.Generator) -> Tensor:
     return x
 
 
-def _last(x: Tensor, generator: torch.Generator) -> Tensor:
-    """The last column holds a third of each row's sum, however long the row."""
-    x[:, -1] = x[:, :-1].logsumexp(dim=-1) - 0.7
-    return x
-
-
 def _tiny(x: Tensor, generator: torch.Generator) -> Tensor:
     """A third ordinary, a third denormal, a third so low that its probability is denormal."""
     x[:, 1::3] *= 1e-40
@@ -81,6 +75,5 @@ DISTRIBUTIONS = {
     "equal": _equal,
     "one_hot": _one_hot,
     "masked": _masked,
-    "last": _last,
     "tiny": _tiny,
 }
