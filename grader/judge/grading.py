@@ -27,6 +27,7 @@ from grader.judge.timing.calibration import calibrate, publish_us_per_set
 from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import Problem, prototypes
+from grader.problem.domain import shown
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 from grader.submission import Submission
@@ -79,6 +80,8 @@ class Grading:
         self.record = record
         self.effort = effort
         self.code = ProblemCode(problem, device)
+        self.drawn = problem.draw_cases(device, seed_for(master, "drawn"))
+        """Tests of shapes that no submission knows beforehand."""
         self.round_cost_us = 0.0
         """What a round of this runner costs the judge's clock besides its calls."""
         self.publish_us_per_set: dict[str, float] = {}
@@ -96,6 +99,11 @@ class Grading:
     def ranks(self) -> bool:
         """Whether times may rank, and so are held against the judge's clock."""
         return self.device == "cuda" and self.effort == "full"
+
+    @property
+    def tests(self) -> list[Case]:
+        """The tests to run: those that the spec lists, then the drawn ones."""
+        return self.problem.cases("test", self.device) + self.drawn
 
     def meet(self, greeting: int) -> None:
         """Receive the runner's greeting. Nothing of the submission runs yet, so a failure of the
@@ -162,7 +170,7 @@ class Grading:
             }
         own = [sealed_memfd("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
-            self._shapes = case_shapes(self.problem, self.code, self.device)
+            self._shapes = case_shapes(self.problem, self.code, self.device, self.drawn)
             text = json.dumps(self._shapes.shapes).encode()
             request["cases_bytes"] = len(text)
             own.append(sealed_memfd("cases", text))
@@ -240,7 +248,7 @@ class Grading:
             if a.kind == "scalar"
         }
         limit_s = self.problem.spec.limits.call_s
-        what = f"the call on test '{sets.case.name}'"
+        what = f"the call on test {self._shown(sets.case)}"
         self.session.ask("call", {"set": 0, "scalars": scalars}, limit_s, what)
         sets.probe()
         sets.take_snapshot()
@@ -271,21 +279,25 @@ class Grading:
         """
         late = Fault(
             Verdict.REJECTED,
-            f"case '{sets.case.name}': outputs were written after the call was done",
+            f"case {self._shown(sets.case)}: outputs were written after the call was done",
             Rule.WORK_OUTSIDE_CALL,
         )
         if result.failure is not None:
             if len(self.record.faults) < GRACE_CASES and self._becomes_right(sets, recheck):
                 raise SubmissionFault(late)
-            reason = f"case '{sets.case.name}': {result.failure}"
+            reason = f"case {self._shown(sets.case)}: {result.failure}"
             self.record.faults.append(Fault(Verdict.WRONG_ANSWER, reason))
             return
         if sets.changed_since_probe():
             raise SubmissionFault(late)
         tampered = sets.tampered()
         if tampered is not None:
-            reason = f"case '{sets.case.name}': {tampered}"
+            reason = f"case {self._shown(sets.case)}: {tampered}"
             raise SubmissionFault(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
+
+    def _shown(self, case: Case) -> str:
+        """The name of a case, and of a drawn one its parameters."""
+        return shown(case) if case in self.drawn else f"'{case.name}'"
 
     def _becomes_right(self, sets: ArgumentSets, recheck: Callable[[], CheckResult]) -> bool:
         """Whether outputs that were wrong at "done" are right a moment later."""

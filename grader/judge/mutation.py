@@ -26,6 +26,9 @@ from grader.problem.spec import Case
 SEED = 20_261
 """Verification needs no secrecy; a fixed seed makes it repeatable."""
 
+DRAWN = 8
+"""Cases to draw from the domain, on a CPU too."""
+
 CheckOutcome = Literal["failed", "passed", "same as reference"]
 
 
@@ -108,18 +111,21 @@ def verify(
 ) -> VerificationResult:
     """Check mutants and honest implementations on every test and benchmark case for `device`, and
     eager PyTorch on the benchmarks' variants. On a GPU, report benchmarks that could never rank.
+    Cases drawn from the problem's domain are checked too, and catch one more mutant.
 
     Raises `ProblemError` when the problem's own code fails.
     """
     code = ProblemCode(problem, device)
     result = VerificationResult()
-    cases = problem.cases("test", device) + problem.cases("benchmark", device)
+    drawn = problem.draw_cases(device, SEED, DRAWN)
+    cases = problem.cases("test", device) + problem.cases("benchmark", device) + drawn
     compiled = torch.compile(code.eager, dynamic=True)
     for index, case in enumerate(cases):
         progress(Progress("verify", case.name, index, len(cases)))
         code.check_deterministic(case)
         data = _case_values(code, case)
-        for name, mutant in MUTANTS.items():
+        mutants = MUTANTS | DRAWN_MUTANTS if case in drawn else MUTANTS
+        for name, mutant in mutants.items():
             outputs = _mutate(code, data, mutant)
             if outputs is not None:
                 result.rows.append(_row(code, data, "fail", name, outputs))
@@ -341,3 +347,6 @@ MUTANTS: dict[str, Mutant] = {
     "half precision": _half,
     "previous output": _previous,
 }
+
+DRAWN_MUTANTS: dict[str, Mutant] = {"right on the listed shapes only": OutputTensor.blank}
+"""What only a drawn case can show: on every listed case, the outputs are right."""
