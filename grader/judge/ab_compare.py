@@ -130,7 +130,7 @@ class _Side:
         with self.named_faults():
             grading.meet(greet(grading.session, self.submission, grading.device))
             grading.load(self.submission, job.library())
-            tests = grading.problem.cases("test", grading.device)
+            tests = grading.tests
             with contextlib.closing(grading.reused_arena()) as reused:
                 for index, case in enumerate(tests):
                     progress(Progress("test", f"{name}: {case.name}", index, len(tests)))

@@ -7,7 +7,7 @@ by side, while the tests run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,29 +32,39 @@ class CaseShapes:
     """Bytes that the largest test takes in a block."""
 
 
-_KNOWN: dict[tuple[str, Device], CaseShapes] = {}
-"""By digest of the problem, and device."""
+Shape = dict[str, Any]
+
+_KNOWN: dict[tuple[str, Device, str], tuple[Shape, int]] = {}
+"""The shape of a listed case, and its bytes in a block, by digest of the problem, device and
+name."""
 
 
-def case_shapes(problem: Problem, code: ProblemCode, device: Device) -> CaseShapes:
-    """The shapes of all cases of a device; remembered for the next gradings of this process."""
-    key = (problem.digest, device)
-    if key not in _KNOWN:
-        tests = problem.cases("test", device)
-        shapes: list[dict[str, Any]] = []
-        index, test_bytes = {}, 0
-        cases = alternated(tests, problem.bytes) + problem.cases("benchmark", device)
-        for case in cases:
-            template = code.inputs(case, seed_for(0, case.name))
-            values = [value for _, value in arguments_of(problem, case, template)]
-            shape = {"values": list(map(pack, values)), **entry_of(problem.spec, case)}
-            if shape not in shapes:
-                shapes.append(shape)
-            index[case.name] = shapes.index(shape)
-            if case in tests:
-                test_bytes = max(test_bytes, layout_of(problem, case, template).nbytes)
-        _KNOWN[key] = CaseShapes(shapes, index, test_bytes)
-    return _KNOWN[key]
+def case_shapes(
+    problem: Problem, code: ProblemCode, device: Device, drawn: Sequence[Case] = ()
+) -> CaseShapes:
+    """The shapes of all cases of a device, and of the `drawn` tests, which come after the listed
+    ones. Those of listed cases are remembered for the next gradings of this process."""
+    tests, shapes = problem.cases("test", device), list[Shape]()
+    index, test_bytes = {}, 0
+    benchmarks = problem.cases("benchmark", device)
+    for case in [*alternated(tests, problem.bytes), *drawn, *benchmarks]:
+        key = (problem.digest, device, case.name)
+        shape, nbytes = _KNOWN.get(key) or _shape(problem, code, case)
+        if case not in drawn:
+            _KNOWN[key] = shape, nbytes
+        if shape not in shapes:
+            shapes.append(shape)
+        index[case.name] = shapes.index(shape)
+        if case not in benchmarks:
+            test_bytes = max(test_bytes, nbytes)
+    return CaseShapes(shapes, index, test_bytes)
+
+
+def _shape(problem: Problem, code: ProblemCode, case: Case) -> tuple[Shape, int]:
+    template = code.inputs(case, seed_for(0, case.name))
+    values = [value for _, value in arguments_of(problem, case, template)]
+    shape = {"values": list(map(pack, values)), **entry_of(problem.spec, case)}
+    return shape, layout_of(problem, case, template).nbytes
 
 
 def entry_of(spec: Spec, case: Case) -> dict[str, Any]:

@@ -203,8 +203,9 @@ def _run_cases(request: GradingRequest, grading: Grading) -> None:
 
 def _test(request: GradingRequest, grading: Grading) -> None:
     with contextlib.closing(grading.reused_arena()) as reused:
-        tests = request.problem.cases("test", request.device)
-        _cases(partial(grading.test, reused), tests, "test", request.progress, grading.record)
+        _cases(
+            partial(grading.test, reused), grading.tests, "test", request.progress, grading.record
+        )
 
 
 def _benchmark(request: GradingRequest, grading: Grading) -> None:

@@ -28,6 +28,7 @@ from grader.judge.timing.calibration import calibrate, publish_us_per_set
 from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault, decide, reason_of
 from grader.problem import Problem, prototypes
+from grader.problem.domain import shown
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
 from grader.submission import Submission
@@ -82,6 +83,8 @@ class Grading:
         self.record = record
         self.effort = effort
         self.code = ProblemCode(problem, device)
+        self.drawn = problem.draw_cases(device, seed_for(master, "drawn"))
+        """Tests of shapes that no submission knows beforehand."""
         self.round_cost_us = 0.0
         """What a round of this runner costs the judge's clock besides its calls."""
         self.publish_us_per_set: dict[str, float] = {}
@@ -99,6 +102,11 @@ class Grading:
     def ranks(self) -> bool:
         """Whether times may rank, and so are held against the judge's clock."""
         return self.device == "cuda" and self.effort == "full"
+
+    @property
+    def tests(self) -> list[Case]:
+        """The tests to run: those that the spec lists, then the drawn ones."""
+        return self.problem.cases("test", self.device) + self.drawn
 
     def meet(self, greeting: int) -> None:
         """Receive the runner's greeting. Nothing of the submission runs yet, so a failure of the
@@ -165,7 +173,7 @@ class Grading:
             }
         own = [sealed_memfd("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
-            self._shapes = case_shapes(self.problem, self.code, self.device)
+            self._shapes = case_shapes(self.problem, self.code, self.device, self.drawn)
             text = json.dumps(self._shapes.shapes).encode()
             request["cases_bytes"] = len(text)
             own.append(sealed_memfd("cases", text))
@@ -227,7 +235,7 @@ class Grading:
                 eager = self.code.run_eager(case, inputs | self._state(eager))
                 recheck = partial(self._check_first_set, sets, truth, eager, initial, bounds)
                 results.append(recheck())
-                faults = self.faults_of(f"case '{case.name}'", sets, results[-1], recheck)
+                faults = self.faults_of(f"case {self._shown(case)}", sets, results[-1], recheck)
                 if faults:
                     break
                 carried = self._state(sets.outputs(0))
@@ -252,7 +260,7 @@ class Grading:
             if a.kind == "scalar"
         }
         limit_s = self.problem.spec.limits.call_s
-        what = f"the call on test '{sets.case.name}'"
+        what = f"the call on test {self._shown(sets.case)}"
         self.session.ask("call", {"set": 0, "scalars": scalars}, limit_s, what)
         sets.probe()
         sets.take_snapshot()
@@ -309,6 +317,10 @@ class Grading:
             reason = f"{where}: {tampered}"
             faults.append(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
         return faults
+
+    def _shown(self, case: Case) -> str:
+        """The name of a case, and of a drawn one its parameters."""
+        return shown(case) if case in self.drawn else f"'{case.name}'"
 
     def _goes_on(self, sets: ArgumentSets, rule: Rule) -> bool:
         """Whether work of a call that broke `rule` goes on, and would disturb the next case."""

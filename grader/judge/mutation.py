@@ -36,6 +36,8 @@ from grader.problem.spec import Case, Tolerance
 SEED = 20_261
 """Verification needs no secrecy; a fixed seed makes it repeatable."""
 
+DRAWN = 8
+"""Cases to draw from the domain, on a CPU too."""
 LEAST_SHARE = 1e-3
 """Honest implementations that use less of their bounds count as using this much in a margin."""
 LIBRARY_REL_L2 = 0.02
@@ -169,15 +171,17 @@ def verify(
 ) -> VerificationResult:
     """Check mutants and honest implementations on every test and benchmark case for `device`, and
     eager PyTorch on the benchmarks' variants. Also check the reference's precision and the
-    baselines. On a GPU, report benchmarks that could never rank.
+    baselines. On a GPU, report benchmarks that could never rank. On cases drawn from the problem's
+    domain, `DRAWN_MUTANTS` take the place of the problem's own.
 
     Raises `ProblemError` when the problem's own code fails, or the inputs of a benchmark ignore the
     seed.
     """
     code = ProblemCode(problem, device)
     result = VerificationResult()
-    cases = problem.cases("test", device) + problem.cases("benchmark", device)
-    seeded = problem.cases("benchmark", device) or cases
+    listed = problem.cases("test", device) + problem.cases("benchmark", device)
+    cases = listed + problem.draw_cases(device, SEED, DRAWN)
+    seeded = problem.cases("benchmark", device) or listed
     compiled = torch.compile(code.eager, dynamic=True)
     for index, case in enumerate(cases):
         progress(Progress("verify", case.name, index, len(cases)))
@@ -186,7 +190,8 @@ def verify(
             code.check_seeded(case)
         data = case_values(code, case, SEED)
         result.rows.append(_precision_row(data))
-        result.rows += check_case(code, data, {"eager": code.eager, "compile": compiled})
+        honest = {"eager": code.eager, "compile": compiled}
+        result.rows += check_case(code, data, honest, is_drawn=case not in listed)
         if case in problem.spec.benchmarks:
             result.rows += _baseline_rows(code, data)
         result.rows.append(_inputs_row(code, data))
@@ -198,14 +203,18 @@ def verify(
 
 
 def check_case(
-    code: ProblemCode, data: CaseValues, honest: dict[str, Callable[..., Any]]
+    code: ProblemCode,
+    data: CaseValues,
+    honest: dict[str, Callable[..., Any]],
+    is_drawn: bool = False,
 ) -> Iterator[VerificationRow]:
     """Check every mutant, the honest implementations given, by name, and those of the problem."""
-    for name, mutant in MUTANTS.items():
+    for name, mutant in (MUTANTS | DRAWN_MUTANTS if is_drawn else MUTANTS).items():
         outputs = _mutate(code, data, mutant)
         if outputs is not None:
             yield _row(code, data, "fail", name, outputs)
-    for name, broken in code.mutants.items():
+    # Which of them a drawn case admits, no author could say beforehand.
+    for name, broken in ({} if is_drawn else code.mutants).items():
         outputs = _run(code, data, name, broken)
         if outputs is not None:
             yield _row(code, data, "fail", name, outputs)
@@ -506,3 +515,6 @@ MUTANTS: dict[str, Mutant] = {
     "half precision": _half,
     "previous output": _previous,
 }
+
+DRAWN_MUTANTS: dict[str, Mutant] = {"right on the listed shapes only": OutputTensor.blank}
+"""What only a drawn case can show: on every listed case, the outputs are right."""

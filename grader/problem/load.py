@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from grader.files import UnreadableFileError, read_regular_file
-from grader.problem import strict_yaml, validation
+from grader.problem import domain, strict_yaml, validation
 from grader.problem.spec import Argument, Case, ProblemError, Spec
 
 FILES = ("problem.yaml", "reference.py", "inputs.py", "statement.md")
@@ -79,6 +79,12 @@ class Problem:
         every = self.spec.tests if kind == "test" else self.spec.benchmarks
         return [case for case in every if case.device in ("any", device)]
 
+    def draw_cases(self, device: str, seed: int, count: int | None = None) -> list[Case]:
+        """Test cases of the spec's domain that are in no list, the same for the same seed: `count`,
+        or as many as a grading on `device` needs. Empty if the spec has no domain."""
+        count = domain.DRAWN_CASES[device] if count is None else count
+        return domain.draw_cases(self.spec, device, seed, count)
+
     def variants(self, case: Case) -> list[Case]:
         """The benchmark with other parameter values, from the spec's `variants`."""
         return validation.variants(self.spec, case)
@@ -134,6 +140,7 @@ def _spec(content: bytes) -> Spec:
         raise ProblemError("top level: must be keys and values, such as 'title: …'")
     spec = _validate(data)
     validation.check(spec)
+    domain.check(spec)
     return spec
 
 

@@ -73,6 +73,36 @@ class Case(_Strict):
     """`cuda`: too heavy for a CPU. `cpu`: practice size, never run on a GPU."""
 
 
+def _as_choices(value: object) -> object:
+    """A list is short for its choices."""
+    return {"choices": value} if isinstance(value, list) else value
+
+
+class ParameterDomain(_Strict):
+    """The values that a case parameter may have: a range of whole numbers, or choices.
+
+    A formula may use the parameters that are declared before. In YAML a list is enough for choices.
+    """
+
+    min: FormulaText = "1"
+    max: FormulaText | None = None
+    multiple_of: FormulaText = "1"
+    choices: Annotated[list[Any], Field(min_length=1)] | None = None
+
+    def __str__(self) -> str:
+        """``1 … 300``, ``2 … 64, a multiple of 2``, or ``fp32 | fp16``."""
+        if self.choices is not None:
+            return " | ".join(map(str, self.choices))
+        step = "" if self.multiple_of == "1" else f", a multiple of {self.multiple_of}"
+        return f"{self.min} … {self.max}{step}"
+
+    def formulas(self) -> dict[str, str]:
+        """The formulas of a range by key; empty for choices."""
+        if self.choices is not None or self.max is None:
+            return {}
+        return {"min": self.min, "max": self.max, "multiple_of": self.multiple_of}
+
+
 class Tolerance(_Strict):
     """Error bounds for outputs of one dtype; all must hold."""
 
@@ -170,3 +200,9 @@ class Spec(_Strict):
     """Other values of benchmark parameters, such as other distributions; shapes, dtypes and scalars
     must not change. One untimed round, at a secret position, has one set with inputs of each (or
     several rounds, if one has fewer sets), to find code that is correct only for usual inputs."""
+    domain: list[dict[str, Annotated[ParameterDomain, BeforeValidator(_as_choices)]]] = Field(
+        default_factory=list
+    )
+    """The values that the parameters of a case may have together; several entries where these
+    depend on each other. Every grading also tests cases drawn from it by its secret seed, so that
+    code which is right only for the listed shapes fails."""

@@ -31,13 +31,13 @@ def check(spec: Spec) -> None:
     """Raise `ProblemError` for the first violation."""
     _check_arguments(spec)
     for where, case in _cases(spec):
-        _check_params(f"{where}.params", case)
+        check_params(f"{where}.params", case)
     _check_case_names(spec)
     for name in spec.tolerances:
         if name not in DTYPES:
             raise ProblemError(f"tolerances.{name}: no such dtype{_hint(name, DTYPES)}")
     for where, case in _cases(spec):
-        _check_case(spec, where, case)
+        check_case(spec, where, case)
     for case in spec.benchmarks:
         _check_variants(spec, case)
     _check_cuda_dtypes(spec)
@@ -242,7 +242,8 @@ def _check_argument(where: str, argument: Argument) -> None:
             raise ProblemError(f"{where}.shape[{axis}]: {error}") from None
 
 
-def _check_params(where: str, case: Case) -> None:
+def check_params(where: str, case: Case) -> None:
+    """Raise `ProblemError` for a parameter without a valid name and value."""
     for name, value in case.params.items():
         path = f"{where}.{name}"
         if not _PARAM.fullmatch(name) or keyword.iskeyword(name):
@@ -279,7 +280,8 @@ def _check_cuda_dtypes(spec: Spec) -> None:
         raise ProblemError("cuda_dtypes: no argument's dtype is a case parameter; remove it")
 
 
-def _check_case(spec: Spec, where: str, case: Case) -> None:
+def check_case(spec: Spec, where: str, case: Case) -> None:
+    """Raise `ProblemError` unless every argument and cost has a value in the case."""
     for index, argument in enumerate(spec.args):
         with error_at(f"args[{index}].dtype"):
             dtype(argument, case)
@@ -321,7 +323,7 @@ def _check_variants(spec: Spec, case: Case) -> None:
             hint = _hint(name, case.params)
             raise ProblemError(f"variants.{name}: no parameter of case '{case.name}'{hint}")
     for other in variants(spec, case):
-        _check_params("variants", other)
+        check_params("variants", other)
         for argument in spec.args:
             if _form(argument, case) != _form(argument, other):
                 raise ProblemError(

@@ -324,7 +324,18 @@ def test_show(shell: Shell, problem: Path) -> None:
         'extern "C" void doubled_fp16(',
         "64 MiB",
     ):
-        assert shown in out
+        assert shown in " ".join(out.split())
+    assert "Drawn tests" not in out
+
+
+def test_show_lists_the_domain(shell: Shell, problem: Path) -> None:
+    with (problem / "problem.yaml").open("a") as spec:
+        spec.write("domain:\n  - {n: {max: 5000, multiple_of: 3}, dtype: [fp32]}\n")
+    status, out, _ = shell("show", "double")
+    assert status == 0
+    text = " ".join(out.split())
+    assert "also tests 8 cases on a GPU, 3 on a CPU, that its secret seed draws from:" in text
+    assert "- n 1 … 5000, a multiple of 3; dtype fp32" in text
 
 
 def test_show_keeps_formulas_verbatim(shell: Shell, problem: Path) -> None:

@@ -42,6 +42,9 @@ benchmarks:
   - {name: small, params: {n: 4096, dtype: fp32}}
 """
 
+DOMAIN = "domain:\n  - {n: {max: 1000}, dtype: [fp32, fp16]}\n"
+"""To append to `SPEC`."""
+
 INPUTS = """
 import torch
 

@@ -23,7 +23,7 @@ from grader.report import Rule, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
-from tests.judge.conftest import HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
+from tests.judge.conftest import DOMAIN, HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
 from tests.waiting import until
 
 
@@ -124,6 +124,49 @@ def test_a_call_that_never_returns_is_stopped(judge: Judge) -> None:
     report = judge(body, spec=SPEC.replace("call_s: 100", "call_s: 3"))
     assert report.verdict is Verdict.TIME_LIMIT_EXCEEDED
     assert "longer than 3 s" in report.reason
+
+
+LISTED_ONLY = """
+def scale(x, total, factor, out):
+    if x.numel() in (1, 1000, 65, 4096):
+        total += x
+        out.copy_(x * factor)
+    else:
+        out.zero_()
+"""
+
+
+def test_code_that_is_right_on_the_listed_shapes_only_is_wrong(judge: Judge) -> None:
+    assert judge(LISTED_ONLY, benchmarks=True).verdict is Verdict.ACCEPTED
+    report = judge(LISTED_ONLY, benchmarks=True, spec=SPEC + DOMAIN)
+    assert report.verdict is Verdict.WRONG_ANSWER
+    names = ["one", "many", "steps", "drawn_1", "drawn_2", "drawn_3"]
+    assert [case.name for case in report.cases] == names
+    assert [case.status for case in report.cases] == ["passed"] * 3 + ["wrong_answer"] * 3
+    params = report.cases[3].params
+    assert f"case 'drawn_1' (n={params['n']} dtype={params['dtype']}): " in report.reason
+    assert judge(HONEST, spec=SPEC + DOMAIN).verdict is Verdict.ACCEPTED
+
+
+def test_cases_are_drawn_by_the_seed(write_problem: WriteProblem, tmp_path: Path) -> None:
+    problem = write_problem(spec=SPEC + DOMAIN)
+    (tmp_path / "kernel.py").write_text(HONEST)
+    submission = Submission.read(tmp_path / "kernel.py", 10_000)
+
+    def drawn(seed: int | None) -> tuple[int, list[Any]]:
+        report = grade(
+            problem,
+            submission,
+            sandbox=ProcessSandbox(),
+            device="cpu",
+            seed=seed,
+            benchmarks=False,
+        )
+        return report.seed, [(c.params, c.max_abs_err) for c in report.cases[3:]]
+
+    seed, cases = drawn(None)
+    assert drawn(seed) == (seed, cases)
+    assert drawn(None)[1] != cases
 
 
 def test_writing_an_input_is_rejected(judge: Judge) -> None:

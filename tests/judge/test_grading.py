@@ -24,7 +24,7 @@ from grader.judge.verdict import Fault, SubmissionFault, decide
 from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import Rule, Verdict
-from tests.judge.conftest import WriteProblem
+from tests.judge.conftest import DOMAIN, SPEC, WriteProblem
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,6 +65,38 @@ def test_every_case_has_a_shape_and_equal_cases_share_one() -> None:
     assert [shapes.index[name] for name in (tests[0], "widest")] == [0, 1]
     x = unpack(shapes.shapes[0]["values"][0])
     assert getattr(x, "shape", None) == (1, 1)
+
+
+def test_drawn_cases_are_compiled_after_the_listed_tests(write_problem: WriteProblem) -> None:
+    problem = write_problem(spec=SPEC + DOMAIN)
+    code = ProblemCode(problem, "cpu")
+    plain = case_shapes(problem, code, "cpu")
+    for seed in range(2):  # the first one's are not remembered
+        drawn = problem.draw_cases("cpu", seed)
+        shapes = case_shapes(problem, code, "cpu", drawn)
+        assert len(shapes.shapes) == len(plain.shapes) + len(drawn)
+        order = sorted(shapes.index, key=lambda name: shapes.index[name])
+        assert order[3:] == [*(case.name for case in drawn), "small"]
+        for case in drawn:
+            shape = shapes.shapes[shapes.index[case.name]]
+            assert shape["dims"] == [case.params["n"]]
+            x = unpack(shape["values"][0])
+            assert getattr(x, "shape", None) == (case.params["n"],)
+            assert set(shape) == {"values", "dims", "symbol"}  # and no seed
+
+
+def test_a_gradings_tests_are_the_listed_ones_and_those_its_seed_draws(
+    write_problem: WriteProblem,
+) -> None:
+    problem = write_problem(spec=SPEC + DOMAIN)
+    session: Any = None
+    tests = [Grading(problem, session, "cpu", master, Record()).tests for master in (1, 1, 2)]
+    assert [case.name for case in tests[0]] == [
+        *(case.name for case in problem.cases("test", "cpu")),
+        *("drawn_1", "drawn_2", "drawn_3"),
+    ]
+    assert tests[0] == tests[1]
+    assert tests[0] != tests[2]
 
 
 def test_the_reused_arena_has_room_for_the_largest_test() -> None:

@@ -9,10 +9,17 @@ import pytest
 import torch
 
 from grader.judge import mutation
-from grader.judge.mutation import OutputTensor, _last_row, _rounding, _variant_row, watchable_row
+from grader.judge.mutation import (
+    OutputTensor,
+    _last_row,
+    _rounding,
+    _variant_row,
+    verify,
+    watchable_row,
+)
 from grader.judge.problem_code import ProblemCode
 from grader.problem import Problem, ProblemError
-from tests.judge.conftest import INPUTS, REFERENCE, WriteProblem
+from tests.judge.conftest import DOMAIN, INPUTS, REFERENCE, SPEC, WriteProblem
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
 
@@ -58,6 +65,21 @@ def test_a_benchmark_too_large_to_watch_is_found(rows: int, outcome: str) -> Non
     row = watchable_row(problem, large, {"x": torch.empty(rows, 65536, device="meta")})
     assert (row.expected, row.outcome) == ("pass", outcome)
     assert ("make the case smaller" in row.detail) == (outcome == "failed")
+
+
+@pytest.mark.parametrize(("domain", "count"), [("", 0), (DOMAIN, 8)])
+def test_code_that_is_right_on_the_listed_shapes_only_is_a_mutant(
+    write_problem: WriteProblem, monkeypatch: pytest.MonkeyPatch, domain: str, count: int
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # it takes seconds
+    result = verify(write_problem(spec=SPEC + domain), "cpu")
+    rows = [row for row in result.rows if row.name == "right on the listed shapes only"]
+    assert [row.case for row in rows] == [f"drawn_{i + 1}" for i in range(count)]
+    assert {row.outcome for row in rows} <= {"failed"}
+    eager = [row for row in result.rows if (row.name, row.outcome) == ("eager", "passed")]
+    assert len(eager) == 4 + count
+    zeros = [row for row in result.rows if row.name == "zeros" and row.case.startswith("drawn_")]
+    assert [row.outcome for row in zeros] == ["failed"] * count
 
 
 def test_integers_have_no_rounding_error() -> None:

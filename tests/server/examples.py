@@ -51,7 +51,8 @@ def softmax(x, out):
 def accepted(problem: Problem, sol: float, gpu: str = H100, noise: int = 0) -> dict[str, Any]:
     """The fields of an accepted, ranked report that reaches about `sol` of the roofline."""
     rng = random.Random(f"{sol} {noise}")
-    results = [_tested(case) for case in problem.cases("test", "cuda")]
+    tests = problem.cases("test", "cuda") + problem.draw_cases("cuda", noise)
+    results = [_tested(case) for case in tests]
     timed = [
         _timed(problem, case, sol * rng.uniform(0.93, 1.07), gpu, rng)
         for case in problem.cases("benchmark", "cuda")

@@ -11,6 +11,7 @@ from grader.cli.options import find_problem, problem_folders, problem_roots
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from grader.problem import Argument, Case, Spec
 
@@ -61,6 +62,8 @@ def show(problem: str) -> None:
     console.print()
     console.print(_arguments(spec.args))
     console.print(_cases("test", spec.tests))
+    if spec.domain:
+        console.print(_domain(spec))
     console.print(_cases("benchmark", spec.benchmarks))
     console.print(Text("CUDA C++ entries", "bold"))
     for prototype in prototypes(spec).values():
@@ -116,6 +119,24 @@ def _cases(kind: str, cases: list[Case]) -> Table:
         where = {"any": "CPU and GPU", "cpu": "CPU", "cuda": "GPU"}[case.device]
         table.add_row(case.name, parameters(case.params), f"{case.calls}", where)
     return table
+
+
+def _domain(spec: Spec) -> Text:
+    from rich.text import Text
+
+    from grader.problem.domain import DRAWN_CASES
+
+    on_gpu, on_cpu = DRAWN_CASES["cuda"], DRAWN_CASES["cpu"]
+    text = Text("Drawn tests", "bold")
+    text.append(
+        f"\n  Every grading also tests {on_gpu} cases on a GPU, {on_cpu} on a CPU, that its secret "
+        "seed draws from:",
+        "not bold",
+    )
+    for entry in spec.domain:
+        values = "; ".join(f"{name} {value}" for name, value in entry.items())
+        text.append(f"\n  - {values}", "not bold")
+    return text.append("\n")
 
 
 def _limits(spec: Spec) -> str:
