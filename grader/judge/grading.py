@@ -221,7 +221,8 @@ class Grading:
             for call in range(case.calls):
                 inputs = self._test_inputs(case, call) | carried
                 sets.fill(0, inputs)
-                self._call(sets, inputs)
+                with self.session.calling(is_first=call == 0):
+                    self._call(sets, inputs)
                 truth = self.code.run_reference(case, inputs | self._state(truth))
                 eager = self.code.run_eager(case, inputs | self._state(eager))
                 recheck = partial(self._check_first_set, sets, truth, eager, initial)

@@ -136,7 +136,10 @@ class Limits(_Strict):
     """Import, in which `load_inline` may take over a minute; for a `.cu` file, compiling it and,
     separately, binding the library."""
     call_s: float = Field(default=20, gt=0)
-    """One call; the first includes just-in-time compilation."""
+    """One call."""
+    compile_s: float = Field(default=120, ge=0)
+    """How much longer than `call_s` the first calls of all cases may take together, to compile
+    kernels just in time or to tune them."""
     total_s: float = Field(default=600, gt=0)
     memory_bytes: int = Field(default=8 << 30, gt=0)
     """Of the runner's sandbox, and of the sandbox that compiles a `.cu` file."""
