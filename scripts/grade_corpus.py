@@ -107,7 +107,7 @@ def with_short_limits(problem: Problem, example: Example, device: Device) -> Pro
     """The same problem with short limits, so that files that exceed them end soon."""
     changes = dict(LIMITS[device])
     if example.expected is Verdict.TIME_LIMIT_EXCEEDED:
-        changes["call_s"] = SHORT_CALL_S[device]
+        changes |= {"call_s": SHORT_CALL_S[device], "compile_s": 0}
     limits = problem.spec.limits.model_copy(update=changes)
     return dataclasses.replace(problem, spec=problem.spec.model_copy(update={"limits": limits}))
 

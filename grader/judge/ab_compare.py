@@ -95,7 +95,11 @@ def ab_compare(
         for submission in (a, b):
             runner = stack.enter_context(sandbox.start(limits, device))
             # Each side's time limit also runs while the other one works.
-            session = Session(runner, 3 * problem.spec.limits.total_s)
+            session = Session(
+                runner,
+                3 * problem.spec.limits.total_s,
+                compile_s=problem.spec.limits.compile_s,
+            )
             grading = Grading(problem, session, device, master, Record())
             sides.append(_Side(submission, grading))
         for side, job in zip(sides, jobs, strict=True):

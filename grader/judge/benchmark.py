@@ -56,6 +56,7 @@ class Benchmark:
         self.auditor = audit_of(sets, grading.audit_tally, grading.ranks)
         self._last_us = self._delay_us = 0.0
         self._holds_up = False
+        self._was_called = False
         self._variants_before = 1 + secrets.randbelow(self.plan.least_rounds - 1)
 
     @property
@@ -74,7 +75,8 @@ class Benchmark:
             limit_s = self.grading.problem.spec.limits.call_s * self.sets.count
             if self.captures:
                 order = list(range(self.sets.count))
-                self.graph = capture(self.grading.session, order, limit_s)
+                with self.grading.session.calling(is_first=False):
+                    self.graph = capture(self.grading.session, order, limit_s)
             if self.needs_messages:
                 return
         log = self.grading.audit_tally.copy()
@@ -143,7 +145,10 @@ class Benchmark:
     def _run(self, order: list[int], auditor: Auditor) -> MeasuredRound:
         limit_s = self.grading.problem.spec.limits.call_s * len(order)
         start = RoundStart(self.graph, self.graph and self.gate)
-        return run_round(self.grading.session, self.sets, order, start, limit_s, auditor)
+        session, is_first = self.grading.session, not self._was_called
+        self._was_called = True
+        with session.calling(is_first):
+            return run_round(session, self.sets, order, start, limit_s, auditor)
 
     def _expect_no_fault(self, number: int, evidence: Evidence, thorough: bool) -> None:
         """Raise `SubmissionFault` with all that the outputs and the audit of a round have shown."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from grader.judge.grading import Grading
 
 Kind = Literal["test", "benchmark"]
+NOTED_S = 0.1
+"""Compiling beyond the limit of a call is noted from here on."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _run(request: GradingRequest, master: int, left_s: float, record: Record) ->
         request.sandbox.start(RunnerLimits.of(limits), device) as runner,
     ):
         try:
-            session = Session(runner, limits.total_s, left_s)
+            session = Session(runner, limits.total_s, left_s, limits.compile_s)
             greeting = greet(session, submission, device)
             from grader.judge.grading import Grading
 
@@ -155,6 +157,11 @@ def _run(request: GradingRequest, master: int, left_s: float, record: Record) ->
             _load(request, grading, compilation)
             if not request.compiles_only:
                 _run_cases(request, grading)
+            if (compiled_s := session.compiled_s) >= NOTED_S:
+                record.notes.append(
+                    f"the first calls took {compiled_s:.1f} s longer than {limits.call_s:g} s, of "
+                    f"the {limits.compile_s:g} s that compiling may take"
+                )
         finally:
             runner.stop()
             record.log = compilation.log + runner.log()

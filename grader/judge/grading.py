@@ -228,7 +228,8 @@ class Grading:
             for call in range(case.calls):
                 inputs = self._test_inputs(case, call) | carried
                 sets.fill(0, inputs)
-                self._call(sets, inputs)
+                with self.session.calling(is_first=call == 0):
+                    self._call(sets, inputs)
                 exact = inputs | self._state(truth)
                 truth = self.code.run_reference(case, exact)
                 bounds = error_bounds(self.code, case, exact, truth, call + 1)

@@ -44,16 +44,41 @@ class PreparedRequest:
 class Session:
     """One conversation with one runner. Every fault of the submission is a `SubmissionFault`."""
 
-    def __init__(self, runner: Runner, total_s: float, left_s: float | None = None) -> None:
-        """`left_s` is what remains of the grading's `total_s`; None means all of it."""
+    def __init__(
+        self,
+        runner: Runner,
+        total_s: float,
+        left_s: float | None = None,
+        compile_s: float = 0.0,
+    ) -> None:
+        """`left_s` is what remains of the grading's `total_s`; None means all of it. `compile_s` is
+        how much longer than their limit all first calls together may take."""
         self.runner = runner
         refuse_descriptors(runner.channel)
         self._deadline = time.monotonic() + (total_s if left_s is None else left_s)
         self._total_s = total_s
+        self._compile_s = compile_s
+        self._compile_left_s = compile_s
+        self._is_call = self._is_first_call = False
         self.busy_wait = False
         """Whether to wait for replies without sleeping, since a clock is running."""
         self.loading = False
         """While true, every end of the runner is a `compile_error`: the file became no entry."""
+
+    @property
+    def compiled_s(self) -> float:
+        """How much longer than their limit the first calls took so far, in seconds."""
+        return self._compile_s - self._compile_left_s
+
+    @contextlib.contextmanager
+    def calling(self, is_first: bool) -> Iterator[None]:
+        """Inside, steps are calls of the entry. The first of a case may compile: it may take longer
+        than its limit by what is left of `compile_s`, and uses that up."""
+        self._is_call, self._is_first_call = True, is_first
+        try:
+            yield
+        finally:
+            self._is_call = self._is_first_call = False
 
     def ask(
         self,
@@ -134,20 +159,30 @@ class Session:
         raise self._abuse("an unrequested message")
 
     def _receive(self, limit_s: float, what: str) -> Reply:
-        step_deadline = time.monotonic() + limit_s
-        while True:
-            deadline = min(step_deadline, self._deadline)
-            try:
-                return receive_reply(
-                    self.runner.channel,
-                    max(0.0, min(_POLL_S, deadline - time.monotonic())),
-                    self.busy_wait,
-                )
-            except WireTimeout:
-                if self.runner.poll() is not None:
-                    raise self._ended(what) from None
-                if time.monotonic() >= deadline:
-                    raise self._timed_out(deadline == step_deadline, limit_s, what) from None
+        start = time.monotonic()
+        step_deadline = start + limit_s + self._extra_s
+        try:
+            while True:
+                deadline = min(step_deadline, self._deadline)
+                try:
+                    return receive_reply(
+                        self.runner.channel,
+                        max(0.0, min(_POLL_S, deadline - time.monotonic())),
+                        self.busy_wait,
+                    )
+                except WireTimeout:
+                    if self.runner.poll() is not None:
+                        raise self._ended(what) from None
+                    if time.monotonic() >= deadline:
+                        raise self._timed_out(deadline == step_deadline, limit_s, what) from None
+        finally:
+            beyond_s = time.monotonic() - start - limit_s
+            self._compile_left_s -= min(max(beyond_s, 0.0), self._extra_s)
+
+    @property
+    def _extra_s(self) -> float:
+        """How much longer than its limit the present step may take."""
+        return self._compile_left_s if self._is_first_call else 0.0
 
     def _verdict_of(self, status: Status) -> Verdict:
         if status is Status.OUT_OF_MEMORY:
@@ -161,6 +196,11 @@ class Session:
     def _timed_out(self, is_step: bool, limit_s: float, what: str) -> SubmissionFault:
         if is_step:
             reason = f"{what} took longer than {limit_s:g} s"
+            if self._is_call:
+                reason += " (limits.call_s)"
+            if self._is_first_call:
+                left_s = f"{self._compile_left_s:.3g} s left of {self._compile_s:g} s"
+                reason += f", and than the {left_s} to compile (limits.compile_s)"
         else:
             reason = f"the whole grading took longer than {self._total_s:g} s, at {what}"
         return self._fault(Verdict.TIME_LIMIT_EXCEEDED, reason)

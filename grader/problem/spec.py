@@ -157,7 +157,10 @@ class Limits(_Strict):
     """Import, in which `load_inline` may take over a minute; for a `.cu` file, compiling it and,
     separately, binding the library."""
     call_s: float = Field(default=20, ge=0.1)
-    """One call; the first includes just-in-time compilation."""
+    """One call."""
+    compile_s: float = Field(default=120, ge=0)
+    """How much longer than `call_s` the first calls of all cases may take together, to compile
+    kernels just in time or to tune them."""
     total_s: float = Field(default=600, ge=10)
     """The whole grading; starting a runner, which imports torch, takes seconds of it."""
     memory_bytes: int = Field(default=8 << 30, ge=1 << 29)

@@ -323,6 +323,7 @@ def test_show(shell: Shell, problem: Path) -> None:
         "n=4097 dtype=fp32",
         'extern "C" void doubled_fp16(',
         "64 MiB",
+        "one call 20 s, compiling in first calls 120 s more",
     ):
         assert shown in " ".join(out.split())
     assert "Drawn tests" not in out

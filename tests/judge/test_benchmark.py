@@ -55,6 +55,8 @@ class HostRunner:
         self.spoil: Callable[[int], bool] = lambda _: False
         """Whether the outputs of a set get a wrong element."""
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.first: list[bool] = []
+        """Of each step that calls the entry, whether it is the first and may compile."""
         self._round: dict[str, Any] = {}
 
     @property
@@ -68,6 +70,11 @@ class HostRunner:
             self._round = request
         is_graph = kind == "capture" and self.captures
         return Reply(0, Status.OK, Flag.GRAPH if is_graph else 0)
+
+    @contextlib.contextmanager
+    def calling(self, is_first: bool) -> Iterator[None]:
+        self.first.append(is_first)
+        yield
 
     def prepare(self, kind: str, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return kind, request
@@ -525,6 +532,7 @@ def test_a_warm_up_calls_one_set_twice_and_keeps_a_graph_that_is_right(
     assert bench.cold_us == 100, "launch included, so the cost of a round is subtracted once"
     assert bench.first == Sample(100, 110 - 10 / COUNT)
     assert audits[0].learned_us == [110 - 10 / COUNT], "single calls are not learned"
+    assert bench.runner.first == [True, False, False, False], "only the first call may compile"
 
 
 def test_a_cold_time_is_of_the_second_call(rounds: Open) -> None:

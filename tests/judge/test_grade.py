@@ -121,9 +121,59 @@ def test_each_fault_has_its_verdict(judge: Judge, body: str, verdict: Verdict, w
 
 def test_a_call_that_never_returns_is_stopped(judge: Judge) -> None:
     body = "import time\n" + HONEST.replace("total +=", "time.sleep(600); total +=")
-    report = judge(body, spec=SPEC.replace("call_s: 100", "call_s: 3"))
+    report = judge(body, spec=SPEC.replace("call_s: 100", "call_s: 3, compile_s: 0"))
     assert report.verdict is Verdict.TIME_LIMIT_EXCEEDED
-    assert "longer than 3 s" in report.reason
+    assert "longer than 3 s (limits.call_s)" in report.reason
+
+
+SLOW = """
+import time
+
+seen = {}
+
+def scale(x, total, factor, out):
+    key = x.numel()
+    seen[key] = seen.get(key, 0) + 1
+    time.sleep(SLEEP)
+    total += x
+    out.copy_(x * factor)
+"""
+
+
+def test_first_calls_may_compile_and_the_report_says_how_long(judge: Judge) -> None:
+    kernel = SLOW.replace("SLEEP", "3 if seen[key] == 1 and key > 1 else 0")
+    report = judge(kernel, spec=SPEC.replace("call_s: 100", "call_s: 2, compile_s: 100"))
+    assert report.verdict is Verdict.ACCEPTED
+    (note,) = (note for note in report.notes if "first calls" in note)
+    took_s, limits = re.fullmatch(r"the first calls took ([\d.]+) s (.*)", note).groups()  # type: ignore[union-attr]
+    assert float(took_s) >= 2  # of two cases, a second each
+    assert limits == "longer than 2 s, of the 100 s that compiling may take"
+
+
+def test_first_calls_share_one_budget_to_compile(judge: Judge) -> None:
+    kernel = SLOW.replace("SLEEP", "5 if seen[key] == 1 else 0")
+    report = judge(kernel, spec=SPEC.replace("call_s: 100", "call_s: 2, compile_s: 5"))
+    assert report.verdict is Verdict.TIME_LIMIT_EXCEEDED
+    assert next(case.status for case in report.cases) == "passed"
+    assert "longer than 2 s (limits.call_s), and than the" in report.reason
+    assert report.reason.endswith("left of 5 s to compile (limits.compile_s)")
+
+
+def test_a_later_call_may_not_compile(judge: Judge) -> None:
+    kernel = SLOW.replace("SLEEP", "600 if seen[key] == 2 else 0")
+    report = judge(kernel, spec=SPEC.replace("call_s: 100", "call_s: 3, compile_s: 100"))
+    assert report.verdict is Verdict.TIME_LIMIT_EXCEEDED
+    assert report.reason.endswith("'steps' took longer than 3 s (limits.call_s)")
+    assert [case.status for case in report.cases][2] == "time_limit_exceeded"
+
+
+def test_the_first_round_of_a_benchmark_may_compile(judge: Judge) -> None:
+    kernel = SLOW.replace("SLEEP", "7 if seen[key] == WHICH and key == 4096 else 0")
+    spec = SPEC.replace("call_s: 100", "call_s: 2, compile_s: 100")  # a round has two calls
+    for which, verdict in ((1, Verdict.ACCEPTED), (3, Verdict.TIME_LIMIT_EXCEEDED)):
+        report = judge(kernel.replace("WHICH", str(which)), benchmarks=True, spec=spec)
+        assert report.verdict is verdict
+    assert report.reason == "a round of 2 calls took longer than 4 s (limits.call_s)"
 
 
 LISTED_ONLY = """
@@ -167,6 +217,14 @@ def test_cases_are_drawn_by_the_seed(write_problem: WriteProblem, tmp_path: Path
     seed, cases = drawn(None)
     assert drawn(seed) == (seed, cases)
     assert drawn(None)[1] != cases
+
+
+def test_a_slow_call_on_a_drawn_case_says_its_shape(judge: Judge) -> None:
+    kernel = LISTED_ONLY.replace("out.zero_()", "__import__('time').sleep(600)")
+    limits = "call_s: 3, compile_s: 0"
+    report = judge(kernel, spec=SPEC.replace("call_s: 100", limits) + DOMAIN)
+    assert report.verdict is Verdict.TIME_LIMIT_EXCEEDED
+    assert re.match(r"the call on test 'drawn_1' \(n=\d+ dtype=fp\d\d\) took", report.reason)
 
 
 def test_writing_an_input_is_rejected(judge: Judge) -> None:

@@ -278,6 +278,38 @@ def test_the_remaining_time_ends_a_grading_and_the_reason_names_the_limit() -> N
     assert "60 s" in stop.value.fault.reason
 
 
+def test_first_calls_may_take_longer_until_their_budget_is_used_up() -> None:
+    def script(sock: socket.socket) -> None:
+        request, _ = receive_request(sock)
+        time.sleep(0.6)
+        send_reply(sock, Reply(request["sequence"], Status.OK))
+        time.sleep(10)
+
+    with ScriptedRunner(script) as runner:
+        session = Session(runner, total_s=PATIENCE_S, compile_s=3)
+        with session.calling(is_first=True):
+            session.ask("call", {}, 0.2, "the call")
+        assert 0.4 <= session.compiled_s < 3
+        with session.calling(is_first=True), pytest.raises(SubmissionFault) as caught:
+            session.ask("call", {}, 0.2, "the call")
+        assert session.compiled_s == 3
+    fault = caught.value.fault
+    assert fault.verdict is Verdict.TIME_LIMIT_EXCEEDED
+    assert fault.reason.startswith("the call took longer than 0.2 s (limits.call_s), and than the ")
+    assert fault.reason.endswith(" s left of 3 s to compile (limits.compile_s)")
+
+
+@pytest.mark.parametrize("is_first", [False, None])
+def test_other_steps_may_not_compile(is_first: bool | None) -> None:
+    with ScriptedRunner(lambda _: time.sleep(2)) as runner, pytest.raises(SubmissionFault) as stop:
+        session = Session(runner, total_s=60, compile_s=50)
+        calling = contextlib.nullcontext() if is_first is None else session.calling(is_first)
+        with calling:
+            session.ask("call", {}, 0.2, "the call")
+    limit = "" if is_first is None else " (limits.call_s)"
+    assert stop.value.fault.reason == f"the call took longer than 0.2 s{limit}"
+
+
 def test_the_total_limit_holds_even_if_every_reply_is_immediate() -> None:
     """The judge's own steps may be slow, such as on a busy device."""
     with ScriptedRunner(answer) as runner:

@@ -145,6 +145,7 @@ def _limits(spec: Spec) -> str:
     limits = spec.limits
     return (
         f"limits: load {limits.load_s:g} s, one call {limits.call_s:g} s, "
+        f"compiling in first calls {limits.compile_s:g} s more, "
         f"whole grading {limits.total_s:g} s, memory {size(limits.memory_bytes)}, "
         f"device memory {size(limits.device_memory_bytes)}, "
         f"scratch {size(limits.scratch_bytes)}, output {size(limits.output_bytes)}"
