@@ -5,7 +5,8 @@
 A row per case: how often honest implementations were checked and refused; the largest share of any
 bound that one used; how often mutants were checked and passed, by luck or because the case admits
 them; and the smallest share that a mutant used which failed. A grading runs every case, so a mutant
-escapes at a seed only if it passes all of them: the last line per problem counts those.
+escapes at a seed only if it passes all of them: the last line per problem counts those. The row
+`drawn` is of cases drawn from the problem's domain, others for each seed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal
 
 import click
 
-from grader.judge.mutation import VerificationRow, case_values, check_case
+from grader.judge.mutation import DRAWN, VerificationRow, case_values, check_case
 from grader.judge.problem_code import ProblemCode
 from grader.problem import Problem
 
@@ -59,8 +60,22 @@ def main(
                         caught[row.name, seed] |= row.outcome == "failed"
                 rows += found
             _print_case(name, case.name, rows, time.monotonic() - start)
+        if not only:
+            start = time.monotonic()
+            rows = [row for seed in range(first, first + seeds) for row in _drawn(code, seed)]
+            if rows:
+                _print_case(name, "drawn", rows, time.monotonic() - start)
         escaped = [f"{mutant} (seed {seed})" for (mutant, seed), was in caught.items() if not was]
         print(f"{name}: {len(caught)} gradings of mutants, {len(escaped)} escaped", *escaped[:20])
+
+
+def _drawn(code: ProblemCode, seed: int) -> list[VerificationRow]:
+    """Honest implementations and mutants on the cases that a grading with this seed may draw."""
+    rows: list[VerificationRow] = []
+    for case in code.problem.draw_cases(code.device, seed, DRAWN):
+        data = case_values(code, case, seed)
+        rows += check_case(code, data, {"eager": code.eager}, is_drawn=True)
+    return rows
 
 
 def _print_case(problem: str, case: str, rows: list[VerificationRow], elapsed_s: float) -> None:

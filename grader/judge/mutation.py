@@ -31,6 +31,7 @@ from grader.judge.memory.shared_block import poison
 from grader.judge.problem_code import ProblemCode, Values, map_tensors, same_values, seed_for
 from grader.judge.record import Device, Progress, ProgressCallback
 from grader.problem import Problem
+from grader.problem.load import CHECKS_FILE
 from grader.problem.spec import Case, Tolerance
 
 SEED = 20_261
@@ -215,19 +216,21 @@ def check_case(
             yield _row(code, data, "fail", name, outputs)
     # Which of them a drawn case admits, no author could say beforehand.
     for name, broken in ({} if is_drawn else code.mutants).items():
-        outputs = _run(code, data, name, broken)
+        outputs = _run(code, data, name, broken, CHECKS_FILE)
         if outputs is not None:
             yield _row(code, data, "fail", name, outputs)
     for name, implementation in (honest | code.honest).items():
-        outputs = _run(code, data, name, implementation)
+        file = CHECKS_FILE if name in code.honest else "reference.py"
+        outputs = _run(code, data, name, implementation, file)
         if outputs is not None:
             yield _row(code, data, "pass", name, outputs)
 
 
 def _run(
-    code: ProblemCode, data: CaseValues, name: str, function: Callable[..., Any]
+    code: ProblemCode, data: CaseValues, name: str, function: Callable[..., Any], file: str
 ) -> Values | None:
-    """The outputs of an implementation, or None if it returns None: it has no meaning there."""
+    """The outputs of an implementation, which stands in `file`; or None if it returns None: it has
+    no meaning there."""
     applies = True
 
     def known(**inputs: Any) -> Any:
@@ -236,7 +239,7 @@ def _run(
         applies = returned is not None
         return returned if applies else tuple(data.eager.values())
 
-    outputs = code.run(known, f"'{name}'", data.case, data.inputs)
+    outputs = code.run(known, f"'{name}'", data.case, data.inputs, file)
     return outputs if applies else None
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from grader.judge import mutation
 from grader.judge.mutation import (
+    DRAWN,
+    SEED,
     OutputTensor,
+    VerificationResult,
+    VerificationRow,
     _last_row,
     _rounding,
     _variant_row,
+    case_values,
+    check_case,
     verify,
     watchable_row,
 )
@@ -55,6 +61,75 @@ def test_a_variant_that_pytorch_fails_is_found() -> None:
     other = case.model_copy(update={"params": case.params | {"values": "one_hot"}})
     row = _variant_row(ProblemCode(problem, "cpu"), case, other)
     assert (row.case, row.outcome) == ("practice_wide, values=one_hot", "failed")
+
+
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.slow])]
+)
+@pytest.mark.parametrize("name", [folder.name for folder in sorted(PROBLEMS.iterdir())])
+def test_every_problem_tells_honest_from_broken(name: str, device: Literal["cpu", "cuda"]) -> None:
+    """As `grade verify` does, without torch.compile."""
+    problem = Problem.load(PROBLEMS / name)
+    code = ProblemCode(problem, device)
+    listed = problem.cases("test", device) + problem.cases("benchmark", device)
+    result = VerificationResult()
+    for case in listed + problem.draw_cases(device, SEED, DRAWN):
+        data = case_values(code, case, SEED)
+        result.rows += check_case(code, data, {"eager": code.eager}, is_drawn=case not in listed)
+    assert [row for row in result.rows if not row.ok] == []
+    assert result.ok, "a mutant was never caught"
+    assert code.admitted.keys() <= code.mutants.keys()
+    known = {case.name for case in problem.spec.tests + problem.spec.benchmarks}
+    assert all(set(cases) <= known for cases in code.admitted.values())
+
+
+def test_margins_compare_the_worst_honest_with_the_mildest_mutant() -> None:
+    rows = [
+        VerificationRow("eager", "one", "pass", "passed", used=0.2),
+        VerificationRow("one thread a row", "one", "pass", "passed", used=0.5),
+        VerificationRow("zeros", "one", "fail", "failed", used=400.0),
+        VerificationRow("sum in fp16", "one", "fail", "failed", used=3.0),
+        VerificationRow("last column", "one", "fail", "admitted", used=0.4),
+        VerificationRow("eager", "two", "pass", "passed", used=0.0),
+    ]
+    first, second = VerificationResult(rows).margins()
+    assert (first.honest.name, first.ratio) == ("one thread a row", 6)
+    assert first.mutant is not None
+    assert (first.mutant.name, first.admitted) == ("sum in fp16", ["last column"])
+    assert (second.mutant, second.ratio, second.admitted) == (None, None, [])
+
+
+def test_a_mutant_that_passes_unannounced_is_not_ok() -> None:
+    caught = VerificationRow("sum", "two", "fail", "failed")
+    assert not VerificationResult([VerificationRow("sum", "one", "fail", "passed"), caught]).ok
+    assert VerificationResult([VerificationRow("sum", "one", "fail", "admitted"), caught]).ok
+    assert not VerificationResult([VerificationRow("sum", "one", "fail", "admitted")]).ok
+
+
+def test_a_problem_s_own_implementations_are_checked(write_problem: WriteProblem) -> None:
+    """`checks.py` is optional, and covered by the digest."""
+    problem = write_problem()
+    checks = problem.folder / "checks.py"
+    checks.write_text(
+        "def magnitude(x, total, factor):\n    return 3 * total.abs(), 3 * x.abs()\n"
+        "HONEST = {'swapped': lambda x, total, factor: (x + total, factor * x)}\n"
+        "MUTANTS = {'half': lambda x, total, factor: (total + x, x),"
+        " 'elsewhere': lambda **_: None}\n"
+        "ADMITTED = {'half': ['one']}\n"
+    )
+    changed = Problem.load(problem.folder)
+    assert changed.digest != problem.digest
+    assert changed.times_digest == problem.times_digest
+    code = ProblemCode(changed, "cpu")
+    case = changed.cases("test", "cpu")[0]
+    rows = {row.name: row for row in check_case(code, case_values(code, case, 1), {})}
+    assert (rows["swapped"].expected, rows["swapped"].outcome) == ("pass", "passed")
+    assert (rows["half"].expected, rows["half"].outcome) == ("fail", "failed")
+    assert "elsewhere" not in rows, "it returned None: it has no meaning there"
+    inputs = code.inputs(case, 1)
+    truth = code.run_reference(case, inputs)
+    found = code.magnitude(case, inputs, truth)["out"]
+    assert torch.equal(found, inputs["x"].double().abs() * 3)
 
 
 @pytest.mark.parametrize(("rows", "outcome"), [(8191, "passed"), (8192, "failed")])
