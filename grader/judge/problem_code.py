@@ -145,11 +145,11 @@ class ProblemCode:
         return self.run(self.eager, "eager()", case, inputs)
 
     def magnitude(self, case: Case, inputs: Values, truth: Values) -> Values:
-        """The sum of the absolute values of the terms behind each element, float64, by name of the
-        output: what the problem's `magnitude()` gives for inputs cast to float64, or without one
-        the magnitude of the reference's outputs `truth`."""
+        """Values as large as the terms behind each element together, of either sign, float64, by
+        name of the output: what the problem's `magnitude()` gives for inputs cast to float64, or
+        without one the reference's outputs `truth`."""
         if self._magnitude is None:
-            return map_tensors(truth, torch.abs)
+            return truth
         inputs = map_tensors(inputs, _copy_wide)
         return self.run(self._magnitude, "magnitude()", case, inputs, CHECKS_FILE)
 

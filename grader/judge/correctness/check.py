@@ -275,6 +275,7 @@ def _check(
         failure = f"'{name}' is rounded {direction}, where rounding to nearest has no direction"
     mismatch = None
     if failure is not None:
+        failure += f"; {_worst_element(out, exact, error)}"
         cause = likely_cause(out, truth, initial, wrong)
         failure += f"; {cause}?" if cause else ""
         mismatch = _mismatch(name, out, expected, wrong, offsets, slice_name)
@@ -287,6 +288,14 @@ def _check(
         used=max(*shares.values(), bias_used(values)),
         mismatch=mismatch,
     )
+
+
+def _worst_element(out: torch.Tensor, exact: torch.Tensor, error: torch.Tensor) -> str:
+    """``the worst is 0.5 instead of 0.25``, with enough digits to tell them apart."""
+    index = int(error.reshape(-1).argmax())
+    got, wanted = float(out.reshape(-1)[index]), float(exact.reshape(-1)[index])
+    digits = 4 if abs(got - wanted) > 1e-3 * abs(wanted) else 9
+    return f"the worst is {got:.{digits}g} instead of {wanted:.{digits}g}"
 
 
 def _share(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

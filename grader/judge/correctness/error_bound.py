@@ -40,7 +40,8 @@ class ErrorBound:
     relative: float
     """Relative to `magnitude`."""
     magnitude: Any
-    """Sum of the terms' absolute values, float64 in the output's shape; a list for a list."""
+    """As large as the sum of the terms' absolute values, of either sign; float64 in the output's
+    shape, a list for a list."""
     shared: float
     """The error that many elements may have in common, relative to `magnitude`: the probabilistic
     bound of the sum and of the other roundings. Factors are rounded each on its own."""

@@ -62,8 +62,9 @@ def _one_factor(got: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor) ->
     if factors.numel() < 8 or float(factors.std()) > SAME_FACTOR * abs(float(factors.mean())):
         return None
     factor = 1 + float(factors.mean())
+    sum_error = "miss terms" if factor > 1 else "take in terms from beyond the row"
     return (
-        f"row {row} is {factor:.6g} times what it should be throughout: does its sum miss terms, "
+        f"row {row} is {factor:.6g} times what it should be throughout: does its sum {sum_error}, "
         "or is it kept in a 16-bit format"
     )
 

@@ -26,10 +26,12 @@ Values = dict[str, torch.Tensor]
 
 
 def rounding_bias(out: torch.Tensor, truth: torch.Tensor, bound: ErrorBound) -> Values:
-    """Mean errors of an output against the float64 reference, 0-dimensional: ``bias up`` and
-    ``bias outward`` in units of the last place, and ``bias elements``, the number of different
-    values. Empty where rounding cannot be told: in outputs as precise as the arithmetic, and for
-    bfloat16 on a CPU, to which Triton's interpreter truncates (3.9, seen here)."""
+    """Mean errors of an output's different values against the float64 reference, 0-dimensional:
+    ``bias up`` and ``bias outward`` in units of the last place, and ``bias elements``, how many.
+
+    Empty where rounding cannot be told: in outputs as precise as the arithmetic, and for bfloat16
+    on a CPU, to which Triton's interpreter truncates (3.9, seen here).
+    """
     if out.element_size() > 2 or (out.dtype == torch.bfloat16 and out.device.type == "cpu"):
         return {}
     step = max(1, out.numel() // SAMPLE_ELEMENTS)
@@ -39,15 +41,18 @@ def rounding_bias(out: torch.Tensor, truth: torch.Tensor, bound: ErrorBound) -> 
     ulp = torch.ldexp(torch.full_like(exact, info.eps / 2), exponent).clamp_(
         min=info.tiny * info.eps
     )
-    told = magnitude * bound.shared <= SHARED_ERROR_ULP * ulp
+    told = magnitude.abs() * bound.shared <= SHARED_ERROR_ULP * ulp
     told &= torch.isfinite(got) & torch.isfinite(exact) & (exact != 0)
-    error = torch.where(told, (got - exact) / ulp, 0.0).nan_to_num_(nan=0.0)
-    count = told.sum().clamp(min=1)
-    distinct = torch.unique(exact[told].float()).numel()
+    wanted, error = exact[told], ((got - exact) / ulp)[told]
+    # Equal values have equal errors, and count once.
+    distinct, which = torch.unique(wanted.float(), return_inverse=True)
+    zeros = torch.zeros(len(distinct), dtype=torch.float64, device=out.device)
+    often = zeros.index_add(0, which, torch.ones_like(error))
+    up = zeros.index_add(0, which, error) / often
     return {
-        "bias elements": torch.tensor(distinct, device=out.device),
-        "bias up": error.sum() / count,
-        "bias outward": (error * exact.sign()).sum() / count,
+        "bias elements": torch.tensor(len(distinct), device=out.device),
+        "bias up": up.mean(),
+        "bias outward": (up * distinct.sign()).mean(),
     }
 
 

@@ -105,6 +105,11 @@ def test_half_precision_exceeds_the_error_budget_of_float32() -> None:
     result = checked(out, truth, eager)
     assert result.failure is not None
     assert "budget" in result.failure
+    largest = (out - truth).abs().argmax()
+    wanted = f"{float(truth.reshape(-1)[largest]):.9g}"
+    assert f"; the worst is {float(out.reshape(-1)[largest]):.9g} instead of {wanted}" in (
+        result.failure
+    )
 
 
 def test_the_budget_allows_an_ulp_even_if_eager_is_exact() -> None:

@@ -65,6 +65,12 @@ def test_few_different_values_say_nothing() -> None:
     assert used(truncated_to(exact, torch.float16), exact) == 0
 
 
+def test_equal_values_count_once() -> None:
+    """Half of a softmax's rows may hold 1/n throughout, all rounded the same way."""
+    exact = torch.cat([values(600), torch.full((5000,), 1 / 470)])
+    assert used(exact.half(), exact) < 0.3
+
+
 def test_a_shared_error_as_large_as_a_last_place_is_no_direction() -> None:
     """All results of a long sum may be off by the same part."""
     exact = values()
