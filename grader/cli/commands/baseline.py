@@ -38,9 +38,9 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str) -
     """Measure the baselines of PROBLEM on this machine and record them.
 
     Grades the expert kernels in reference/PROBLEM, times the problem's baselines and torch.compile,
-    and writes reference/timings/GPU.json, which `grade practice` compares with. Exit status: 0 if
-    the times were recorded; if an expert kernel was not accepted, another status, and nothing is
-    written.
+    and writes reference/timings/GPU.json, which `grade practice` compares with. Ctrl-C keeps the
+    cases that were measured. Exit status: 0 if the times were recorded, 130 if only some were; if
+    an expert kernel was not accepted, another status, and nothing is written.
     """
     from grader.cli.output.baseline_view import times_table
     from grader.cli.output.progress import show_progress
@@ -69,9 +69,14 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str) -
         print_warning(note)
     console = stdout()
     console.print(times_table(timings.problems[found.name]))
+    if measured.missing:
+        print_warning(
+            f"interrupted: not measured were {', '.join(measured.missing)}; their earlier times of "
+            "this version of the problem, if any, are kept"
+        )
     practice = "" if timings.ranked else "; CPU times are practice and not ranked"
     console.print(f"recorded {found.name} on {timings.hardware}: {path}{practice}", soft_wrap=True)
-    return 0
+    return 130 if measured.missing else 0
 
 
 def expert_files(problem: Problem) -> list[Path]:
@@ -101,7 +106,13 @@ def _timings(
     """The old record with this problem's times replaced."""
     from grader.judge.timing.baseline_store import BaselineFile, ProblemBaselines
 
-    cases = {name: dict(times) for name, times in measured.cases.items()}
+    before = old.problems.get(problem.name) if old else None
+    if before is None or before.digest != problem.times_digest:
+        earlier: dict[str, dict[str, float]] = {}
+    else:
+        earlier = before.cases
+    cases = {name: dict(earlier[name]) for name in measured.missing if name in earlier}
+    cases |= {name: dict(times) for name, times in measured.cases.items()}
     for expert in experts:
         for case in expert.report.cases:
             if case.time_us is not None and case.name in cases:

@@ -55,6 +55,8 @@ class Baselines:
     """Benchmark case → baseline → microseconds per call, cold L2."""
     notes: list[str] = field(default_factory=list)
     """Baselines that could not be measured, and why."""
+    missing: list[str] = field(default_factory=list)
+    """Cases that were not measured, since it was interrupted."""
 
 
 def measure_baselines(
@@ -63,8 +65,9 @@ def measure_baselines(
     """Time every baseline of a problem, and torch.compile of its eager function, on every
     benchmark case.
 
-    Takes minutes, since torch.compile compiles for each case. Raises `ProblemError` when a baseline
-    fails; a failure of torch.compile is noted instead.
+    Takes minutes, since torch.compile compiles for each case. Ctrl-C ends it after the cases that
+    are measured; without any, `KeyboardInterrupt` passes through. Raises `ProblemError` when a
+    baseline fails; a failure of torch.compile is noted instead.
     """
     code = ProblemCode(problem, device)
     found = Baselines(gpu_name(device) or processor_name(), environment(device))
@@ -72,13 +75,23 @@ def measure_baselines(
     with gpu_lock(device):
         for index, case in enumerate(cases):
             progress(Progress("baseline", case.name, index, len(cases)))
-            times = time_baselines(code, case)
             try:
-                times |= _time_compiled(code, case)
-            except ProblemError as error:
-                found.notes.append(f"torch.compile, case '{case.name}': {error}")
-            found.cases[case.name] = times
+                found.cases[case.name] = _time_case(code, case, found.notes)
+            except KeyboardInterrupt:
+                if not found.cases:
+                    raise
+                found.missing = [other.name for other in cases[index:]]
+                break
     return found
+
+
+def _time_case(code: ProblemCode, case: Case, notes: list[str]) -> dict[str, float]:
+    times = time_baselines(code, case)
+    try:
+        times |= _time_compiled(code, case)
+    except ProblemError as error:
+        notes.append(f"torch.compile, case '{case.name}': {error}")
+    return times
 
 
 def time_baselines(

@@ -41,10 +41,11 @@ class FakeMeasurement:
 
     hardware: str = H100
     notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def __call__(self, *_: object) -> Baselines:
         cases = {"small": {"eager": 100.0, "compiled": 60.0 + 1 / 3}}
-        return Baselines(self.hardware, ENVIRONMENT, cases, self.notes)
+        return Baselines(self.hardware, ENVIRONMENT, cases, self.notes, self.missing)
 
 
 def result(time_us: float = 50.0, **changes: Any) -> CaseResult:
@@ -115,6 +116,25 @@ def test_other_problems_keep_their_times(
     save(folder, BaselineFile(hardware=H100, device="cuda", ranked=True, problems={"other": other}))
     assert measuring("baseline", problem)[0] == 0
     assert list(timings()["problems"]) == ["double", "other"]
+
+
+def test_an_interrupted_measurement_keeps_what_it_has(
+    measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
+) -> None:
+    """And the earlier times of the other cases, unless the problem has changed since."""
+    folder = problem.parent.parent / "reference" / "timings"
+    earlier = {"wide": {"eager": 9.0}, "gone": {"eager": 1.0}, "small": {"eager": 5.0}}
+    measuring.change(measure_baselines=FakeMeasurement(missing=["wide", "tall"]))
+    for digest, kept in ((Problem.load(problem).times_digest, True), ("d" * 64, False)):
+        times = ProblemBaselines(digest=digest, environment=ENVIRONMENT, experts=[], cases=earlier)
+        recorded = {"double": times}
+        save(folder, BaselineFile(hardware=H100, device="cuda", ranked=True, problems=recorded))
+        status, _, err = measuring("baseline", problem)
+        assert status == 130
+        assert "interrupted: not measured were wide, tall" in err
+        cases = timings()["problems"]["double"]["cases"]
+        assert cases["small"]["eager"] == 100.0
+        assert cases.keys() == ({"small", "wide"} if kept else {"small"})
 
 
 @pytest.mark.usefixtures("expert")

@@ -13,7 +13,8 @@ from grader.judge.problem_code import ProblemCode
 from grader.judge.timing import baselines
 from grader.judge.timing.baselines import time_baselines
 from grader.problem import ProblemError
-from tests.judge.conftest import REFERENCE, WriteProblem
+from grader.problem.spec import Case
+from tests.judge.conftest import REFERENCE, SPEC, WriteProblem
 
 PREPARED = """
 
@@ -93,3 +94,27 @@ def test_code_that_synchronises_is_not_captured() -> None:
     x = torch.zeros(1, device="cuda")
     assert capture_graph(lambda: x.item()) is None
     assert capture_graph(lambda: x.add_(1)) is not None
+
+
+@pytest.mark.parametrize("stops_at", [0, 1])
+def test_ctrl_c_keeps_the_cases_that_were_measured(
+    write_problem: WriteProblem, monkeypatch: pytest.MonkeyPatch, stops_at: int
+) -> None:
+    benchmark = "  - {name: small, params: {n: 4096, dtype: fp32}}\n"
+    two = benchmark + benchmark.replace("small", "other")
+    problem = write_problem(SPEC.replace(benchmark, two))
+    seen: list[str] = []
+
+    def timed(_: object, case: Case, notes: list[str]) -> dict[str, float]:
+        if len(seen) == stops_at:
+            raise KeyboardInterrupt
+        seen.append(case.name)
+        return {"eager": 1.0}
+
+    monkeypatch.setattr(baselines, "_time_case", timed)
+    if stops_at == 0:
+        with pytest.raises(KeyboardInterrupt):
+            baselines.measure_baselines(problem, "cpu")
+        return
+    found = baselines.measure_baselines(problem, "cpu")
+    assert (found.cases, found.missing) == ({"small": {"eager": 1.0}}, ["other"])
