@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grader.numerics import matmul_in_steps, round_to, truncated_to
+from grader.numerics import matmul_in_steps, round_to
 
 LOG2_E = math.log2(math.e)
 
@@ -26,16 +26,14 @@ def magnitude(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Te
     return largest.expand(q.shape).contiguous()
 
 
-def _every_head(
-    one: OneHead, store: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to
-) -> Attention:
+def _every_head(one: OneHead) -> Attention:
     def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
         group = q.shape[1] // k.shape[1]
         out = q.new_empty(q.shape)
         for b in range(q.shape[0]):
             for h in range(q.shape[1]):
-                result = one(q[b, h], k[b, h // group], v[b, h // group], causal, scale)
-                out[b, h] = store(result, q.dtype)
+                keys, values = k[b, h // group], v[b, h // group]
+                out[b, h] = one(q[b, h], keys, values, causal, scale)
         return out
 
     return attention
@@ -171,13 +169,6 @@ def _where_coarser(name: str, attention: Attention) -> Callable[..., Tensor | No
     return mutant
 
 
-def _toward_zero(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor | None:
-    """On a CPU, Triton's interpreter truncates to bfloat16, too, and is accepted."""
-    if q.dtype == torch.bfloat16 and not q.is_cuda:
-        return None
-    return _every_head(_Flash(), truncated_to)(q, k, v, causal, scale)
-
-
 def _causal(attention: Attention) -> Callable[..., Tensor | None]:
     """The mutant where there is a mask."""
     return lambda q, k, v, causal, scale: attention(q, k, v, causal, scale) if causal else None
@@ -196,7 +187,6 @@ MUTANTS: dict[str, Callable[..., Tensor | None]] = {
     "last 16 keys left out": _every_head(_Flash(dropped_keys=16)),
     "mask off by one": _causal(_every_head(_Flash(mask_offset=-1))),
     "mask one key too far": _causal(_every_head(_Flash(mask_offset=1))),
-    "rounded toward zero": _toward_zero,
 }
 
 _SMALL_SCORES = ["decode", "full", "causal_primes", "causal_diagonal", "more_queries_causal"]

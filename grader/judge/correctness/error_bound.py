@@ -43,8 +43,8 @@ class ErrorBound:
     """As large as the sum of the terms' absolute values, of either sign; float64 in the output's
     shape, a list for a list."""
     shared: float
-    """The error that many elements may have in common, relative to `magnitude`: the probabilistic
-    bound of the sum and of the other roundings. Factors are rounded each on its own."""
+    """The error that many elements may have in common, relative to `magnitude`: as `relative`, with
+    the probabilistic bound of the sum."""
     words: str
     """What it allows, such as ``rounding in fp32 over 1025 terms``."""
 
@@ -91,14 +91,15 @@ def error_bound(how: Accumulation, magnitude: Any, calls: int = 1) -> ErrorBound
     as large. `how` the problem accumulates; `magnitude` as in `ErrorBound`."""
     unit = UNIT_ROUNDOFF[how.dtype]
     operands = UNIT_ROUNDOFF[how.operands] if how.operands else 0.0
-    summed, roundings = sum_constant(how.terms, unit), how.roundings * unit
-    shared = min(summed, _probabilistic(how.terms, unit)) + roundings
+    summed = sum_constant(how.terms, unit)
+    others = how.roundings * unit + operands
+    shared = min(summed, _probabilistic(how.terms, unit)) + others
     words = f"rounding in {how.dtype}"
     if how.terms > 1:
         words += f" over {how.terms:,} terms, in any order"
     if how.operands:
         words += f", of factors in {how.operands}"
-    return ErrorBound(calls * (summed + roundings + operands), magnitude, calls * shared, words)
+    return ErrorBound(calls * (summed + others), magnitude, calls * shared, words)
 
 
 def least_number(dtype: torch.dtype) -> float:

@@ -2,8 +2,9 @@
 
 The mean rounding error, in units of the last place, is near 0 over many elements that are rounded
 to nearest, and half a unit where all are rounded toward zero, up or down. It can be told only where
-the error that many elements may share (a sum's, a narrowed scalar's) is small against the last
-place: for results of fp32 arithmetic that are stored in 16 bits.
+the error that many elements may share (a sum's, a narrowed scalar's, that of equal weights rounded
+to 16 bits) is small against the last place: for results of fp32 arithmetic that are stored in 16
+bits.
 """
 
 from __future__ import annotations

@@ -79,6 +79,14 @@ def test_a_shared_error_as_large_as_a_last_place_is_no_direction() -> None:
     assert used(out, exact) > 1
 
 
+def test_factors_in_16_bits_may_all_err_one_way() -> None:
+    """Attention over equal keys may round every weight 1/n down."""
+    exact = values()
+    out = (exact * (1 - 2**-12)).half()
+    assert used(out, exact) > 1
+    assert used(out, exact, Accumulation("fp32", 64, 16, "fp16")) == 0
+
+
 def test_fp32_results_of_fp32_arithmetic_are_left_out() -> None:
     exact = values().double()
     assert rounding_bias(exact.float(), exact, error_bound(SHORT, exact.abs())) == {}
