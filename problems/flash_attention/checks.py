@@ -190,17 +190,18 @@ MUTANTS: dict[str, Callable[..., Tensor | None]] = {
 }
 
 _SMALL_SCORES = ["decode", "full", "causal_primes", "causal_diagonal", "more_queries_causal"]
-_SMALL_SCORES += ["grouped", "other_scale", "practice_causal"]
+_SMALL_SCORES += ["grouped", "other_scale", "practice_causal", "long_causal"]
 
 ADMITTED = {
     # Scores of a few units are off by 0.01, their weights by a hundredth or less: so are weights
     # rounded to bf16, as tensor cores ask.
     "scores in bf16": _SMALL_SCORES,
     # One heavy weight rounds to fp8 with little error.
-    "weights in fp8": ["decode", "causal_diagonal"],
+    "weights in fp8": ["decode", "causal_diagonal", "long_causal"],
     # Up to 12 partial sums of 16 keys each.
     "output accumulated in bf16": [*_SMALL_SCORES, "wide_heads", "large_logits"],
     "output accumulated in fp16": [
+        "many_batches",
         "more_keys",
         "more_keys_causal",
         "one_kv_head",
@@ -208,5 +209,16 @@ ADMITTED = {
         "practice_full",
     ],
     # Only the last query sees the last key, and need not weigh it.
-    "last key left out": ["wide_heads", "other_scale"],
+    "last key left out": [
+        "wide_heads",
+        "other_scale",
+        "chunk",
+        "longest",
+        "causal_1k",
+        "chunk_16k",
+        "grouped_8k",
+        "causal_16k",
+    ],
+    # Each query has its own key, and weighs one more of a thousand little.
+    "mask one key too far": ["long_causal"],
 }

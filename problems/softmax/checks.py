@@ -203,8 +203,10 @@ MUTANTS: dict[str, Callable[[Tensor], Tensor | None]] = {
 }
 
 ADMITTED = {
-    # One of 131,072 terms or more is as small as the rounding of a sum in sequence.
-    "sum without the last column": ["widest", "practice_wide"],
+    # One of 100,000 terms or more is as small as the rounding of a sum in sequence.
+    "sum without the last column": ["widest", "practice_wide", "wide_shifted", "widest_rows"],
+    # 32 of 8192 terms are as small as one rounding to bf16.
+    "sum without the last 32 columns": ["square_brain"],
     # Few terms a lane: the result is as good as one rounding to bf16.
     "sum in bf16": ["brain", "brain_large"],
 }
