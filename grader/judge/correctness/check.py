@@ -255,8 +255,7 @@ def _check(
     if slice_rel_l2 is not None:
         shares["slice"] = slice_rel_l2 / tolerance.rel_l2
 
-    failure = None
-    wrong = error == error.max()
+    failure, wrong = None, None
     if shares["element"] > 1:
         wrong = share > 1
         failure = (
@@ -281,6 +280,7 @@ def _check(
         failure = f"'{name}' is rounded {direction}, where rounding to nearest has no direction"
     mismatch = None
     if failure is not None:
+        wrong = error == error.max() if wrong is None else wrong
         failure += f"; {_worst_element(out, exact, error)}"
         cause = likely_cause(out, truth, initial, wrong)
         failure += f"; {cause}?" if cause else ""
