@@ -20,7 +20,7 @@ __global__ void multiply(const __half* a, const uint8_t* b, const __half* scales
 }
 
 extern "C" void int4_matmul(const __half* a, const uint8_t* b_packed, const __half* scales,
-                            __half* out, int64_t m, int64_t n, int64_t k, cudaStream_t stream) {
+                            __half* out, int64_t m, int64_t k, int64_t n, cudaStream_t stream) {
   const dim3 block(128, 4);
   const dim3 grid(unsigned((n + block.x - 1) / block.x), unsigned((m + block.y - 1) / block.y));
   multiply<<<grid, block, 0, stream>>>(a, b_packed, scales, out, m, n, k);
