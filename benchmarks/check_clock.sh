@@ -22,7 +22,7 @@ tests() {
   # These time copies and count free device memory, so they run alone.
   python -m pytest $options tests/judge/test_gpu.py tests/arena || status=1
   python -m pytest $options -n 4 --dist loadscope tests/judge/correctness/test_check.py \
-    tests/judge/correctness/test_batch_check.py tests/judge/integrity/test_deferred_inputs.py tests/judge/test_mutation.py \
+    tests/judge/correctness/test_batch_check.py tests/judge/integrity/test_deferred_inputs.py tests/judge/test_verification.py \
     tests/runner/test_precompile.py || status=1
   return $status
 }

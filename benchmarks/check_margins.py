@@ -18,8 +18,10 @@ from typing import Literal
 
 import click
 
-from grader.judge.mutation import DRAWN, VerificationRow, case_values, check_case
 from grader.judge.problem_code import ProblemCode
+from grader.judge.verification.case_check import case_values, check_case
+from grader.judge.verification.result import VerificationRow
+from grader.judge.verification.verify import DRAWN
 from grader.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent

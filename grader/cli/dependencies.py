@@ -15,9 +15,9 @@ from grader.sandbox.gpu_info import cuda_missing
 if TYPE_CHECKING:
     from grader.board import Board
     from grader.judge.ab_compare import ABComparison
-    from grader.judge.mutation import VerificationResult
     from grader.judge.profiling.kernel_report import Profile, ProfileArtifacts
     from grader.judge.timing.baselines import Baselines
+    from grader.judge.verification.result import VerificationResult
     from grader.report import Report
 
 
@@ -34,7 +34,7 @@ def _prestart(*args: Any) -> AbstractContextManager[Sandbox]:
 
 
 def _verify(*args: Any, **options: Any) -> VerificationResult:
-    from grader.judge.mutation import verify
+    from grader.judge.verification.verify import verify
 
     return verify(*args, **options)
 
@@ -81,7 +81,7 @@ class Dependencies:
     prestart: Callable[..., AbstractContextManager[Sandbox]] = _prestart
     """Starts a runner while the command is still preparing; see `grader.judge.grade.prestarted`."""
     verify: Callable[..., VerificationResult] = _verify
-    """`grader.judge.mutation.verify`."""
+    """`grader.judge.verification.verify.verify`."""
     measure_baselines: Callable[..., Baselines] = _measure_baselines
     """`grader.judge.timing.baselines.measure_baselines`."""
     profile: Callable[..., tuple[Profile, ProfileArtifacts]] = _profile

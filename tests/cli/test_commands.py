@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grader.cli.app import COMMANDS
-from grader.judge.mutation import VerificationResult, VerificationRow
+from grader.judge.verification.result import VerificationResult, VerificationRow
 from grader.report import Report
 from tests.cli.conftest import Shell
 

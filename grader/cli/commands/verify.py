@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from grader.cli.examples import Example
-    from grader.judge.mutation import VerificationResult, VerificationRow
+    from grader.judge.verification.result import VerificationResult, VerificationRow
     from grader.problem import Problem
     from grader.sandbox.base import Device
 

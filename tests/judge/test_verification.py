@@ -8,22 +8,12 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from grader.judge import mutation
-from grader.judge.mutation import (
-    DRAWN,
-    SEED,
-    OutputTensor,
-    VerificationResult,
-    VerificationRow,
-    _last_row,
-    _rounding,
-    _variant_row,
-    case_values,
-    check_case,
-    verify,
-    watchable_row,
-)
 from grader.judge.problem_code import ProblemCode
+from grader.judge.verification.author_checks import variant_row, watchable_row
+from grader.judge.verification.case_check import SEED, _rounding, case_values, check_case
+from grader.judge.verification.mutants import OutputTensor, _last_row
+from grader.judge.verification.result import VerificationResult, VerificationRow
+from grader.judge.verification.verify import DRAWN, verify
 from grader.problem import Problem, ProblemError
 from tests.judge.conftest import DOMAIN, INPUTS, REFERENCE, SPEC, WriteProblem
 
@@ -43,14 +33,14 @@ def variants(device: str) -> list[Any]:
 
 @pytest.mark.parametrize(("problem", "case", "other"), variants("cpu"))
 def test_pytorch_passes_on_every_variant(problem: Problem, case: Any, other: Any) -> None:
-    row = _variant_row(ProblemCode(problem, "cpu"), case, other)
+    row = variant_row(ProblemCode(problem, "cpu"), case, other)
     assert row.outcome == "passed", row
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(("problem", "case", "other"), variants("cuda"))
 def test_pytorch_passes_on_every_variant_on_a_gpu(problem: Problem, case: Any, other: Any) -> None:
-    row = _variant_row(ProblemCode(problem, "cuda"), case, other)
+    row = variant_row(ProblemCode(problem, "cuda"), case, other)
     assert row.outcome == "passed", row
 
 
@@ -59,7 +49,7 @@ def test_a_variant_that_pytorch_fails_is_found() -> None:
     problem = Problem.load(PROBLEMS / "softmax")
     case = next(c for c in problem.spec.benchmarks if c.name == "practice_wide")
     other = case.model_copy(update={"params": case.params | {"values": "one_hot"}})
-    row = _variant_row(ProblemCode(problem, "cpu"), case, other)
+    row = variant_row(ProblemCode(problem, "cpu"), case, other)
     assert (row.case, row.outcome) == ("practice_wide, values=one_hot", "failed")
 
 
@@ -181,7 +171,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def unexpected(problem: Problem) -> dict[str, list[tuple[str, str]]]:
     """Row → cases with the opposite of the expected outcome, and why."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for row in mutation.verify(problem, "cpu").rows:
+    for row in verify(problem, "cpu").rows:
         if not row.ok:
             found.setdefault(row.name, []).append((row.case, row.detail))
     return found
@@ -236,7 +226,7 @@ def test_an_authors_mistake_is_found(
 @pytest.mark.parametrize("reference", [REFERENCE, OUT + LIBRARY.format(change="")])
 def test_an_honest_problem_passes(write_problem: WriteProblem, reference: str) -> None:
     """A library's call may round its inputs."""
-    rows = mutation.verify(write_problem(reference=reference), "cpu").rows
+    rows = verify(write_problem(reference=reference), "cpu").rows
     passed = {row.name for row in rows if row.expected == "pass"}
     assert all(row.ok for row in rows if row.expected == "pass")
     assert passed >= {"float64 reference", "inputs unchanged"}
@@ -247,7 +237,7 @@ def test_an_honest_problem_passes(write_problem: WriteProblem, reference: str) -
 def test_benchmark_inputs_that_ignore_their_seed_are_found(write_problem: WriteProblem) -> None:
     """Those of a test may be constant, such as all zeros."""
     constant = "    x, total = x * 0 + 1.5, total * 0 - 0.5\n    return"
-    mutation.verify(
+    verify(
         write_problem(inputs=INPUTS.replace("    return", f"    if n == 65: {constant.strip()}")),
         "cpu",
     )
@@ -255,4 +245,4 @@ def test_benchmark_inputs_that_ignore_their_seed_are_found(write_problem: WriteP
     with pytest.raises(
         ProblemError, match=r"inputs.py: .* the same inputs of case 'small' for two"
     ):
-        mutation.verify(problem, "cpu")
+        verify(problem, "cpu")

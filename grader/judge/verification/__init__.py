@@ -1,0 +1,1 @@
+"""Verification of a problem: its check catches mutants, and accepts honest implementations."""

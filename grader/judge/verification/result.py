@@ -1,0 +1,82 @@
+"""What verifying a problem's check found, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+LEAST_SHARE = 1e-3
+"""Honest implementations that use less of their bounds count as using this much in a margin."""
+
+CheckOutcome = Literal["failed", "passed", "same as reference", "admitted"]
+
+
+@dataclass(frozen=True)
+class VerificationRow:
+    """The check of one implementation or mutant on one case."""
+
+    name: str
+    case: str
+    expected: Literal["fail", "pass"]
+    outcome: CheckOutcome
+    detail: str = ""
+    used: float = 0.0
+    """The largest share of any bound that the outputs use; more than 1 fails."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the outcome is not the opposite of the expected one."""
+        return self.outcome != ("passed" if self.expected == "fail" else "failed")
+
+
+@dataclass(frozen=True)
+class CaseMargin:
+    """How far apart the check keeps honest and broken implementations in one case."""
+
+    case: str
+    honest: VerificationRow
+    """The honest implementation that uses most of its bounds."""
+    mutant: VerificationRow | None
+    """The mutant that fails by the least; None if none fails."""
+    admitted: list[str]
+    """The mutants that the case admits."""
+
+    @property
+    def ratio(self) -> float | None:
+        """What the mutant uses of the bounds, over what the honest implementation uses; infinite
+        for a mutant without numbers."""
+        if self.mutant is None:
+            return None
+        return self.mutant.used / max(self.honest.used, LEAST_SHARE)
+
+
+@dataclass
+class VerificationResult:
+    """All rows; `ok` when the problem may be published."""
+
+    rows: list[VerificationRow] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row is ok, and every mutant failed at least once."""
+        caught = {row.name for row in self.rows if row.outcome == "failed"}
+        mutants = {row.name for row in self.rows if row.expected == "fail"}
+        return all(row.ok for row in self.rows) and mutants == caught
+
+    def margins(self) -> list[CaseMargin]:
+        """The margin of each case, in order; cases without an honest implementation left out."""
+        found = []
+        for case in dict.fromkeys(row.case for row in self.rows):
+            rows = [row for row in self.rows if row.case == case]
+            honest = [row for row in rows if row.expected == "pass"]
+            mutants = [row for row in rows if row.outcome == "failed" and row.expected == "fail"]
+            if honest:
+                found.append(
+                    CaseMargin(
+                        case,
+                        max(honest, key=lambda row: row.used),
+                        min(mutants, key=lambda row: row.used, default=None),
+                        [row.name for row in rows if row.outcome == "admitted"],
+                    )
+                )
+        return found

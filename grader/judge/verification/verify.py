@@ -1,0 +1,53 @@
+"""`verify()`: every mutant must fail the problem's check, every honest implementation pass it."""
+
+from __future__ import annotations
+
+import torch
+
+from grader.judge.problem_code import ProblemCode
+from grader.judge.record import Device, Progress, ProgressCallback
+from grader.judge.verification import author_checks
+from grader.judge.verification.case_check import SEED, case_values, check_case
+from grader.judge.verification.result import VerificationResult
+from grader.problem import Problem
+
+DRAWN = 8
+"""Cases to draw from the domain, on a CPU too."""
+
+
+def verify(
+    problem: Problem, device: Device, progress: ProgressCallback = lambda _: None
+) -> VerificationResult:
+    """Check mutants and honest implementations on every test and benchmark case for `device`, and
+    eager PyTorch on the benchmarks' variants. Also check the reference's precision and the
+    baselines. On a GPU, report benchmarks that could never rank. On cases drawn from the problem's
+    domain, `DRAWN_MUTANTS` take the place of the problem's own.
+
+    Raises `ProblemError` when the problem's own code fails, or the inputs of a benchmark ignore the
+    seed.
+    """
+    code = ProblemCode(problem, device)
+    result = VerificationResult()
+    listed = problem.cases("test", device) + problem.cases("benchmark", device)
+    cases = listed + problem.draw_cases(device, SEED, DRAWN)
+    seeded = problem.cases("benchmark", device) or listed
+    compiled = torch.compile(code.eager, dynamic=True)
+    for index, case in enumerate(cases):
+        progress(Progress("verify", case.name, index, len(cases)))
+        code.check_deterministic(case)
+        if case in seeded:
+            code.check_seeded(case)
+        data = case_values(code, case, SEED)
+        result.rows.append(author_checks.precision_row(data))
+        honest = {"eager": code.eager, "compile": compiled}
+        result.rows += check_case(code, data, honest, is_drawn=case not in listed)
+        if case in problem.spec.benchmarks:
+            result.rows += author_checks.baseline_rows(code, data)
+        result.rows.append(author_checks.inputs_row(code, data))
+        if case in problem.spec.benchmarks:
+            result.rows += [
+                author_checks.variant_row(code, case, other) for other in problem.variants(case)
+            ]
+            if device == "cuda":
+                result.rows.append(author_checks.watchable_row(problem, case, data.inputs))
+    return result
