@@ -1,5 +1,6 @@
-"""An author's mistakes: a reference that narrows below float64, a wrong baseline, a function that
-writes its inputs, an unfair variant, a benchmark that could never rank."""
+"""An author's mistakes: a reference that narrows below float64 or ignores an input, a wrong
+baseline, a function that writes its inputs, an unfair variant, a benchmark that could never rank.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from grader.judge.integrity.call_order import CallOrderWatch
 from grader.judge.memory.argument_sets import arguments_of
 from grader.judge.problem_code import ProblemCode, Values, same_values, seed_for
 from grader.judge.verification.case_check import SEED, CaseValues, case_values, check_row
+from grader.judge.verification.input_mutants import perturbed
 from grader.judge.verification.result import CheckOutcome, VerificationRow
 from grader.problem import Problem
-from grader.problem.spec import Case, Tolerance
+from grader.problem.spec import Case, ProblemError, Tolerance
 
 LIBRARY_REL_L2 = 0.02
 """Bound of a prepared library call, which may round its inputs: the weights of PyTorch's own int4
@@ -59,6 +61,35 @@ def inputs_row(code: ProblemCode, data: CaseValues) -> VerificationRow:
     outcome: CheckOutcome = "failed" if changed else "passed"
     detail = f"a function in reference.py wrote its input '{changed[0]}'" if changed else ""
     return VerificationRow("inputs unchanged", data.case.name, "pass", outcome, detail)
+
+
+class IgnoredInputs:
+    """Looks for inputs that change no output of the reference, whatever their value."""
+
+    def __init__(self, code: ProblemCode) -> None:
+        self._code = code
+        self._names = [a.name for a in code.problem.spec.args if a.role != "out"]
+
+    def try_case(self, data: CaseValues) -> None:
+        """Change every input that has not mattered yet, one at a time."""
+        redrawn = self._code.inputs(data.case, seed_for(SEED, data.case.name, "perturbed"))
+        for name in list(self._names):
+            other = perturbed(data.inputs[name], redrawn[name])
+            try:
+                outputs = self._code.run_reference(data.case, data.inputs | {name: other})
+            except ProblemError:  # it minds
+                self._names.remove(name)
+                continue
+            if not all(same_values(value, data.truth[key]) for key, value in outputs.items()):
+                self._names.remove(name)
+
+    def rows(self) -> list[VerificationRow]:
+        """A row for each input that changed nothing in any case."""
+        detail = "reference() gives the same outputs whatever its value: use it, or leave it out"
+        return [
+            VerificationRow(f"input '{name}' is used", "every case", "pass", "failed", detail)
+            for name in self._names
+        ]
 
 
 def watchable_row(problem: Problem, case: Case, inputs: Values) -> VerificationRow:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import combinations
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from grader.judge.correctness.check import check, check_outputs, combine_results
 from grader.judge.correctness.error_bound import ErrorBound, error_bounds
-from grader.judge.problem_code import ProblemCode, Values, map_tensors, seed_for
+from grader.judge.problem_code import ProblemCode, Values, map_tensors, same_values, seed_for
+from grader.judge.verification.input_mutants import TAKEN_AS_1, form_of, input_mutants
 from grader.judge.verification.mutants import (
     DRAWN_MUTANTS,
     MUTANTS,
@@ -28,9 +30,9 @@ from grader.judge.verification.mutants import (
     NotApplicableError,
     OutputTensor,
 )
-from grader.judge.verification.result import CheckOutcome, VerificationRow
+from grader.judge.verification.result import CheckOutcome, Expected, VerificationRow
 from grader.problem.load import CHECKS_FILE
-from grader.problem.spec import Case, Tolerance
+from grader.problem.spec import Case, ProblemError, Tolerance
 
 SEED = 20_261
 """Verification needs no secrecy; a fixed seed makes it repeatable."""
@@ -49,7 +51,7 @@ class CaseValues:
     previous: Values
     """Eager PyTorch's outputs for other inputs of the same case."""
     half: Values | None
-    """Eager PyTorch's outputs through bfloat16; None if outputs are 16 bits wide anyway."""
+    """Eager PyTorch's outputs through bfloat16; None if none is a wider floating-point tensor."""
     bounds: dict[str, ErrorBound]
     """The error bounds of the outputs."""
     narrowed: str | None
@@ -64,19 +66,46 @@ def check_case(
 ) -> Iterator[VerificationRow]:
     """Check every mutant, the honest implementations given, by name, and those of the problem."""
     for name, mutant in (MUTANTS | DRAWN_MUTANTS if is_drawn else MUTANTS).items():
-        outputs = _mutate(code, data, mutant)
-        if outputs is not None:
+        try:
+            outputs = _mutate(code, data, mutant)
+        except NotApplicableError as reason:
+            yield VerificationRow(name, data.case.name, "fail", "left out", str(reason))
+        else:
             yield check_row(code, data, "fail", name, outputs)
     # Which of them a drawn case admits, no author could say beforehand.
     for name, broken in ({} if is_drawn else code.mutants).items():
-        outputs = _run(code, data, name, broken, CHECKS_FILE)
-        if outputs is not None:
-            yield check_row(code, data, "fail", name, outputs)
+        found = _run(code, data, name, broken, CHECKS_FILE)
+        if found is not None:
+            yield check_row(code, data, "fail", name, found)
     for name, implementation in (honest | code.honest).items():
         file = CHECKS_FILE if name in code.honest else "reference.py"
-        outputs = _run(code, data, name, implementation, file)
-        if outputs is not None:
-            yield check_row(code, data, "pass", name, outputs)
+        found = _run(code, data, name, implementation, file)
+        if found is not None:
+            yield check_row(code, data, "pass", name, found)
+
+
+def check_plausible_bugs(code: ProblemCode, data: CaseValues) -> Iterator[VerificationRow]:
+    """Check what kernels give that read an input wrongly, or swap two outputs."""
+    for name, inputs in input_mutants(code.problem.spec.args, data.inputs):
+        if name.endswith(TAKEN_AS_1) and all(
+            same_values(value, data.inputs[key]) for key, value in inputs.items()
+        ):
+            # Not a bug of this case, but one that no case may show.
+            detail = "it is 1 in every case: let it vary"
+            yield VerificationRow(name, data.case.name, "fail once", "passed", detail)
+            continue
+        try:
+            outputs = code.run_eager(data.case, inputs)
+        except ProblemError as error:  # such values may be no inputs of this problem
+            yield VerificationRow(name, data.case.name, "fail once", "left out", str(error))
+            continue
+        yield check_row(code, data, "fail once", name, outputs)
+    for one, other in combinations(code.written, 2):
+        first, second = data.eager[one.name], data.eager[other.name]
+        if form_of(first) == form_of(second):
+            name = f"outputs '{one.name}' and '{other.name}' swapped"
+            outputs = data.eager | {one.name: second, other.name: first}
+            yield check_row(code, data, "fail once", name, outputs)
 
 
 def _run(
@@ -101,15 +130,18 @@ def case_values(code: ProblemCode, case: Case, seed: int) -> CaseValues:
     inputs = code.inputs(case, seed_for(seed, case.name))
     other = code.inputs(case, seed_for(seed, case.name, "previous"))
     eager = code.run_eager(case, inputs)
-    is_wide = all(t.element_size() > 2 for value in eager.values() for t in _list(value))
     half = None
-    if is_wide:
+    if any(_is_wide(t) for value in eager.values() for t in _list(value)):
         half = map_tensors(code.run_eager(case, map_tensors(inputs, _through_half)), _through_half)
     with _NarrowingWatch() as watch:
         truth = code.run_reference(case, inputs)
     bounds = error_bounds(code, case, inputs, truth)
     previous = code.run_eager(case, other)
     return CaseValues(case, inputs, truth, eager, previous, half, bounds, watch.found)
+
+
+def _is_wide(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() > 2
 
 
 def _through_half(tensor: torch.Tensor) -> torch.Tensor:
@@ -119,7 +151,7 @@ def _through_half(tensor: torch.Tensor) -> torch.Tensor:
 def check_row(
     code: ProblemCode,
     data: CaseValues,
-    expected: Literal["fail", "pass"],
+    expected: Expected,
     name: str,
     outputs: Values,
     bounds: Tolerance | None = None,
@@ -144,7 +176,7 @@ def check_row(
             ]
         )
     outcome: CheckOutcome = "passed" if result.failure is None else "failed"
-    if expected == "fail" and outcome == "passed":
+    if expected != "pass" and outcome == "passed":
         if _is_reference(code, data, outputs):
             outcome = "same as reference"
         elif data.case.name in code.admitted.get(name, ()):
@@ -177,16 +209,24 @@ def _rounding(truth: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return truth.abs() * torch.finfo(dtype).eps + torch.finfo(dtype).tiny
 
 
-def _mutate(code: ProblemCode, data: CaseValues, mutant: Mutant) -> Values | None:
-    """The mutant's outputs, or None if it does not apply to this problem."""
+def _mutate(code: ProblemCode, data: CaseValues, mutant: Mutant) -> Values:
+    """The mutant's outputs; right tensors where it does not apply. Raises `NotApplicableError`
+    where it applies to none."""
     outputs: Values = {}
-    try:
-        for argument in code.written:
-            mutated = [mutant(output) for output in _output_tensors(data, argument.name)]
-            listed = argument.kind == "tensors"
-            outputs[argument.name] = mutated if listed else mutated[0]
-    except NotApplicableError:
-        return None
+    reasons: list[NotApplicableError] = []
+    applies = False
+    for argument in code.written:
+        mutated = []
+        for output in _output_tensors(data, argument.name):
+            try:
+                mutated.append(mutant(output))
+                applies = True
+            except NotApplicableError as reason:
+                reasons.append(reason)
+                mutated.append(output.value)
+        outputs[argument.name] = mutated if argument.kind == "tensors" else mutated[0]
+    if not applies:
+        raise reasons[0]
     return outputs
 
 
@@ -200,7 +240,7 @@ def _output_tensors(data: CaseValues, name: str) -> list[OutputTensor]:
         OutputTensor(
             value=value,
             previous=previous[i],
-            half=half[i],
+            half=half[i] if _is_wide(value) else None,
             initial=initial[i],
             source=next(
                 (t for t in tensors if t.shape == value.shape and t.dtype == value.dtype), None

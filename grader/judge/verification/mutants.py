@@ -32,10 +32,15 @@ class OutputTensor:
 
 
 class NotApplicableError(Exception):
-    """This mutant has no meaning for this output."""
+    """This mutant has no meaning for this output; the message says why."""
 
 
 Mutant = Callable[[OutputTensor], torch.Tensor]
+
+
+def _needs(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise NotApplicableError(otherwise)
 
 
 def _zeros(output: OutputTensor) -> torch.Tensor:
@@ -44,11 +49,13 @@ def _zeros(output: OutputTensor) -> torch.Tensor:
 
 def _constant(output: OutputTensor) -> torch.Tensor:
     """One number everywhere: the mean of all finite outputs."""
+    _needs(output.value.numel() > 1, "the output has one element")
     finite = output.value[torch.isfinite(output.value)].double()
     return torch.full_like(output.value, float(finite.mean()) if finite.numel() else 0.0)
 
 
 def _row_mean(output: OutputTensor) -> torch.Tensor:
+    _needs(output.value.dim() > 0 and output.value.shape[-1] > 1, "its rows have one element")
     mean = output.value.double().mean(-1, keepdim=True)
     return mean.expand_as(output.value).to(output.value.dtype)
 
@@ -58,13 +65,12 @@ def _nothing_done(output: OutputTensor) -> torch.Tensor:
     if output.initial is not None:
         return output.initial.clone()
     if output.source is None:
-        raise NotApplicableError
+        raise NotApplicableError("no input has the output's shape and dtype")
     return output.source.clone()
 
 
 def _unwritten(output: OutputTensor) -> torch.Tensor:
-    if output.initial is not None:
-        raise NotApplicableError
+    _needs(output.initial is None, "the argument is updated in place")
     left = torch.empty_like(output.value, memory_format=torch.contiguous_format)
     poison(left)
     return left
@@ -73,6 +79,7 @@ def _unwritten(output: OutputTensor) -> torch.Tensor:
 def _permuted(output: OutputTensor) -> torch.Tensor:
     """Every row (of a vector, every element) in the place of its neighbour."""
     columns = output.value.shape[-1] if output.value.dim() > 1 else 1
+    _needs(output.value.numel() > columns, "the output has one row")
     return output.value.reshape(-1, columns).roll(1, 0).reshape(output.value.shape)
 
 
@@ -80,6 +87,7 @@ def _last_row(output: OutputTensor) -> torch.Tensor:
     """The last row, or the last tensor of a list, is not computed."""
     if output.listed:
         return output.blank() if output.last else output.value
+    _needs(output.value.dim() > 0, "the output has one element")
     dropped = output.value.contiguous().clone()
     columns = dropped.shape[-1]
     dropped.view(-1, columns)[-1] = output.blank().reshape(-1, columns)[-1]
@@ -88,6 +96,7 @@ def _last_row(output: OutputTensor) -> torch.Tensor:
 
 def _last_column(output: OutputTensor) -> torch.Tensor:
     """The last column is not computed: the tail that a wrong mask cuts off."""
+    _needs(output.value.dim() > 0, "the output has one element")
     dropped = output.value.clone()
     dropped[..., -1] = output.blank()[..., -1]
     return dropped
@@ -95,7 +104,8 @@ def _last_column(output: OutputTensor) -> torch.Tensor:
 
 def _half(output: OutputTensor) -> torch.Tensor:
     if output.half is None:
-        raise NotApplicableError
+        narrow = "16 bits wide" if output.value.is_floating_point() else "integers"
+        raise NotApplicableError(f"the outputs are {narrow}")
     return output.half
 
 

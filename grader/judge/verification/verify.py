@@ -7,7 +7,12 @@ import torch
 from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device, Progress, ProgressCallback
 from grader.judge.verification import author_checks
-from grader.judge.verification.case_check import SEED, case_values, check_case
+from grader.judge.verification.case_check import (
+    SEED,
+    case_values,
+    check_case,
+    check_plausible_bugs,
+)
 from grader.judge.verification.result import VerificationResult
 from grader.problem import Problem
 
@@ -19,9 +24,10 @@ def verify(
     problem: Problem, device: Device, progress: ProgressCallback = lambda _: None
 ) -> VerificationResult:
     """Check mutants and honest implementations on every test and benchmark case for `device`, and
-    eager PyTorch on the benchmarks' variants. Also check the reference's precision and the
-    baselines. On a GPU, report benchmarks that could never rank. On cases drawn from the problem's
-    domain, `DRAWN_MUTANTS` take the place of the problem's own.
+    eager PyTorch on the benchmarks' variants; plausible bugs on the tests. Also check that the
+    reference keeps to float64 and uses every input, and the baselines. On a GPU, report benchmarks
+    that could never rank. On cases drawn from the problem's domain, `DRAWN_MUTANTS` take the place
+    of the problem's own.
 
     Raises `ProblemError` when the problem's own code fails, or the inputs of a benchmark ignore the
     seed.
@@ -31,6 +37,7 @@ def verify(
     listed = problem.cases("test", device) + problem.cases("benchmark", device)
     cases = listed + problem.draw_cases(device, SEED, DRAWN)
     seeded = problem.cases("benchmark", device) or listed
+    ignored = author_checks.IgnoredInputs(code)
     compiled = torch.compile(code.eager, dynamic=True)
     for index, case in enumerate(cases):
         progress(Progress("verify", case.name, index, len(cases)))
@@ -41,6 +48,9 @@ def verify(
         result.rows.append(author_checks.precision_row(data))
         honest = {"eager": code.eager, "compile": compiled}
         result.rows += check_case(code, data, honest, is_drawn=case not in listed)
+        if case in problem.spec.tests:
+            result.rows += check_plausible_bugs(code, data)
+            ignored.try_case(data)
         if case in problem.spec.benchmarks:
             result.rows += author_checks.baseline_rows(code, data)
         result.rows.append(author_checks.inputs_row(code, data))
@@ -50,4 +60,5 @@ def verify(
             ]
             if device == "cuda":
                 result.rows.append(author_checks.watchable_row(problem, case, data.inputs))
+    result.rows += ignored.rows()
     return result
