@@ -21,7 +21,7 @@ class Progress:
     """The step that a grading begins, or has just ended."""
 
     stage: str
-    """sandbox_start, baseline, load, test, benchmark or verify."""
+    """sandbox_start, baseline, compile, load, test, benchmark or verify."""
     case: str = ""
     index: int = 0
     total: int = 0
