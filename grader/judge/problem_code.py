@@ -12,6 +12,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from importlib.abc import SourceLoader
 from types import ModuleType
@@ -49,13 +50,23 @@ def seed_for(master: int, *path: object) -> int:
 class ProblemCode:
     """The two modules of a problem, imported once. Raises `ProblemError` when they don't import."""
 
-    def __init__(self, problem: Problem, device: str) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        device: str,
+        stopped: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`stopped` is entered around everything that runs the problem's code: a grading stops its
+        clock there."""
         self.problem = problem
         self.device = device
+        self._stopped = stopped
         self._checked_cases: set[str] = set()
         """Cases and variants whose inputs were checked once; thousands of tensors take a while."""
-        self._inputs = _import(problem, "inputs.py")
-        self._reference = _import(problem, "reference.py")
+        with stopped():
+            self._inputs = _import(problem, "inputs.py")
+            self._reference = _import(problem, "reference.py")
+            checks = _import(problem, CHECKS_FILE) if CHECKS_FILE in problem.files else None
         self._generate = self._function(self._inputs, "inputs.py", "generate")
         self.reference = self._function(self._reference, "reference.py", "reference")
         self.eager = self.reference
@@ -65,7 +76,6 @@ class ProblemCode:
         self.prepared = self._functions("PREPARED")
         """Name → function of the inputs that does a library's one-time setup and returns the
         callable to time, or None if the library does not support the device or case."""
-        checks = _import(problem, CHECKS_FILE) if CHECKS_FILE in problem.files else None
         self._magnitude: Callable[..., Any] | None = getattr(checks, "magnitude", None)
         self.honest: dict[str, Callable[..., Any]] = getattr(checks, "HONEST", {})
         """Name → honest implementation, which the check must accept."""
@@ -91,9 +101,7 @@ class ProblemCode:
             self._check_memory(case)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         where = f"{self.problem.folder / 'inputs.py'}: generate() for case '{case.name}'"
-        values = run_authors_code(
-            where, partial(self._generate, generator, call=call, **case.params)
-        )
+        values = self._run(where, partial(self._generate, generator, call=call, **case.params))
         if key not in self._checked_cases:
             self._check_inputs(case, values)
             self._checked_cases.add(key)
@@ -127,8 +135,9 @@ class ProblemCode:
         """
         what = self._in("reference.py", "reference()")
         copies = map_tensors(inputs, _copy_wide)
+        reference = self._finished(self.reference)
         outputs = self._outputs(
-            what, case, inputs, self._guarded(what, case, partial(self.reference, **copies))
+            what, case, inputs, self._guarded(what, case, partial(reference, **copies))
         )
         for argument in self.written:
             floating = self.problem.dtype(argument, case) in FLOATING_DTYPES
@@ -151,7 +160,8 @@ class ProblemCode:
         if self._magnitude is None:
             return truth
         inputs = map_tensors(inputs, _copy_wide)
-        return self.run(self._magnitude, "magnitude()", case, inputs, CHECKS_FILE)
+        magnitude = self._finished(self._magnitude)
+        return self.run(magnitude, "magnitude()", case, inputs, CHECKS_FILE)
 
     def run(
         self,
@@ -195,7 +205,23 @@ class ProblemCode:
 
     def _guarded(self, what: str, case: Case, function: Callable[[], Result]) -> Result:
         with torch.no_grad():
-            return run_authors_code(f"{what} for case '{case.name}'", function)
+            return self._run(f"{what} for case '{case.name}'", function)
+
+    def _run(self, what: str, function: Callable[[], Result]) -> Result:
+        with self._stopped():
+            return run_authors_code(what, function)
+
+    def _finished(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """`function`, but it returns when its kernels have ended, so that all of its time is its
+        own. Float64 is slow on a GPU."""
+
+        def call(**inputs: Any) -> Result:
+            result = function(**inputs)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+            return result
+
+        return call
 
     def _outputs(self, what: str, case: Case, inputs: Values, result: Any) -> Values:
         """What a function returned, by name of the output."""
@@ -228,19 +254,34 @@ class ProblemCode:
 
     def _check_memory(self, case: Case) -> None:
         """Raise `ProblemError` if a case cannot fit. Each tensor is held at least three times: as
-        generated, as lent, and in float64. The sizes of lists are not known yet."""
-        needed_bytes = 0
+        generated, as lent, and in float64.
+
+        `generate()` decides the sizes of lists. Until then, the lists move what `cost.bytes` has
+        besides the other tensors, each element once, or twice if it is `inout`.
+        """
+        needed_bytes = 0.0
+        moved_bytes = self.problem.bytes(case)
+        list_shares = []
         for argument in self.problem.spec.args:
+            if argument.kind == "scalar":
+                continue
+            dtype = self.problem.dtype(argument, case)
+            wide_bytes = 8 if dtype in FLOATING_DTYPES else ITEM_BYTES[dtype]
+            held_bytes = 2 * ITEM_BYTES[dtype] + wide_bytes
+            traffic_bytes = ITEM_BYTES[dtype] * (2 if argument.role == "inout" else 1)
             if argument.kind == "tensor":
-                dtype = self.problem.dtype(argument, case)
-                wide_bytes = 8 if dtype in FLOATING_DTYPES else ITEM_BYTES[dtype]
-                each_bytes = 2 * ITEM_BYTES[dtype] + wide_bytes
-                needed_bytes += math.prod(self.problem.shape(argument, case)) * each_bytes
+                count = math.prod(self.problem.shape(argument, case))
+                needed_bytes += count * held_bytes
+                moved_bytes -= count * traffic_bytes
+            else:
+                list_shares.append(held_bytes / traffic_bytes)
+        if list_shares:
+            needed_bytes += math.ceil(max(0.0, moved_bytes) * min(list_shares))
         if needed_bytes > self._available_bytes:
             where = "the GPU" if self.device == "cuda" else "this machine"
             raise ProblemError(
                 f"{self.problem.folder / 'problem.yaml'}: case '{case.name}' needs at least "
-                f"{needed_bytes:,} bytes of memory for its arguments and their float64 copies; "
+                f"{needed_bytes:,.0f} bytes of memory for its arguments and their float64 copies; "
                 f"{where} has {self._available_bytes:,} left; make the case smaller"
             )
 

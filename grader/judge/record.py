@@ -46,6 +46,8 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     log: bytes = b""
     """Output of the compiler and the runner."""
+    stopped_s: float = 0.0
+    """Seconds in the problem's own code, which do not count against `limits.total_s`."""
     compiled_only: bool = False
     """Whether the submission was compiled and not run, for lack of a GPU."""
 

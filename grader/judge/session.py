@@ -55,8 +55,10 @@ class Session:
         how much longer than their limit all first calls together may take."""
         self.runner = runner
         refuse_descriptors(runner.channel)
-        self._deadline = time.monotonic() + (total_s if left_s is None else left_s)
+        self._end_s = time.monotonic() + (total_s if left_s is None else left_s)
         self._total_s = total_s
+        self.stopped_s = 0.0
+        """Seconds in `stopped`, which do not count as time of the grading."""
         self._compile_s = compile_s
         self._compile_left_s = compile_s
         self._is_call = self._is_first_call = False
@@ -64,6 +66,21 @@ class Session:
         """Whether to wait for replies without sleeping, since a clock is running."""
         self.loading = False
         """While true, every end of the runner is a `compile_error`: the file became no entry."""
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Inside, the time of the grading does not run: the problem's own code works, whose time is
+        not the submission's. Nested blocks count once."""
+        before_s, start_s = self.stopped_s, time.monotonic()
+        try:
+            yield
+        finally:
+            self.stopped_s = before_s + time.monotonic() - start_s
+
+    @property
+    def _deadline(self) -> float:
+        """When the time of the grading is used up, by `time.monotonic`."""
+        return self._end_s + self.stopped_s
 
     @property
     def compiled_s(self) -> float:

@@ -37,7 +37,9 @@ def test_prepared_calls_are_timed_on_every_set(write_problem: WriteProblem) -> N
     problem = write_problem(reference=REFERENCE + PREPARED)
     code = ProblemCode(problem, "cpu")
     (case,) = problem.cases("benchmark", "cpu")
-    times = time_baselines(code, case)
+    begun: list[str] = []
+    times = time_baselines(code, case, begin=begun.append)
+    assert begun == ["eager", "ready", "missing"]
     assert set(times) == {"eager", "ready"}  # "missing" does not support the case
     assert all(time_us > 0 for time_us in times.values())
     called = code._reference.CALLED
