@@ -80,8 +80,8 @@ def test_an_eager_that_writes_its_inputs_is_not_blamed_on_a_submission(judge: Ju
     ("reference", "message"),
     [
         ("eager = 5\n", "no function named 'eager'"),
-        ("BASELINES = [reference]\n", "BASELINES is a dict of names and functions"),
-        ("PREPARED = {'fast': None}\n", "PREPARED is a dict of names and functions"),
+        ("BASELINES = [reference]\n", "BASELINES must be a dict: name → function"),
+        ("PREPARED = {'fast': None}\n", "PREPARED must be a dict: name → function"),
     ],
 )
 def test_baselines_are_functions(write_problem: WriteProblem, reference: str, message: str) -> None:
