@@ -39,7 +39,8 @@ def main(folder: str, digest: str, name: str, device: str) -> None:
         compiled = torch.compile(code.eager, dynamic=False)
         code.run(compiled, f"{COMPILED}()", case, code.inputs(case, SEED))
         if device == "cuda":
-            torch.cuda.empty_cache()  # other cases need it until this one is timed
+            torch.cuda.synchronize()  # nothing of this process may disturb other cases' times,
+            torch.cuda.empty_cache()  # and they need the memory
         reply(compiled=True)
         asked.wait()
         reply(time_us=time_baselines(code, case, functions={COMPILED: compiled})[COMPILED])
