@@ -12,8 +12,10 @@ import io
 import json
 import os
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -56,6 +58,9 @@ _USER_ERRORS = {
 
 _MACHINE_ERRORS = {"grader.sandbox": "SandboxError"}
 """Package → its exception for what this machine cannot do: exit status 3."""
+
+_HUNG_CALLS = {"grader.judge.authors_code": "HungCallError"}
+"""Module → its exception for a call of a problem's code that cannot be stopped: exit status 2."""
 
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _PATH_ERRORS = (
@@ -103,9 +108,10 @@ def main(args: Sequence[str] | None = None, deps: Dependencies | None = None) ->
     as_json = "--json" in arguments
     _escape_unprintable()
     try:
-        status = grade.main(
-            arguments, prog_name="grade", standalone_mode=False, obj=deps or Dependencies()
-        )
+        with _exit_for_hung_calls(as_json):
+            status = grade.main(
+                arguments, prog_name="grade", standalone_mode=False, obj=deps or Dependencies()
+            )
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -135,6 +141,28 @@ def main(args: Sequence[str] | None = None, deps: Dependencies | None = None) ->
             # An error with no file name may be of stdout, which cannot take JSON then.
             return _refuse(cause, as_json and error.filename is not None)
         return _internal_error(error)
+
+
+@contextmanager
+def _exit_for_hung_calls(as_json: bool) -> Iterator[None]:
+    """Inside, a call of a problem's code that cannot be stopped ends this process."""
+
+    def exit_if_hung(unhandled: threading.ExceptHookArgs) -> None:
+        error = unhandled.exc_value
+        if not isinstance(error, _loaded(_HUNG_CALLS)):
+            previous(unhandled)
+            return
+        if sys.__stderr__ is not None and sys.__stderr__.isatty():
+            print("\x1b[?25h", end="", file=sys.__stderr__)  # the progress display hid the cursor
+        status = _refuse(str(error), as_json)
+        sys.stderr.flush()
+        os._exit(status)
+
+    previous, threading.excepthook = threading.excepthook, exit_if_hung
+    try:
+        yield
+    finally:
+        threading.excepthook = previous
 
 
 def _refuse(message: str, as_json: bool, status: int = 2) -> int:

@@ -1,10 +1,13 @@
-"""Runs one call of a problem's own code, so that whatever it does ends in one `ProblemError`.
+"""Runs one call of a problem's own code. Every failure of the call is one `ProblemError`.
 
-The code runs in the judge's process and in the thread of its caller. While it does, `os._exit` and
-`os.abort` raise, `sys.stdout` writes to stderr, and a watchdog ends a call that takes too long. All
-of this holds for threads in such a call only: other threads keep their stdout and their exits. Out
-of reach are threads that the code itself starts, and code outside Python: a kernel that never
-returns is ended by whoever ends the judge.
+The code runs in the judge's process, in the caller's thread. During the call, `os._exit` and
+`os.abort` raise an exception, `sys.stdout` writes to stderr, and a watchdog stops the code at its
+time limit. Threads outside such a call keep their exits and their stdout. Threads that the code
+starts itself are not covered.
+
+The watchdog raises an exception, which arrives when the thread next runs Python code. A call that
+stays in C code cannot be stopped: it ends in a `HungCallError`, upon which the program `grade`
+exits. C code that holds Python's global lock stops the watchdog, too.
 """
 
 from __future__ import annotations
@@ -24,22 +27,23 @@ import torch
 from grader.problem import ProblemError
 
 LIMIT_S = 300.0
-"""The most that one call may take: generous, since torch.compile needs minutes on a slow machine.
-"""
+"""Time limit of one call. torch.compile may take minutes on a slow machine."""
 REPEAT_S = 1.0
-"""A call that catches the watchdog's exception gets another one after this long."""
+"""The watchdog raises its exception again after this time if the code has caught the last one."""
+HUNG_S = 10.0
+"""A call hangs if it has not ended this long after its limit."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What a user or the system stops grade with."""
+"""The signals with which a user or the system stops grade."""
 
 Result = TypeVar("Result")
 
 
 def run_authors_code(what: str, function: Callable[[], Result]) -> Result:
-    """Call `function`; `what` names file, function and case.
+    """Call `function` and return its result. `what` names its file, function and case in errors.
 
-    Raises `ProblemError` when it raises anything, exits, or takes longer than `LIMIT_S`. Running
-    out of device memory passes through, and so does what a signal's handler raises: Ctrl-C stops
-    grade whatever the code makes of it.
+    Raises `ProblemError` when the call raises an exception, tries to exit, or takes longer than
+    `LIMIT_S`. Two exceptions pass through: running out of device memory, and the exception of a
+    signal's handler. Ctrl-C therefore stops grade even if the code catches KeyboardInterrupt.
     """
     if _current() is not None:
         return function()
@@ -51,7 +55,7 @@ def run_authors_code(what: str, function: Callable[[], Result]) -> Result:
         finally:
             call.end()
     except BaseException as error:
-        call.end()  # the watchdog's exception may have met the first one
+        call.end()  # the watchdog's exception may have interrupted the first `end`
         call.raise_stop(error)
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
@@ -62,8 +66,13 @@ def run_authors_code(what: str, function: Callable[[], Result]) -> Result:
     return result
 
 
+class HungCallError(ProblemError):
+    """A call does not end, and no exception reaches it. No caller can catch this error: it is
+    raised in a thread of its own, for `threading.excepthook`."""
+
+
 class _Stop(BaseException):
-    """Ends the author's code; not an Exception, which the code may catch by mistake."""
+    """Stops the author's code. Not an `Exception`, which the code may catch by mistake."""
 
 
 class _Call:
@@ -74,12 +83,14 @@ class _Call:
         self.pid = os.getpid()
         self.thread = threading.get_ident()
         self.deadline_s = math.inf
-        """By `time.monotonic`: when the watchdog raises `_Stop` in the thread."""
+        """When the watchdog next raises `_Stop` in the thread, by `time.monotonic`."""
+        self.hangs_at_s = math.inf
+        """When the call counts as hung, by `time.monotonic`."""
         self.is_too_long = False
         self.exit: str | None = None
-        """The exit that the code tried."""
+        """The exit call that the code tried, such as ``os._exit(0)``."""
         self._signal: BaseException | None = None
-        """What the handler of a signal raised."""
+        """The exception that a signal's handler raised."""
         self._handlers: dict[int, Any] = {}
 
     def begin(self) -> None:
@@ -97,22 +108,30 @@ class _Call:
             try:
                 _WATCHDOG.remove(self)
                 break
-            except _Stop:  # on the way here
+            except _Stop:  # it was already on its way
                 continue
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def raise_stop(self, error: BaseException | None) -> None:
-        """Raise the reason why the code was stopped, even where it caught the exception."""
+        """Raise the reason for which the code was stopped, also if it caught the exception. Do
+        nothing if it was not stopped."""
         if self._signal is not None:
             raise self._signal
         if self.is_too_long:
-            raise ProblemError(f"{self.what} took longer than {LIMIT_S:g} s") from error
+            raise ProblemError(self._too_long()) from error
         if self.exit is not None:
             raise ProblemError(
                 f"{self.what} called {self.exit}; it runs in the judge's process, so let it return "
                 "or raise an exception"
             ) from error
+
+    def raise_hung(self) -> None:
+        """Raise `HungCallError`, in a thread of its own."""
+        raise HungCallError(f"{self._too_long()}, and cannot be stopped")
+
+    def _too_long(self) -> str:
+        return f"{self.what} took longer than {LIMIT_S:g} s"
 
     def _on_signal(self, number: int, frame: Any) -> None:
         try:
@@ -123,10 +142,10 @@ class _Call:
 
 
 class _Watchdog:
-    """Knows the running calls, and raises `_Stop` in those that take too long.
+    """Raises `_Stop` in the thread of every call that takes too long.
 
-    Its thread sleeps until the oldest deadline that it knew of when it last looked, so calls that
-    end in time rarely wake it.
+    Its own thread sleeps until the earliest deadline that it has seen. Calls that end in time
+    rarely wake it.
     """
 
     def __init__(self) -> None:
@@ -137,7 +156,7 @@ class _Watchdog:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def current(self) -> _Call | None:
-        """The call that runs in this thread. None in a forked child, which may exit."""
+        """The call that runs in this thread, or None. A forked child has no call: it may exit."""
         call = self._calls.get(threading.get_ident())
         return call if call is not None and call.pid == os.getpid() else None
 
@@ -149,6 +168,7 @@ class _Watchdog:
             if not self._calls:
                 self._replace()
             call.deadline_s = time.monotonic() + LIMIT_S
+            call.hangs_at_s = call.deadline_s + HUNG_S
             self._calls[call.thread] = call
             if call.deadline_s < self._looks_at_s:
                 self._changed.notify()
@@ -156,7 +176,7 @@ class _Watchdog:
     def remove(self, call: _Call) -> None:
         with self._changed:
             self._calls.pop(call.thread, None)
-            if call.is_too_long:  # the exception may not have arrived yet
+            if call.is_too_long:  # its exception may still be on its way
                 _raise_in(call.thread, None)
             if not self._calls:
                 self._restore()
@@ -175,7 +195,7 @@ class _Watchdog:
     def _restore(self) -> None:
         while self._replaced:
             module, name, original, ours = self._replaced.pop()
-            if getattr(module, name) is ours:  # not replaced by another thread meanwhile
+            if getattr(module, name) is ours:  # no other thread has replaced it meanwhile
                 setattr(module, name, original)
 
     def _watch(self) -> None:
@@ -187,6 +207,9 @@ class _Watchdog:
                         call.is_too_long = True
                         call.deadline_s = now_s + REPEAT_S
                         _raise_in(call.thread, _Stop)
+                    if call.hangs_at_s <= now_s:
+                        call.hangs_at_s = math.inf
+                        threading.Thread(target=call.raise_hung, daemon=True).start()
                 deadlines_s = (call.deadline_s for call in self._calls.values())
                 self._looks_at_s = min(deadlines_s, default=math.inf)
                 wait_s = self._looks_at_s - now_s
@@ -198,7 +221,8 @@ _current = _WATCHDOG.current
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise an exception in a thread when it next runs Python code; None takes it back."""
+    """Raise an exception in a thread as soon as it runs Python code. None takes back an exception
+    that has not arrived."""
     argument = ctypes.py_object() if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
 
@@ -215,7 +239,7 @@ def _refusing(leave: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 class _Stdout:
-    """stdout, which is stderr for threads in the author's code."""
+    """stdout; for a thread in the author's code, stderr."""
 
     def __init__(self, stdout: Any) -> None:
         self._stdout = stdout

@@ -12,9 +12,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes(device: str) -> int:
-    """Bytes that can be allocated without swapping: of the host, or of the GPU for ``cuda``.
+    """Bytes that can be allocated on ``cuda``, or on the host without swapping.
 
-    Of the host, not more than what the control groups (version 2) around this process leave.
+    The limits of the control groups (version 2) of this process bound the host's bytes.
     """
     if device == "cuda":
         cached_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
@@ -26,7 +26,7 @@ def _control_groups_bytes() -> list[int]:
     found: list[int] = []
     group = _CGROUPS / _own_group()
     for folder in (group, *group.parents):
-        with suppress(OSError, ValueError):  # no limit here: no file, or "max"
+        with suppress(OSError, ValueError):  # no limit: there is no file, or it says "max"
             limit_bytes = int((folder / "memory.max").read_text())
             used_bytes = int((folder / "memory.current").read_text())
             cache_bytes = _field(folder / "memory.stat", "inactive_file")
@@ -35,7 +35,7 @@ def _control_groups_bytes() -> list[int]:
 
 
 def _own_group() -> str:
-    """The path of this process's group; empty where there is no version 2."""
+    """Path of this process's control group; empty if the system has no version 2."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
@@ -44,6 +44,6 @@ def _own_group() -> str:
 
 
 def _field(path: Path, name: str) -> int:
-    """The number behind a name at the start of a line."""
+    """The number after `name`, on the line that begins with it."""
     lines = map(str.split, path.read_text().splitlines())
     return next(int(words[1]) for words in lines if words[0] == name)

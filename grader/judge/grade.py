@@ -84,6 +84,7 @@ def grade(
     with gpu_lock(device):
         end = time.monotonic() + total_s
         master, record = attempt()
+        end += record.stopped_s
         was_killed = record.faults and all(fault.killed for fault in record.faults)
         if was_killed and end - time.monotonic() > total_s / 2:
             progress(Progress("sandbox_start"))
@@ -146,8 +147,8 @@ def _run(request: GradingRequest, master: int, left_s: float, record: Record) ->
         start_compile(problem, submission, request.sandbox, device) as compilation,
         request.sandbox.start(RunnerLimits.of(limits), device) as runner,
     ):
+        session = Session(runner, limits.total_s, left_s, limits.compile_s)
         try:
-            session = Session(runner, limits.total_s, left_s, limits.compile_s)
             greeting = greet(session, submission, device)
             from grader.judge.grading import Grading
 
@@ -164,6 +165,7 @@ def _run(request: GradingRequest, master: int, left_s: float, record: Record) ->
                 )
         finally:
             runner.stop()
+            record.stopped_s = session.stopped_s
             record.log = compilation.log + runner.log()
             record.stages_s |= compilation.stages_s
 

@@ -82,7 +82,7 @@ class Grading:
         self.master = master
         self.record = record
         self.effort = effort
-        self.code = ProblemCode(problem, device)
+        self.code = ProblemCode(problem, device, session.stopped)
         self.drawn = problem.draw_cases(device, seed_for(master, "drawn"))
         """Tests of shapes that no submission knows beforehand."""
         self.round_cost_us = 0.0

@@ -1,8 +1,8 @@
 """Runs a problem's own code: inputs from a seed, the float64 reference, and eager PyTorch.
 
-`inputs.py` and `reference.py` belong to the problem's author, not to a submission, so they run in
-the judge. Every failure in them is a `ProblemError`, except running out of device memory: so is a
-call that writes its inputs, and a case that cannot fit into this machine's memory.
+The problem's author has written it, not a submitter, so it runs in the judge. Every failure of the
+code is a `ProblemError`, except running out of device memory. A call that writes its inputs is a
+failure, and so is a case that cannot fit into this machine's memory.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from importlib.abc import SourceLoader
 from types import ModuleType
@@ -36,26 +37,37 @@ SCALAR_TYPES: dict[str, type | tuple[type, ...]] = {
     "fp64": (int, float),
     "bool": (bool, int),
 }
-"""Dtype of a scalar → what `generate()` may give for it."""
+"""Dtype of a scalar → the Python types that `generate()` may give for it."""
 
 
 def seed_for(master: int, *path: object) -> int:
-    """A 63-bit seed for one place in a grading, by SHA-256: the inputs of one case reveal nothing
-    about those of another."""
+    """A 63-bit seed for one place in a grading. SHA-256 makes it, so that the inputs of one case
+    reveal nothing about those of another."""
     text = "/".join([str(master), *map(str, path)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 class ProblemCode:
-    """The two modules of a problem, imported once. Raises `ProblemError` when they don't import."""
+    """The modules of a problem, imported once."""
 
-    def __init__(self, problem: Problem, device: str) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        device: str,
+        stopped: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Import the modules. Every run of the problem's code is inside a `stopped()`, in which a
+        grading's clock stands still. Raises `ProblemError` when an import fails."""
         self.problem = problem
         self.device = device
+        self._stopped = stopped
         self._checked_cases: set[str] = set()
-        """Cases and variants whose inputs were checked once; thousands of tensors take a while."""
-        self._inputs = _import(problem, "inputs.py")
-        self._reference = _import(problem, "reference.py")
+        """Cases and variants whose inputs were checked. One check is enough: that of thousands of
+        tensors takes a while."""
+        with stopped():
+            self._inputs = _import(problem, "inputs.py")
+            self._reference = _import(problem, "reference.py")
+            checks = _import(problem, CHECKS_FILE) if CHECKS_FILE in problem.files else None
         self._generate = self._function(self._inputs, "inputs.py", "generate")
         self.reference = self._function(self._reference, "reference.py", "reference")
         self.eager = self.reference
@@ -63,37 +75,34 @@ class ProblemCode:
             self.eager = self._function(self._reference, "reference.py", "eager")
         self.baselines = {"eager": self.eager, **self._functions("BASELINES")}
         self.prepared = self._functions("PREPARED")
-        """Name → function of the inputs that does a library's one-time setup and returns the
-        callable to time, or None if the library does not support the device or case."""
-        checks = _import(problem, CHECKS_FILE) if CHECKS_FILE in problem.files else None
+        """Name → function of the inputs. It does a library's one-time setup, and returns the
+        callable to time or None if the library does not support the device or case."""
         self._magnitude: Callable[..., Any] | None = getattr(checks, "magnitude", None)
         self.honest: dict[str, Callable[..., Any]] = getattr(checks, "HONEST", {})
         """Name → honest implementation, which the check must accept."""
         self.mutants: dict[str, Callable[..., Any]] = getattr(checks, "MUTANTS", {})
         """Name → broken implementation, which the check must reject."""
         self.admitted: dict[str, list[str]] = getattr(checks, "ADMITTED", {})
-        """Name of a mutant → cases in which no check could tell it from honest rounding."""
+        """Name of a mutant → cases in which no check can tell it from honest rounding."""
         self.written = [a for a in problem.spec.args if a.role != "in"]
 
     @cached_property
     def _available_bytes(self) -> int:
-        """As of the first inputs, which are made before a submission can take any memory."""
+        """Bytes left when the first inputs are made. No submission has taken any memory by then."""
         return available_bytes(self.device)
 
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
         """Every `in`, `inout` and scalar argument of a case, on the judge's device.
 
-        Raises `ProblemError` when the case does not fit into memory, and when `generate()` fails or
-        does not give what the spec declares.
+        Raises `ProblemError` when the case does not fit into memory, when `generate()` fails, and
+        when its result is not what the spec declares.
         """
         key = f"{case.name} {case.params}"  # variants share the benchmark's name
         if key not in self._checked_cases:
             self._check_memory(case)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         where = f"{self.problem.folder / 'inputs.py'}: generate() for case '{case.name}'"
-        values = run_authors_code(
-            where, partial(self._generate, generator, call=call, **case.params)
-        )
+        values = self._run(where, partial(self._generate, generator, call=call, **case.params))
         if key not in self._checked_cases:
             self._check_inputs(case, values)
             self._checked_cases.add(key)
@@ -111,8 +120,8 @@ class ProblemCode:
                 )
 
     def check_seeded(self, case: Case) -> None:
-        """Raise `ProblemError` if two seeds give the same inputs: answers could be computed before
-        the call."""
+        """Raise `ProblemError` if two seeds give the same inputs. A submission could then compute
+        its answers before the call."""
         first, second = self.inputs(case, 1), self.inputs(case, 2)
         if all(same_values(value, second[name]) for name, value in first.items()):
             raise ProblemError(
@@ -127,8 +136,9 @@ class ProblemCode:
         """
         what = self._in("reference.py", "reference()")
         copies = map_tensors(inputs, _copy_wide)
+        reference = self._finished(self.reference)
         outputs = self._outputs(
-            what, case, inputs, self._guarded(what, case, partial(self.reference, **copies))
+            what, case, inputs, self._guarded(what, case, partial(reference, **copies))
         )
         for argument in self.written:
             floating = self.problem.dtype(argument, case) in FLOATING_DTYPES
@@ -145,13 +155,17 @@ class ProblemCode:
         return self.run(self.eager, "eager()", case, inputs)
 
     def magnitude(self, case: Case, inputs: Values, truth: Values) -> Values:
-        """Values as large as the terms behind each element together, of either sign, float64, by
-        name of the output: what the problem's `magnitude()` gives for inputs cast to float64, or
-        without one the reference's outputs `truth`."""
+        """For each output element, the sum of its terms' absolute values: name of the output →
+        float64, of either sign.
+
+        The problem's `magnitude()` computes it from inputs cast to float64. Without that function,
+        the result is `truth`, the reference's outputs.
+        """
         if self._magnitude is None:
             return truth
         inputs = map_tensors(inputs, _copy_wide)
-        return self.run(self._magnitude, "magnitude()", case, inputs, CHECKS_FILE)
+        magnitude = self._finished(self._magnitude)
+        return self.run(magnitude, "magnitude()", case, inputs, CHECKS_FILE)
 
     def run(
         self,
@@ -163,7 +177,7 @@ class ProblemCode:
     ) -> Values:
         """Call one of the problem's functions. Returns its results by name of the output.
 
-        Raises `ProblemError` when it fails or returns something else than the declared outputs.
+        Raises `ProblemError` when it fails, and when its results are not the declared outputs.
         """
         what = self._in(file, what)
         result = self._unwritten(what, case, [inputs], partial(function, **inputs))
@@ -172,8 +186,11 @@ class ProblemCode:
     def call(
         self, what: str, case: Case, inputs: list[Values], function: Callable[[], Result]
     ) -> Result:
-        """Call a function of `reference.py` that works on these inputs. Raises `ProblemError` when
-        it fails or writes them; writes by other means than PyTorch's operators are not seen."""
+        """Call a function of `reference.py` that works on these inputs.
+
+        Raises `ProblemError` when it fails or writes the inputs. Only writes by PyTorch's operators
+        are seen.
+        """
         return self._unwritten(self._in("reference.py", what), case, inputs, function)
 
     def _in(self, file: str, what: str) -> str:
@@ -195,7 +212,23 @@ class ProblemCode:
 
     def _guarded(self, what: str, case: Case, function: Callable[[], Result]) -> Result:
         with torch.no_grad():
-            return run_authors_code(f"{what} for case '{case.name}'", function)
+            return self._run(f"{what} for case '{case.name}'", function)
+
+    def _run(self, what: str, function: Callable[[], Result]) -> Result:
+        with self._stopped():
+            return run_authors_code(what, function)
+
+    def _finished(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """`function`, but it returns only when its kernels have ended. Float64 is slow on a GPU,
+        and that time is the problem's."""
+
+        def call(**inputs: Any) -> Result:
+            result = function(**inputs)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+            return result
+
+        return call
 
     def _outputs(self, what: str, case: Case, inputs: Values, result: Any) -> Values:
         """What a function returned, by name of the output."""
@@ -228,19 +261,34 @@ class ProblemCode:
 
     def _check_memory(self, case: Case) -> None:
         """Raise `ProblemError` if a case cannot fit. Each tensor is held at least three times: as
-        generated, as lent, and in float64. The sizes of lists are not known yet."""
-        needed_bytes = 0
+        generated, as lent, and in float64.
+
+        The sizes of lists are not known before `generate()` runs. The part of `cost.bytes` that is
+        not traffic of the other tensors is theirs: an element is moved once, or twice if `inout`.
+        """
+        needed_bytes = 0.0
+        moved_bytes = self.problem.bytes(case)
+        list_shares = []
         for argument in self.problem.spec.args:
+            if argument.kind == "scalar":
+                continue
+            dtype = self.problem.dtype(argument, case)
+            wide_bytes = 8 if dtype in FLOATING_DTYPES else ITEM_BYTES[dtype]
+            held_bytes = 2 * ITEM_BYTES[dtype] + wide_bytes
+            traffic_bytes = ITEM_BYTES[dtype] * (2 if argument.role == "inout" else 1)
             if argument.kind == "tensor":
-                dtype = self.problem.dtype(argument, case)
-                wide_bytes = 8 if dtype in FLOATING_DTYPES else ITEM_BYTES[dtype]
-                each_bytes = 2 * ITEM_BYTES[dtype] + wide_bytes
-                needed_bytes += math.prod(self.problem.shape(argument, case)) * each_bytes
+                count = math.prod(self.problem.shape(argument, case))
+                needed_bytes += count * held_bytes
+                moved_bytes -= count * traffic_bytes
+            else:
+                list_shares.append(held_bytes / traffic_bytes)
+        if list_shares:
+            needed_bytes += math.ceil(max(0.0, moved_bytes) * min(list_shares))
         if needed_bytes > self._available_bytes:
             where = "the GPU" if self.device == "cuda" else "this machine"
             raise ProblemError(
                 f"{self.problem.folder / 'problem.yaml'}: case '{case.name}' needs at least "
-                f"{needed_bytes:,} bytes of memory for its arguments and their float64 copies; "
+                f"{needed_bytes:,.0f} bytes of memory for its arguments and their float64 copies; "
                 f"{where} has {self._available_bytes:,} left; make the case smaller"
             )
 
@@ -262,7 +310,9 @@ class ProblemCode:
                     )
                 continue
             if argument.kind == "tensors" and not isinstance(value, list):
-                raise ProblemError(f"{where} gave '{argument.name}' not as a list")
+                raise ProblemError(
+                    f"{where} gave '{argument.name}' as {type(value).__name__}, not as a list"
+                )
             tensors = _listed(value)
             if len(tensors) == 0:
                 raise ProblemError(f"{where} gave '{argument.name}' as an empty list")
@@ -296,19 +346,19 @@ class ProblemCode:
         return function  # type: ignore[no-any-return]
 
     def _functions(self, name: str) -> dict[str, Callable[..., Any]]:
-        """A table of functions in `reference.py`; empty where there is none."""
+        """A table of functions in `reference.py`; empty if there is none."""
         table = getattr(self._reference, name, {})
         if not isinstance(table, dict) or not all(
             isinstance(key, str) and callable(function) for key, function in table.items()
         ):
             raise ProblemError(
-                f"{self.problem.folder / 'reference.py'}: {name} is a dict of names and functions"
+                f"{self.problem.folder / 'reference.py'}: {name} must be a dict: name → function"
             )
         return table
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory, so that they cannot be written independently."""
+    """Whether elements may share memory. They could not be written independently then."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -318,7 +368,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 class _DigestedSource(SourceLoader):
-    """Imports the bytes that the problem's digest covers, whatever the file holds by now."""
+    """Imports the bytes that the problem's digest covers, even if the file has changed since."""
 
     def __init__(self, path: str, source: bytes) -> None:
         self._path = path
@@ -329,7 +379,7 @@ class _DigestedSource(SourceLoader):
 
     def get_data(self, path: str) -> bytes:
         if path != self._path:
-            raise OSError("nothing is cached")
+            raise OSError("there is no cached bytecode")
         return self._source
 
 
@@ -366,12 +416,12 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _shape(value: Any) -> Any:
-    """Shape of a tensor; of anything else, its type."""
+    """Shape of a tensor; type of any other value."""
     return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value)
 
 
 def _versions(values: Values) -> dict[str, list[int]]:
-    """By argument, how often PyTorch's operators have written each tensor."""
+    """Argument name → number of writes by PyTorch's operators, for each tensor."""
     return {
         name: [
             tensor._version

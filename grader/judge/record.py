@@ -21,7 +21,7 @@ class Progress:
     """The step that a grading begins, or has just ended."""
 
     stage: str
-    """sandbox_start, baseline, load, test, benchmark or verify."""
+    """sandbox_start, baseline, compile, load, test, benchmark or verify."""
     case: str = ""
     index: int = 0
     total: int = 0
@@ -46,6 +46,8 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     log: bytes = b""
     """Output of the compiler and the runner."""
+    stopped_s: float = 0.0
+    """Seconds in the problem's own code, which do not count against `limits.total_s`."""
     compiled_only: bool = False
     """Whether the submission was compiled and not run, for lack of a GPU."""
 

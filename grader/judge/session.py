@@ -1,4 +1,4 @@
-"""The judge's end of the wire to one runner: requests, time limits, and what went wrong."""
+"""The judge's end of the wire to one runner: requests, replies, time limits, and faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ENDING_S = 5.0
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A packed request. Sending it does nothing else, so nothing else is timed."""
+    """A packed request. Packing it beforehand keeps that work out of a measured interval."""
 
     sequence: int
     payload: bytes
@@ -52,28 +52,45 @@ class Session:
         compile_s: float = 0.0,
     ) -> None:
         """`left_s` is what remains of the grading's `total_s`; None means all of it. `compile_s` is
-        how much longer than their limit all first calls together may take."""
+        the time beyond their limits that all first calls together may take."""
         self.runner = runner
         refuse_descriptors(runner.channel)
-        self._deadline = time.monotonic() + (total_s if left_s is None else left_s)
+        self._end_s = time.monotonic() + (total_s if left_s is None else left_s)
         self._total_s = total_s
+        self.stopped_s = 0.0
+        """Seconds in `stopped`, which do not count as time of the grading."""
         self._compile_s = compile_s
         self._compile_left_s = compile_s
         self._is_call = self._is_first_call = False
         self.busy_wait = False
-        """Whether to wait for replies without sleeping, since a clock is running."""
+        """Whether to wait for replies without sleeping, for the sake of a running clock."""
         self.loading = False
-        """While true, every end of the runner is a `compile_error`: the file became no entry."""
+        """While true, a runner that ends is a `compile_error`: the file did not become an entry."""
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the clock of the grading during the block, in which the problem's own code runs. Its
+        time is not the submission's. Nested blocks count once."""
+        before_s, start_s = self.stopped_s, time.monotonic()
+        try:
+            yield
+        finally:
+            self.stopped_s = before_s + time.monotonic() - start_s
+
+    @property
+    def _deadline(self) -> float:
+        """When the time of the grading is used up, by `time.monotonic`."""
+        return self._end_s + self.stopped_s
 
     @property
     def compiled_s(self) -> float:
-        """How much longer than their limit the first calls took so far, in seconds."""
+        """Seconds beyond their limits that the first calls have taken so far."""
         return self._compile_s - self._compile_left_s
 
     @contextlib.contextmanager
     def calling(self, is_first: bool) -> Iterator[None]:
-        """Inside, steps are calls of the entry. The first of a case may compile: it may take longer
-        than its limit by what is left of `compile_s`, and uses that up."""
+        """Inside, steps are calls of the entry. The first call of a case may compile: it may exceed
+        its limit by what is left of `compile_s`, which it uses up."""
         self._is_call, self._is_first_call = True, is_first
         try:
             yield
@@ -124,14 +141,14 @@ class Session:
         return prepared.sequence
 
     def has_reply(self) -> bool:
-        """Whether a message waits, or the runner has hung up."""
+        """Whether a message waits, or the runner has closed its end."""
         poller = select.poll()
         poller.register(self.runner.channel, select.POLLIN)
         return bool(poller.poll(0))
 
     def receive(self, sequence: int, limit_s: float, what: str) -> Reply:
         """Wait for the reply to the request numbered `sequence`. Raises as `ask` does."""
-        if time.monotonic() >= self._deadline:  # also where every reply comes at once
+        if time.monotonic() >= self._deadline:  # checked even if every reply comes at once
             raise self._timed_out(False, limit_s, what)
         try:
             reply = self._receive(limit_s, what)
@@ -181,7 +198,7 @@ class Session:
 
     @property
     def _extra_s(self) -> float:
-        """How much longer than its limit the present step may take."""
+        """Seconds by which the present step may exceed its limit."""
         return self._compile_left_s if self._is_first_call else 0.0
 
     def _verdict_of(self, status: Status) -> Verdict:
@@ -257,8 +274,8 @@ def greet(session: Session, submission: Submission, device: Device) -> int:
 
 @contextlib.contextmanager
 def blame_sandbox(session: Session) -> Iterator[None]:
-    """Turn a `SubmissionFault` into a `SandboxError`: the submission is not loaded yet, so a
-    failing runner is not its fault."""
+    """Turn a `SubmissionFault` into a `SandboxError`. The submission is not loaded yet, so it has
+    not made the runner fail."""
     try:
         yield
     except SubmissionFault as stop:

@@ -1,15 +1,15 @@
 """Pure functions from the faults of a grading to its verdict and its reason.
 
-The gravest fault decides, whatever was found first. Precedence, highest first:
+The gravest fault decides, in whatever order they were found. Precedence, highest first:
 
-1. `judge_error`: our own failure says nothing about the submission.
+1. `judge_error`: a failure of the judge says nothing about the submission.
 2. `output_limit_exceeded`, `memory_limit_exceeded`, `time_limit_exceeded`: the judge ended the run,
-   so everything else it showed is unfinished.
-3. `compile_error`: the file did not become an entry. Whatever ends the runner before it has
-   replied that the file is loaded is this: an exception, an exit, a signal, a closed wire.
+   so its other findings are incomplete.
+3. `compile_error`: the file did not become an entry. The runner ended before it replied that the
+   file is loaded, by an exception, an exit, a signal or a closed wire.
 4. `runtime_error`: a call did not finish, or a message broke the protocol, at any time.
-5. `wrong_answer`: calls finished and an output is wrong. It beats `rejected`: a trick that does not
-   even give right outputs is a wrong answer.
+5. `wrong_answer`: calls finished and an output is wrong. It precedes `rejected`: a trick whose
+   outputs are wrong gains nothing.
 6. `rejected`: the outputs are right, and a named rule was broken. Of several rules, the first in
    the order of `Rule` is named; `below_floor`, which only holds a result for review, comes last.
 7. `accepted`.
@@ -36,24 +36,24 @@ PRECEDENCE = (
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that went wrong, with the verdict it calls for."""
+    """One failure, with the verdict that it leads to."""
 
     verdict: Verdict
     reason: str
     rule: Rule | None = None
     """The broken rule; set if and only if the verdict is `rejected`."""
     killed: bool = False
-    """Whether the runner died of SIGKILL for no visible reason. The host may have sent it."""
+    """Whether SIGKILL ended the runner for no visible reason. The host may have sent it."""
 
     def __post_init__(self) -> None:
         if self.verdict not in PRECEDENCE:
-            raise ValueError(f"{self.verdict} is no fault")
+            raise ValueError(f"{self.verdict} is not the verdict of a fault")
         if (self.rule is not None) != (self.verdict is Verdict.REJECTED):
-            raise ValueError("a rule goes with `rejected`, and only with it")
+            raise ValueError("`rejected` needs a rule, and no other verdict has one")
 
 
 class SubmissionFault(Exception):
-    """Raised where a grading cannot go on because of `faults`, of which `fault` is the gravest."""
+    """Ends a grading that cannot go on because of `faults`. `fault` is the gravest of them."""
 
     def __init__(self, fault: Fault, *others: Fault) -> None:
         self.faults = (fault, *others)
@@ -70,11 +70,12 @@ def decide(faults: Iterable[Fault]) -> Fault | None:
 
 
 def reason_of(faults: Sequence[Fault]) -> str:
-    """The reason of the deciding fault, then the first of every other verdict and rule: "also: …".
+    """The reason of the deciding fault. After "also:" comes the first reason of every other verdict
+    and rule.
 
     Raises ValueError when there are no faults.
     """
-    kinds = {(f.verdict, f.rule): f for f in reversed(faults)}  # the first of a kind stays
+    kinds = {(f.verdict, f.rule): f for f in reversed(faults)}  # the first of each kind is kept
     decided, *others = sorted(kinds.values(), key=_rank)
     case = decided.reason.partition(": ")[0] + ": "  # named once
     also = [f"also: {other.reason.removeprefix(case)}" for other in others]

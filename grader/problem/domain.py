@@ -1,8 +1,8 @@
-"""Test cases drawn from a problem's domain: shapes that no submission knows beforehand.
+"""Test cases drawn from a problem's domain. No submission knows their shapes beforehand.
 
-Drawn cases are no larger than the tests that the spec lists for the same device: no parameter
-exceeds its largest value there, and no case has more bytes or operations than these tests have on
-average. So they take their share of the time, and a CPU with Triton's interpreter is not swamped.
+Drawn cases are no larger than the listed tests for the same device. No parameter exceeds its
+largest value in these tests, and no case has more bytes or operations than they have on average.
+The bound keeps drawn tests as fast as listed ones, also in Triton's interpreter on a CPU.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from grader.problem.formula import Formula, FormulaError
 from grader.problem.spec import Case, ParameterDomain, ProblemError, Spec
 
 DRAWN_CASES = {"cuda": 8, "cpu": 3}
-"""Cases that a grading draws, by device. Triton's interpreter is slow."""
+"""Number of cases that a grading draws, by device. A CPU gets fewer since Triton's interpreter is
+slow."""
 NAME = "drawn_"
-"""The names of drawn cases begin with this."""
+"""Prefix of the names of drawn cases."""
 MAX_TRIES = 2000
-"""Draws for all cases together, those included that are too large or not new."""
+"""Limit of draws for one set of cases. Draws that are too large or repeat a case count too."""
 ENDS_SHARE = 0.15
 ODD_SHARE = 0.75
-"""Shares of the values that are an end of their range, and of the others that are made odd."""
+"""Probability that a value is an end of its range; and that an even value is made odd."""
 
 
 def draw_cases(spec: Spec, device: str, seed: int, count: int) -> list[Case]:
-    """`count` cases of the spec's domain that differ in size from every listed case and from each
-    other; the same for the same seed. Empty without a domain, or without tests for `device`.
+    """Draw `count` cases from the spec's domain; the same cases for the same seed.
 
-    Raises `ProblemError` when the domain does not have so many.
+    No two drawn cases have the same sizes, and none has the sizes of a listed case. The result is
+    empty if the spec has no domain, or no tests for `device`. Raises `ProblemError` when fewer than
+    `count` cases are found.
     """
     tests = [case for case in spec.tests if case.device in ("any", device)]
     if not spec.domain or not tests:
@@ -60,25 +62,28 @@ def draw_cases(spec: Spec, device: str, seed: int, count: int) -> list[Case]:
             return drawn
     place = {"cpu": "a CPU", "cuda": "a GPU"}[device]
     raise ProblemError(
-        f"domain: has {len(drawn)} of {count} cases that no test has and that are no larger than "
-        f"the tests on {place}; widen it, or add larger tests"
+        f"domain: only {len(drawn)} of {count} cases were found whose sizes no listed case has and "
+        f"that are no larger than the tests on {place}; widen the domain, or add larger tests"
     )
 
 
 def shown(case: Case) -> str:
-    """``'drawn_2' (rows=7 cols=127 dtype=fp16)``: a drawn case is in no list to look it up in."""
+    """Name and parameters, such as ``'drawn_2' (rows=7 cols=127 dtype=fp16)``. The parameters are
+    shown since no list of the problem has them."""
     params = " ".join(f"{name}={value}" for name, value in case.params.items())
     return f"'{case.name}' ({params})"
 
 
 def check(spec: Spec) -> None:
-    """Raise `ProblemError` unless the domain, if there is one, gives valid cases on each device."""
+    """Raise `ProblemError` if the spec has a domain that is invalid, or that has too few cases for
+    a grading on some device."""
     if not spec.domain:
         return
     for index, case in enumerate(spec.tests):
         if case.name.startswith(NAME):
             raise ProblemError(
-                f"tests[{index}].name: names of cases drawn from the domain begin with {NAME}"
+                f"tests[{index}].name: begins with {NAME}, as the names of drawn cases do; choose "
+                "another name"
             )
     for index, entry in enumerate(spec.domain):
         _check_entry(spec, f"domain[{index}]", entry)
@@ -99,15 +104,15 @@ def _check_entry(spec: Spec, where: str, entry: dict[str, ParameterDomain]) -> N
         _check_parameter(f"{where}.{name}", values, declared)
         declared.append(name)
     if all(values.choices is not None for values in entry.values()):
-        raise ProblemError(f"{where}: no parameter has a max; one at least must be a size")
+        raise ProblemError(f"{where}: no parameter has a max; give at least one a max")
     for name in spec.tests[0].params:
         if name not in entry and all(name in case.params for case in spec.tests):
             raise ProblemError(f"{where}.{name}: missing; every test has this parameter")
 
 
 def _check_parameter(where: str, values: ParameterDomain, declared: Sequence[str]) -> None:
-    """Raise `ProblemError` for a parameter that has neither choices nor a range, or both, or a
-    formula over others than the `declared` ones."""
+    """Raise `ProblemError` if a parameter has both choices and a range, or neither, or if a formula
+    uses a parameter that is not in `declared`."""
     is_range = {"min", "max", "multiple_of"} & values.model_fields_set
     if values.choices is not None and is_range:
         raise ProblemError(f"{where}: has choices and {min(is_range)}; remove one")
@@ -117,7 +122,7 @@ def _check_parameter(where: str, values: ParameterDomain, declared: Sequence[str
         with validation.error_at(f"{where}.{key}"):
             for name in Formula.parse(text).names:
                 if name not in declared:
-                    raise FormulaError(f"{text!r} needs '{name}', which is not declared before it")
+                    raise FormulaError(f"{text!r} uses '{name}', which is not declared before it")
 
 
 def _mean_cost(formula: str, tests: Sequence[Case]) -> float:
@@ -125,7 +130,7 @@ def _mean_cost(formula: str, tests: Sequence[Case]) -> float:
 
 
 def _sizes(spec: Spec) -> list[str]:
-    """The parameters that are ranges. Cases that agree in them have the same shapes."""
+    """Names of the parameters that are ranges. They determine a case's shapes."""
     names = [n for entry in spec.domain for n, values in entry.items() if values.choices is None]
     return list(dict.fromkeys(names))
 
@@ -141,7 +146,8 @@ def _values(sizes: Sequence[str], case: Case) -> list[Any]:
 
 
 def _draw(spec: Spec, largest: dict[str, int], rng: random.Random) -> dict[str, Any] | None:
-    """Values of all parameters, in the order of the first test's; None if a range is empty."""
+    """Draw a value for every parameter of one entry. The order is that of the first test's
+    parameters. None if a range is empty."""
     drawn: dict[str, Any] = {}
     number = rng.randrange(len(spec.domain))
     for name, values in spec.domain[number].items():
@@ -169,10 +175,12 @@ def _whole(text: str, values: dict[str, Any]) -> int:
 
 
 def _pick(rng: random.Random, low: int, high: int) -> int:
-    """A whole number from `low` to `high`: an end now and then, otherwise one of any magnitude,
-    rather a large one, since the largest cases are refused; mostly odd, so that no tile divides it.
+    """Draw a whole number from `low` to `high`.
 
-    Whole-number arithmetic alone, so that a replay on another machine draws the same.
+    The result is sometimes an end of the range. Otherwise its magnitude is drawn first, twice, and
+    the larger one counts, since many of the largest cases are refused. Most results are odd, so
+    that no tile size divides them. Only integer arithmetic is used: a replay draws the same number
+    on any machine.
     """
     if rng.random() < ENDS_SHARE:
         return rng.choice((low, high))

@@ -162,7 +162,8 @@ class Limits(_Strict):
     """How much longer than `call_s` the first calls of all cases may take together, to compile
     kernels just in time or to tune them."""
     total_s: float = Field(default=600, ge=10)
-    """The whole grading; starting a runner, which imports torch, takes seconds of it."""
+    """The whole grading but the problem's own code. Starting a runner, which imports torch, takes
+    seconds of it."""
     memory_bytes: int = Field(default=8 << 30, ge=1 << 29)
     """Of the runner's sandbox, and of the sandbox that compiles a `.cu` file. A runner with torch
     takes 0.3 GB, and more with a GPU."""

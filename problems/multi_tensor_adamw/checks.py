@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,14 +17,25 @@ LATE_STEP = 10_000
 SMALL_MOMENT = 1e-4
 """Second moments from which on eps is lost in rounding, in the root or beside it."""
 
+LISTS = {"param": "params", "grad": "grads", "avg": "exp_avgs", "sq": "exp_avg_sqs"}
+"""Field of `Parameter` → the argument, a list, that has it."""
+SCALARS = ("lr", "beta1", "beta2", "eps", "weight_decay")
+
+New = tuple[Tensor, Tensor, Tensor]
+"""New values of one parameter, its first moment and its second moment."""
 State = tuple[list[Tensor], list[Tensor], list[Tensor]]
 Step = Callable[..., State]
 
 
 @dataclass(frozen=True)
-class Scalars:
-    """The step's scalars, each a Python float or an fp32 tensor of no dimension."""
+class Parameter:
+    """One parameter with its gradient and moments, and the step's scalars, each a Python float or
+    an fp32 tensor of no dimension."""
 
+    param: Tensor
+    grad: Tensor
+    avg: Tensor
+    sq: Tensor
     lr: float | Tensor
     beta1: float | Tensor
     beta2: float | Tensor
@@ -42,23 +53,40 @@ class Scalars:
         """Bias correction of the second moment."""
         return 1 - self.beta2**self.step
 
+    @property
+    def decay(self) -> float | Tensor:
+        """The parameter's factor in a step."""
+        return 1 - self.lr * self.weight_decay
 
-Update = Callable[[Tensor, Tensor, Tensor, Tensor, Scalars], tuple[Tensor, Tensor, Tensor]]
-"""New parameter, first and second moment of one tensor, from the old ones and the gradient."""
+    def map(self, function: Callable[[Tensor], Tensor], *names: str) -> Parameter:
+        """A copy whose fields `names` went through `function`."""
+        return replace(self, **{name: function(getattr(self, name)) for name in names})
 
 
-def magnitude(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-    step: int,
-) -> State:
+Update = Callable[[Parameter], New]
+
+
+def _parameters(inputs: dict[str, Any], narrow: bool = False) -> Iterator[Parameter]:
+    """The parameters, one by one. With `narrow`, the scalars are fp32 before anything is computed
+    from them, as a kernel's arguments may be."""
+    scalars = {name: inputs[name] for name in SCALARS}
+    if narrow:
+        device = inputs["params"][0].device
+        scalars = {n: torch.tensor(value, device=device).float() for n, value in scalars.items()}
+    for tensors in zip(*(inputs[name] for name in LISTS.values()), strict=True):
+        yield Parameter(*tensors, **scalars, step=inputs["step"])
+
+
+def _lists(new: list[New]) -> State:
+    return [n[0] for n in new], [n[1] for n in new], [n[2] for n in new]
+
+
+def _step(update: Update, narrow: bool = False) -> Step:
+    """One step with the same arithmetic for every tensor."""
+    return lambda **inputs: _lists([update(p) for p in _parameters(inputs, narrow)])
+
+
+def magnitude(**inputs: Any) -> State:
     """What the rounding errors of each output are relative to.
 
     Of a moment, the sum of both terms: a narrowed ``1 - beta`` is off by a rounding of 1. Of a
@@ -66,110 +94,75 @@ def magnitude(
     ``(1 + t·beta**t) / (1 - beta**t)`` roundings, by the condition of the subtraction and of the
     power.
     """
-    correction1, correction2 = 1 - beta1**step, 1 - beta2**step
-    roundings1 = (1 + step * beta1**step) / correction1
-    roundings2 = (1 + step * beta2**step) / correction2
-    new_params, new_avgs, new_sqs = [], [], []
-    for param, grad, avg, sq in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
-        avg_size = avg.abs() + grad.abs()
-        sq_size = sq + grad * grad
-        new_sq = beta2 * sq + (1 - beta2) * grad * grad
-        denominator = (new_sq / correction2).sqrt() + eps
-        # Half the relative error of the second moment enters by the root.
-        relative_sq = torch.where(new_sq > 0, sq_size / new_sq, 0.0)
-        update = avg_size / correction1 / denominator
-        new_params.append(param.abs() + lr * update * (1 + roundings1 + roundings2 + relative_sq))
-        new_avgs.append(avg_size)
-        new_sqs.append(sq_size)
-    return new_params, new_avgs, new_sqs
+    return _lists([_magnitude(p) for p in _parameters(inputs)])
 
 
-def _step(update: Update, narrow: bool = False) -> Step:
-    """One step with the same arithmetic for every tensor. With `narrow`, the scalars are fp32
-    before anything is computed from them, as a kernel's arguments may be."""
-
-    def step(
-        params: list[Tensor],
-        grads: list[Tensor],
-        exp_avgs: list[Tensor],
-        exp_avg_sqs: list[Tensor],
-        lr: float,
-        beta1: float,
-        beta2: float,
-        eps: float,
-        weight_decay: float,
-        step: int,
-    ) -> State:
-        values: list[float | Tensor] = [lr, beta1, beta2, eps, weight_decay]
-        if narrow:
-            values = [torch.tensor(value, device=params[0].device).float() for value in values]
-        scalars = Scalars(*values, step)
-        tensors = zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)
-        new = [update(*tensor, scalars) for tensor in tensors]
-        return [n[0] for n in new], [n[1] for n in new], [n[2] for n in new]
-
-    return step
+def _magnitude(p: Parameter) -> New:
+    roundings1 = (1 + p.step * p.beta1**p.step) / p.correction1
+    roundings2 = (1 + p.step * p.beta2**p.step) / p.correction2
+    avg_size = p.avg.abs() + p.grad.abs()
+    sq_size = p.sq + p.grad * p.grad
+    _, new_sq = _moments(p)
+    denominator = (new_sq / p.correction2).sqrt() + p.eps
+    # Half the relative error of the second moment enters by the root.
+    relative_sq = torch.where(new_sq > 0, sq_size / new_sq, 0.0)
+    update = avg_size / p.correction1 / denominator
+    size = p.param.abs() + p.lr * update * (1 + roundings1 + roundings2 + relative_sq)
+    return size, avg_size, sq_size
 
 
-def _moments(grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars) -> tuple[Tensor, Tensor]:
-    return s.beta1 * avg + (1 - s.beta1) * grad, s.beta2 * sq + (1 - s.beta2) * grad * grad
+# --- honest
 
 
-def _lerp(grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars) -> tuple[Tensor, Tensor]:
+def _moments(p: Parameter) -> tuple[Tensor, Tensor]:
+    avg = p.beta1 * p.avg + (1 - p.beta1) * p.grad
+    sq = p.beta2 * p.sq + (1 - p.beta2) * p.grad * p.grad
+    return avg, sq
+
+
+def _lerp(p: Parameter) -> tuple[Tensor, Tensor]:
     """Each moment moved toward its new value."""
-    return avg + (1 - s.beta1) * (grad - avg), sq + (1 - s.beta2) * (grad * grad - sq)
+    return p.avg + (1 - p.beta1) * (p.grad - p.avg), p.sq + (1 - p.beta2) * (p.grad * p.grad - p.sq)
 
 
-def _textbook(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
-    avg, sq = _moments(grad, avg, sq, s)
-    update = (avg / s.correction1) / ((sq / s.correction2).sqrt() + s.eps)
-    return param - s.lr * s.weight_decay * param - s.lr * update, avg, sq
+def _textbook(p: Parameter) -> New:
+    avg, sq = _moments(p)
+    update = (avg / p.correction1) / ((sq / p.correction2).sqrt() + p.eps)
+    return p.param - p.lr * p.weight_decay * p.param - p.lr * update, avg, sq
 
 
-def _decay_first(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
-    avg, sq = _moments(grad, avg, sq, s)
-    param = param * (1 - s.lr * s.weight_decay)
-    return param - s.lr * (avg / s.correction1) / ((sq / s.correction2).sqrt() + s.eps), avg, sq
+def _decay_first(p: Parameter) -> New:
+    avg, sq = _moments(p)
+    denominator = (sq / p.correction2).sqrt() + p.eps
+    return p.param * p.decay - p.lr * (avg / p.correction1) / denominator, avg, sq
 
 
-def _folded_into_step(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
+def _folded_into_step(p: Parameter) -> New:
     """PyTorch's folding: the first correction in the step size, the second outside the root."""
-    avg, sq = _moments(grad, avg, sq, s)
-    denominator = sq.sqrt() / s.correction2**0.5 + s.eps
-    return param * (1 - s.lr * s.weight_decay) - s.lr / s.correction1 * (avg / denominator), avg, sq
+    avg, sq = _moments(p)
+    denominator = sq.sqrt() / p.correction2**0.5 + p.eps
+    return p.param * p.decay - p.lr / p.correction1 * (avg / denominator), avg, sq
 
 
-def _folded_into_eps(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
+def _folded_into_eps(p: Parameter) -> New:
     """Kingma and Ba's folding: both corrections in the step size, and eps scaled."""
-    avg, sq = _moments(grad, avg, sq, s)
-    root = s.correction2**0.5
-    update = avg / (sq.sqrt() + s.eps * root)
-    return param * (1 - s.lr * s.weight_decay) - s.lr * root / s.correction1 * update, avg, sq
+    avg, sq = _moments(p)
+    root = p.correction2**0.5
+    update = avg / (sq.sqrt() + p.eps * root)
+    return p.param * p.decay - p.lr * root / p.correction1 * update, avg, sq
 
 
-def _multiplied_corrections(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
+def _multiplied_corrections(p: Parameter) -> New:
     """Reciprocals of the corrections, and of the denominator."""
-    avg, sq = _lerp(grad, avg, sq, s)
-    denominator = (sq * (1 / s.correction2)).sqrt() + s.eps
-    update = avg * (1 / s.correction1) * (1 / denominator)
-    return param - s.lr * (update + s.weight_decay * param), avg, sq
+    avg, sq = _lerp(p)
+    denominator = (sq * (1 / p.correction2)).sqrt() + p.eps
+    update = avg * (1 / p.correction1) * (1 / denominator)
+    return p.param - p.lr * (update + p.weight_decay * p.param), avg, sq
 
 
-def _rounded_once(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
-    exact = _textbook(param.double(), grad.double(), avg.double(), sq.double(), s)
-    return tuple(value.float() for value in exact)
+def _rounded_once(p: Parameter) -> New:
+    param, avg, sq = _textbook(p.map(Tensor.double, *LISTS))
+    return param.float(), avg.float(), sq.float()
 
 
 _FORMS: dict[str, Update] = {
@@ -187,54 +180,42 @@ HONEST: dict[str, Step] = {
 }
 
 
+# --- broken
+
+
 def _rounded(name: str) -> Update:
     """Gradients and moments rounded to a coarse format on the way in."""
-
-    def update(
-        param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-    ) -> tuple[Tensor, ...]:
-        return _textbook(param, *(round_to(value, name) for value in (grad, avg, sq)), s)
-
-    return update
+    return lambda p: _textbook(p.map(lambda value: round_to(value, name), "grad", "avg", "sq"))
 
 
 def _rounded_update(name: str) -> Update:
     """Only what is subtracted from the parameter is rounded."""
 
-    def update(
-        param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-    ) -> tuple[Tensor, ...]:
-        _, avg, sq = _textbook(param, grad, avg, sq, s)
-        step = (avg / s.correction1) / ((sq / s.correction2).sqrt() + s.eps)
-        decayed = param - s.lr * s.weight_decay * param
-        return decayed - s.lr * round_to(step, name), avg, sq
+    def update(p: Parameter) -> New:
+        avg, sq = _moments(p)
+        step = (avg / p.correction1) / ((sq / p.correction2).sqrt() + p.eps)
+        decayed = p.param - p.lr * p.weight_decay * p.param
+        return decayed - p.lr * round_to(step, name), avg, sq
 
     return update
 
 
-def _no_correction(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
-    avg, sq = _moments(grad, avg, sq, s)
-    return param * (1 - s.lr * s.weight_decay) - s.lr * avg / (sq.sqrt() + s.eps), avg, sq
+def _no_correction(p: Parameter) -> New:
+    avg, sq = _moments(p)
+    return p.param * p.decay - p.lr * avg / (sq.sqrt() + p.eps), avg, sq
 
 
-def _coupled_decay(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
+def _coupled_decay(p: Parameter) -> New:
     """Adam with L2 regularisation."""
-    grad = grad + s.weight_decay * param
-    avg, sq = _moments(grad, avg, sq, s)
-    update = (avg / s.correction1) / ((sq / s.correction2).sqrt() + s.eps)
-    return param - s.lr * update, avg, sq
+    avg, sq = _moments(replace(p, grad=p.grad + p.weight_decay * p.param))
+    update = (avg / p.correction1) / ((sq / p.correction2).sqrt() + p.eps)
+    return p.param - p.lr * update, avg, sq
 
 
-def _eps_in_the_root(
-    param: Tensor, grad: Tensor, avg: Tensor, sq: Tensor, s: Scalars
-) -> tuple[Tensor, ...]:
-    avg, sq = _moments(grad, avg, sq, s)
-    update = (avg / s.correction1) / (sq / s.correction2 + s.eps).sqrt()
-    return param * (1 - s.lr * s.weight_decay) - s.lr * update, avg, sq
+def _eps_in_the_root(p: Parameter) -> New:
+    avg, sq = _moments(p)
+    update = (avg / p.correction1) / (sq / p.correction2 + p.eps).sqrt()
+    return p.param * p.decay - p.lr * update, avg, sq
 
 
 def _step_off_by_one(**inputs: Any) -> State:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import INPUTS, SPEC
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 SOFTMAX = ROOT / "submissions" / "softmax"
@@ -91,6 +91,41 @@ def test_a_board_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, san
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             assert f"TMPDIR={folder}".encode() not in environment.read_bytes()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_code_of_the_problem_that_never_returns_ends_grade(
+    problem: Path, kernel: Path, as_json: bool
+) -> None:
+    """One long sleep in C stands for it: no exception reaches the thread."""
+    reference = problem / "reference.py"
+    hangs = reference.read_text().replace(
+        "    return", "    import time; time.sleep(600)\n    return"
+    )
+    reference.write_text(hangs)
+    program = (
+        "import sys\n"
+        "from grader.cli import main\n"
+        "from grader.judge import authors_code\n"
+        "authors_code.LIMIT_S, authors_code.HUNG_S = 5.0, 0.5\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    options = ["--device", "cpu", "--sandbox", "process", *(["--json"] if as_json else [])]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "practice", str(problem), str(kernel), *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    runners = _wait_for_runners(process)
+    status, out, err = finish(process)
+    assert status == 2
+    line = json.loads(out)["error"] if as_json else err.removeprefix("grade: ").rstrip("\n")
+    assert line.startswith(f"{reference}: reference() for case ")
+    assert line.endswith(" took longer than 5 s, and cannot be stopped")
+    assert (err if as_json else out) == ""
+    until(lambda: not any(map(_is_alive, runners)))
 
 
 def _wait_for_runners(process: subprocess.Popen[str]) -> list[int]:

@@ -90,6 +90,21 @@ def test_an_endless_loop_ends(
         thread(lambda: run_authors_code(WHERE, code))
 
 
+@pytest.mark.parametrize("sleeps_s", [0.1, 1.0])
+def test_a_call_that_stays_in_c_is_reported_once_to_the_process(
+    monkeypatch: pytest.MonkeyPatch, sleeps_s: float
+) -> None:
+    monkeypatch.setattr(authors_code, "LIMIT_S", 0.2)
+    monkeypatch.setattr(authors_code, "HUNG_S", 0.2)
+    monkeypatch.setattr(authors_code, "REPEAT_S", 0.1)
+    seen: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda error: seen.append(str(error.exc_value)))
+    with contextlib.suppress(ProblemError):
+        run_authors_code(WHERE, lambda: time.sleep(sleeps_s))
+    hung = [f"{WHERE} took longer than 0.2 s, and cannot be stopped"]
+    assert seen == (hung if sleeps_s == 1.0 else [])
+
+
 def test_a_call_that_ends_at_its_limit_leaves_no_exception_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

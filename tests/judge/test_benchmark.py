@@ -49,6 +49,8 @@ BLIND = Evidence(discard="the judge could not watch")
 class HostRunner:
     """A session with a runner in this process, which calls the tiny problem's kernel in order."""
 
+    stopped = contextlib.nullcontext
+
     def __init__(self) -> None:
         self.sets: Any = None
         self.captures = True

@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from grader.judge import Progress, grade, grading, problem_code
+from grader.judge import Progress, grade, grading, problem_code, session
 from grader.judge.memory.shared_block import new_arena
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
@@ -487,20 +488,25 @@ def test_a_killed_runner_is_graded_once_more(
     assert [case.name for case in report.cases] == ["one", "many", "steps"]
 
 
-@pytest.mark.parametrize(("took_s", "left_s"), [(100.0, [300.0, 200.0]), (160.0, [300.0])])
+@pytest.mark.parametrize(
+    ("took_s", "stopped_s", "left_s"),
+    [(100.0, 0.0, [300.0, 200.0]), (160.0, 0.0, [300.0]), (160.0, 20.0, [300.0, 160.0])],
+)
 def test_both_attempts_share_the_time_of_one_grading(
     write_problem: WriteProblem,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     took_s: float,
+    stopped_s: float,
     left_s: list[float],
 ) -> None:
-    """The caller must not wait longer than a grading may take."""
+    """The caller must not wait longer than a grading may take, the problem's own code aside."""
     now_s, seen_left_s = 0.0, list[float]()
 
     def killed(*arguments: Any) -> None:
         nonlocal now_s
         now_s += took_s
+        arguments[3].stopped_s = stopped_s
         seen_left_s.append(arguments[2])
         raise SubmissionFault(Fault(Verdict.RUNTIME_ERROR, "killed", killed=True))
 
@@ -513,6 +519,31 @@ def test_both_attempts_share_the_time_of_one_grading(
     report = grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu")
     assert report.verdict is Verdict.RUNTIME_ERROR
     assert seen_left_s == left_s
+
+
+class SkippingTime:
+    """The module `time`, ahead by `ahead_s` seconds."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.mark.parametrize("file", ["reference", "inputs"])
+def test_slow_code_of_the_problem_is_not_time_of_the_submission(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """Each call of the problem's code seems to take longer than a whole grading may."""
+    monkeypatch.setattr(session, "time", SkippingTime())
+    skip = "import sys\n    sys.modules['grader.judge.session'].time.ahead_s += 1000\n    "
+    code = {"reference": REFERENCE, "inputs": INPUTS}[file]
+    first = {"reference": "return", "inputs": "device ="}[file]
+    report = judge(HONEST, **{file: code.replace(first, skip + first)})
+    assert report.verdict is Verdict.ACCEPTED
 
 
 def test_a_submission_that_kills_itself_is_graded_twice(judge: Judge) -> None:

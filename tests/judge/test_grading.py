@@ -89,7 +89,7 @@ def test_a_gradings_tests_are_the_listed_ones_and_those_its_seed_draws(
     write_problem: WriteProblem,
 ) -> None:
     problem = write_problem(spec=SPEC + DOMAIN)
-    session: Any = None
+    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
     tests = [Grading(problem, session, "cpu", master, Record()).tests for master in (1, 1, 2)]
     assert [case.name for case in tests[0]] == [
         *(case.name for case in problem.cases("test", "cpu")),
@@ -101,7 +101,7 @@ def test_a_gradings_tests_are_the_listed_ones_and_those_its_seed_draws(
 
 def test_the_reused_arena_has_room_for_the_largest_test() -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
-    session: Any = None
+    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
     grading = Grading(problem, session, "cpu", 1, Record())
     grading._shapes = case_shapes(problem, grading.code, "cpu")
     with contextlib.closing(grading.reused_arena()) as reused:
@@ -135,7 +135,7 @@ def test_held_memory_is_distinguished_from_that_of_compilation(
 ) -> None:
     problem = Problem.load(ROOT / "problems" / "softmax")
     held_bytes = held_gib * GIB
-    session: Any = None
+    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
     grading: Any = Grading(problem, session, "cpu", 1, Record())
     limit = problem.spec.limits.device_memory_bytes
     assert 20 * GIB > limit > 2 * GIB
@@ -156,7 +156,9 @@ def test_held_memory_is_distinguished_from_that_of_compilation(
 
 def test_compilation_beside_the_tests_is_ended_once() -> None:
     asked: list[str] = []
-    session: Any = SimpleNamespace(ask=lambda kind, *_: asked.append(kind))
+    session: Any = SimpleNamespace(
+        ask=lambda kind, *_: asked.append(kind), stopped=contextlib.nullcontext
+    )
     grading = Grading(
         Problem.load(ROOT / "problems" / "softmax"), session, "cuda", 1, Record(), "quick"
     )
@@ -182,7 +184,7 @@ def test_all_faults_of_a_call_are_found_together(
     is_tampered: bool,
     becomes_right: bool,
 ) -> None:
-    session: Any = None
+    session: Any = SimpleNamespace(stopped=contextlib.nullcontext)
     grading = Grading(Problem.load(ROOT / "problems" / "softmax"), session, "cpu", 1, Record())
     monkeypatch.setattr(module, "GRACE_S", 0)
     sets: Any = SimpleNamespace(
@@ -232,7 +234,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def grading_on(problem: Problem, device: Device, effort: Effort = "full") -> Grading:
-    session: Any = SimpleNamespace(eager=False)
+    session: Any = SimpleNamespace(eager=False, stopped=contextlib.nullcontext)
     grading = Grading(problem, session, "cpu", 1, Record(), effort)
     grading.device = device
     return grading

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +15,10 @@ import torch
 from grader.judge import problem_code
 from grader.judge.problem_code import ProblemCode
 from grader.judge.timing.baselines import time_baselines
-from grader.problem import ProblemError
+from grader.problem import Problem, ProblemError
 from tests.judge.conftest import INPUTS, REFERENCE, SPEC, Judge, WriteProblem
 
+PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
 HONEST = """
 def scale(x, total, factor, out):
     total += x
@@ -74,8 +80,8 @@ def test_an_eager_that_writes_its_inputs_is_not_blamed_on_a_submission(judge: Ju
     ("reference", "message"),
     [
         ("eager = 5\n", "no function named 'eager'"),
-        ("BASELINES = [reference]\n", "BASELINES is a dict of names and functions"),
-        ("PREPARED = {'fast': None}\n", "PREPARED is a dict of names and functions"),
+        ("BASELINES = [reference]\n", "BASELINES must be a dict: name → function"),
+        ("PREPARED = {'fast': None}\n", "PREPARED must be a dict: name → function"),
     ],
 )
 def test_baselines_are_functions(write_problem: WriteProblem, reference: str, message: str) -> None:
@@ -128,6 +134,70 @@ def test_a_case_larger_than_memory_is_refused_before_it_is_made(
     monkeypatch.setattr(problem_code, "available_bytes", lambda device: needed_bytes)
     with pytest.raises(ProblemError, match=re.escape("raised AssertionError: made")):
         ProblemCode(problem, "cpu").inputs(case, 1)
+
+
+def test_lists_count_in_the_memory_that_a_case_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AdamW moves 28 bytes per element of its lists, and each of them is held for at least two."""
+    problem = Problem.load(PROBLEMS / "multi_tensor_adamw")
+    case = next(case for case in problem.spec.benchmarks if case.name == "one_100m")
+    needed_bytes = 2 * 28 * 100_000_000
+    monkeypatch.setattr(problem_code, "available_bytes", lambda device: needed_bytes - 1)
+    code = ProblemCode(problem, "cpu")
+    with pytest.raises(ProblemError, match=f"at least {needed_bytes:,} bytes of memory"):
+        code.inputs(case, 1)
+
+    def made(*_: object, **__: object) -> None:
+        raise AssertionError("made")
+
+    monkeypatch.setattr(problem_code, "available_bytes", lambda device: needed_bytes)
+    code = ProblemCode(problem, "cpu")
+    monkeypatch.setattr(code, "_generate", made)
+    with pytest.raises(ProblemError, match="raised AssertionError: made"):
+        code.inputs(case, 1)
+
+
+@pytest.mark.parametrize("problem", sorted(PROBLEMS.iterdir()), ids=lambda folder: folder.name)
+def test_no_case_of_our_problems_is_taken_to_need_more_than_it_does(
+    problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arguments' own bytes, lent and as generated, and in float64."""
+    code = ProblemCode(Problem.load(problem), "cpu")
+    for case in code.problem.cases("test", "cpu"):
+        monkeypatch.setattr(code, "_available_bytes", math.inf)
+        outputs = code.run_eager(case, inputs := code.inputs(case, 1))
+        tensors = [
+            tensor
+            for a in code.problem.spec.args
+            for value in [outputs[a.name] if a.role == "out" else inputs[a.name]]
+            for tensor in (value if isinstance(value, list) else [value])
+            if isinstance(tensor, torch.Tensor)
+        ]
+        held_bytes = sum(
+            t.numel() * (2 * t.itemsize + (8 if t.is_floating_point() else t.itemsize))
+            for t in tensors
+        )
+        monkeypatch.setattr(code, "_available_bytes", held_bytes)
+        code._check_memory(case)
+
+
+@pytest.mark.cuda
+def test_kernels_of_the_reference_are_its_own_time(write_problem: WriteProblem) -> None:
+    slow = "import torch\n    torch.cuda._sleep(1_000_000_000)\n    return"
+    problem = write_problem(reference=REFERENCE.replace("return", slow))
+    took_s: list[float] = []
+
+    @contextlib.contextmanager
+    def stopped() -> Iterator[None]:
+        start_s = time.monotonic()
+        yield
+        took_s.append(time.monotonic() - start_s)
+
+    code, case = ProblemCode(problem, "cuda", stopped), problem.spec.tests[1]
+    values = code.inputs(case, 1)
+    code.run_reference(case, values)
+    assert took_s[-1] > 0.3
 
 
 @pytest.mark.cuda

@@ -310,6 +310,21 @@ def test_other_steps_may_not_compile(is_first: bool | None) -> None:
     assert stop.value.fault.reason == f"the call took longer than 0.2 s{limit}"
 
 
+def test_the_total_limit_does_not_run_while_the_clock_is_stopped() -> None:
+    def script(sock: socket.socket) -> None:
+        answer(sock)
+        time.sleep(2)
+
+    with ScriptedRunner(script) as runner:
+        session = Session(runner, total_s=0.5)
+        with session.stopped(), session.stopped():  # counts once
+            time.sleep(1)
+        session.ask("call", {}, PATIENCE_S, "the call")
+        assert 1 <= session.stopped_s < 1.4
+        with pytest.raises(SubmissionFault, match=r"the whole grading took longer than 0\.5 s"):
+            session.ask("call", {}, PATIENCE_S, "the call")
+
+
 def test_the_total_limit_holds_even_if_every_reply_is_immediate() -> None:
     """The judge's own steps may be slow, such as on a busy device."""
     with ScriptedRunner(answer) as runner:

@@ -82,7 +82,7 @@ def test_a_rule_goes_with_rejected_and_only_with_it() -> None:
         Fault(Verdict.REJECTED, "no rule named")
     with pytest.raises(ValueError, match="rule"):
         Fault(Verdict.WRONG_ANSWER, "wrong", Rule.TIME_CLAIM)
-    with pytest.raises(ValueError, match="no fault"):
+    with pytest.raises(ValueError, match="not the verdict of a fault"):
         Fault(Verdict.ACCEPTED, "no fault")
 
 

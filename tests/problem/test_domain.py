@@ -149,8 +149,8 @@ def test_a_drawn_case_shows_its_parameters(make_folder: MakeFolder) -> None:
 
 
 BAD = [
-    ("max: 50", "max: fifty", "domain[0].rows.max: 'fifty' needs 'fifty', which is not declared"),
-    ("max: 50", "max: cols", "domain[0].rows.max: 'cols' needs 'cols', which is not declared"),
+    ("max: 50", "max: fifty", "domain[0].rows.max: 'fifty' uses 'fifty', which is not declared"),
+    ("max: 50", "max: cols", "domain[0].rows.max: 'cols' uses 'cols', which is not declared"),
     ("max: 50", "max: 7 / 2", "domain[0].rows: '7 / 2' is 3.5, not a whole number"),
     ("max: 50", "mix: 50", "domain[0].rows.mix: unknown key; did you mean 'min'?"),
     ("{max: 50}", "{min: 5}", "domain[0].rows.max: missing; a parameter has a max, or is a list"),
@@ -167,8 +167,8 @@ BAD = [
     ("[fp32]}\n", "[[1]]}\n", "domain[0].dtype: must be a number, true or false, or a word"),
     ("rows: {max: 50}", "call: {max: 50}", "domain[0].call: the name 'call' is reserved"),
     ("dtype: [fp32]", "dtype: {max: 3}", "tests[0].params.dtype: is 'fp32'; the domain has whole"),
-    ("max: 999", "max: 3", "domain: has 1 of 8 cases that no test has and that are no larger"),
-    ("name: wide", "name: drawn_7", "tests[1].name: names of cases drawn from the domain begin"),
+    ("max: 999", "max: 3", "domain: only 1 of 8 cases were found whose sizes no listed case"),
+    ("name: wide", "name: drawn_7", "tests[1].name: begins with drawn_, as the names of drawn"),
 ]
 
 

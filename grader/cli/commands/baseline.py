@@ -38,9 +38,10 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str) -
     """Measure the baselines of PROBLEM on this machine and record them.
 
     Grades the expert kernels in reference/PROBLEM, times the problem's baselines and torch.compile,
-    and writes reference/timings/GPU.json, which `grade practice` compares with. Ctrl-C keeps the
-    cases that were measured. Exit status: 0 if the times were recorded, 130 if only some were; if
-    an expert kernel was not accepted, another status, and nothing is written.
+    and writes reference/timings/GPU.json, which `grade practice` compares with. Cases that
+    torch.compile has not compiled after 70 s get no time of it. Ctrl-C keeps what was measured.
+    Exit status: 0 if the times were recorded, 130 if Ctrl-C came first; if an expert kernel was not
+    accepted, another status, and nothing is written.
     """
     from grader.cli.output.baseline_view import times_table
     from grader.cli.output.progress import show_progress
@@ -74,9 +75,11 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str) -
             f"interrupted: not measured were {', '.join(measured.missing)}; their earlier times of "
             "this version of the problem, if any, are kept"
         )
+    elif measured.interrupted:
+        print_warning("interrupted: torch.compile was not measured for every case")
     practice = "" if timings.ranked else "; CPU times are practice and not ranked"
     console.print(f"recorded {found.name} on {timings.hardware}: {path}{practice}", soft_wrap=True)
-    return 130 if measured.missing else 0
+    return 130 if measured.interrupted else 0
 
 
 def expert_files(problem: Problem) -> list[Path]:

@@ -16,6 +16,7 @@ LABELS = {
     "queue": "wait for a worker",
     "sandbox_start": "start the sandbox",
     "baseline": "baselines",
+    "compile": "torch.compile",
     "load": "load the submission",
     "test": "tests",
     "benchmark": "benchmarks",

@@ -2,7 +2,7 @@
 
 A grading times a problem's baselines before the submission is loaded: a running submission could
 slow the machine down meanwhile. Only a quick grading, which is of one's own code, tests first.
-`grade baseline` also measures torch.compile, which takes minutes.
+`grade baseline` also measures torch.compile, as far as it compiles in time (`compiled_cases`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from grader.judge.gpu.state import gpu_state
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Progress, ProgressCallback
 from grader.judge.timing.baseline_store import COMPILED, BaselineEnvironment, processor_name
+from grader.judge.timing.compiled_cases import NotCompiledError, compiled_cases, note
 from grader.judge.timing.plan import POLICY, calls_per_round
-from grader.problem import Problem, ProblemError
+from grader.problem import Problem
 from grader.problem.spec import Case
 
 ROUNDS = 3
@@ -57,51 +58,67 @@ class Baselines:
     """Baselines that could not be measured, and why."""
     missing: list[str] = field(default_factory=list)
     """Cases that were not measured, since it was interrupted."""
+    interrupted: bool = False
+    """Whether cases are missing, or torch.compile of some of them."""
 
 
 def measure_baselines(
     problem: Problem, device: Device, progress: ProgressCallback = lambda _: None
 ) -> Baselines:
-    """Time every baseline of a problem, and torch.compile of its eager function, on every
-    benchmark case.
+    """Time every baseline of a problem on every benchmark case, then torch.compile of its eager
+    function.
 
-    Takes minutes, since torch.compile compiles for each case. Ctrl-C ends it after the cases that
-    are measured; without any, `KeyboardInterrupt` passes through. Raises `ProblemError` when a
-    baseline fails; a failure of torch.compile is noted instead.
+    Ctrl-C ends it with the times that are measured; without any case, `KeyboardInterrupt` passes
+    through. Raises `ProblemError` when a baseline fails; a failure of torch.compile is noted
+    instead.
     """
     code = ProblemCode(problem, device)
     found = Baselines(gpu_name(device) or processor_name(), environment(device))
     cases = problem.cases("benchmark", device)
     with gpu_lock(device):
-        for index, case in enumerate(cases):
-            progress(Progress("baseline", case.name, index, len(cases)))
-            try:
-                found.cases[case.name] = _time_case(code, case, found.notes)
-            except KeyboardInterrupt:
-                if not found.cases:
-                    raise
-                found.missing = [other.name for other in cases[index:]]
-                break
+        try:
+            for index, case in enumerate(cases):
+
+                def begin(name: str, case: Case = case, index: int = index) -> None:
+                    progress(Progress("baseline", f"{case.name}, {name}", index, len(cases)))
+
+                found.cases[case.name] = time_baselines(code, case, begin=begin)
+            _time_compiled(code, cases, found, progress)
+        except KeyboardInterrupt:
+            if not found.cases:
+                raise
+            found.missing = [case.name for case in cases if case.name not in found.cases]
+            found.interrupted = True
     return found
 
 
-def _time_case(code: ProblemCode, case: Case, notes: list[str]) -> dict[str, float]:
-    times = time_baselines(code, case)
-    try:
-        times |= _time_compiled(code, case)
-    except ProblemError as error:
-        notes.append(f"torch.compile, case '{case.name}': {error}")
-    return times
+def _time_compiled(
+    code: ProblemCode, cases: Sequence[Case], found: Baselines, progress: ProgressCallback
+) -> None:
+    """Add torch.compile to the times of each case."""
+    if code.device == "cuda":
+        torch.cuda.empty_cache()  # for the processes that compile
+    with compiled_cases(code.problem, cases, code.device, found.notes, progress) as compiled:
+        for index, process in enumerate(compiled):
+            progress(Progress("compile", f"timing {process.case.name}", index, len(compiled)))
+            try:
+                found.cases[process.case.name][COMPILED] = process.time_us()
+            except NotCompiledError as error:
+                found.notes.append(note(process.case, error))
+            process.end()
 
 
 def time_baselines(
-    code: ProblemCode, case: Case, functions: dict[str, Callable[..., Any]] | None = None
+    code: ProblemCode,
+    case: Case,
+    functions: dict[str, Callable[..., Any]] | None = None,
+    begin: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
     """Time each baseline of the problem, or each of `functions`, on a benchmark case.
 
     Returns name → microseconds per call with a cold L2 cache, in rounds of as many calls as a
-    submission's rounds have. Raises `ProblemError` when one fails or returns something else than
-    the outputs.
+    submission's rounds have. Calls `begin` with each name beforehand. Raises `ProblemError` when
+    one fails or returns something else than the outputs.
     """
     template = code.inputs(case, SEED)
     count = calls_per_round(code.problem, case, template, code.device)
@@ -112,9 +129,11 @@ def time_baselines(
         times[name] = code.call(f"{name}()", case, sets, partial(_time, calls, code.device))
 
     for name, function in (functions or code.baselines).items():
+        begin(name)
         code.run(function, f"{name}()", case, sets[0])
         time_calls(name, [partial(function, **values) for values in sets])
     for name, prepare in ({} if functions else code.prepared).items():
+        begin(name)
         ready = code.call(
             f"{name}()", case, sets, partial(_prepared_calls, prepare, sets, code.device)
         )
@@ -122,13 +141,6 @@ def time_baselines(
             code.run(lambda *, call=ready[0], **_: call(), f"{name}()", case, sets[0])
             time_calls(name, list(itertools.islice(itertools.cycle(ready), count)))
     return times
-
-
-def _time_compiled(code: ProblemCode, case: Case) -> dict[str, float]:
-    """Microseconds per call of torch.compile for the shapes of one case."""
-    torch._dynamo.reset()  # without this it stops compiling after the shapes of some cases
-    compiled = torch.compile(code.eager, dynamic=False)
-    return time_baselines(code, case, functions={COMPILED: compiled})
 
 
 def _prepared_calls(

@@ -42,10 +42,13 @@ class FakeMeasurement:
     hardware: str = H100
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    interrupted: bool = False
 
     def __call__(self, *_: object) -> Baselines:
         cases = {"small": {"eager": 100.0, "compiled": 60.0 + 1 / 3}}
-        return Baselines(self.hardware, ENVIRONMENT, cases, self.notes, self.missing)
+        return Baselines(
+            self.hardware, ENVIRONMENT, cases, self.notes, self.missing, self.interrupted
+        )
 
 
 def result(time_us: float = 50.0, **changes: Any) -> CaseResult:
@@ -124,7 +127,7 @@ def test_an_interrupted_measurement_keeps_what_it_has(
     """And the earlier times of the other cases, unless the problem has changed since."""
     folder = problem.parent.parent / "reference" / "timings"
     earlier = {"wide": {"eager": 9.0}, "gone": {"eager": 1.0}, "small": {"eager": 5.0}}
-    measuring.change(measure_baselines=FakeMeasurement(missing=["wide", "tall"]))
+    measuring.change(measure_baselines=FakeMeasurement(missing=["wide", "tall"], interrupted=True))
     for digest, kept in ((Problem.load(problem).times_digest, True), ("d" * 64, False)):
         times = ProblemBaselines(digest=digest, environment=ENVIRONMENT, experts=[], cases=earlier)
         recorded = {"double": times}
@@ -135,6 +138,16 @@ def test_an_interrupted_measurement_keeps_what_it_has(
         cases = timings()["problems"]["double"]["cases"]
         assert cases["small"]["eager"] == 100.0
         assert cases.keys() == ({"small", "wide"} if kept else {"small"})
+
+
+def test_an_interrupted_compilation_keeps_the_other_times(
+    measuring: Shell, timings: Callable[[], dict[str, Any]], problem: Path
+) -> None:
+    measuring.change(measure_baselines=FakeMeasurement(interrupted=True))
+    status, _, err = measuring("baseline", problem)
+    assert status == 130
+    assert "interrupted: torch.compile was not measured for every case" in err
+    assert timings()["problems"]["double"]["cases"]["small"]["eager"] == 100.0
 
 
 @pytest.mark.usefixtures("expert")

@@ -197,6 +197,15 @@ def test_every_baseline_and_torch_compile_are_measured(write_problem: WriteProbl
     assert found.environment.driver is None
 
 
+@pytest.mark.cuda
+@pytest.mark.slow
+def test_torch_compile_is_measured_on_a_gpu(write_problem: WriteProblem) -> None:
+    found = measure_baselines(write_problem(), "cuda")
+    assert found.notes == []
+    assert found.cases["small"].keys() == {"eager", COMPILED}
+    assert found.cases["small"][COMPILED] < 1000
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
 def test_a_wrong_result_of_torch_compile_is_noted(write_problem: WriteProblem) -> None:

@@ -37,7 +37,9 @@ def test_prepared_calls_are_timed_on_every_set(write_problem: WriteProblem) -> N
     problem = write_problem(reference=REFERENCE + PREPARED)
     code = ProblemCode(problem, "cpu")
     (case,) = problem.cases("benchmark", "cpu")
-    times = time_baselines(code, case)
+    begun: list[str] = []
+    times = time_baselines(code, case, begin=begun.append)
+    assert begun == ["eager", "ready", "missing"]
     assert set(times) == {"eager", "ready"}  # "missing" does not support the case
     assert all(time_us > 0 for time_us in times.values())
     called = code._reference.CALLED
@@ -105,16 +107,17 @@ def test_ctrl_c_keeps_the_cases_that_were_measured(
     problem = write_problem(SPEC.replace(benchmark, two))
     seen: list[str] = []
 
-    def timed(_: object, case: Case, notes: list[str]) -> dict[str, float]:
+    def timed(_: object, case: Case, **__: object) -> dict[str, float]:
         if len(seen) == stops_at:
             raise KeyboardInterrupt
         seen.append(case.name)
         return {"eager": 1.0}
 
-    monkeypatch.setattr(baselines, "_time_case", timed)
+    monkeypatch.setattr(baselines, "time_baselines", timed)
     if stops_at == 0:
         with pytest.raises(KeyboardInterrupt):
             baselines.measure_baselines(problem, "cpu")
         return
     found = baselines.measure_baselines(problem, "cpu")
     assert (found.cases, found.missing) == ({"small": {"eager": 1.0}}, ["other"])
+    assert found.interrupted
