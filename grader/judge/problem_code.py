@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -136,7 +137,7 @@ class ProblemCode:
         """
         what = self._in("reference.py", "reference()")
         copies = map_tensors(inputs, _copy_wide)
-        reference = self._finished(self.reference)
+        reference = self._finished(self.bound(self.reference, case))
         outputs = self._outputs(
             what, case, inputs, self._guarded(what, case, partial(reference, **copies))
         )
@@ -164,7 +165,7 @@ class ProblemCode:
         if self._magnitude is None:
             return truth
         inputs = map_tensors(inputs, _copy_wide)
-        magnitude = self._finished(self._magnitude)
+        magnitude = self._finished(self.bound(self._magnitude, case))
         return self.run(magnitude, "magnitude()", case, inputs, CHECKS_FILE)
 
     def run(
@@ -180,8 +181,20 @@ class ProblemCode:
         Raises `ProblemError` when it fails, and when its results are not the declared outputs.
         """
         what = self._in(file, what)
-        result = self._unwritten(what, case, [inputs], partial(function, **inputs))
+        call = partial(self.bound(function, case), **inputs)
+        result = self._unwritten(what, case, [inputs], call)
         return self._outputs(what, case, inputs, result)
+
+    def bound(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
+        """`function` with the parameters of the case that its signature names, beside arguments of
+        the problem: an axis, or a number of groups, that the entry itself is not given."""
+        arguments = {argument.name for argument in self.problem.spec.args}
+        try:
+            names = inspect.signature(function).parameters.keys() - arguments
+        except ValueError:  # a function written in C
+            return function
+        given = {name: case.params[name] for name in names & case.params.keys()}
+        return partial(function, **given) if given else function
 
     def call(
         self, what: str, case: Case, inputs: list[Values], function: Callable[[], Result]
@@ -211,8 +224,16 @@ class ProblemCode:
         return result
 
     def _guarded(self, what: str, case: Case, function: Callable[[], Result]) -> Result:
-        with torch.no_grad():
-            return self._run(f"{what} for case '{case.name}'", function)
+        try:
+            with torch.no_grad():
+                return self._run(f"{what} for case '{case.name}'", function)
+        except ProblemError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise ProblemError(
+                f"{error}; PyTorch records no gradients here: compute inside "
+                "`with torch.enable_grad():`, on x.detach().requires_grad_()"
+            ) from error
 
     def _run(self, what: str, function: Callable[[], Result]) -> Result:
         with self._stopped():

@@ -68,7 +68,11 @@ class Problem:
         with validation.error_at(str(folder / "statement.md")):
             statement = _decode(contents["statement.md"])
             validation.check_text(statement, allowed="\t\r")
-        timed = spec.model_dump_json(include={"args", "benchmarks"}, exclude_defaults=True).encode()
+        timed = spec.model_dump_json(
+            include={"args", "benchmarks"},
+            exclude={"args": {"__all__": {"tolerances"}}},
+            exclude_defaults=True,
+        ).encode()
         timed_code = {file: contents[file] for file in ("reference.py", "inputs.py")}
         times_digest = _digest({"timed": timed} | timed_code)
         digest = _digest(contents)

@@ -41,6 +41,19 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Tolerance(_Strict):
+    """Error bounds for outputs of one dtype; all must hold."""
+
+    atol: float = Field(ge=0)
+    rtol: float = Field(ge=0)
+    """Elementwise: ``|out - ref| <= atol + rtol * |ref|``."""
+    rel_l2: float = Field(gt=0)
+    """``||out - ref||_2 / ||ref||_2`` over the whole output and over the worst slice."""
+    budget: float = Field(default=4.0, ge=1)
+    """RMS and maximum error may always be this multiple of eager PyTorch's error at the same dtype,
+    even where the bound from `accumulate` is smaller."""
+
+
 class Argument(_Strict):
     """One argument of the entry, in call order."""
 
@@ -59,6 +72,9 @@ class Argument(_Strict):
     """True if the elements together have a property (sorted rows, a positive definite matrix) that
     a mixture of two tensors would break. Such an input is never deferred (`deferred_inputs`). Wide
     integers, such as offsets, are never deferred anyway. Inputs only."""
+    tolerances: dict[str, Tolerance] = Field(default_factory=dict)
+    """By dtype, instead of the problem's: for an output that is more or less exact than the others.
+    Outputs only."""
 
 
 class Case(_Strict):
@@ -101,19 +117,6 @@ class ParameterDomain(_Strict):
         if self.choices is not None or self.max is None:
             return {}
         return {"min": self.min, "max": self.max, "multiple_of": self.multiple_of}
-
-
-class Tolerance(_Strict):
-    """Error bounds for outputs of one dtype; all must hold."""
-
-    atol: float = Field(ge=0)
-    rtol: float = Field(ge=0)
-    """Elementwise: ``|out - ref| <= atol + rtol * |ref|``."""
-    rel_l2: float = Field(gt=0)
-    """``||out - ref||_2 / ||ref||_2`` over the whole output and over the worst slice."""
-    budget: float = Field(default=4.0, ge=1)
-    """RMS and maximum error may always be this multiple of eager PyTorch's error at the same dtype,
-    even where the bound from `accumulate` is smaller."""
 
 
 class Accumulate(_Strict):
@@ -189,8 +192,8 @@ class Spec(_Strict):
     cuda_dtypes: list[str] = Field(default_factory=list)
     """Dtypes for which a `.cu` file must define a symbol, if the arguments' dtype is a case
     parameter. The first has the plain symbol, the others the symbol followed by ``_<dtype>``."""
-    tolerances: dict[str, Tolerance]
-    """By dtype of the output."""
+    tolerances: dict[str, Tolerance] = Field(default_factory=dict)
+    """By dtype of the output. Integers and booleans must be exact."""
     accumulate: Accumulate | None = None
     """Without it, the error budget follows from eager PyTorch's error alone."""
     cost: Cost

@@ -10,14 +10,22 @@ import keyword
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from grader.problem.formula import Formula, FormulaError
 from grader.problem.prototype import declarations, dimensions
 from grader.problem.reserved_names import C_GLOBALS, C_WORDS, is_library_symbol
-from grader.problem.spec import DTYPES, FLOATING_DTYPES, Argument, Case, ProblemError, Spec
+from grader.problem.spec import (
+    DTYPES,
+    FLOATING_DTYPES,
+    Argument,
+    Case,
+    ProblemError,
+    Spec,
+    Tolerance,
+)
 
 MAX_ELEMENTS = 2**40
 SCALAR_DTYPES = ("int64", "fp64", "bool")
@@ -33,9 +41,7 @@ def check(spec: Spec) -> None:
     for where, case in _cases(spec):
         check_params(f"{where}.params", case)
     _check_case_names(spec)
-    for name in spec.tolerances:
-        if name not in DTYPES:
-            raise ProblemError(f"tolerances.{name}: no such dtype{_hint(name, DTYPES)}")
+    _check_dtypes("tolerances", spec.tolerances)
     for where, case in _cases(spec):
         check_case(spec, where, case)
     for case in spec.benchmarks:
@@ -233,6 +239,9 @@ def _check_argument(where: str, argument: Argument) -> None:
         raise ProblemError(f"{where}.role: a list of tensors is in or inout; out is not supported")
     if not argument.contiguous and (argument.role != "in" or argument.kind != "tensor"):
         raise ProblemError(f"{where}.contiguous: only an in tensor may have other strides")
+    _check_dtypes(f"{where}.tolerances", argument.tolerances)
+    if argument.tolerances and argument.role == "in":
+        raise ProblemError(f"{where}.tolerances: only an output has some")
     if argument.structured and (argument.role != "in" or argument.kind == "scalar"):
         raise ProblemError(f"{where}.structured: only an in tensor, or a list of them, may be")
     for axis, formula in enumerate(argument.shape):
@@ -308,10 +317,18 @@ def check_case(spec: Spec, where: str, case: Case) -> None:
         cost(spec.cost.flops, case)
 
 
+def _check_dtypes(where: str, tolerances: Mapping[str, Tolerance]) -> None:
+    for name in tolerances:
+        if name not in DTYPES:
+            raise ProblemError(f"{where}.{name}: no such dtype{_hint(name, DTYPES)}")
+        if name not in FLOATING_DTYPES:
+            raise ProblemError(f"{where}.{name}: outputs of this dtype must be exact")
+
+
 def _check_tolerance(spec: Spec, argument: Argument, case: Case) -> None:
     """Floating-point outputs need tolerances; all others must be exact."""
     name = dtype(argument, case)
-    if name in FLOATING_DTYPES and name not in spec.tolerances:
+    if name in FLOATING_DTYPES and name not in spec.tolerances | argument.tolerances:
         raise ProblemError(
             f"tolerances: none for {name}, the dtype of '{argument.name}' in case '{case.name}'"
         )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -498,6 +499,50 @@ def test_verify_detects_a_mutant_that_is_never_caught(shell: Shell, problem: Pat
     status, out, _ = shell("verify", "double")
     assert status == 1
     assert "never caught" in out
+
+
+def test_verify_says_why_a_mutant_is_left_out(shell: Shell, problem: Path) -> None:
+    rows = [
+        VerificationRow("zeros", "one", "fail", "failed", "off"),
+        VerificationRow("half precision", "one", "fail", "left out", "the outputs are integers"),
+        VerificationRow("'x' without its sign", "one", "fail once", "same as reference"),
+    ]
+    shell.change(verify=lambda *_: VerificationResult(rows))
+    status, out, _ = shell("verify", "double", "--no-examples")
+    assert status == 0
+    assert "left out: the outputs are integers" in out
+    assert "changes no right answer" in out
+    rows.append(VerificationRow("'factor' taken as 1", "one", "fail once", "passed", "it is 1"))
+    status, out, _ = shell("verify", "double", "--no-examples")
+    assert status == 1
+    assert "never caught: it is 1" in out
+
+
+def test_verify_without_examples_grades_nothing(shell: Shell, problem: Path) -> None:
+    write_examples(problem)
+    rows = [VerificationRow("eager", "one", "pass", "passed")]
+    shell.change(verify=lambda *_: VerificationResult(rows))
+    status, out, _ = shell("verify", "double", "--no-examples")
+    assert (status, shell.judge.calls) == (0, [])
+    assert "as expected" not in out
+
+
+@pytest.mark.parametrize(("slow", "status"), [(1, 0), (2, 1)])
+def test_verify_repeats_an_example_that_ran_out_of_time(
+    shell: Shell, problem: Path, slow: int, status: int
+) -> None:
+    """Once: a busy machine explains no second time."""
+    write_examples(problem)
+    verdicts = iter(["time_limit_exceeded"] * slow + ["accepted"])
+
+    def grade(*args: Any, **options: Any) -> Report:
+        shell.judge.changes = {"verdict": next(verdicts), "ranked": False}
+        return shell.judge(*args, **options)
+
+    rows = [VerificationRow("eager", "one", "pass", "passed")]
+    shell.change(verify=lambda *_: VerificationResult(rows), grade=grade)
+    assert shell("verify", "double", "--device", "cpu")[0] == status
+    assert len(shell.judge.calls) == 2
 
 
 # doctor ------------------------------------------------------------------------------------------

@@ -207,3 +207,65 @@ def test_device_memory_counts_on_a_gpu(write_problem: WriteProblem) -> None:
     problem = write_problem(spec=spec)
     with pytest.raises(ProblemError, match="the GPU has"):
         ProblemCode(problem, "cuda").inputs(problem.spec.tests[3], 1)
+
+
+def test_an_output_may_have_tolerances_of_its_own(judge: Judge) -> None:
+    """Fp32 cannot meet the problem's bounds here, so what has no others fails."""
+    spec = SPEC.replace("atol: 1.0e-6, rtol: 1.0e-5", "atol: 0, rtol: 1.0e-12")
+    own = "tolerances: {fp32: {atol: 1.0e-6, rtol: 1.0e-5, rel_l2: 1.0e-5}}"
+    for role in ("out", "inout"):
+        spec = spec.replace(f"role: {role},", f"role: {role}, {own},")
+        report = judge(HONEST, spec=spec, inputs=INPUTS.replace("2.0 + call", "0.3 + call"))
+        failed = "of 'total' are off" in report.reason
+        assert (report.verdict, failed) == (
+            ("wrong_answer", True) if role == "out" else ("accepted", False)
+        )
+
+
+PARAMETERS = """
+def reference(x, total, factor, n, dtype):
+    assert n == len(x) and dtype in ("fp32", "fp16")
+    return total + x, x * factor
+
+def eager(total, x, *, n, **others):
+    assert "dtype" not in others
+    return total + x, x * others["factor"]
+
+def prepare(n, x, total, factor):
+    return lambda: (total + x, x[:n] * factor)
+
+BASELINES = {"less": lambda x, total, factor, dtype: (total + x, x * factor)}
+PREPARED = {"library": prepare}
+"""
+
+
+def test_functions_may_take_parameters_of_the_case(write_problem: WriteProblem) -> None:
+    """Those that their signature names."""
+    problem = write_problem(reference=PARAMETERS)
+    code, case = ProblemCode(problem, "cpu"), problem.spec.benchmarks[0]
+    values = code.inputs(case, 1)
+    truth = code.run_reference(case, values)
+    assert torch.allclose(code.run_eager(case, values)["out"].double(), truth["out"])
+    assert time_baselines(code, case).keys() == {"eager", "less", "library"}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_autograd_works_where_it_is_enabled(write_problem: WriteProblem, enabled: bool) -> None:
+    reference = f"""
+import torch
+
+def reference(x, total, factor):
+    with torch.set_grad_enabled({enabled}):
+        leaf = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad((leaf**2).sum() * factor / 2, leaf)
+    return total + x, gradient
+"""
+    problem = write_problem(reference=reference)
+    code, case = ProblemCode(problem, "cpu"), problem.spec.tests[0]
+    values = code.inputs(case, 1)
+    if enabled:
+        expected = values["x"] * values["factor"]
+        assert torch.allclose(code.run_eager(case, values)["out"], expected)
+        return
+    with pytest.raises(ProblemError, match=r"inside `with torch\.enable_grad\(\):`"):
+        code.run_eager(case, values)

@@ -246,3 +246,103 @@ def test_benchmark_inputs_that_ignore_their_seed_are_found(write_problem: WriteP
         ProblemError, match=r"inputs.py: .* the same inputs of case 'small' for two"
     ):
         verify(problem, "cpu")
+
+
+def rows_of(problem: Problem, name: str) -> list[VerificationRow]:
+    return [row for row in verify(problem, "cpu").rows if row.name == name]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_plausible_bugs_of_every_argument_are_tried(write_problem: WriteProblem) -> None:
+    result = verify(write_problem(), "cpu")
+    tried = {row.name: row for row in result.rows if row.expected == "fail once"}
+    assert tried.keys() == {
+        *("'x' off by one row", "'x' taken as 1", "'x' without its sign"),
+        *("'total' off by one row", "'total' taken as 1", "'total' without its sign"),
+        *("'factor' taken as 1", "'factor' without its sign"),
+        "outputs 'total' and 'out' swapped",
+    }
+    assert result.never_caught() == [], "x and factor are positive: their sign changes nothing"
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_swapped_arguments_and_outputs_are_tried(write_problem: WriteProblem) -> None:
+    """Where both have one shape and dtype."""
+    spec = SPEC.replace("role: inout, dtype: fp32", "role: in, dtype: dtype").replace(
+        "  - {name: out,", "  - {name: sum, role: out, dtype: dtype, shape: [n]}\n  - {name: out,"
+    )
+    spec = spec.replace(", calls: 3", "")
+    reference = "def reference(x, total, factor):\n    return x - factor * total, x * total\n"
+    inputs = INPUTS.replace('"total": total', '"total": total.to(x.dtype)')
+    problem = write_problem(spec=spec, inputs=inputs, reference=reference)
+    result = verify(problem, "cpu")
+    swapped = {row.name: row.outcome for row in result.rows if row.case == "many"}
+    assert swapped["'x' and 'total' swapped"] == "failed"
+    assert swapped["outputs 'sum' and 'out' swapped"] == "failed"
+    assert result.never_caught() == []
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_factor_that_is_1_in_every_case_is_found(write_problem: WriteProblem) -> None:
+    """A kernel that leaves it out would be accepted."""
+    problem = write_problem(inputs=INPUTS.replace("2.0 + call", "1.0"))
+    result = verify(problem, "cpu")
+    assert (result.ok, result.never_caught()) == (False, ["'factor' taken as 1"])
+    assert "let it vary" in rows_of(problem, "'factor' taken as 1")[0].detail
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(
+    ("reference", "ignored"),
+    [
+        (REFERENCE, []),
+        (REFERENCE.replace("x * factor", "x * 2.0"), ["input 'factor' is used"]),
+        (REFERENCE.replace("total + x", "total + 1"), []),
+        (REFERENCE.replace("x * factor", "0 * x + factor"), []),
+        (
+            "def reference(x, total, factor):\n    return total + factor, 0 * x + factor\n",
+            ["input 'x' is used"],
+        ),
+    ],
+)
+def test_an_input_that_the_reference_ignores_is_found(
+    write_problem: WriteProblem, reference: str, ignored: list[str]
+) -> None:
+    rows = verify(write_problem(reference=reference), "cpu").rows
+    found = [row for row in rows if row.name.endswith("is used")]
+    assert [row.name for row in found] == ignored
+    assert not any(row.ok for row in found)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_mutants_that_cannot_apply_are_left_out(write_problem: WriteProblem) -> None:
+    """Half precision of integers; rows of a single number."""
+    spec = """
+format: 1
+title: Sum
+summary: The sum of some integers.
+entry: total
+args:
+  - {name: x, role: in, dtype: int32, shape: [n]}
+  - {name: out, role: out, dtype: int32, shape: [1]}
+cost: {bytes: "4 * n + 4", flops: "n"}
+tests:
+  - {name: few, params: {n: 9}}
+benchmarks:
+  - {name: many, params: {n: 4096}}
+"""
+    inputs = (
+        "import torch\n\ndef generate(generator, call, n):\n"
+        "    return {'x': torch.randint(1, 9, (n,), generator=generator, "
+        "device=generator.device, dtype=torch.int32)}\n"
+    )
+    reference = (
+        "import torch\n\ndef reference(x):\n    return x.sum(0, keepdim=True, dtype=torch.int32)\n"
+    )
+    problem = write_problem(spec=spec, inputs=inputs, reference=reference)
+    result = verify(problem, "cpu")
+    left_out = {row.name: row.detail for row in result.rows if row.outcome == "left out"}
+    assert result.ok, result.never_caught()
+    assert left_out["half precision"] == "the outputs are integers"
+    assert left_out["permuted rows"] == "the output has one row"
+    assert left_out["constant"] == "the output has one element"

@@ -273,6 +273,12 @@ BAD = [
         "tolerances: none for fp16, the dtype of 'out' in case 'tiny'",
     ),
     ("  fp32: {atol", "  fp23: {atol", "tolerances.fp23: no such dtype; did you mean 'fp32'?"),
+    ("  fp32: {atol", "  int32: {atol", "tolerances.int32: outputs of this dtype must be exact"),
+    (
+        "name: x, role: in,",
+        "name: x, role: in, tolerances: {fp32: {atol: 0, rtol: 0, rel_l2: 1}},",
+        "args[0].tolerances: only an output has some",
+    ),
     (
         "cuda_dtypes: [fp32]\n",
         "",
@@ -494,6 +500,8 @@ def test_the_times_digest_covers_what_times_depend_on(make_folder: MakeFolder) -
     assert after("statement.md", "Scale", "Twice") == (True, False)
     assert after("problem.yaml", "rows: 2, cols: 99", "rows: 3, cols: 99") == (True, False)
     assert after("problem.yaml", "atol: 1e-6", "atol: 2e-6") == (True, False)
+    own = "role: out, tolerances: {fp32: {atol: 0, rtol: 1e-3, rel_l2: 1e-3}},"
+    assert after("problem.yaml", "role: out,", own) == (True, False)
     assert after("problem.yaml", "rows: 4096", "rows: 2048") == (True, True)
     assert after("reference.py", "x * 2", "2 * x") == (True, True)
     assert after("inputs.py", "...", "pass") == (True, True)

@@ -38,15 +38,24 @@ class ExampleResult:
 @click.argument("problem")
 @device_option
 @sandbox_option
+@click.option(
+    "--examples/--no-examples",
+    "with_examples",
+    default=True,
+    help="Grade the example submissions after the check.",
+)
 @click.pass_obj
-def verify(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> int:
+def verify(
+    deps: Dependencies, problem: str, device: str, sandbox_name: str, with_examples: bool
+) -> int:
     """Prove that the check of PROBLEM catches wrong answers and accepts correct ones.
 
     Runs mutants (zeros, a constant, permuted rows, a dropped slice, those of the problem's
     checks.py), which must fail on every case, and honest implementations (plain PyTorch,
-    torch.compile, those of checks.py), which must pass. Shows the margin between the two for
-    each case. Then grades every example submission and compares its verdict with the name of its
-    folder. Exit status: 0 if everything is as expected, 1 if not.
+    torch.compile, those of checks.py), which must pass; and kernels that read an argument wrongly
+    (a sign ignored, the row of a neighbour), which must fail on one case at least. Shows the margin
+    between honest and broken for each case. Then grades every example submission and compares its
+    verdict with the name of its folder. Exit status: 0 if everything is as expected, 1 if not.
     """
     from grader.cli.output.progress import show_progress
     from grader.cli.output.terminal import stdout
@@ -58,8 +67,10 @@ def verify(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> 
         result = deps.verify(found, chosen, display)
     _print_mutants(console, result)
     _print_margins(console, result)
-    graded = list(_grade_examples(deps, found, chosen, sandbox_name))
-    _print_examples(console, graded)
+    graded = []
+    if with_examples:
+        graded = list(_grade_examples(deps, found, chosen, sandbox_name))
+        _print_examples(console, graded)
     ok = bool(result.ok) and all(one.ok is not False for one in graded)
     console.print(
         f"{found.name} is verified on {chosen}"
@@ -74,15 +85,21 @@ def _print_mutants(console: Console, result: VerificationResult) -> None:
     from rich import box
     from rich.table import Table
 
-    headings = ("", "implementation", "expected", "outcome", "unexpected")
+    headings = ("", "implementation", "expected", "outcome", "note")
     table = Table(*headings, box=box.SIMPLE_HEAD)
+    never_caught = result.never_caught()
     for name, rows in _by_name(result.rows).items():
-        wrong = [f"{row.case}: {row.outcome}. {row.detail}" for row in rows if not row.ok]
-        if rows[0].expected == "fail" and not any(row.outcome == "failed" for row in rows):
-            wrong.append("never caught")
+        notes = [f"{row.case}: {row.outcome}. {row.detail}" for row in rows if not row.ok]
+        if name in never_caught:
+            notes.append(f"never caught: {rows[0].detail}")
+        wrong = bool(notes)
         outcomes = Counter(row.outcome for row in rows)
+        if outcomes.keys() == {"left out"}:
+            notes.append(f"left out: {rows[0].detail}")
+        elif outcomes.keys() <= {"left out", "same as reference"}:
+            notes.append("changes no right answer")
         counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-        table.add_row(_mark(not wrong), name, rows[0].expected, counts, "\n".join(wrong))
+        table.add_row(_mark(not wrong), name, rows[0].expected, counts, "\n".join(notes))
     console.print(table)
 
 
@@ -138,6 +155,10 @@ def _grade_examples(
             console.print(f"grading {example.expected}/{example.path.name}", style="dim")
         report = run(deps, job, show=False)
         ok = example.fits(report)
+        if not ok and report.verdict == "time_limit_exceeded":
+            # A busy machine explains one, not two.
+            report = run(deps, job, show=False)
+            ok = example.fits(report)
         yield ExampleResult(example, report.verdict or "no verdict", report.reason, ok)
 
 

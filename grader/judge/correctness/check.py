@@ -56,7 +56,8 @@ class CheckResult:
 def tolerance_of(problem: Problem, argument: Argument, case: Case) -> Tolerance:
     """The bounds for an output in one case. An output without tolerances must be exact."""
     exact = Tolerance(atol=0, rtol=0, rel_l2=1e-300, budget=1)
-    return problem.spec.tolerances.get(problem.dtype(argument, case), exact)
+    tolerances = problem.spec.tolerances | argument.tolerances
+    return tolerances.get(problem.dtype(argument, case), exact)
 
 
 def check(

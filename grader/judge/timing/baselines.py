@@ -131,9 +131,10 @@ def time_baselines(
     for name, function in (functions or code.baselines).items():
         begin(name)
         code.run(function, f"{name}()", case, sets[0])
-        time_calls(name, [partial(function, **values) for values in sets])
-    for name, prepare in ({} if functions else code.prepared).items():
+        time_calls(name, [partial(code.bound(function, case), **values) for values in sets])
+    for name, unbound in ({} if functions else code.prepared).items():
         begin(name)
+        prepare = code.bound(unbound, case)
         ready = code.call(
             f"{name}()", case, sets, partial(_prepared_calls, prepare, sets, code.device)
         )

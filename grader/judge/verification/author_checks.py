@@ -46,7 +46,7 @@ def baseline_rows(code: ProblemCode, data: CaseValues) -> list[VerificationRow]:
             rows.append(check_row(code, data, "pass", f"baseline {name}", outputs))
     bounds = Tolerance(atol=float("inf"), rtol=0, rel_l2=LIBRARY_REL_L2)
     for name, prepare in code.prepared.items():
-        what, prepared = f"{name}()", partial(prepare, **data.inputs)
+        what, prepared = f"{name}()", partial(code.bound(prepare, data.case), **data.inputs)
         ready = code.call(what, data.case, [data.inputs], prepared)
         if ready is not None:
             outputs = code.run(lambda *, call=ready, **_: call(), what, data.case, data.inputs)

@@ -117,7 +117,7 @@ def _run(
 
     def known(**inputs: Any) -> Any:
         nonlocal applies
-        returned = function(**inputs)
+        returned = code.bound(function, data.case)(**inputs)
         applies = returned is not None
         return returned if applies else tuple(data.eager.values())
 

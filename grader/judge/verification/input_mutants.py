@@ -63,8 +63,9 @@ def _changes(value: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 def _off_by_one_row(tensor: torch.Tensor) -> torch.Tensor:
-    """Each row, or group, is its neighbour's; in a vector, each element."""
-    return tensor.roll(1, 0) if tensor.dim() else tensor
+    """Each batch, group or row is its neighbour's: along the first dimension longer than 1."""
+    dim = next((dim for dim, size in enumerate(tensor.shape) if size > 1), None)
+    return tensor if dim is None else tensor.roll(1, dim)
 
 
 def form_of(value: Any) -> list[tuple[torch.Size, torch.dtype]]:
