@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from grader.runner.error_text import summary
+
 
 class LoadError(Exception):
     """The submission cannot be loaded; the text is one line."""
@@ -50,7 +52,7 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
         where = f" (line {error.lineno})" if error.lineno else ""
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
     except BaseException as error:  # an import may also exit
-        raise LoadError(f"importing it raised {type(error).__name__}: {error}") from error
+        raise LoadError(f"importing it raised {summary(error)}") from error
     name, roles = request["entry"], request["roles"]
     function = getattr(module, name, None)
     if function is None:

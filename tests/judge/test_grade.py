@@ -90,6 +90,29 @@ def test_unwritten_outputs_are_a_wrong_answer(judge: Judge) -> None:
     assert "never written" in report.reason
 
 
+def test_an_error_in_a_triton_kernel_names_the_kernels_line(judge: Judge) -> None:
+    report = judge("""
+        import triton, triton.language as tl
+
+        @triton.jit
+        def kernel(x):
+            tl.store(x, tl.summ(x, 0))
+
+        def scale(x, total, factor, out):
+            kernel[(1,)](x)
+    """)
+    where = " (line 6 of the submission)"
+    words = "AttributeError: module 'triton.language' has no attribute 'summ'"
+    assert (report.verdict, report.reason) == (Verdict.RUNTIME_ERROR, words + where)
+    lines = report.log.splitlines()
+    assert lines[-4:] == [
+        '  File "submission.py", line 6, in kernel',
+        "    tl.store(x, tl.summ(x, 0))",
+        "                ^^^^^^^",
+        words,
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "verdict", "words"),
     [

@@ -323,7 +323,7 @@ def test_a_syntax_error_is_printed_with_its_line(
 ) -> None:
     judge.load("import torch\n\ndef add(x, n, out):\n    out.copy_(x + n\n")
     lines = capfd.readouterr().err.splitlines()
-    assert lines[0].strip().endswith('submission.py", line 4')
+    assert lines[0].strip() == 'File "submission.py", line 4'
     assert [line.strip() for line in lines[1:]] == [
         "out.copy_(x + n",
         "^",
@@ -339,10 +339,10 @@ def test_a_failed_import_prints_only_the_submissions_frames(
     assert 'submission.py", line 1' not in shown
     assert shown.splitlines()[0].strip().endswith('submission.py", line 2, in <module>')
     assert "json.loads('{')\n" in shown
-    assert "decoder.py" in shown  # frames below the submission stay
+    assert "decoder.py" not in shown
     assert "serve.py" not in shown
     assert "load.py" not in shown
-    assert shown.splitlines()[-1].startswith("json.decoder.JSONDecodeError: Expecting")
+    assert shown.splitlines()[-1].startswith("JSONDecodeError: Expecting")
 
 
 @pytest.mark.parametrize(
