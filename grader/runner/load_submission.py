@@ -165,9 +165,16 @@ def load_cuda(library: Path, request: dict[str, Any]) -> EntryPoint:
         try:
             functions[symbol] = getattr(shared, symbol)
         except AttributeError:
-            raise LoadError(f"the file lacks: {prototype}") from None
+            raise LoadError(_missing(symbol, prototype, library.read_bytes())) from None
         functions[symbol].restype = None
     return _cuda_entry(functions, request["arguments"])
+
+
+def _missing(symbol: str, prototype: str, library: bytes) -> str:
+    # The name that C++ gives a function without C linkage is in the library's table of symbols.
+    if f"_Z{len(symbol)}{symbol}".encode() in library:
+        return f"'{symbol}' is there, but without extern \"C\"; it should begin: {prototype}"
+    return f"the file lacks: {prototype}"
 
 
 def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> EntryPoint:

@@ -623,6 +623,10 @@ def test_a_cuda_file_is_compiled_and_not_run_without_a_gpu(judge: Judge) -> None
     missing = judge(source.replace("scale_fp16", "other"), suffix=".cu")
     assert missing.verdict is Verdict.COMPILE_ERROR
     assert 'extern "C" void scale_fp16(const __half* x, float* total' in missing.reason
+    wrong = judge(source.replace("double factor, float* out", "float* out"), suffix=".cu")
+    assert wrong.verdict is Verdict.COMPILE_ERROR
+    assert wrong.reason.startswith("'scale' takes 5 parameters instead of 6; expected void scale(")
+    assert 'expected: extern "C" void scale(const float* x, float* total, double' in wrong.log
     broken = judge("int main( {", suffix=".cu")
     assert broken.verdict is Verdict.COMPILE_ERROR
     assert broken.reason.startswith("nvcc: submission.cu(1): error")
