@@ -25,8 +25,8 @@ NO_GPU = re.compile(
 )
 """What PyTorch says, in several builds, when code asks for a GPU that is not there."""
 NO_GPU_ADVICE = (
-    "; there is no GPU here, the tensors are on the CPU: use device=x.device, of an input x, "
-    "instead of 'cuda' and .cuda()"
+    "; there is no GPU here, and the tensors are on the CPU: use device=x.device instead of 'cuda' "
+    "and .cuda()"
 )
 
 
