@@ -132,13 +132,16 @@ def _judge_error(job: LocalJob, error: Exception, seed: int | None) -> Report:
 def print_report(report: Report, as_json: bool, problem: Problem | None = None) -> int:
     """Print a report as a JSON object or as text, and return its exit status.
 
-    With `problem`, the text also compares the times with the recorded baselines.
+    With `problem`, the text also compares the times with the recorded baselines. Without a verdict,
+    the object also has `error`, as with every exit status 2.
     """
     from grader.cli.output.baseline_view import recorded_baselines
     from grader.cli.output.render import render
     from grader.cli.output.terminal import print_json, stdout
 
-    if as_json:
+    if as_json and report.verdict is None:
+        print_json(report.model_dump(mode="json") | {"error": _no_verdict(report)})
+    elif as_json:
         print_json(report)
     else:
         console = stdout()
@@ -147,12 +150,18 @@ def print_report(report: Report, as_json: bool, problem: Problem | None = None) 
     return exit_status(report)
 
 
+def _no_verdict(report: Report) -> str:
+    return f"{report.reason}; there is no verdict, and nothing was recorded"
+
+
 def exit_status(report: Report) -> int:
-    """0 for accepted, or when no verdict is possible here; 1 for any other verdict; 3 for
+    """0 for accepted; 1 for any other verdict; 2 when no verdict is possible here; 3 for
     judge_error."""
     from grader.report import Verdict
 
-    if report.verdict in (Verdict.ACCEPTED, None):
+    if report.verdict is None:
+        return 2
+    if report.verdict is Verdict.ACCEPTED:
         return 0
     return 3 if report.verdict is Verdict.JUDGE_ERROR else 1
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from grader.judge.record import Device
 from grader.judge.session import Session, blame_sandbox
-from grader.problem import Problem
+from grader.problem import Problem, prototypes
 from grader.sandbox.base import Runner, RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.gpu_info import driver
 from grader.submission import Submission
@@ -50,6 +50,7 @@ class CompileJob:
         self.stages_s: dict[str, float] = {}
         """Duration of the stage `compile`, in seconds."""
         self._limits = problem.spec.limits
+        self._prototypes = prototypes(problem.spec)
         self._submission = submission
         self._sandbox = sandbox
         self._device = device
@@ -97,7 +98,11 @@ class CompileJob:
                 "toolkit, or use an image that has it"
             )
         text = self._submission.source
-        request = {"source_bytes": len(text), "nvcc_target": nvcc_target(self._device)}
+        request = {
+            "source_bytes": len(text),
+            "nvcc_target": nvcc_target(self._device),
+            "prototypes": self._prototypes,
+        }
         source = sealed_memfd("source", text)
         what = "loading the submission"
         session.loading = True

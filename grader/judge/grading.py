@@ -15,6 +15,7 @@ from grader.judge.compile import CompiledLibrary, nvcc_target
 from grader.judge.correctness.batch_check import compile_check_kernels
 from grader.judge.correctness.check import CheckResult, check_outputs, combine_results
 from grader.judge.correctness.error_bound import ErrorBound, error_bounds
+from grader.judge.correctness.likely_cause import likely_mistake
 from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
 from grader.judge.gpu.environment import describe, measure_ceilings
 from grader.judge.integrity.auditor import AuditTally
@@ -31,7 +32,7 @@ from grader.problem import Problem, prototypes
 from grader.problem.domain import shown
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
-from grader.submission import Submission
+from grader.submission import Language, Submission
 from grader.wire import Flag, sealed_memfd
 
 GRACE_S = 0.3
@@ -93,6 +94,7 @@ class Grading:
         """Microseconds per call, by benchmark case and baseline."""
         self.audit_tally = AuditTally()
         self._memory = DeviceMemory(device)
+        self._language: Language = "python"
         self._lent: Any = None  # the arena that the runner has
         self._shapes: CaseShapes | None = None  # those that the runner has
         # While kernels are compiled beside the tests, not only the runner holds device memory.
@@ -156,10 +158,12 @@ class Grading:
         """Have the runner import the source, or bind the compiled library. Raises `SubmissionFault`
         when that fails."""
         spec = self.problem.spec
+        self._language = submission.language
         request: dict[str, Any] = {
             "language": submission.language,
             "source_bytes": len(submission.source),
             "entry": spec.entry,
+            "names": [a.name for a in spec.args],
             "roles": [a.role for a in spec.args],
         }
         if submission.language == "cuda":
@@ -309,15 +313,26 @@ class Grading:
                 is_late = True
                 is_wrong = recheck().failure is not None
         faults = []
+        tampered = sets.tampered()
         if is_wrong:
-            faults.append(Fault(Verdict.WRONG_ANSWER, f"{where}: {result.failure}"))
+            reason = f"{where}: {self._explained(result, sets, tampered)}"
+            faults.append(Fault(Verdict.WRONG_ANSWER, reason))
         if is_late:
             reason = f"{where}: outputs were written after the call was done"
             faults.append(Fault(Verdict.REJECTED, reason, Rule.WORK_OUTSIDE_CALL))
-        if (tampered := sets.tampered()) is not None:
+        if tampered is not None:
             reason = f"{where}: {tampered}"
             faults.append(Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED))
         return faults
+
+    def _explained(self, result: CheckResult, sets: ArgumentSets, tampered: str | None) -> str:
+        """What is wrong with outputs, after what a beginner's mistake would explain it with."""
+        untouched = sets.untouched(0) if sets.count == 1 else []
+        spec = self.problem.spec
+        mistake = likely_mistake(untouched, spec, self._language, tampered is not None)
+        never_written = result.mismatch is not None and result.mismatch.argument in untouched
+        failure = None if mistake and never_written else result.failure
+        return "; ".join(filter(None, (tampered, mistake, failure)))
 
     def _shown(self, case: Case) -> str:
         """The name of a case, and of a drawn one its parameters."""

@@ -47,7 +47,7 @@ class RoundInputs:
             if values[name] != value:  # the runner receives scalars once
                 raise ProblemError(
                     f"{self._problem.folder / 'inputs.py'}: generate() gives another "
-                    f"'{name}' for some set of benchmark '{case.name}'; make it depend on "
+                    f"'{name}' for some call of benchmark '{case.name}'; make it depend on "
                     "nothing but the case's parameters, and not on those that variants change"
                 )
         return values

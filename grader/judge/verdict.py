@@ -71,15 +71,24 @@ def decide(faults: Iterable[Fault]) -> Fault | None:
 
 def reason_of(faults: Sequence[Fault]) -> str:
     """The reason of the deciding fault. After "also:" comes the first reason of every other verdict
-    and rule.
+    and rule, unless the deciding one says the same of its own case.
 
     Raises ValueError when there are no faults.
     """
     kinds = {(f.verdict, f.rule): f for f in reversed(faults)}  # the first of each kind is kept
     decided, *others = sorted(kinds.values(), key=_rank)
     case = decided.reason.partition(": ")[0] + ": "  # named once
-    also = [f"also: {other.reason.removeprefix(case)}" for other in others]
+    also = [
+        f"also: {other.reason.removeprefix(case)}"
+        for other in others
+        if not _is_told(other.reason, decided.reason)
+    ]
     return "; ".join([decided.reason, *also])
+
+
+def _is_told(reason: str, decided: str) -> bool:
+    """Whether the reason of another case, without that, is a part of the deciding one."""
+    return (reason.partition(": ")[2] or reason) in decided
 
 
 def _rank(fault: Fault) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from grader.runner import nvcc
 from grader.runner.load_submission import LoadError, read_lent, write_lent
+from grader.runner.prototype_check import checked_prototypes
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 
 _LENGTH_BYTES = 8
@@ -60,7 +61,10 @@ def _compile(request: dict[str, Any], fds: list[int]) -> str:
     """Compile the source in the first lent file, and write the library to the second."""
     source = read_lent(fds[0], request["source_bytes"])
     folder = Path(os.environ["GRADE_JIT"])
-    write_library(fds[1], nvcc.library(source, folder, request["nvcc_target"]))
+    target = request["nvcc_target"]
+    with checked_prototypes(source, folder, target, request["prototypes"]):
+        library = nvcc.library(source, folder, target)
+    write_library(fds[1], library)
     return ""
 
 

@@ -9,10 +9,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from grader.runner.error_text import summary
 
 
 class LoadError(Exception):
@@ -50,12 +53,12 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
         where = f" (line {error.lineno})" if error.lineno else ""
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
     except BaseException as error:  # an import may also exit
-        raise LoadError(f"importing it raised {type(error).__name__}: {error}") from error
-    name, roles = request["entry"], request["roles"]
+        raise LoadError(f"importing it raised {summary(error)}") from error
+    name = request["entry"]
     function = getattr(module, name, None)
     if function is None:
         raise LoadError(f"no function named '{name}' in the file{_suggestion(name, module)}")
-    return _python_entry(function, name, roles)
+    return _python_entry(function, name, request["names"], request["roles"])
 
 
 def _suggestion(name: str, module: ModuleType) -> str:
@@ -64,7 +67,7 @@ def _suggestion(name: str, module: ModuleType) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def _python_entry(function: Any, name: str, roles: list[str]) -> EntryPoint:
+def _python_entry(function: Any, name: str, names: list[str], roles: list[str]) -> EntryPoint:
     if inspect.isclass(function) or not callable(function):
         raise LoadError(f"'{name}' is not a function but a {_kind(function)}")
     if (
@@ -74,15 +77,31 @@ def _python_entry(function: Any, name: str, roles: list[str]) -> EntryPoint:
     ):
         raise LoadError(f"'{name}' is an async or generator function; a plain one is needed")
     outputs = [i for i, role in enumerate(roles) if role == "out"]
+    inputs = [names[i] for i in range(len(names)) if i not in outputs]
+    for wanted in (names, inputs):
+        _warn_of_order(function, name, wanted)
     if _accepts(function, len(roles)):
         return EntryPoint(_writing(function, name, len(roles)))
     if outputs and _accepts(function, len(roles) - len(outputs)):
-        return EntryPoint(_returning(function, outputs), returns=True)
+        return EntryPoint(_returning(function, names, outputs), returns=True)
     takes = ", ".join(inspect.signature(function).parameters)
+    returning = f", or {name}({', '.join(inputs)}) that returns its outputs" if outputs else ""
     raise LoadError(
-        f"'{name}({takes})' does not take the {len(roles)} arguments of the problem"
-        + (f", nor the {len(roles) - len(outputs)} that are not outputs" if outputs else "")
+        f"'{name}({takes})' does not take the {len(roles)} arguments of the problem; "
+        f"expected {name}({', '.join(names)}){returning}"
     )
+
+
+def _warn_of_order(function: Any, name: str, wanted: list[str]) -> None:
+    """Print that parameters with the problem's names are in another order: the call goes by it."""
+    with suppress(TypeError, ValueError):  # no signature
+        takes = list(inspect.signature(function).parameters)
+        if takes != wanted and sorted(takes) == sorted(wanted):
+            print(
+                f"'{name}({', '.join(takes)})' is called with the problem's arguments in their "
+                f"order, ({', '.join(wanted)}), whatever its parameters are named",
+                file=sys.stderr,
+            )
 
 
 def _writing(function: Any, name: str, count: int) -> Callable[[list[Any]], None]:
@@ -115,23 +134,28 @@ def _warn_ignored(result: Any, arguments: list[Any], name: str, count: int) -> N
         )
 
 
-def _returning(function: Any, outputs: list[int]) -> Callable[[list[Any]], None]:
+def _returning(function: Any, names: list[str], outputs: list[int]) -> Callable[[list[Any]], None]:
+    missing = ", ".join(repr(names[i]) for i in outputs)
+
     def call(arguments: list[Any]) -> None:
         import torch
 
         inputs = [value for i, value in enumerate(arguments) if i not in outputs]
         returned = function(*inputs)
+        if returned is None:
+            raise TypeError(f"returned None: without the parameter {missing}, it must return that")
         results = returned if isinstance(returned, tuple) else (returned,)
         if len(results) != len(outputs):
             raise TypeError(f"returned {len(results)} values where {len(outputs)} are outputs")
         for i, result in zip(outputs, results, strict=True):
             target = arguments[i]
             if not isinstance(result, torch.Tensor):
-                raise TypeError(f"returned a {type(result).__name__} where a tensor is due")
+                kind = type(result).__name__
+                raise TypeError(f"returned a {kind} for '{names[i]}', which is a tensor")
             if result.shape != target.shape or result.dtype != target.dtype:
                 raise TypeError(
-                    f"returned {tuple(result.shape)} {result.dtype} where "
-                    f"{tuple(target.shape)} {target.dtype} is due"
+                    f"returned a tensor of shape {tuple(result.shape)} and {result.dtype} for "
+                    f"'{names[i]}', which has shape {tuple(target.shape)} and {target.dtype}"
                 )
             target.copy_(result)
 
@@ -163,9 +187,16 @@ def load_cuda(library: Path, request: dict[str, Any]) -> EntryPoint:
         try:
             functions[symbol] = getattr(shared, symbol)
         except AttributeError:
-            raise LoadError(f"the file lacks: {prototype}") from None
+            raise LoadError(_missing(symbol, prototype, library.read_bytes())) from None
         functions[symbol].restype = None
     return _cuda_entry(functions, request["arguments"])
+
+
+def _missing(symbol: str, prototype: str, library: bytes) -> str:
+    # The name that C++ gives a function without C linkage is in the library's table of symbols.
+    if f"_Z{len(symbol)}{symbol}".encode() in library:
+        return f"'{symbol}' is there, but without extern \"C\"; it should begin: {prototype}"
+    return f"the file lacks: {prototype}"
 
 
 def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> EntryPoint:

@@ -150,6 +150,7 @@ def _succeeds(command: list[str], folder: Path) -> bool:
 def _load_error(process: CompilerProcess, path: Path) -> LoadError:
     """The first error as one line; the whole output is printed, for the source's author."""
     output = process.output() or f"nvcc ended with status {process.wait()}"
+    output = output.replace(str(path), path.name)
     sys.stderr.write(output)
     first = next((line for line in output.splitlines() if "error" in line), output[:200])
-    return LoadError(f"nvcc: {first.replace(str(path), 'submission.cu').strip()}")
+    return LoadError(f"nvcc: {first.strip()}")

@@ -13,7 +13,6 @@ import os
 import socket
 import sys
 import time
-import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ import torch
 
 from grader.arena import Layout, TensorSpec, view, views
 from grader.runner.compiler import read_library
+from grader.runner.error_text import printed, summary
 from grader.runner.load_submission import EntryPoint, LoadError, load_cuda, load_python, read_lent
 from grader.runner.precompile import Precompiler
 from grader.runner.profile import profile
 from grader.wire import (
-    TEXT_BYTES,
     Flag,
     Reply,
     Status,
@@ -298,8 +297,8 @@ def serve(sock: socket.socket, server: Server) -> None:
 
 
 def _failure(sequence: int, error: BaseException) -> Reply:
-    """The reply with a one-line error; the traceback is printed, for the submission's author."""
-    text = _summary(error)
+    """The reply with a one-line error; the submission's lines are printed, for its author."""
+    text = summary(error)
     if isinstance(error, LoadError):
         status, text = Status.COMPILE_ERROR, str(error)
     elif isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or (
@@ -312,34 +311,8 @@ def _failure(sequence: int, error: BaseException) -> Reply:
     if cause is not None:
         # Formatting runs the submission's code, if the exception class is its own.
         with contextlib.suppress(BaseException):
-            _print_traceback(cause)
+            print(printed(cause), end="", file=sys.stderr)
     return Reply(sequence, status, text=text)
-
-
-def _print_traceback(error: BaseException) -> None:
-    """Print an error as Python does, without the runner's own frames."""
-    calls = error.__traceback__
-    while calls is not None and not _is_submission(calls.tb_frame.f_code.co_filename):
-        calls = calls.tb_next
-    shown = "".join(traceback.format_tb(calls))
-    what = "".join(traceback.format_exception_only(error))
-    print(shown[-TEXT_BYTES:], what[:TEXT_BYTES], sep="", end="", file=sys.stderr)
-
-
-def _summary(error: BaseException) -> str:
-    """``ValueError: text (line 12 of the submission)``, with the submission's innermost line."""
-    where = ""
-    try:
-        for frame in traceback.extract_tb(error.__traceback__):
-            if _is_submission(frame.filename):
-                where = f" (line {frame.lineno} of the submission)"
-        return f"{type(error).__name__}: {error}{where}"
-    except BaseException:  # noqa: BLE001 - formatting may run the submission's code
-        return f"an exception that cannot be shown{where}"
-
-
-def _is_submission(file: str) -> bool:
-    return Path(file).name == "submission.py"
 
 
 def _tensors(buffer: Any, value: Any) -> Any:

@@ -86,9 +86,57 @@ def test_a_wrong_answer_has_a_mismatch(judge: Judge) -> None:
 
 
 def test_unwritten_outputs_are_a_wrong_answer(judge: Judge) -> None:
-    report = judge("def scale(x, total, factor, out):\n    total += x\n")
+    report = judge("def scale(x, total, factor, out):\n    total += x\n    out = x * factor\n")
     assert report.verdict is Verdict.WRONG_ANSWER
-    assert "never written" in report.reason
+    assert report.reason == (
+        "case 'one': 'out' was never written: write into it, such as by out.copy_(…) or "
+        "out[:] = …; 'out = …' only gives the name to another tensor"
+    )
+
+
+def test_state_that_is_only_rebound_is_a_wrong_answer(judge: Judge) -> None:
+    report = judge(HONEST.replace("total += x", "total = total + x"))
+    assert report.verdict is Verdict.WRONG_ANSWER
+    assert report.reason == (
+        "case 'one': 'total' was never written: write into it, such as by total.copy_(…) or "
+        "total[:] = …; 'total = …' only gives the name to another tensor"
+    )
+
+
+def test_swapped_arguments_are_recognised(judge: Judge) -> None:
+    report = judge("""
+        def scale(out, total, factor, x):
+            out.copy_(x * factor)
+    """)
+    assert report.verdict is Verdict.WRONG_ANSWER
+    assert report.reason == (
+        "case 'one': your kernel wrote into 'x', which is an input; 'total', 'out' were never "
+        "written: does the kernel take its arguments in the order of scale(x, total, factor, out)?"
+    )
+    assert report.log.startswith("'scale(out, total, factor, x)' is called with the problem's")
+
+
+def test_an_error_in_a_triton_kernel_names_the_kernels_line(judge: Judge) -> None:
+    report = judge("""
+        import triton, triton.language as tl
+
+        @triton.jit
+        def kernel(x):
+            tl.store(x, tl.summ(x, 0))
+
+        def scale(x, total, factor, out):
+            kernel[(1,)](x)
+    """)
+    where = " (line 6 of the submission)"
+    words = "AttributeError: module 'triton.language' has no attribute 'summ'"
+    assert (report.verdict, report.reason) == (Verdict.RUNTIME_ERROR, words + where)
+    lines = report.log.splitlines()
+    assert lines[-4:] == [
+        '  File "submission.py", line 6, in kernel',
+        "    tl.store(x, tl.summ(x, 0))",
+        "                ^^^^^^^",
+        words,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -254,8 +302,11 @@ def test_a_zeroed_input_and_wrong_outputs_are_a_wrong_answer_that_tells_of_both(
     """
     report = judge(body, spec=spec)
     assert (report.verdict, report.rule) == (Verdict.WRONG_ANSWER, None)
-    assert "; also: " in report.reason
-    assert report.reason.endswith("it wrote into 'x', which is an input")
+    told = "your kernel wrote into 'x', which is an input"
+    if zeroed < 2:
+        assert report.reason.endswith(f"; also: case '{['many', 'one'][zeroed]}': {told}")
+    else:
+        assert report.reason.startswith(f"case 'many': {told}; 1000 of 1000 elements of 'out' are")
     status = {case.name: case.status for case in report.cases if case.kind == "test"}
     expected = [
         {"one": "wrong_answer", "many": "rejected"},
@@ -269,8 +320,10 @@ def test_an_input_that_is_zeroed_before_it_is_used_gives_wrong_outputs(judge: Ju
     """The outputs count, against what the judge lent."""
     report = judge(HONEST.replace("    total +=", "    x.zero_()\n    total +="))
     assert report.verdict is Verdict.WRONG_ANSWER
-    assert "also: it wrote into 'x'" in report.reason
-    assert "also: it wrote into 'x'" in str(report.cases[0].reason)
+    told = "your kernel wrote into 'x', which is an input; "
+    assert report.reason.startswith(f"case 'one': {told}")
+    assert str(report.cases[0].reason).startswith(told)
+    assert "also" not in report.reason
     assert report.cases[0].mismatch is not None
 
 
@@ -631,6 +684,10 @@ def test_a_cuda_file_is_compiled_and_not_run_without_a_gpu(judge: Judge) -> None
     missing = judge(source.replace("scale_fp16", "other"), suffix=".cu")
     assert missing.verdict is Verdict.COMPILE_ERROR
     assert 'extern "C" void scale_fp16(const __half* x, float* total' in missing.reason
+    wrong = judge(source.replace("double factor, float* out", "float* out"), suffix=".cu")
+    assert wrong.verdict is Verdict.COMPILE_ERROR
+    assert wrong.reason.startswith("'scale' takes 5 parameters instead of 6; expected void scale(")
+    assert 'expected: extern "C" void scale(const float* x, float* total, double' in wrong.log
     broken = judge("int main( {", suffix=".cu")
     assert broken.verdict is Verdict.COMPILE_ERROR
     assert broken.reason.startswith("nvcc: submission.cu(1): error")
@@ -688,7 +745,7 @@ def test_a_scalar_that_differs_between_sets_is_the_problem_s_fault(judge: Judge)
     """A benchmark's runner receives the scalars once; honest kernels would be wrong answers."""
     random = "torch.rand((), generator=generator, device=device).item()"
     inputs = INPUTS.replace("2.0 + call", f"2.0 + call + {random}")
-    with pytest.raises(ProblemError, match="another 'factor' for some set of benchmark 'small'"):
+    with pytest.raises(ProblemError, match="another 'factor' for some call of benchmark 'small'"):
         judge(HONEST, benchmarks=True, inputs=inputs)
 
 

@@ -190,6 +190,8 @@ def test_all_faults_of_a_call_are_found_together(
     sets: Any = SimpleNamespace(
         changed_since_probe=lambda: is_late,
         snapshot_changed=lambda: becomes_right,
+        count=1,
+        untouched=lambda _: [],
         tampered=lambda: "it wrote into 'x'" if is_tampered else None,
     )
     result = CheckResult(failure="3 elements are wrong" if is_wrong else None)

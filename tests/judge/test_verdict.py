@@ -112,3 +112,12 @@ def test_the_case_that_decides_is_named_once() -> None:
     assert reason_of([wrong]) == wrong.reason
     assert reason_of([here, wrong]) == f"{wrong.reason}; also: it wrote into 'x'"
     assert reason_of([wrong, there]) == f"{wrong.reason}; also: case 'b': it wrote into 'x'"
+
+
+def test_what_the_deciding_reason_tells_is_not_told_again() -> None:
+    both = Fault(Verdict.WRONG_ANSWER, "case 'a': it wrote into 'x'; 3 elements are wrong")
+    for name in "ab":
+        reason = f"case '{name}': it wrote into 'x'"
+        assert reason_of([Fault(Verdict.REJECTED, reason, Rule.MEMORY_TAMPERED), both]) == (
+            both.reason
+        )

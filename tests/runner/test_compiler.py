@@ -70,7 +70,7 @@ def ask() -> Iterator[Callable[..., Reply]]:
 def compiled(ask: Callable[..., Reply], memory: int) -> Reply:
     source = sealed_memfd("source", SOURCE)
     try:
-        request = {"source_bytes": len(SOURCE), "nvcc_target": "90a"}
+        request = {"source_bytes": len(SOURCE), "nvcc_target": "90a", "prototypes": {}}
         return ask("compile", (source, memory), **request)
     finally:
         os.close(source)

@@ -196,6 +196,20 @@ def test_errors_are_reported(
     assert "nothing" in capfd.readouterr().err
 
 
+@pytest.mark.nvcc
+def test_an_error_names_its_line_and_marks_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = 'submission.cu(3): error: identifier "nothing" is undefined'
+    with pytest.raises(LoadError, match=f"^{re.escape('nvcc: ' + error)}$"):
+        nvcc.library(f"{KERNEL}\nint host = nothing;\n".encode(), tmp_path, "90a")
+    assert capfd.readouterr().err.splitlines()[:3] == [
+        error,
+        "  int host = nothing;",
+        "             ^",
+    ]
+
+
 def section(library: Path, name: str) -> bytes:
     path = library.with_suffix(".section")
     command = ["objcopy", "--output-target=binary", f"--only-section={name}"]

@@ -90,7 +90,7 @@ def runs(pid: int) -> bool:
 
 
 def request(cases: int) -> dict[str, Any]:
-    return {"entry": "f", "roles": ["in"], "cases": [{}] * cases}
+    return {"entry": "f", "names": ["x"], "roles": ["in"], "cases": [{}] * cases}
 
 
 def note(folder: Path, number: int) -> None:
@@ -378,6 +378,7 @@ def run_cases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str,
         values = [[pack(STRIDED), pack([VECTOR, VECTOR]), pack(n), pack(VECTOR)] for n in numbers]
         job = {
             "entry": "f",
+            "names": ["a", "b", "n", "out"],
             "roles": ["in", "in", "in", "out"],
             "cases": [{"values": each} for each in values],
         }
@@ -626,7 +627,7 @@ from grader.runner.precompile import Precompiler
 precompiler = Precompiler.start()
 vector = pack(TensorSpec(0, "fp32", (1000,), (1,)))
 cases = [{{"values": [vector, vector]}}]
-job = {{"entry": "f", "roles": ["in", "out"], "cases": cases}}
+job = {{"entry": "f", "names": ["x", "out"], "roles": ["in", "out"], "cases": cases}}
 precompiler.begin({source.encode()!r}, Path({str(tmp_path)!r}), job)
 precompiler.wait(120)
 """

@@ -232,7 +232,12 @@ def lent(tmp_path: Path) -> tuple[Any, HostArena]:
         arena=arena,
         sets=[[first, out, 3]],
         case={"dims": [], "symbol": "twice"},
-        loaded={"language": "python", "entry": "twice", "roles": ["in", "out", "in"]},
+        loaded={
+            "language": "python",
+            "entry": "twice",
+            "names": ["x", "out", "times"],
+            "roles": ["in", "out", "in"],
+        },
     )
     (tmp_path / "submission.py").write_text(
         "def twice(x, out, times):\n"

@@ -140,7 +140,7 @@ def test_the_real_runner_replies_and_stops(isolation: Isolation) -> None:
     request = {"kind": "load", "sequence": 5, "source_bytes": len(source), "language": "python"}
     try:
         with ProcessSandbox(isolation=isolation).start(LIMITS, "cpu") as runner:
-            extra = {"entry": "entry", "roles": ["in", "out"]}
+            extra = {"entry": "entry", "names": ["x", "out"], "roles": ["in", "out"]}
             send_request(runner.channel, request | extra, (fd,))
             until(lambda: b"imported" in runner.log())
             assert runner.poll() is None

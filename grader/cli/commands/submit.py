@@ -46,7 +46,8 @@ def submit(
     """Grade FILE against PROBLEM and put the result on the board.
 
     PROBLEM is a folder, or a name that `grade problems` lists. FILE is one .py or .cu file.
-    Exit status: 0 accepted, 1 any other verdict, 2 wrong usage, 3 judge error.
+    Exit status: 0 accepted, 1 any other verdict, 2 wrong usage, 3 judge error. A .cu file needs a
+    GPU; without one it is only compiled, gets no verdict, and the exit status is 2.
 
     With --server, your token says who you are and the server chooses where to run: --device,
     --sandbox, --user and --db are for grading on this machine only.
@@ -68,11 +69,7 @@ def submit(
             board = stack.enter_context(closing(deps.board(db, create=True)))
             board.check_writable()
             report = run(deps, replace(job, sandbox=sandbox), show=not as_json)
-        if report.verdict is None:
-            raise click.UsageError(
-                f"{report.reason}; nothing was recorded; use grade practice, which needs no board"
-            )
-        if report.verdict is not Verdict.JUDGE_ERROR:
+        if report.verdict not in (Verdict.JUDGE_ERROR, None):
             try:
                 report = board.record(report, name, job.submission.source)
             except BoardError as error:
@@ -129,7 +126,7 @@ def practice(
     """Grade FILE against PROBLEM without recording the result.
 
     Runs the same judge, tests and baselines as `grade submit`, with faster, less precise timing.
-    Exit status: as for `grade submit`, and 0 for a .cu file on a machine with no GPU, which is
+    Exit status: as for `grade submit`, and so 2 for a .cu file on a machine with no GPU, which is
     compiled and not run.
     """
     _start_driver(deps, device)

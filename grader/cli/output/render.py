@@ -70,8 +70,6 @@ def _headline(report: Report) -> Panel:
     word = (report.verdict or "no verdict").replace("_", " ")
     title = Text.assemble((f" {mark} {word} ", f"bold reverse {style}"), "  ")
     title.append_text(safe_text(f"{report.problem} · {report.submission_name}", 80, "bold"))
-    if report.rule:
-        title.append(f"   rule: {report.rule}", style)
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -87,6 +85,8 @@ def _headline(report: Report) -> Panel:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, Text]]:
+    if report.rule:  # after the reason, which says it in words
+        yield "rule", Text(report.rule, style=verdict_style(report.verdict))
     if report.score_us is not None:
         score = Text(micros(report.score_us), style="bold")
         score.append(interval(report.score_us, report.score_ci_us), "dim")

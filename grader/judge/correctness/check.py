@@ -193,8 +193,10 @@ def _check(
     # A NaN or infinity anywhere makes the largest magnitude one.
     first = _fetch({"blank": blank.any(), "out": _largest(out), "expected": _largest(expected)})
     if first["blank"]:
+        count = int(blank.sum())
+        which = f"{count} of {out.numel()} elements of '{name}' were"
         return CheckResult(
-            f"{int(blank.sum())} of {out.numel()} elements of '{name}' were never written",
+            f"{which} never written" if count < out.numel() else f"'{name}' was never written",
             used=math.inf,
             mismatch=_mismatch(name, out, truth, blank, offsets),
         )
@@ -261,7 +263,7 @@ def _check(
         wrong = share > 1
         failure = (
             f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are off by more than "
-            f"{tolerance.atol:g} + {tolerance.rtol:g}·|ref|"
+            f"the tolerance {tolerance.atol:g} + {tolerance.rtol:g}·|expected|"
         )
     elif shares["whole"] > 1:
         failure = f"relative L2 error of '{name}' is {rel_l2:.2e}, above {tolerance.rel_l2:.0e}"

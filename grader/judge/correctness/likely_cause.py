@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from grader.judge.correctness.error_bound import UNIT_ROUNDOFF
+from grader.problem import Spec
+from grader.submission import Language
 
 FORMATS = (
     ("fp8", 2.0**-4),
@@ -35,6 +37,40 @@ def likely_cause(
         what = "were these elements left unchanged" if initial is not None else "was it computed"
         return f"they are all 0: {what}" if initial is None else what
     return _edge(wrong) or _one_factor(got, wanted, wrong) or _coarse_format(got, wanted, out.dtype)
+
+
+def likely_mistake(
+    untouched: list[str], spec: Spec, language: Language, wrote_elsewhere: bool
+) -> str | None:
+    """A guess in words at why a wrong call left the outputs `untouched` as they were before it.
+
+    wrote_elsewhere: whether the call wrote into an input, or out of bounds.
+    """
+    written = [a for a in spec.args if a.role != "in"]
+    if wrote_elsewhere and untouched == [a.name for a in written]:
+        order = ", ".join(a.name for a in spec.args)
+        return (
+            f"{_was(untouched)} never written: does the kernel take its arguments in the order of "
+            f"{spec.entry}({order})?"
+        )
+    name = next((a.name for a in written if a.name in untouched), None)
+    if name is None:
+        return None
+    if language == "cuda":
+        return (
+            f"{_was(untouched)} never written: is the kernel launched? A launch that fails, such "
+            "as with over 1,024 threads a block, writes nothing; cudaGetLastError() tells"
+        )
+    is_list = any(a.kind == "tensors" for a in written if a.name == name)
+    target = f"{name}[i]" if is_list else name
+    return (
+        f"{_was(untouched)} never written: write into it, such as by {target}.copy_(…) or "
+        f"{target}[:] = …; '{target} = …' only gives the name to another tensor"
+    )
+
+
+def _was(names: list[str]) -> str:
+    return f"{', '.join(map(repr, names))} {'was' if len(names) == 1 else 'were'}"
 
 
 def _edge(wrong: torch.Tensor) -> str | None:

@@ -235,7 +235,9 @@ def audit_of(sets: ArgumentSets, tally: AuditTally, ranks: bool) -> Auditor:
     """The auditor of a case's rounds; inputs are deferred only where times rank."""
     watch = CallOrderWatch.over(sets)
     if watch is None:
-        too_large = "the sets are too large for the judge to watch, so it never will rank"
+        too_large = (
+            "a round's arguments are too large for the judge to watch, so it never will rank"
+        )
         return Auditor(too_large if sets.device == "cuda" and ranks else None)
     deferred = DeferredInputs.over(sets) if ranks else None
     return CopyEngineAudit(sets, watch, deferred, tally, ranks)

@@ -12,12 +12,16 @@ from grader.judge.memory.shared_block import (
     GUARD,
     ReusedArena,
     SharedBlock,
+    bits,
     fill_with_poison,
     poison,
+    poison_of,
 )
 from grader.judge.problem_code import Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case
+
+OUT_OF_BOUNDS = "your kernel wrote out of bounds, {}: are all its stores masked?"
 
 
 class ArgumentSets(SharedBlock):
@@ -106,23 +110,35 @@ class ArgumentSets(SharedBlock):
         if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
             return self._tampered_input()
         if not torch.equal(self.snapshot[self._guards], self._clean_guards):
-            return "memory beside an output was written"
+            return OUT_OF_BOUNDS.format("beside an output")
         if bool((self.behind != GUARD).any()):
-            return "memory behind the last output was written"
+            return OUT_OF_BOUNDS.format("behind the last output")
         return None
+
+    def untouched(self, index: int) -> list[str]:
+        """The outputs of a set that the last snapshot shows as they were before the call."""
+        found = []
+        for argument in self.problem.spec.args:
+            if argument.role == "in":
+                continue
+            after = _as_list(self.outputs(index)[argument.name])
+            state = argument.role == "inout"
+            before = _as_list(self.inputs(index)[argument.name]) if state else [None] * len(after)
+            if all(map(_is_untouched, after, before)) and any(t.numel() for t in after):
+                found.append(argument.name)
+        return found
 
     def _tampered_input(self) -> str:
         now = self.lent[: self.head_bytes].clone()
-        for index, values in enumerate(self.layout.sets):
+        for values in self.layout.sets:
             for argument, place in zip(self.problem.spec.args, values, strict=True):
                 if argument.role != "in" or argument.kind == "scalar":
                     continue
                 for slot in _specs_of(place):
                     part = slice(slot.offset, slot.offset + slot.nbytes)
                     if not torch.equal(now[part], self.shadow[part]):
-                        which = f" of set {index}" if self.count > 1 else ""
-                        return f"it wrote into '{argument.name}'{which}, which is an input"
-        return "memory beside an input was written"
+                        return f"your kernel wrote into '{argument.name}', which is an input"
+        return OUT_OF_BOUNDS.format("beside an input")
 
     def _views(self, index: int, buffer: torch.Tensor, base: int) -> Values:
         """Tensors of one set that lie in `buffer`, which begins at offset `base` of the block."""
@@ -166,6 +182,18 @@ class ArgumentSets(SharedBlock):
         starts = torch.tensor(ends, dtype=torch.int64, device=self.device)
         offsets = torch.arange(GUARD_BYTES, device=self.device)
         return (starts[:, None] + offsets[None, :]).reshape(-1)
+
+
+def _as_list(value: Any) -> list[torch.Tensor]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_untouched(after: torch.Tensor, before: torch.Tensor | None) -> bool:
+    """Whether a tensor holds what it held before a call, bit by bit; None stands for poison."""
+    after = after.contiguous()
+    if before is None:
+        return bool((bits(after) == poison_of(after)).all())
+    return torch.equal(bits(after), bits(before.contiguous()))
 
 
 def layout_of(problem: Problem, case: Case, template: Values) -> Layout:

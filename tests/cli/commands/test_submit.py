@@ -138,14 +138,21 @@ def test_the_sandbox_starts_before_the_board_is_opened(
     assert events == [], "wrong usage starts no sandbox"
 
 
-def test_no_verdict_possible(shell: Shell, problem: Path, kernel: Path) -> None:
-    shell.judge.changes = {"verdict": None, "reason": "compiled, not run: no GPU"}
-    status, shown = shell.json("submit", problem, kernel)
+@pytest.mark.parametrize("command", ["submit", "practice"])
+def test_no_verdict_possible(shell: Shell, problem: Path, kernel: Path, command: str) -> None:
+    """Nobody can take it for accepted; what the compiler said is in the report all the same."""
+    why = "compiled, not run: no GPU"
+    shell.judge.changes = {"verdict": None, "reason": why, "log": "warned", "ranked": False}
+    status, shown = shell.json(command, problem, kernel)
     assert status == 2
-    assert shown["error"].startswith("compiled, not run: no GPU; nothing was recorded")
-    status, report = shell.json("practice", problem, kernel)
-    assert (status, report["verdict"], report["ranked"]) == (0, None, False)
-    assert shell.json("leaderboard", problem)[1]["leaderboards"] == []
+    assert shown["error"] == f"{why}; there is no verdict, and nothing was recorded"
+    assert (shown["verdict"], shown["ranked"], shown["log"]) == (None, False, "warned")
+    status, out, _ = shell(command, problem, kernel)
+    assert status == 2
+    assert "no verdict" in out
+    assert "not recorded" in out
+    boards = shell.json("leaderboard", problem)[1]
+    assert not boards.get("leaderboards"), "practice makes no board, submit an empty one"
 
 
 def test_practice_is_not_recorded(shell: Shell, problem: Path, kernel: Path) -> None:

@@ -65,6 +65,13 @@ def test_a_failure_shows_where_and_how(make_report: MakeReport) -> None:
     assert list(bars.values()) == [24]
 
 
+def test_the_rule_follows_the_reason(make_report: MakeReport) -> None:
+    """A beginner knows what it means to write into an input, and not the name of the rule."""
+    reason = "case 'one': your kernel wrote into 'x', which is an input"
+    text = shown(make_report(verdict="rejected", rule="memory_tampered", reason=reason))
+    assert 0 < text.index(reason) < text.index("memory_tampered")
+
+
 def test_the_first_failure_is_the_one_shown(make_report: MakeReport) -> None:
     cases = [failing(name="a"), failing(name="b"), failing(name="c", status="not_run")]
     text = shown(make_report(verdict="wrong_answer", cases=cases))

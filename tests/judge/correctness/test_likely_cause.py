@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from grader.judge.correctness.check import check
-from grader.judge.correctness.likely_cause import likely_cause
+from grader.judge.correctness.likely_cause import likely_cause, likely_mistake
 from grader.numerics import round_to
+from grader.problem import Problem
 from grader.problem.spec import Tolerance
+from grader.submission import Language
 
+ROOT = Path(__file__).resolve().parents[3]
 STRICT = Tolerance(atol=1e-9, rtol=1e-7, rel_l2=1e-7)
 
 
@@ -85,3 +90,36 @@ def test_the_failure_says_it() -> None:
     failure = check("out", round_to(truth.float(), "fp16"), truth, None, STRICT).failure
     assert failure is not None
     assert failure.endswith("; values or sums rounded to fp16 or TF32 on the way?")
+
+
+@pytest.mark.parametrize(
+    ("problem", "language", "untouched", "elsewhere", "words"),
+    [
+        ("softmax", "python", ["out"], False, "'out' was never written: write into it, such as by"),
+        ("softmax", "cuda", ["out"], False, "'out' was never written: is the kernel launched?"),
+        ("softmax", "python", ["out"], True, "take its arguments in the order of softmax(x, out)?"),
+        ("softmax", "cuda", ["out"], True, "take its arguments in the order of softmax(x, out)?"),
+        ("softmax", "python", [], True, None),
+        ("softmax", "python", [], False, None),
+        (
+            "multi_tensor_adamw",
+            "python",
+            ["params"],
+            False,
+            "by params[i].copy_(…) or params[i][:]",
+        ),
+        (
+            "multi_tensor_adamw",
+            "python",
+            ["params"],
+            True,
+            "'params' was never written: write into",
+        ),
+    ],
+)
+def test_outputs_that_were_never_written(
+    problem: str, language: Language, untouched: list[str], elsewhere: bool, words: str | None
+) -> None:
+    spec = Problem.load(ROOT / "problems" / problem).spec
+    told = likely_mistake(untouched, spec, language, elsewhere)
+    assert told is None if words is None else words in str(told)

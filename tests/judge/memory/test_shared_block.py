@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from grader.arena.host_arena import HostArena
 from grader.arena.layout import GATE_BYTES, GUARD_BYTES
-from grader.judge.memory.argument_sets import ArgumentSets, item_bytes
+from grader.judge.memory.argument_sets import OUT_OF_BOUNDS, ArgumentSets, item_bytes
 from grader.judge.memory.shared_block import (
     GUARD,
     POISON,
@@ -267,10 +267,22 @@ def test_another_snapshot_holds_what_was_written_meanwhile(sets: ArgumentSets) -
     assert not all_poisoned(sets.outputs(0)["out"])
 
 
-def test_a_written_input_is_named_with_its_set(sets: ArgumentSets) -> None:
+def test_a_written_input_is_named(sets: ArgumentSets) -> None:
     runner_views(sets, 1)["x"][3] += 1
     sets.take_snapshot()
-    assert sets.tampered() == "it wrote into 'x' of set 1, which is an input"
+    assert sets.tampered() == "your kernel wrote into 'x', which is an input"
+
+
+def test_outputs_that_no_call_wrote_are_named(sets: ArgumentSets) -> None:
+    order = list(range(COUNT))
+    sets.prepare(order)
+    sets.publish(order)
+    sets.take_snapshot()
+    every = [a.name for a in sets.problem.spec.args if a.role != "in"]
+    assert sets.untouched(1) == every
+    runner_views(sets, 1)["out"].view(-1)[0] = 3
+    sets.take_snapshot()
+    assert (sets.untouched(0), sets.untouched(1)) == (every, every[:-1])
 
 
 @pytest.mark.parametrize("argument", ["x", "out"])
@@ -288,7 +300,7 @@ def test_every_guard_byte_is_watched(sets: ArgumentSets, argument: str, index: i
         was = int(sets.lent[end + offset])
         sets.lent[end + offset] = was ^ 1
         sets.take_snapshot()
-        assert sets.tampered() == f"memory beside {where} was written"
+        assert sets.tampered() == OUT_OF_BOUNDS.format(f"beside {where}")
         sets.lent[end + offset] = was
 
 
@@ -297,7 +309,7 @@ def test_the_head_of_the_block_is_guarded_too(sets: ArgumentSets, at: int) -> No
     assert int(sets.lent[at]) == (0 if at < GATE_BYTES else GUARD)
     sets.lent[at] = 7
     sets.take_snapshot()
-    assert sets.tampered() == "memory beside an input was written"
+    assert sets.tampered() == OUT_OF_BOUNDS.format("beside an input")
 
 
 def test_sets_that_cannot_be_laid_out_leave_no_descriptor(problem: Problem) -> None:
@@ -382,7 +394,7 @@ def test_blocks_follow_each_other_in_a_reused_arena(problem: Problem) -> None:
         sets.take_snapshot()
         assert (sets.changed_since_probe(), sets.tampered()) == (False, None)
         sets.behind[-1] ^= 1
-        assert sets.tampered() == "memory behind the last output was written"
+        assert sets.tampered() == OUT_OF_BOUNDS.format("behind the last output")
         expected = template["x"] * template["factor"]
         assert torch.equal(sets.outputs(count - 1)["out"], expected.to(torch.float16))
         sets.close()
@@ -439,7 +451,7 @@ def test_lists_of_many_tensors_are_shared_whole(name: str) -> None:
             taken = sets.outputs(index)["params"]
             assert all(map(torch.equal, taken, [-p for p in fresh[index]["params"]]))
         runner_views(sets, 1)["grads"][-1].zero_()
-        assert sets.tampered() == "it wrote into 'grads' of set 1, which is an input"
+        assert sets.tampered() == "your kernel wrote into 'grads', which is an input"
     finally:
         sets.close()
 

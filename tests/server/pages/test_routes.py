@@ -265,8 +265,11 @@ def test_a_rejudged_submission_and_its_replacement_link_to_each_other(world: Wor
 
 
 def test_a_rejection_shows_its_rule(site: Site) -> None:
+    """After the reason, which says it in words; and to those who may not read that."""
     text = words(site.page(f"/submissions/{site.marks['rejected']}"))
-    assert "The rule: time claim" in text
+    assert "The rule: time claim." in text
+    text = words(site.page(f"/submissions/{site.marks['rejected']}", "dorothy"))
+    assert "below what the clock allows" in text[: text.index("The rule: time claim.")]
 
 
 def test_waiting_running_held_and_cancelled(site: Site) -> None:

@@ -1,0 +1,145 @@
+"""Does a `.cu` file define its entries with the problem's prototypes?
+
+C linkage has no types in its symbols, so a wrong prototype would link, and be called with other
+arguments than it takes. So nvcc compiles the file once more, with assertions behind it that compare
+each entry's parameters with the problem's. A last assertion always fails, so that nvcc stops before
+it generates code. Only a failed comparison counts: a file that keeps the assertions from compiling,
+such as by an overloaded entry, is not checked.
+
+Top-level ``const`` and ``restrict`` are no difference in C++. Neither is here ``const`` of what a
+pointer points to, an integer type of the same size (`long long` is not `int64_t` to the compiler),
+`void` behind a pointer, or the type that is returned.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grader.runner.load_submission import LoadError
+from grader.runner.nvcc import FLAGS, CompilerProcess, code
+
+_ASSERTIONS = """
+struct __half;
+struct __nv_bfloat16;
+namespace grade_prototypes {
+using int64_t = long;
+using int32_t = int;
+using int16_t = short;
+using int8_t = signed char;
+using uint8_t = unsigned char;
+template <class T> struct plain { using type = T; };
+template <class T> struct plain<const T> : plain<T> {};
+template <class T> struct plain<T*> { using type = typename plain<T>::type*; };
+template <> struct plain<char> : plain<int8_t> {};
+template <> struct plain<unsigned char> : plain<int8_t> {};
+template <> struct plain<unsigned short> : plain<int16_t> {};
+template <> struct plain<unsigned> : plain<int32_t> {};
+template <> struct plain<unsigned long> : plain<int64_t> {};
+template <> struct plain<long long> : plain<int64_t> {};
+template <> struct plain<unsigned long long> : plain<int64_t> {};
+template <class A, class B> constexpr bool same = false;
+template <class A> constexpr bool same<A, A> = true;
+template <class A> constexpr bool same<A*, void*> = true;
+template <> constexpr bool same<void*, void*> = true;
+template <int number, class expected, class found> struct parameter {
+  static_assert(same<typename plain<expected>::type, typename plain<found>::type>, "wrong type");
+};
+template <int number, class E, class F> struct parameters {
+  static_assert(number < 0, "wrong number of parameters");
+};
+template <int number> struct parameters<number, void(), void()> {};
+template <int number, class E, class... Es, class F, class... Fs>
+struct parameters<number, void(E, Es...), void(F, Fs...)>
+    : parameter<number, E, F>, parameters<number + 1, void(Es...), void(Fs...)> {};
+template <int symbol, class E, class R, class... F> constexpr bool check(R (*)(F...)) {
+  return sizeof(parameters<1, E, void(F...)>) > 0;
+}
+"""
+_END = 'static_assert(sizeof(int) == 0, "no code is generated");\n}\n'
+_CLASH = re.compile(r'static assertion failed with "wrong (?:type|number of parameters)"')
+_PARAMETER = re.compile(r"::parameter<.*\[with number=(\d+), expected=.*, found=(.*)\]")
+_ENTRY = re.compile(r"::check<.*\[with symbol=(\d+), E=.*, R=(.*), F=<(.*)>\]")
+
+
+@contextmanager
+def checked_prototypes(
+    source: bytes, folder: Path, target: str, prototypes: dict[str, str]
+) -> Iterator[None]:
+    """Check a source beside the block, which compiles it. Raises `LoadError` at the end of the
+    block, unless that raises; and OSError when there is no nvcc.
+
+    prototypes: symbol → prototype, as `grader.problem.prototypes` gives them.
+    """
+    if not prototypes:
+        yield
+        return
+    own = folder / "prototypes"
+    own.mkdir()
+    path = own / "submission.cu"
+    path.write_bytes(source + b"\n" + _assertions(prototypes).encode())
+    command = ["nvcc", *FLAGS, "-w", "-c", *code(target, "compute"), "-o", "none.o", str(path)]
+    with CompilerProcess(command, own, "check") as process:
+        yield
+        process.wait()
+        clash = describe_clash(process.output(), prototypes)
+    if clash is not None:
+        raise LoadError(clash)
+
+
+def describe_clash(output: str, prototypes: dict[str, str]) -> str | None:
+    """What nvcc's output says of a wrong prototype, in one line; None if it says of none.
+
+    The expected and the found prototype are printed in full, for the source's author.
+    """
+    found = _CLASH.search(output)
+    if found is None:
+        return None
+    context = output[found.end() :]
+    entry = _ENTRY.search(context)
+    if entry is None or int(entry[1]) >= len(prototypes):
+        return f"an entry has another prototype than the problem: {'; '.join(prototypes.values())}"
+    symbol, prototype = list(prototypes.items())[int(entry[1])]
+    actual = f"{entry[2]} {symbol}({entry[3]})".replace("grade_prototypes::", "")
+    sys.stderr.write(f"expected: {prototype}\nfound:    {actual}\n")
+    wanted = _parameters(prototype)
+    count, parameter = _count(entry[3]), _PARAMETER.search(context, 0, entry.start())
+    if count != len(wanted):
+        what = f"takes {count} parameters instead of {len(wanted)}"
+    elif parameter is not None:
+        number = int(parameter[1])
+        what = f"takes {parameter[2]} as parameter {number} instead of {wanted[number - 1]}"
+    else:
+        what = "has another prototype"
+    short = prototype.removeprefix('extern "C" ')
+    return f"'{symbol}' {what}; expected {short}; found {actual}"
+
+
+def _assertions(prototypes: dict[str, str]) -> str:
+    checks = [
+        f"static_assert(check<{number}, void({', '.join(map(_type, _parameters(prototype)))})>"
+        f'(::{symbol}), "");\n'
+        for number, (symbol, prototype) in enumerate(prototypes.items())
+    ]
+    return _ASSERTIONS + "".join(checks) + _END
+
+
+def _parameters(prototype: str) -> list[str]:
+    """``["const float* x", …]``."""
+    return prototype.partition("(")[2].rstrip(")").split(", ")
+
+
+def _type(declaration: str) -> str:
+    return declaration.rpartition(" ")[0]
+
+
+def _count(types: str) -> int:
+    """Number of types in a list in which types may have commas of their own."""
+    depth, count = 0, 1 if types else 0
+    for character in types:
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(character, 0)
+        count += character == "," and depth == 0
+    return count

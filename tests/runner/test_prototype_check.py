@@ -1,0 +1,171 @@
+"""The comparison of a `.cu` file's entries with the problem's prototypes, by nvcc itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grader.cli.scaffold import scaffold
+from grader.problem import Problem, prototypes
+from grader.runner import nvcc
+from grader.runner.load_submission import LoadError, load_cuda
+from grader.runner.prototype_check import checked_prototypes, describe_clash
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEMS = sorted(path.parent.name for path in ROOT.glob("problems/*/problem.yaml"))
+HONEST = [
+    *ROOT.glob("submissions/*/accepted/*.cu"),
+    *ROOT.glob("reference/*/*.cu"),
+]
+WANTED = {
+    "entry": 'extern "C" void entry(const float* x, __half* const* out, const int64_t* out_lengths,'
+    " int64_t rows, double eps, cudaStream_t stream)",
+    "entry_bf16": 'extern "C" void entry_bf16(const __nv_bfloat16* x, uint8_t* out)',
+}
+PARAMETERS = "const float* x, __half* const* out, const int64_t* out_lengths, int64_t rows"
+HEADERS = "#include <cstdint>\n#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"
+BF16 = 'extern "C" void entry_bf16(const __nv_bfloat16* x, uint8_t* out) {}\n'
+LONGER = "double eps, cudaStream_t stream"
+
+
+def clash(source: str, folder: Path, wanted: dict[str, str] = WANTED) -> str | None:
+    """What the check of a source says; None if it has nothing to say."""
+    try:
+        with checked_prototypes(source.encode(), folder, "90a", wanted):
+            pass
+    except LoadError as error:
+        return str(error)
+    return None
+
+
+def defined(parameters: str, head: str = 'extern "C" void', rest: str = "") -> str:
+    return f"{HEADERS}{head} entry({parameters}){rest} {{}}\n{BF16}"
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("file", HONEST, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_honest_files_pass(tmp_path: Path, file: Path) -> None:
+    name = next(part for part in PROBLEMS if part in file.parts)
+    wanted = prototypes(Problem.load(ROOT / "problems" / name).spec)
+    assert clash(file.read_text(), tmp_path, wanted) is None
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_starter_files_pass_and_wrong_ones_do_not(tmp_path: Path, name: str) -> None:
+    problem = Problem.load(ROOT / "problems" / name)
+    starter = scaffold(problem, "cuda")
+    wanted = prototypes(problem.spec)
+    folders = [tmp_path / "right", tmp_path / "wrong"]
+    for folder in folders:
+        folder.mkdir()
+    assert clash(starter, folders[0], wanted) is None
+    changed = starter.replace("int64_t", "int")
+    assert changed != starter
+    reason = str(clash(changed, folders[1], wanted))
+    assert reason.startswith(f"'{problem.spec.entry}' takes ")
+    assert " int64_t" in reason.partition("; expected ")[0]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    "source",
+    [
+        defined(f"{PARAMETERS}, {LONGER}"),
+        defined(f"{PARAMETERS}, {LONGER}".replace("rows", "n").replace("eps", "grade")),
+        defined(f"{PARAMETERS}, {LONGER}".replace("int64_t rows", "const long long rows")),
+        defined(f"{PARAMETERS}, {LONGER}".replace("int64_t rows", "size_t rows")),
+        defined(f"{PARAMETERS}, {LONGER}".replace("const float* x", "float* __restrict__ const x")),
+        defined(f"{PARAMETERS}, {LONGER}".replace("__half*", "half*")),
+        defined(f"{PARAMETERS}, {LONGER}".replace("__half* const*", "half**")),
+        defined(f"{PARAMETERS}, {LONGER}".replace("const float*", "const void*")),
+        defined(f"{PARAMETERS}, {LONGER}", rest=" noexcept"),
+        defined(f"{PARAMETERS}, {LONGER}", head='extern "C" auto', rest=" -> void"),
+        defined(f"{PARAMETERS}, {LONGER}") + "#define check broken\n",
+        defined(f"{PARAMETERS}, {LONGER}") + "void entry(int) {}\n",
+        defined(f"{PARAMETERS}, {LONGER}") + "// no line break at the end",
+        HEADERS,
+    ],
+    ids=[
+        *("exact", "names", "long long", "size_t", "restrict", "half", "const", "void"),
+        *("noexcept", "auto", "macro", "overload", "comment", "missing"),
+    ],
+)
+def test_what_is_no_difference(tmp_path: Path, source: str) -> None:
+    assert clash(source, tmp_path) is None
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("int64_t rows", "int rows", "takes int as parameter 4 instead of int64_t rows"),
+        ("const float* x", "const double* x", "takes const double * as parameter 1 instead of"),
+        ("__half*", "float*", "takes float *const * as parameter 2 instead of __half* const* out"),
+        ("double eps", "float eps", "takes float as parameter 5 instead of double eps"),
+        ("double eps, ", "", "takes 5 parameters instead of 6"),
+        (", cudaStream_t stream", "", "takes 5 parameters instead of 6"),
+        ("cudaStream_t stream", "cudaStream_t stream, int more", "takes 7 parameters instead of 6"),
+        ("const int64_t* out_lengths, ", "", "takes 5 parameters instead of 6"),
+    ],
+)
+def test_a_wrong_prototype_is_shown_beside_the_right_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], before: str, after: str, words: str
+) -> None:
+    parameters = f"{PARAMETERS}, {LONGER}"
+    changed = parameters.replace(before, after)
+    reason = str(clash(defined(changed), tmp_path))
+    assert reason.startswith(f"'entry' {words}")
+    assert "\n" not in reason
+    assert f"; expected void entry({parameters}); found void entry(" in reason
+    expected, found = capfd.readouterr().err.splitlines()
+    assert expected == f"expected: {WANTED['entry']}"
+    assert found.startswith("found:    void entry(")
+    assert found.count(",") == changed.count(",")
+
+
+@pytest.mark.nvcc
+def test_without_c_linkage_types_are_compared_too(tmp_path: Path) -> None:
+    source = defined("const float* x", head="int")
+    assert str(clash(source, tmp_path)).startswith("'entry' takes 1 parameters instead of 6")
+
+
+@pytest.mark.nvcc
+def test_the_second_entry_is_compared_too(tmp_path: Path) -> None:
+    source = defined(f"{PARAMETERS}, {LONGER}").replace("__nv_bfloat16* x", "__half* x")
+    reason = str(clash(source, tmp_path))
+    assert reason.startswith("'entry_bf16' takes const __half * as parameter 1 instead of")
+
+
+@pytest.mark.nvcc
+def test_what_does_not_compile_is_left_to_the_compiler(tmp_path: Path) -> None:
+    """Its own error comes first, even where the prototype is wrong too."""
+    source = defined("int x") + "nothing\n"
+    with (
+        pytest.raises(LoadError, match=r"^nvcc: "),
+        checked_prototypes(source.encode(), tmp_path, "90a", WANTED),
+    ):
+        nvcc.library(source.encode(), tmp_path, "90a")
+
+
+@pytest.mark.nvcc
+def test_a_missing_extern_c_is_explained(tmp_path: Path) -> None:
+    request = {"prototypes": {"entry": WANTED["entry"]}, "arguments": []}
+    source = defined(f"{PARAMETERS}, {LONGER}", head="void")
+    with pytest.raises(LoadError, match="'entry' is there, but without extern \"C\""):
+        load_cuda(nvcc.library(source.encode(), tmp_path, "90a"), request)
+    other = source.replace("void entry(", "void entry_of_another_name(")
+    with pytest.raises(LoadError, match=r'^the file lacks: extern "C" void entry'):
+        load_cuda(nvcc.library(other.encode(), tmp_path, "90a"), request)
+
+
+@pytest.mark.parametrize("symbol", ["2", "77777"])
+def test_output_that_is_not_understood_names_the_prototypes(symbol: str) -> None:
+    """Another version of nvcc may word it otherwise, and a submission can print what it likes."""
+    output = 'x.cu(1): error: static assertion failed with "wrong type"\n'
+    for text in (output, f"{output} ::check<0> [with symbol={symbol}, E=x, R=y, F=<z>]\n"):
+        reason = describe_clash(text, WANTED)
+        assert reason is not None
+        assert WANTED["entry"] in reason
+    assert describe_clash("x.cu(1): error: expected a type\n", WANTED) is None
