@@ -38,6 +38,7 @@ constexpr double kLog2e = 1.4426950408889634;
 constexpr int64_t kSectionBytes = 24 << 20;  // keys and values of a section: half of the L2 cache
 constexpr int kSectionHeads = 16;            // the fewest, so that all SMs have work
 constexpr int kMostSleepNs = 10'000'000;     // in a wait, before it looks again
+constexpr unsigned kDriverVersion = 12000;   // CUDA 12.0, the first with tensor maps
 
 constexpr int kTurnBarrier = 1;  // hardware barriers, one for each warpgroup; 0 is __syncthreads
 constexpr int kOutBarrier = 4;
@@ -48,7 +49,8 @@ struct Problem {
   float scale;  // for scores as exponents of 2, not of e
 };
 
-// Returns to 0 when a launch ends. Launches that overlap on two streams would skip tiles.
+// Returns to 0 when a launch ends. The judge makes one call at a time; launches that overlap, on two
+// streams, would skip tiles.
 __device__ unsigned tiles_taken;
 
 template <int D> struct Layout {
@@ -140,54 +142,46 @@ __device__ __forceinline__ void arrive_threads(int barrier, int threads) {
 
 // ---- matrix products ---------------------------------------------------------------------------
 
-#define OUT_8(i)                                                                             \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define OUT_8(i)                                                                       \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),          \
+      "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define OUT_32(i) OUT_8(i), OUT_8(i + 8), OUT_8(i + 16), OUT_8(i + 24)
-#define NAMES_32                                                                              \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_64                                                                         \
-  NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
-           "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// D = A B + (`keep` ? D : 0). `inputs`: A, B, the predicate, signs, and which are transposed.
-#define WGMMA(columns, type, keep, names, inputs)                                     \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\n"                                   \
-  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names "}, " \
-  inputs ";\n}\n"
+#define NAMES_32                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "             \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_64                                                                       \
+  NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "  \
+           "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "    \
+           "%60, %61, %62, %63"
+
+// D = A B + (`keep` ? D : 0), asynchronously. `names` are D's operands; `inputs` are A, B, the
+// predicate made of `keep`, and constants: signs, then which of the shared operands are transposed.
+#define WGMMA_TEXT(type, columns, keep, names, inputs)                                 \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\n"                                    \
+  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type                 \
+  " {" names "}, " inputs ";\n}\n"
+#define WGMMA(columns, keep, names, inputs, ...)                                       \
+  if constexpr (std::is_same_v<T, __half>)                                             \
+    asm volatile(WGMMA_TEXT("f16", columns, keep, names, inputs) : __VA_ARGS__);       \
+  else                                                                                 \
+    asm volatile(WGMMA_TEXT("bf16", columns, keep, names, inputs) : __VA_ARGS__)
 
 // Adds 64 queries by 128 keys, over 16 columns of both, which lie in shared memory.
 template <typename T>
 __device__ __forceinline__ void add_scores(float (&d)[64], uint64_t q, uint64_t k, int keep) {
-#define ADD(type)                                                                       \
-  asm volatile(WGMMA("128", type, "%66", NAMES_64, "%64, %65, p, 1, 1, 0, 0")           \
-               : OUT_32(0), OUT_32(32)                                                  \
-               : "l"(q), "l"(k), "r"(keep))
-  if constexpr (std::is_same_v<T, __half>) ADD("f16");
-  else ADD("bf16");
-#undef ADD
+  WGMMA("128", "%66", NAMES_64, "%64, %65, p, 1, 1, 0, 0",
+        OUT_32(0), OUT_32(32) : "l"(q), "l"(k), "r"(keep));
 }
-
 // Adds 64 queries by head_dim, over 16 keys: weights in registers by values in shared memory.
 template <typename T>
 __device__ __forceinline__ void add_values(float (&d)[64], const uint32_t* w, uint64_t v) {
-#define ADD(type)                                                                       \
-  asm volatile(WGMMA("128", type, "1", NAMES_64, "{%64, %65, %66, %67}, %68, p, 1, 1, 1") \
-               : OUT_32(0), OUT_32(32)                                                  \
-               : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v))
-  if constexpr (std::is_same_v<T, __half>) ADD("f16");
-  else ADD("bf16");
-#undef ADD
+  WGMMA("128", "1", NAMES_64, "{%64, %65, %66, %67}, %68, p, 1, 1, 1",
+        OUT_32(0), OUT_32(32) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v));
 }
 template <typename T>
 __device__ __forceinline__ void add_values(float (&d)[32], const uint32_t* w, uint64_t v) {
-#define ADD(type)                                                                       \
-  asm volatile(WGMMA("64", type, "1", NAMES_32, "{%32, %33, %34, %35}, %36, p, 1, 1, 1") \
-               : OUT_32(0)                                                              \
-               : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v))
-  if constexpr (std::is_same_v<T, __half>) ADD("f16");
-  else ADD("bf16");
-#undef ADD
+  WGMMA("64", "1", NAMES_32, "{%32, %33, %34, %35}, %36, p, 1, 1, 1",
+        OUT_32(0) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v));
 }
 
 __device__ __forceinline__ void begin_products() {
@@ -211,6 +205,7 @@ template <int N> __device__ __forceinline__ void pin(uint32_t (&x)[N]) {
 
 // The wgmma descriptor of a swizzled tile, in units of 16 bytes: the address, then the steps from
 // one panel to the next (only read if a product's columns span panels) and from 8 rows to the next.
+// Addresses have 18 bits.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel_bytes = 16) {
   constexpr uint64_t kSwizzle128 = uint64_t(1) << 62;
   return uint64_t((address & 0x3FFFF) / 16) | uint64_t(panel_bytes / 16) << 16 |
@@ -585,6 +580,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
   // Alike in all threads of a warp, which the compiler does not know.
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroupThreads, 0);
 
+  // The producer's thread fills, and one lane of each warp frees.
   if (threadIdx.x == 0) {
     for (int g = 0; g < L::kGroups; ++g) {
       init_barrier(control.q_full[g], 1);
@@ -625,8 +621,8 @@ template <typename T, int D> CUtensorMap tensor_map(const Tensor& x, int rows) {
   static const auto encode = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
-                                     &status);
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kDriverVersion,
+                                     cudaEnableDefault, &status);
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   }();
   constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
