@@ -154,33 +154,7 @@ def multi_tensor_adamw(code: ProblemCode, case: Case, values: Values) -> Candida
     yield "fused", prepared(code, "fused")
 
 
-def flash_attention(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Tiles of our kernel, and library kernels with the copy into `out`."""
-    expert = load("reference/flash_attention/descriptor_attention.py")
-    tiles = [(128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (64, 64, 4, 3)]
-    if case.params["head_dim"] == 64:
-        tiles += [(128, 128, 8, 3), (128, 64, 4, 3), (128, 128, 4, 3)]
-    for tile in tiles:
-        yield f"tile {tile}", partial(_named, expert.launch, tile=tile)
-    yield (
-        "triton",
-        entry("submissions/flash_attention/accepted/triton_attention.py", "flash_attention"),
-    )
-    yield "sdpa", lambda values, out: out.copy_(code.baselines["sdpa"](**values))
-    ops = torch.ops.aten
-    for name, op, extra in (
-        ("cudnn", ops._scaled_dot_product_cudnn_attention, (None, False)),
-        ("flash", ops._scaled_dot_product_flash_attention, ()),
-    ):
-
-        def call(values: Values, out: Any, op: Any = op, extra: tuple[Any, ...] = extra) -> None:
-            q, k, v, causal, scale = values.values()
-            out.copy_(op(q, k, v, *extra, 0.0, causal, False, scale=scale)[0])
-
-        yield name, call
-
-
-CANDIDATES = {f.__name__: f for f in (softmax, int4_matmul, multi_tensor_adamw, flash_attention)}
+CANDIDATES = {f.__name__: f for f in (softmax, int4_matmul, multi_tensor_adamw)}
 
 
 # Measuring them ----------------------------------------------------------------------------------

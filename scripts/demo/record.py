@@ -32,7 +32,7 @@ GRADED = (
     ("tristan", "submissions/multi_tensor_adamw/accepted/triton_adamw.py"),
     ("cleo", "submissions/multi_tensor_adamw/accepted/cuda_adamw.cu"),
     ("tristan", "submissions/flash_attention/accepted/triton_attention.py"),
-    ("expert", "reference/flash_attention/descriptor_attention.py"),
+    ("expert", "reference/flash_attention/hopper_attention.cu"),
 )
 
 
