@@ -9,8 +9,10 @@ SHELL := bash
 
 BIN := .venv/bin
 COMMA := ,
-# Tests run in parallel, except on a machine with a GPU, where they could disturb timings.
-PARALLEL := --numprocesses auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder
+# Tests run in parallel, except on a machine with a GPU, where they could disturb timings. Many wait
+# for other processes, so there are more of them than cores.
+PROCESSES := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+PARALLEL := --numprocesses $(PROCESSES) --maxprocesses 8 --dist loadscope --no-loadscope-reorder
 # A machine with an NVIDIA GPU also needs the CUDA bindings.
 GPU := $(if $(wildcard /dev/nvidia0),gpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
