@@ -69,6 +69,12 @@ def find_problem(text: str) -> Problem:
     raise click.UsageError(f"no problem '{text}' here; {hint}")
 
 
+def result_number(text: str) -> int | None:
+    """The number of a result on the board, written as ``12`` or ``#12``; None for other text."""
+    digits = text.removeprefix("#")
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 4000 else None
+
+
 def problem_roots() -> list[Path]:
     """Folders in which a problem is looked up by name; the first match wins."""
     repository = Path(__file__).resolve().parents[2] / "problems"

@@ -372,12 +372,79 @@ def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
     assert "No ranked result" in out
 
 
-def test_a_leaderboard_without_ranked_results(shell: Shell, problem: Path, kernel: Path) -> None:
-    shell.judge.changes = {"device": "cpu", "gpu": None, "ranked": False}
+def test_a_leaderboard_says_why_results_do_not_rank(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
     shell("submit", problem, kernel)
+    on_cpu = {"device": "cpu", "gpu": None, "ranked": False, "score_us": None}
+    noted = {"ranked": False, "notes": ["not ranked: known to ±0.9 % only; submit it again"]}
+    for changes in (on_cpu, {"verdict": "wrong_answer", "ranked": False}, noted):
+        shell.judge.changes = changes
+        shell("submit", problem, kernel)
     _, out, _ = shell("leaderboard", "double")
-    message = "Unranked results of double on the board: 1 (made on a CPU"
-    assert message in " ".join(out.split())
+    ranked, _, unranked = out.partition("Not ranked")
+    assert "50.00 µs" in ranked
+    rows = [line.split() for line in unranked.splitlines() if line.strip().startswith("#")]
+    whys = [" ".join(row[row.index("no,") :]) for row in rows]
+    assert [row[0] for row in rows] == ["#4", "#3", "#2"]
+    assert whys == ["no, known to ±0.9 % only", "no, not accepted", "no, CPU times are practice"]
+    _, board = shell.json("leaderboard", "double")
+    assert [one["id"] for one in board["unranked"]] == [4, 3, 2]
+    (problem / "statement.md").write_text("# Changed\n")
+    _, out, _ = shell("leaderboard", "double", "--gpu", "h100")
+    assert "No ranked result for this version of double on a GPU" in out
+    assert "#1" in out
+    assert "no, of another version of the problem" in out
+    assert "CPU times" not in out
+
+
+def test_results_lists_every_verdict_newest_first(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    _, out, err = shell("results")
+    assert "there is no board" in err
+    shell("submit", problem, kernel, "--user", "ada")
+    shell.judge.changes = {"verdict": "wrong_answer", "ranked": False, "score_us": None}
+    shell("submit", problem, kernel, "--user", "bob")
+    _, out, _ = shell("results", "double")
+    rows = [line.split() for line in out.splitlines() if line.strip().startswith("#")]
+    assert [row[0] for row in rows] == ["#2", "#1"]
+    for word in ("wrong", "answer", "kernel.py", "bob"):
+        assert word in rows[0]
+    for word in ("accepted", "50.00", "yes", "ada"):
+        assert word in rows[1]
+    _, shown = shell.json("results", "--user", "ada")
+    (one,) = shown["results"]
+    assert (one["id"], one["verdict"], one["score_us"]) == (1, "accepted", 50.0)
+    assert (one["file"], one["unranked"], shown["more"]) == ("kernel.py", None, False)
+    _, out, _ = shell("results", "--last", 1)
+    assert "#1" not in out
+    assert "older ones are not listed" in out
+    assert "No result of double of cy" in shell("results", "double", "--user", "cy")[1]
+
+
+@pytest.mark.parametrize("number", ["2", "#2"])
+def test_show_shows_a_recorded_result_again(
+    shell: Shell, problem: Path, kernel: Path, number: str
+) -> None:
+    shell("submit", problem, kernel)
+    shell.judge.changes = {"verdict": "wrong_answer", "reason": "off by one", "ranked": False}
+    assert shell("submit", problem, kernel, "--user", "ada")[0] == 1
+    status, out, _ = shell("show", number)
+    assert status == 0
+    for words in ("wrong answer", "off by one", "submitted by ada"):
+        assert words in out
+    _, shown = shell.json("show", number)
+    assert (shown["id"], shown["verdict"]) == (2, "wrong_answer")
+    status, _, err = shell("show", "#3")
+    assert (status, "there is no result 3" in err) == (2, True)
+
+
+def test_show_prints_a_problem_as_json(shell: Shell, problem: Path) -> None:
+    status, shown = shell.json("show", "double")
+    assert status == 0
+    assert (shown["problem"], shown["spec"]["entry"]) == ("double", "doubled")
+    assert shown["statement"].startswith("# Doubling")
 
 
 def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> None:

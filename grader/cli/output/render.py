@@ -97,7 +97,8 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
         yield "speedup", Text.assemble(*_speedups(report))
     yield "device", safe_text(report.gpu or report.device)
     yield "sandbox", safe_text(report.sandbox)
-    yield "ranked", safe_text("yes" if report.ranked else f"no, {_why_unranked(report)}")
+    why = why_unranked(report)
+    yield "ranked", safe_text(f"no, {why}" if why else "yes")
     yield "result", Text(f"{report.id}" if report.id is not None else "not recorded")
     if report.seed != HIDDEN_SEED:
         yield "seed", Text(str(report.seed))
@@ -108,9 +109,22 @@ UNRANKED = "not ranked: "
 semicolon; the advice follows."""
 
 
-def _why_unranked(report: Report) -> str:
+def why_unranked(
+    report: Report, problem_digest: str | None = None, *, void: bool = False
+) -> str | None:
+    """Why a result does not rank; None if it does.
+
+    problem_digest: the version of the problem that ranks; None if any does.
+    void: whether an admin has declared that the result does not count.
+    """
     if report.verdict is not Verdict.ACCEPTED:
         return "not accepted"
+    if void:
+        return "declared void by an admin"
+    if problem_digest not in (None, report.problem_digest):
+        return "of another version of the problem"
+    if report.ranked:
+        return None
     if report.device == "cpu":
         return "CPU times are practice"
     if report.score_us is None:
