@@ -111,9 +111,11 @@ class FakeJudge:
     changes: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[Any] = field(default_factory=list)
 
     def __call__(self, problem: Any, submission: Any, **options: Any) -> Report:
         self.calls.append(options)
+        self.problems.append(problem)
         if self.error is not None:
             raise self.error
         fields: dict[str, Any] = {

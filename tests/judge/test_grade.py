@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from grader.judge import Progress, grade, grading, problem_code
 from grader.judge.memory.shared_block import new_arena
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
-from grader.report import Rule, Verdict
+from grader.report import Report, Rule, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
@@ -82,6 +83,40 @@ def test_a_wrong_answer_has_a_mismatch(judge: Judge) -> None:
     mismatch = report.cases[1].mismatch
     assert mismatch is not None
     assert (mismatch.argument, mismatch.index, mismatch.got) == ("out", [999], 7.0)
+
+
+def test_every_wrong_output_is_named(judge: Judge) -> None:
+    report = judge(
+        "def scale(x, total, factor, out):\n    total.add_(x, alpha=3)\n    out.zero_()\n"
+    )
+    first = report.cases[0].mismatch
+    assert first is not None
+    assert first.argument == "total"
+    (other,) = first.others
+    assert other.startswith("1 of 1 elements of 'out' are off")
+
+
+def test_selected_cases_repeat_an_earlier_gradings_inputs(
+    write_problem: WriteProblem, tmp_path: Path
+) -> None:
+    problem = write_problem(spec=SPEC + DOMAIN)
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    submission = Submission.read(path, 10_000)
+
+    def run(*names: str) -> Report:
+        chosen = replace(problem, selected=frozenset(names)) if names else problem
+        sandbox = ProcessSandbox()
+        return grade(chosen, submission, sandbox=sandbox, device="cpu", seed=11, benchmarks=True)
+
+    whole, part = run(), run("many", "drawn_2", "small")
+    assert [case.name for case in part.cases] == ["many", "drawn_2", "small"]
+    known = {case.name: case for case in whole.cases}
+    for case in part.cases:
+        assert case.params == known[case.name].params
+        assert case.max_abs_err == known[case.name].max_abs_err
+    assert (part.verdict, part.reason) == ("accepted", "right on the selected cases")
+    assert any("only selected cases ran" in note for note in part.notes)
 
 
 def test_unwritten_outputs_are_a_wrong_answer(judge: Judge) -> None:

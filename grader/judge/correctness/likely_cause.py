@@ -6,10 +6,11 @@ import torch
 
 from grader.judge.correctness.error_bound import UNIT_ROUNDOFF
 
+FP16_OR_TF32 = "fp16 or TF32"
 FORMATS = (
     ("fp8", 2.0**-4),
     ("bf16", UNIT_ROUNDOFF["bf16"]),
-    ("fp16 or TF32", UNIT_ROUNDOFF["fp16"]),
+    (FP16_OR_TF32, UNIT_ROUNDOFF["fp16"]),
 )
 """Formats that kernels round to on the way, with their unit roundoff."""
 ROUNDING_RANGE = (0.15, 1.5)
@@ -27,14 +28,53 @@ def likely_cause(
     All have the shape of `out`; `initial` is the value before the call, for state. None without a
     guess.
     """
-    wanted = truth.double() if initial is None else truth.double() - initial.double()
-    got = out.double() if initial is None else out.double() - initial.double()
-    fine = torch.isfinite(wanted) & torch.isfinite(got)
-    wanted, got = torch.where(fine, wanted, 0.0), torch.where(fine, got, 0.0)
+    wanted, got = _finite_changes(out, truth, initial)
     if not bool(got[wrong].any()):
         what = "were these elements left unchanged" if initial is not None else "was it computed"
         return f"they are all 0: {what}" if initial is None else what
-    return _edge(wrong) or _one_factor(got, wanted, wrong) or _coarse_format(got, wanted, out.dtype)
+    found = _edge(wrong) or _one_factor(got, wanted, wrong)
+    if found is None and (name := coarse_format(out, truth, initial)) is not None:
+        found = f"values or sums rounded to {name} on the way"
+    return found
+
+
+def coarse_format(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None = None
+) -> str | None:
+    """The format whose rounding leaves errors as large as those of `out`; None if none does.
+
+    fp16 and TF32 round alike. They are told apart where `out` holds the rounded values themselves.
+    """
+    wanted, got = _finite_changes(out, truth, initial)
+    size = torch.linalg.vector_norm(wanted)
+    relative = float(torch.linalg.vector_norm(got - wanted) / size) if bool(size > 0) else 0.0
+    own = torch.finfo(out.dtype).eps / 2
+    low, high = ROUNDING_RANGE
+    for name, unit in FORMATS:
+        if unit > 2 * own and low * unit <= relative <= high * unit:
+            return _told_apart(out) if name == FP16_OR_TF32 else name
+    return None
+
+
+def _told_apart(out: torch.Tensor) -> str:
+    """``fp16``, ``TF32``, or both where the values of `out`, fp32, have more bits than either."""
+    if out.dtype != torch.float32:
+        return FP16_OR_TF32
+    if bool((out.half().float() == out)[torch.isfinite(out)].all()):
+        return "fp16"
+    dropped = out.contiguous().view(torch.int32) & 0x1FFF  # TF32 keeps 10 bits of the 23
+    return FP16_OR_TF32 if bool(dropped.any()) else "TF32"
+
+
+def _finite_changes(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What was wanted and what was got, float64; of state, the change. 0 where either is not
+    finite."""
+    wanted = truth.double() if initial is None else truth.double() - initial.double()
+    got = out.double() if initial is None else out.double() - initial.double()
+    fine = torch.isfinite(wanted) & torch.isfinite(got)
+    return torch.where(fine, wanted, 0.0), torch.where(fine, got, 0.0)
 
 
 def _edge(wrong: torch.Tensor) -> str | None:
@@ -67,15 +107,3 @@ def _one_factor(got: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor) ->
         f"row {row} is {factor:.6g} times what it should be throughout: does its sum {sum_error}, "
         "or is it kept in a 16-bit format"
     )
-
-
-def _coarse_format(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> str | None:
-    """Errors as large as one rounding to a coarser format leaves."""
-    size = torch.linalg.vector_norm(wanted)
-    relative = float(torch.linalg.vector_norm(got - wanted) / size) if bool(size > 0) else 0.0
-    own = torch.finfo(dtype).eps / 2
-    low, high = ROUNDING_RANGE
-    for name, unit in FORMATS:
-        if unit > 2 * own and low * unit <= relative <= high * unit:
-            return f"values or sums rounded to {name} on the way"
-    return None
