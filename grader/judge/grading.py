@@ -123,12 +123,16 @@ class Grading:
         self._memory.note_idle()
 
     def prepare(self) -> None:
-        """Calibrate the judge's clock with this runner, and time the baselines.
+        """Calibrate the judge's clock with this runner, and time the baselines; both on a GPU only.
+
+        A CPU's baselines would run in the judge's process, with its threads and on its memory:
+        beside the times of a runner, PyTorch was faster than the same PyTorch, submitted.
 
         Nothing of the submission runs yet, its compiler included, that could disturb this. The
         times of a case are used by the next gradings of this process too."""
-        # On a GPU the processor has nothing better to do than to wait.
-        self.session.busy_wait = self.device == "cuda"
+        if self.device == "cpu":
+            return
+        self.session.busy_wait = True  # the processor has nothing better to do
         if self.ranks:
             # Before the baselines: until another process has worked on the GPU, their kernels may
             # start later one after the other than in rounds (benchmarks/results/timers.md).

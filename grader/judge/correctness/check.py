@@ -116,11 +116,11 @@ def check_outputs(
 def combine_results(results: list[CheckResult]) -> CheckResult:
     """One result for several outputs of a call: the first failure, and the largest errors. The
     mismatch names the other outputs that fail."""
-    failed, *others = [r for r in results if r.failure is not None] or [None]
+    failed = next((r for r in results if r.failure is not None), None)
+    others = [one_line(r.failure) for r in results if r.failure is not None and r is not failed]
     mismatch = failed.mismatch if failed else None
     if mismatch is not None and others:
-        lines = [one_line(r.failure) for r in others if r is not None and r.failure is not None]
-        mismatch = mismatch.model_copy(update={"others": [*mismatch.others, *lines]})
+        mismatch = mismatch.model_copy(update={"others": [*mismatch.others, *others]})
     return CheckResult(
         failure=failed.failure if failed else None,
         max_abs_err=_max_known(r.max_abs_err for r in results),

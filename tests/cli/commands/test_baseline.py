@@ -16,6 +16,7 @@ from grader.judge.timing.baseline_store import (
     BaselineFile,
     ProblemBaselines,
     RecordedCeilings,
+    processor_name,
     save,
 )
 from grader.judge.timing.baselines import Baselines
@@ -233,6 +234,20 @@ def test_practice_shows_the_times_of_another_gpu_with_its_name(
     assert "recorded on NVIDIA A100, 2026-11-21, not on this machine" in out
     assert "20.00 µs" in out
     assert "speedup over" not in out
+
+
+def test_a_cpus_report_shows_what_was_measured_alike_and_no_gpus_times(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    record(problem, "NVIDIA A100")
+    shell.judge.changes = {"cases": [result(50.0, baseline_us={})], "device": "cpu", "gpu": None}
+    _, out, _ = shell("practice", problem, kernel)
+    assert "recorded on" not in out
+    record(problem, processor_name())
+    _, out, _ = shell("practice", problem, kernel)
+    assert "× wide.py" in out
+    for word in ("eager", "compiled", "A100"):
+        assert word not in out.partition("recorded on")[2].partition("╭")[0], word
 
 
 def test_a_record_of_another_version_is_not_shown(
