@@ -3,18 +3,25 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from grader.cli import app
 from grader.cli.app import COMMANDS
+from grader.cli.help_examples import EXAMPLES
 from grader.judge.mutation import VerificationResult, VerificationRow
 from grader.report import Report
 from tests.cli.conftest import Shell
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def grade(*args: str) -> subprocess.CompletedProcess[str]:
@@ -53,6 +60,69 @@ def test_every_command_has_help_without_torch(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"Usage: grade {command}")
+
+
+def every_command(command: click.Command, words: str = "") -> Iterator[tuple[str, click.Command]]:
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from every_command(inner, f"{words} {name}".strip())
+
+
+EVERY_COMMAND = dict(every_command(app.grade))
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND)
+def test_every_help_ends_with_two_examples_that_parse(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for option in ("-h", "--help"):
+        status, out, _ = shell(*words.split(), option)
+        assert status == 0
+    usage, _, examples = out.partition("Examples:\n")
+    assert usage.startswith(f"Usage: grade {words}".strip())
+    lines = [line.strip() for line in examples.splitlines()]
+    assert len(lines) >= 2
+    for line in lines:
+        found = re.search(rf"(?:^|&& |\$\()grade ({words}\b[^>)]*)", line)
+        assert found is not None, line
+        *_, called = (w for w in EVERY_COMMAND if f"{found[1]} ".startswith(f"{w} ".lstrip()))
+        arguments = shlex.split(found[1])[len(called.split()) :]
+        parent = click.Context(app.grade, **app.grade.context_settings)
+        EVERY_COMMAND[called].make_context(called, arguments, parent)
+
+
+def test_examples_are_of_commands_that_exist() -> None:
+    assert EXAMPLES.keys() == EVERY_COMMAND.keys()
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_completion_calls_what_completes(shell_name: str) -> None:
+    done = grade("completion", shell_name)
+    assert done.returncode == 0
+    assert f"_GRADE_COMPLETE={shell_name}_complete" in done.stdout
+    asked = {
+        "COMP_WORDS": "grade practice --ca",
+        "COMP_CWORD": "2" if shell_name != "fish" else "--ca",
+    }
+    answer = subprocess.run(
+        [sys.executable, "-m", "grader.cli"],
+        env=os.environ | asked | {"_GRADE_COMPLETE": f"{shell_name}_complete"},
+        capture_output=True,
+        text=True,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "--case" in answer.stdout
+
+
+def test_completion_of_an_unknown_shell(shell: Shell) -> None:
+    status, _, err = shell("completion", "tcsh")
+    assert status == 2
+    assert "bash" in err
 
 
 def test_unknown_command(shell: Shell) -> None:

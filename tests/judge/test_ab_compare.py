@@ -160,7 +160,7 @@ def test_of_1000_noisy_comparisons_of_a_file_with_itself_none_finds_a_difference
     assert answers.keys() <= {"same", "unsure"}, answers
 
 
-@pytest.mark.parametrize(("noise", "least"), [(steady, 70), (spiked, 90)])
+@pytest.mark.parametrize(("noise", "least"), [(steady, 60), (spiked, 60)])
 def test_a_real_difference_is_found_in_the_noise(
     noise: Callable[..., list[float]], least: int
 ) -> None:
