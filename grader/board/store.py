@@ -6,12 +6,9 @@ Tests use an in-memory board, `Board.open("sqlite://")`. Every failure of the da
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -34,6 +31,7 @@ from grader.board.ranking import BoardEntry, ranks
 from grader.db.engine import BoardError, acquire_lock, connect, open_engine, safe_url, transaction
 from grader.db.schema import create_board_tables
 from grader.db.tables import results, voids
+from grader.files import user_data_folder
 from grader.report import Report, Verdict, geometric_mean
 
 MAX_ID = 2**31 - 1
@@ -250,12 +248,10 @@ def default_url() -> str:
     Raises `BoardError` if the user has no home directory.
     """
     try:
-        home = Path.home()
+        folder = user_data_folder()
     except RuntimeError:
         raise BoardError("this user has no home directory; say where the board is: --db") from None
-    default = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
-    data = Path(os.environ.get("XDG_DATA_HOME") or home / default)
-    return URL.create("sqlite", database=str(data / "grade" / "board.sqlite3")).render_as_string()
+    return URL.create("sqlite", database=str(folder / "board.sqlite3")).render_as_string()
 
 
 def _is_ranked(report: Report) -> bool:

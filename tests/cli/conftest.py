@@ -169,6 +169,7 @@ def shell(
     """`grade` with a fake judge and fake sandboxes, a GPU and Docker, and an empty board."""
     monkeypatch.setenv("GRADE_DB", f"sqlite:///{tmp_path}/board.sqlite3")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for name in ("GRADE_SERVER", "GRADE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "120")
