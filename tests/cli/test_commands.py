@@ -409,13 +409,22 @@ def test_show_lists_the_domain(shell: Shell, problem: Path) -> None:
     assert "- n 1 … 5000, a multiple of 3; dtype fp32" in text
 
 
-def test_show_keeps_formulas_verbatim(shell: Shell, problem: Path) -> None:
+def test_show_has_readable_formulas_and_leaves_code_alone(shell: Shell, problem: Path) -> None:
     (problem / "statement.md").write_text(
         "$$\n\\text{out}_{ij} = 2 x_{ij} \\\\\n$$\n\nor $a_i \\cdot\nb_i$, `$x_1$ *y*`, *z*.\n"
     )
     _, out, _ = shell("show", "double")
-    assert "\\text{out}_{ij} = 2 x_{ij} \\\\" in out
-    assert "or $a_i \\cdot b_i$, $x_1$ *y*, z." in out
+    assert "outᵢⱼ = 2 xᵢⱼ" in out
+    assert "or aᵢ · bᵢ, $x_1$ *y*, z." in out
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "int4_matmul", "multi_tensor_adamw", "flash_attention"]
+)
+def test_no_statement_shows_latex(shell: Shell, name: str) -> None:
+    _, out, _ = shell("show", name)
+    assert "\\" not in out
+    assert "{" not in out.partition("Arguments")[0]
 
 
 # The board ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -102,12 +101,13 @@ def _show_problem(found: Problem) -> None:
     from rich.markdown import Markdown
     from rich.text import Text
 
+    from grader.cli.output.formulas import formulas_as_text
     from grader.cli.output.terminal import stdout
     from grader.problem import prototypes
 
     spec = found.spec
     console = stdout()
-    console.print(Markdown(_formulas_as_code(found.statement)))
+    console.print(Markdown(formulas_as_text(found.statement)))
     console.print()
     console.print(_arguments(spec.args))
     console.print(_cases("test", spec.tests))
@@ -121,25 +121,6 @@ def _show_problem(found: Problem) -> None:
     console.print(_limits(spec))
     console.print(
         f"version {found.digest[:12]}; get a starter file with grade new {found.name} --lang triton"
-    )
-
-
-def _formulas_as_code(statement: str) -> str:
-    """Markdown with its formulas as code: their backslashes and underscores are not markup.
-
-    Code stays as it is.
-    """
-
-    def as_code(found: re.Match[str]) -> str:
-        if found["block"]:
-            return f"```text\n{found['block'].strip()}\n```"
-        return f"`{found[0]}`" if found["inline"] else found[0]
-
-    return re.sub(
-        r"```.*?```|`[^`]*`|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$]+)\$",
-        as_code,
-        statement,
-        flags=re.DOTALL,
     )
 
 
