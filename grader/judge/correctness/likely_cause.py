@@ -13,6 +13,8 @@ FORMATS = (
     (FP16_OR_TF32, UNIT_ROUNDOFF["fp16"]),
 )
 """Formats that kernels round to on the way, with their unit roundoff."""
+EXACT = (("fp8", torch.float8_e4m3fn), ("bf16", torch.bfloat16), ("fp16", torch.float16))
+"""The formats, coarsest first, whose values are recognized."""
 ROUNDING_RANGE = (0.15, 1.5)
 """RMS relative error of values rounded once or a few times, as multiples of the unit roundoff; one
 rounding to nearest gives 0.3 to 0.6."""
@@ -43,7 +45,8 @@ def coarse_format(
 ) -> str | None:
     """The format whose rounding leaves errors as large as those of `out`; None if none does.
 
-    fp16 and TF32 round alike. They are told apart where `out` holds the rounded values themselves.
+    Where `out` holds the rounded values themselves, they show the format, whatever the size of the
+    errors is; otherwise fp16 and TF32, which round alike, are not told apart.
     """
     wanted, got = _finite_changes(out, truth, initial)
     size = torch.linalg.vector_norm(wanted)
@@ -52,18 +55,20 @@ def coarse_format(
     low, high = ROUNDING_RANGE
     for name, unit in FORMATS:
         if unit > 2 * own and low * unit <= relative <= high * unit:
-            return _told_apart(out) if name == FP16_OR_TF32 else name
+            return _exact_format(out) or name
     return None
 
 
-def _told_apart(out: torch.Tensor) -> str:
-    """``fp16``, ``TF32``, or both where the values of `out`, fp32, have more bits than either."""
+def _exact_format(out: torch.Tensor) -> str | None:
+    """The coarsest format that holds every finite value of `out`, fp32; None for another dtype."""
     if out.dtype != torch.float32:
-        return FP16_OR_TF32
-    if bool((out.half().float() == out)[torch.isfinite(out)].all()):
-        return "fp16"
-    dropped = out.contiguous().view(torch.int32) & 0x1FFF  # TF32 keeps 10 bits of the 23
-    return FP16_OR_TF32 if bool(dropped.any()) else "TF32"
+        return None
+    values = out[torch.isfinite(out)]
+    for name, dtype in EXACT:
+        if bool((values.to(dtype).float() == values).all()):
+            return name
+    dropped = values.view(torch.int32) & 0x1FFF  # TF32 keeps 10 bits of the 23
+    return None if bool(dropped.any()) else "TF32"
 
 
 def _finite_changes(

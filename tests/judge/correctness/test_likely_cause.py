@@ -51,6 +51,15 @@ def test_the_format_shows_in_a_product_whose_operands_were_rounded(name: str, fo
     assert result.mismatch.looks_like == found
 
 
+def test_values_of_a_format_show_it_whatever_the_size_of_the_errors() -> None:
+    """With half of the elements exact, the others' errors in bf16 are as small as in fp16."""
+    truth = torch.cat([reference(), torch.full((40, 300), 0.03125, dtype=torch.float64)], 1)
+    out = truth.float()
+    out[:, :300] = round_to(out[:, :300], "bf16")
+    assert float((out - truth).norm() / truth.norm()) < 2.0**-9 / 4
+    assert coarse_format(out, truth) == "bf16"
+
+
 def test_a_row_that_is_off_by_one_factor() -> None:
     truth = reference()
     out = truth.float()
