@@ -23,6 +23,7 @@ from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
 from grader.judge.session import Session, blame_sandbox
+from grader.judge.timing.baseline_store import processor_name
 from grader.judge.timing.baselines import time_baselines
 from grader.judge.timing.calibration import calibrate, publish_us_per_set
 from grader.judge.timing.round import lend
@@ -117,6 +118,8 @@ class Grading:
             measure_ceilings()
             compile_check_kernels(self.code)
         self.record.environment |= describe(self.device)
+        if self.device == "cpu":
+            self.record.environment["processor"] = processor_name()
         with blame_sandbox(self.session):
             reply = self.session.receive(greeting, 120, "starting up")
         self.record.environment["runner"] = reply.text

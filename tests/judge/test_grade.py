@@ -18,6 +18,7 @@ import torch
 
 from grader.judge import Progress, grade, grading, problem_code
 from grader.judge.memory.shared_block import new_arena
+from grader.judge.timing.baseline_store import processor_name
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
 from grader.report import Report, Rule, Verdict
@@ -55,6 +56,7 @@ def test_on_a_cpu_nothing_is_compared_that_was_not_measured_alike(judge: Judge) 
     report = judge(HONEST, benchmarks=True)
     assert report.cases[-1].time_us is not None
     assert report.cases[-1].baseline_us == {}
+    assert report.environment["processor"] == processor_name()
     assert report.speedup == {}
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from grader.judge.gpu.graphs import event_us
-from grader.judge.timing.baseline_store import processor_name
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,4 @@ def describe(device: str) -> dict[str, Any]:
             "cuda": torch.version.cuda,
             "ceilings": asdict(measure_ceilings()),
         }
-    else:
-        found["processor"] = processor_name()
     return found
