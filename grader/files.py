@@ -1,14 +1,24 @@
-"""Reading files that a user named: regular files of limited size only."""
+"""Files of the user: reading those that they named, and the folder of their data."""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 
 class UnreadableFileError(Exception):
     """The file cannot be read. The text starts with the path and is one line for a person."""
+
+
+def user_data_folder() -> Path:
+    """The folder of this user's board and times: `grade` in XDG_DATA_HOME or its default.
+
+    Raises RuntimeError if the user has no home directory.
+    """
+    default = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / default) / "grade"
 
 
 def read_regular_file(path: Path, max_bytes: int, *, follow_link: bool = True) -> bytes:

@@ -104,8 +104,13 @@ class Mismatch(BaseModel):
     total_elements: int
     histogram: list[tuple[str, int]] = Field(default_factory=list)
     """Absolute error by decade, each bin (label, elements)."""
+    looks_like: str | None = None
+    """The number format whose rounding gives errors of this size, such as ``bf16``; null if none
+    does."""
     worst_slice: str | None = None
     """The worst row, column or tile, such as ``row 16``; null if it is not known."""
+    others: list[str] = Field(default_factory=list)
+    """One line for each other output that is wrong too."""
 
 
 class CaseResult(BaseModel):

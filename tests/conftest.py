@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if marker in ("docker", "gcc", "postgres", "chromium") and os.environ.get(required) == "1":
             pytest.fail(f"{required}=1, but: {reason}", pytrace=False)
         pytest.skip(f"not run, needs {marker}: {reason}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_data_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hides the board and the times of the user who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.fixture

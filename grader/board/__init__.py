@@ -1,7 +1,15 @@
 """The board: the permanent store of graded results, and their ranking."""
 
 from grader.board.ranking import BoardEntry, ranks
-from grader.board.store import Board, StoredResult, default_url
+from grader.board.store import Board, ListedResult, StoredResult, default_url
 from grader.db.engine import BoardError
 
-__all__ = ["Board", "BoardEntry", "BoardError", "StoredResult", "default_url", "ranks"]
+__all__ = [
+    "Board",
+    "BoardEntry",
+    "BoardError",
+    "ListedResult",
+    "StoredResult",
+    "default_url",
+    "ranks",
+]

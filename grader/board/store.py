@@ -6,11 +6,9 @@ Tests use an in-memory board, `Board.open("sqlite://")`. Every failure of the da
 
 from __future__ import annotations
 
-import os
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -18,10 +16,12 @@ from sqlalchemy import (
     Connection,
     Engine,
     RowMapping,
+    and_,
     false,
     func,
     insert,
     inspect,
+    not_,
     select,
     true,
 )
@@ -31,6 +31,7 @@ from grader.board.ranking import BoardEntry, ranks
 from grader.db.engine import BoardError, acquire_lock, connect, open_engine, safe_url, transaction
 from grader.db.schema import create_board_tables
 from grader.db.tables import results, voids
+from grader.files import user_data_folder
 from grader.report import Report, Verdict, geometric_mean
 
 MAX_ID = 2**31 - 1
@@ -44,6 +45,17 @@ class StoredResult:
     report: Report
     user: str
     source: bytes
+
+
+@dataclass(frozen=True)
+class ListedResult:
+    """A result as a list shows it."""
+
+    report: Report
+    """With `id`."""
+    user: str
+    void: bool
+    """Whether an admin has declared that it does not count."""
 
 
 class Board:
@@ -127,6 +139,50 @@ class Board:
             report.model_copy(update={"id": row["id"]}), row["user"], bytes(row["source"])
         )
 
+    def results(
+        self, problem: str | None = None, user: str | None = None, *, most: int
+    ) -> list[ListedResult]:
+        """The newest results, of any verdict and version, newest first: `most` of them."""
+        conditions = []
+        if problem is not None:
+            conditions.append(results.c.problem == problem)
+        if user is not None:
+            conditions.append(results.c.user == user)
+        return self._listed(conditions, most)
+
+    def unranked(
+        self, problem: str, problem_digest: str, gpu: str | None = None, *, most: int
+    ) -> list[ListedResult]:
+        """The newest results of a problem that do not rank for this version, newest first.
+
+        gpu: only those of GPUs whose name contains this text.
+        """
+        with connect(self._engine) as connection:
+            ranks_now = and_(
+                results.c.ranked,
+                results.c.problem_digest == problem_digest,
+                self._not_void(connection),
+            )
+        conditions = [results.c.problem == problem, not_(ranks_now)]
+        if gpu is not None:
+            conditions.append(results.c.gpu.icontains(gpu, autoescape=True))
+        return self._listed(conditions, most)
+
+    def _listed(self, conditions: Sequence[ColumnElement[bool]], most: int) -> list[ListedResult]:
+        with connect(self._engine) as connection:
+            counts = self._not_void(connection).label("counts")
+            query = select(results.c.id, results.c.user, results.c.report, counts)
+            query = query.where(*conditions).order_by(results.c.id.desc()).limit(most)
+            rows = connection.execute(query).mappings().all()
+        return [
+            ListedResult(
+                Report.model_validate_json(row["report"]).model_copy(update={"id": row["id"]}),
+                row["user"],
+                void=not row["counts"],
+            )
+            for row in rows
+        ]
+
     def _rank(self, result_id: int, report: Report, user: str) -> int:
         """The rank of this result among the other users' best results."""
         score_us, low_us, high_us = _score(report)
@@ -192,12 +248,10 @@ def default_url() -> str:
     Raises `BoardError` if the user has no home directory.
     """
     try:
-        home = Path.home()
+        folder = user_data_folder()
     except RuntimeError:
         raise BoardError("this user has no home directory; say where the board is: --db") from None
-    default = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
-    data = Path(os.environ.get("XDG_DATA_HOME") or home / default)
-    return URL.create("sqlite", database=str(data / "grade" / "board.sqlite3")).render_as_string()
+    return URL.create("sqlite", database=str(folder / "board.sqlite3")).render_as_string()
 
 
 def _is_ranked(report: Report) -> bool:

@@ -22,6 +22,7 @@ import click
 
 from grader import __version__
 from grader.cli.dependencies import Dependencies
+from grader.cli.help_examples import add_examples
 
 COMMANDS = {
     "submit": ("submit", "Grade a kernel and put the result on the board."),
@@ -30,9 +31,10 @@ COMMANDS = {
     "compare": ("compare", "Time two kernels and say which one is faster."),
     "profile": ("profile", "Show what limits a kernel: registers, occupancy, rates."),
     "problems": ("problems", "List the problems."),
-    "show": ("problems", "Show a problem: statement, arguments, cases, limits."),
+    "show": ("problems", "Show a problem, or a recorded result."),
     "new": ("new", "Write a starter file for a problem."),
     "leaderboard": ("leaderboard", "Show the ranking of a problem."),
+    "results": ("results", "List your recorded results."),
     "plot": ("plot", "Plot times, rates and a roofline."),
     "verify": ("verify", "Prove that a problem's check catches wrong answers."),
     "baseline": ("baseline", "Measure and record a problem's baselines."),
@@ -42,6 +44,7 @@ COMMANDS = {
     "sandbox": ("sandbox", "Build and check the Docker sandbox."),
     "serve": ("serve", "Serve a leaderboard that others submit to."),
     "login": ("login", "Store a server and your token."),
+    "completion": ("completion", "Print the code that completes commands in a shell."),
     "admin": ("admin", "Run a server: users, boards, held jobs, rejudges."),
 }
 """Command → its module in grader.cli.commands, and its summary. `grade --help` imports none."""
@@ -80,6 +83,7 @@ class _Commands(click.Group):
         module = importlib.import_module(f"grader.cli.commands.{COMMANDS[name][0]}")
         command = getattr(module, name)
         assert isinstance(command, click.Command)
+        add_examples(command, name)
         return command
 
     def resolve_command(
@@ -96,10 +100,17 @@ class _Commands(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-@click.group(cls=_Commands, no_args_is_help=True)
+@click.group(
+    cls=_Commands,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit them
+)
 @click.version_option(__version__, prog_name="grade")
 def grade() -> None:
     """Grade GPU kernels: check their outputs, time them, and rank them."""
+
+
+add_examples(grade, "")
 
 
 def main(args: Sequence[str] | None = None, deps: Dependencies | None = None) -> int:

@@ -1,4 +1,7 @@
-"""The checks of `grade doctor`. They do not import torch: versions are read from metadata."""
+"""The checks of `grade doctor`.
+
+They import torch, numpy and triton in processes of their own, which a broken package may crash.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import cache_from_source, find_spec
@@ -18,8 +24,13 @@ from typing import Literal
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.output.render import size
+from grader.report import one_line
 from grader.sandbox.gpu_info import driver
 
+IMPORTED = ("torch", "numpy", "triton")
+"""Packages that are imported to see whether they work."""
+IMPORT_S = 120.0
+"""Limit of one import."""
 MEMORY_BYTES = 4 << 30
 """Enough for two processes with torch, and the tensors of the largest CPU cases."""
 
@@ -54,7 +65,38 @@ def examine(deps: Dependencies) -> list[Diagnostic]:
         lambda: _process(deps),
         _board,
     )
-    return [*(check() for check in checks), *_known_incompatibilities()]
+    with ThreadPoolExecutor(len(IMPORTED)) as pool:
+        failures = dict(zip(IMPORTED, pool.map(import_failure, IMPORTED), strict=True))
+    found = [_imported(check(), failures) for check in checks]
+    return [*found, *_known_incompatibilities()]
+
+
+def import_failure(package: str) -> str | None:
+    """Why an installed package cannot be imported, in one line; None if it can be, or is not
+    installed."""
+    if version(package) is None:
+        return None
+    command = [sys.executable, "-c", f"import {package}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=IMPORT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return one_line(str(error))
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return one_line(lines[-1] if lines else f"Python ended with status {done.returncode}")
+
+
+def _imported(found: Diagnostic, failures: dict[str, str | None]) -> Diagnostic:
+    """The finding on a package, or that it is installed and cannot be imported."""
+    failure = failures.get(found.name)
+    if failure is None:
+        return found
+    detail = f"{version(found.name)} cannot be imported: {failure}"
+    fix = f"pip install --force-reinstall {found.name}"
+    return Diagnostic(found.name, "missing", detail, fix, needed=found.name != "triton")
 
 
 def version(package: str) -> str | None:
@@ -71,10 +113,14 @@ def _python() -> Diagnostic:
 
 def _system() -> Diagnostic:
     detail = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPU cores"
-    if hasattr(os, "memfd_create") and hasattr(socket, "SOCK_SEQPACKET"):
-        return Diagnostic("system", "ok", detail)
-    fix = "use Linux: tensors are shared through memfd and a SOCK_SEQPACKET socket"
-    return Diagnostic("system", "missing", detail, fix, needed=True)
+    try:
+        os.close(os.memfd_create("doctor"))
+        for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            end.close()
+    except (AttributeError, OSError) as error:
+        fix = "use Linux: tensors are shared through memfd and a SOCK_SEQPACKET socket"
+        return Diagnostic("system", "missing", f"{detail}: {error}", fix, needed=True)
+    return Diagnostic("system", "ok", detail)
 
 
 def _memory() -> Diagnostic:
@@ -217,24 +263,39 @@ def _process(deps: Dependencies) -> Diagnostic:
 
 
 def _board() -> Diagnostic:
-    from grader.board import BoardError, default_url
+    from grader.board import Board, BoardError, default_url
     from grader.db.engine import parse_url
 
-    url = os.environ.get("GRADE_DB")
+    fix = "set another database with --db or GRADE_DB; grade practice needs none"
     try:
-        place = parse_url(url or default_url())
+        url = os.environ.get("GRADE_DB") or default_url()
+        place = parse_url(url)
+        shown = place.render_as_string(hide_password=True)
+        path = place.database if place.get_backend_name() == "sqlite" else None
+        if path is not None and path != ":memory:" and not Path(path).exists():
+            _create_below(Path(path).absolute().parent)
+            return Diagnostic("board", "ok", f"{shown}, which the first grade submit creates")
+        with closing(Board.open(url, create=False)) as board:
+            board.check_writable()
     except BoardError as error:
-        return Diagnostic("board", "warn", str(error), "set a database with --db or GRADE_DB")
-    shown = place.render_as_string(hide_password=True)
-    if place.get_backend_name() != "sqlite" or not place.database:
-        return Diagnostic("board", "ok", shown)
-    folder = Path(place.database).absolute()
-    while not folder.exists():
+        return Diagnostic("board", "missing", str(error), fix)
+    except OSError as error:
+        why = f"{shown} cannot be created: {error.filename}: {error.strerror}"
+        return Diagnostic("board", "missing", why, fix)
+    return Diagnostic("board", "ok", shown)
+
+
+def _create_below(folder: Path) -> None:
+    """Create and remove a folder in the nearest one that exists. Raises OSError.
+
+    Permission bits are not enough for root, or in /proc.
+    """
+    while not folder.exists() and not folder.is_symlink():
         folder = folder.parent
-    if os.access(folder, os.W_OK):
-        return Diagnostic("board", "ok", shown)
-    fix = "set another database with --db or GRADE_DB"
-    return Diagnostic("board", "warn", f"{shown}: {folder} is not writable", fix)
+    try:
+        tempfile.TemporaryDirectory(prefix=".grade-", dir=folder).cleanup()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 def _known_incompatibilities() -> Iterator[Diagnostic]:

@@ -6,6 +6,8 @@ import contextlib
 import difflib
 import getpass
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +69,30 @@ def find_problem(text: str) -> Problem:
     near = difflib.get_close_matches(text, names, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
     raise click.UsageError(f"no problem '{text}' here; {hint}")
+
+
+def result_number(text: str) -> int | None:
+    """The number of a result on the board, written as ``12`` or ``#12``; None for other text."""
+    digits = text.removeprefix("#")
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 4000 else None
+
+
+def select_cases(problem: Problem, names: Sequence[str], device: Device) -> Problem:
+    """The problem with only the named cases. Raises click.UsageError for a name that is none of
+    the cases on `device`."""
+    from grader.problem.domain import DRAWN_CASES, NAME
+
+    listed = [*problem.cases("test", device), *problem.cases("benchmark", device)]
+    known = list(dict.fromkeys(case.name for case in listed))
+    if problem.spec.domain:
+        known += [f"{NAME}{number + 1}" for number in range(DRAWN_CASES[device])]
+    for name in names:
+        if name not in known:
+            where = {"cpu": "a CPU", "cuda": "a GPU"}[device]
+            raise click.UsageError(
+                f"--case {name}: no such case on {where}; choose from {', '.join(known)}"
+            )
+    return replace(problem, selected=frozenset(names))
 
 
 def problem_roots() -> list[Path]:

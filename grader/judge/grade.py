@@ -266,12 +266,16 @@ def _report(request: GradingRequest, master: int, record: Record) -> Report:
     problem, submission, device = request.problem, request.submission, request.device
     fault = decide(record.faults)
     verdict: Verdict | None = Verdict.ACCEPTED if fault is None else fault.verdict
-    reason = "right on every case" if fault is None else reason_of(record.faults)
+    selected = problem.selected
+    every_case = "every case" if selected is None else "the selected cases"
+    reason = f"right on {every_case}" if fault is None else reason_of(record.faults)
     if fault is None and record.compiled_only:
         verdict, reason = None, "compiled, not run: no GPU"
     every = [*problem.spec.tests, *problem.spec.benchmarks]
     left_out = sum(case.device == "cuda" and device == "cpu" for case in every)
-    if left_out and verdict is not None:
+    if selected is not None:
+        record.notes.append("not ranked: only selected cases ran; leave out --case to run all")
+    elif left_out and verdict is not None:
         cases = "case needs" if left_out == 1 else "cases need"
         record.notes.append(f"{left_out} {cases} a GPU; not run here")
     report = Report(
@@ -293,7 +297,7 @@ def _report(request: GradingRequest, master: int, record: Record) -> Report:
         notes=record.notes,
         seed=master,
     )
-    if verdict is Verdict.ACCEPTED and device == "cuda":
+    if verdict is Verdict.ACCEPTED and device == "cuda" and selected is None:
         share = tensor_bound_share(problem)
         return scored(report, request.effort, share, record.unranked_cases)
     return report

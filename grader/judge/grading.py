@@ -24,6 +24,7 @@ from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
 from grader.judge.session import Session, blame_sandbox
+from grader.judge.timing.baseline_store import processor_name
 from grader.judge.timing.baselines import time_baselines
 from grader.judge.timing.calibration import calibrate, publish_us_per_set
 from grader.judge.timing.round import lend
@@ -119,18 +120,24 @@ class Grading:
             measure_ceilings()
             compile_check_kernels(self.code)
         self.record.environment |= describe(self.device)
+        if self.device == "cpu":
+            self.record.environment["processor"] = processor_name()
         with blame_sandbox(self.session):
             reply = self.session.receive(greeting, 120, "starting up")
         self.record.environment["runner"] = reply.text
         self._memory.note_idle()
 
     def prepare(self) -> None:
-        """Calibrate the judge's clock with this runner, and time the baselines.
+        """Calibrate the judge's clock with this runner, and time the baselines; both on a GPU only.
+
+        A CPU's baselines would run in the judge's process, with its threads and on its memory:
+        beside the times of a runner, PyTorch was faster than the same PyTorch, submitted.
 
         Nothing of the submission runs yet, its compiler included, that could disturb this. The
         times of a case are used by the next gradings of this process too."""
-        # On a GPU the processor has nothing better to do than to wait.
-        self.session.busy_wait = self.device == "cuda"
+        if self.device == "cpu":
+            return
+        self.session.busy_wait = True  # the processor has nothing better to do
         if self.ranks:
             # Before the baselines: until another process has worked on the GPU, their kernels may
             # start later one after the other than in rounds (benchmarks/results/timers.md).

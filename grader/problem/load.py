@@ -46,6 +46,8 @@ class Problem:
     """Markdown."""
     files: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
     """The contents of the files, as the digest covers them."""
+    selected: frozenset[str] | None = None
+    """The names of the cases to run; None for all."""
 
     @classmethod
     def load(cls, folder: Path) -> Problem:
@@ -81,13 +83,16 @@ class Problem:
     def cases(self, kind: Literal["test", "benchmark"], device: str) -> list[Case]:
         """The cases to run on `device` (``cpu`` or ``cuda``), in spec order."""
         every = self.spec.tests if kind == "test" else self.spec.benchmarks
-        return [case for case in every if case.device in ("any", device)]
+        return self._selected(case for case in every if case.device in ("any", device))
 
     def draw_cases(self, device: str, seed: int, count: int | None = None) -> list[Case]:
         """Test cases of the spec's domain that are in no list, the same for the same seed: `count`,
         or as many as a grading on `device` needs. Empty if the spec has no domain."""
         count = domain.DRAWN_CASES[device] if count is None else count
-        return domain.draw_cases(self.spec, device, seed, count)
+        return self._selected(domain.draw_cases(self.spec, device, seed, count))
+
+    def _selected(self, cases: Iterable[Case]) -> list[Case]:
+        return [case for case in cases if self.selected is None or case.name in self.selected]
 
     def variants(self, case: Case) -> list[Case]:
         """The benchmark with other parameter values, from the spec's `variants`."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from grader.board import Board, BoardError, default_url
 from grader.db.engine import translate_errors
+from grader.db.tables import voids
 from grader.report import Report
 from tests.waiting import PATIENCE_S
 
@@ -43,6 +45,30 @@ def test_a_stored_result_is_returned_unchanged(board: Board, make_report: MakeRe
     assert stored.user == "ada"
     assert stored.source == b"\x00source\xff"
     assert stored.report == report.model_copy(update={"id": 1})
+
+
+def test_results_that_do_not_rank(tmp_path: Path, make_report: MakeReport) -> None:
+    url = f"sqlite:///{tmp_path}/board.sqlite3"
+    with closing(Board.open(url)) as board:
+        for changes in ({}, {}, {"verdict": "wrong_answer"}, {"problem_digest": "e" * 64}):
+            board.record(make_report(**changes), "ada", b"")
+        board.record(make_report(problem="other"), "ada", b"")
+        assert [one.report.id for one in board.results(most=3)] == [5, 4, 3]
+        assert [one.report.id for one in board.results("softmax", "ada", most=9)] == [4, 3, 2, 1]
+        assert board.results("softmax", "bob", most=9) == []
+        unranked = board.unranked("softmax", DIGEST, most=9)
+        assert [(one.report.id, one.void) for one in unranked] == [(4, False), (3, False)]
+        engine = create_engine(url)
+        voids.create(engine)
+        with engine.begin() as connection:
+            row = {"result_id": 2, "why": "withdrawn", "at": datetime.now(UTC), "by": "root"}
+            connection.execute(voids.insert().values(row))
+        unranked = board.unranked("softmax", DIGEST, "h100", most=2)
+        assert [(one.report.id, one.void) for one in unranked] == [(4, False), (3, False)]
+        unranked = board.unranked("softmax", DIGEST, most=9)
+        assert [(one.report.id, one.void) for one in unranked][2:] == [(2, True)]
+        assert board.unranked("softmax", DIGEST, "A100", most=9) == []
+        engine.dispose()
 
 
 def test_each_users_best_result_and_shared_ranks(board: Board, make_report: MakeReport) -> None:

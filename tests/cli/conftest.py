@@ -111,9 +111,11 @@ class FakeJudge:
     changes: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[Any] = field(default_factory=list)
 
     def __call__(self, problem: Any, submission: Any, **options: Any) -> Report:
         self.calls.append(options)
+        self.problems.append(problem)
         if self.error is not None:
             raise self.error
         fields: dict[str, Any] = {
@@ -167,6 +169,7 @@ def shell(
     """`grade` with a fake judge and fake sandboxes, a GPU and Docker, and an empty board."""
     monkeypatch.setenv("GRADE_DB", f"sqlite:///{tmp_path}/board.sqlite3")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for name in ("GRADE_SERVER", "GRADE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "120")

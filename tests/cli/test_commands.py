@@ -3,19 +3,26 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from grader.cli import app
 from grader.cli.app import COMMANDS
+from grader.cli.help_examples import EXAMPLES
 from grader.judge.verification.result import VerificationResult, VerificationRow
 from grader.report import Report
 from tests.cli.conftest import Shell
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def grade(*args: str) -> subprocess.CompletedProcess[str]:
@@ -54,6 +61,69 @@ def test_every_command_has_help_without_torch(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"Usage: grade {command}")
+
+
+def every_command(command: click.Command, words: str = "") -> Iterator[tuple[str, click.Command]]:
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from every_command(inner, f"{words} {name}".strip())
+
+
+EVERY_COMMAND = dict(every_command(app.grade))
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND)
+def test_every_help_ends_with_two_examples_that_parse(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for option in ("-h", "--help"):
+        status, out, _ = shell(*words.split(), option)
+        assert status == 0
+    usage, _, examples = out.partition("Examples:\n")
+    assert usage.startswith(f"Usage: grade {words}".strip())
+    lines = [line.strip() for line in examples.splitlines()]
+    assert len(lines) >= 2
+    for line in lines:
+        found = re.search(rf"(?:^|&& |\$\()grade ({words}\b[^>)]*)", line)
+        assert found is not None, line
+        *_, called = (w for w in EVERY_COMMAND if f"{found[1]} ".startswith(f"{w} ".lstrip()))
+        arguments = shlex.split(found[1])[len(called.split()) :]
+        parent = click.Context(app.grade, **app.grade.context_settings)
+        EVERY_COMMAND[called].make_context(called, arguments, parent)
+
+
+def test_examples_are_of_commands_that_exist() -> None:
+    assert EXAMPLES.keys() == EVERY_COMMAND.keys()
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_completion_calls_what_completes(shell_name: str) -> None:
+    done = grade("completion", shell_name)
+    assert done.returncode == 0
+    assert f"_GRADE_COMPLETE={shell_name}_complete" in done.stdout
+    asked = {
+        "COMP_WORDS": "grade practice --ca",
+        "COMP_CWORD": "2" if shell_name != "fish" else "--ca",
+    }
+    answer = subprocess.run(
+        [sys.executable, "-m", "grader.cli"],
+        env=os.environ | asked | {"_GRADE_COMPLETE": f"{shell_name}_complete"},
+        capture_output=True,
+        text=True,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "--case" in answer.stdout
+
+
+def test_completion_of_an_unknown_shell(shell: Shell) -> None:
+    status, _, err = shell("completion", "tcsh")
+    assert status == 2
+    assert "bash" in err
 
 
 def test_unknown_command(shell: Shell) -> None:
@@ -340,13 +410,22 @@ def test_show_lists_the_domain(shell: Shell, problem: Path) -> None:
     assert "- n 1 … 5000, a multiple of 3; dtype fp32" in text
 
 
-def test_show_keeps_formulas_verbatim(shell: Shell, problem: Path) -> None:
+def test_show_has_readable_formulas_and_leaves_code_alone(shell: Shell, problem: Path) -> None:
     (problem / "statement.md").write_text(
         "$$\n\\text{out}_{ij} = 2 x_{ij} \\\\\n$$\n\nor $a_i \\cdot\nb_i$, `$x_1$ *y*`, *z*.\n"
     )
     _, out, _ = shell("show", "double")
-    assert "\\text{out}_{ij} = 2 x_{ij} \\\\" in out
-    assert "or $a_i \\cdot b_i$, $x_1$ *y*, z." in out
+    assert "outᵢⱼ = 2 xᵢⱼ" in out
+    assert "or aᵢ · bᵢ, $x_1$ *y*, z." in out
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "int4_matmul", "multi_tensor_adamw", "flash_attention"]
+)
+def test_no_statement_shows_latex(shell: Shell, name: str) -> None:
+    _, out, _ = shell("show", name)
+    assert "\\" not in out
+    assert "{" not in out.partition("Arguments")[0]
 
 
 # The board ---------------------------------------------------------------------------------------
@@ -373,12 +452,79 @@ def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
     assert "No ranked result" in out
 
 
-def test_a_leaderboard_without_ranked_results(shell: Shell, problem: Path, kernel: Path) -> None:
-    shell.judge.changes = {"device": "cpu", "gpu": None, "ranked": False}
+def test_a_leaderboard_says_why_results_do_not_rank(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
     shell("submit", problem, kernel)
+    on_cpu = {"device": "cpu", "gpu": None, "ranked": False, "score_us": None}
+    noted = {"ranked": False, "notes": ["not ranked: known to ±0.9 % only; submit it again"]}
+    for changes in (on_cpu, {"verdict": "wrong_answer", "ranked": False}, noted):
+        shell.judge.changes = changes
+        shell("submit", problem, kernel)
     _, out, _ = shell("leaderboard", "double")
-    message = "Unranked results of double on the board: 1 (made on a CPU"
-    assert message in " ".join(out.split())
+    ranked, _, unranked = out.partition("Not ranked")
+    assert "50.00 µs" in ranked
+    rows = [line.split() for line in unranked.splitlines() if line.strip().startswith("#")]
+    whys = [" ".join(row[row.index("no,") :]) for row in rows]
+    assert [row[0] for row in rows] == ["#4", "#3", "#2"]
+    assert whys == ["no, known to ±0.9 % only", "no, not accepted", "no, CPU times are practice"]
+    _, board = shell.json("leaderboard", "double")
+    assert [one["id"] for one in board["unranked"]] == [4, 3, 2]
+    (problem / "statement.md").write_text("# Changed\n")
+    _, out, _ = shell("leaderboard", "double", "--gpu", "h100")
+    assert "No ranked result for this version of double on a GPU" in out
+    assert "#1" in out
+    assert "no, of another version of the problem" in out
+    assert "CPU times" not in out
+
+
+def test_results_lists_every_verdict_newest_first(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    _, out, err = shell("results")
+    assert "there is no board" in err
+    shell("submit", problem, kernel, "--user", "ada")
+    shell.judge.changes = {"verdict": "wrong_answer", "ranked": False, "score_us": None}
+    shell("submit", problem, kernel, "--user", "bob")
+    _, out, _ = shell("results", "double")
+    rows = [line.split() for line in out.splitlines() if line.strip().startswith("#")]
+    assert [row[0] for row in rows] == ["#2", "#1"]
+    for word in ("wrong", "answer", "kernel.py", "bob"):
+        assert word in rows[0]
+    for word in ("accepted", "50.00", "yes", "ada"):
+        assert word in rows[1]
+    _, shown = shell.json("results", "--user", "ada")
+    (one,) = shown["results"]
+    assert (one["id"], one["verdict"], one["score_us"]) == (1, "accepted", 50.0)
+    assert (one["file"], one["unranked"], shown["more"]) == ("kernel.py", None, False)
+    _, out, _ = shell("results", "--last", 1)
+    assert "#1" not in out
+    assert "older ones are not listed" in out
+    assert "No result of double of cy" in shell("results", "double", "--user", "cy")[1]
+
+
+@pytest.mark.parametrize("number", ["2", "#2"])
+def test_show_shows_a_recorded_result_again(
+    shell: Shell, problem: Path, kernel: Path, number: str
+) -> None:
+    shell("submit", problem, kernel)
+    shell.judge.changes = {"verdict": "wrong_answer", "reason": "off by one", "ranked": False}
+    assert shell("submit", problem, kernel, "--user", "ada")[0] == 1
+    status, out, _ = shell("show", number)
+    assert status == 0
+    for words in ("wrong answer", "off by one", "submitted by ada"):
+        assert words in out
+    _, shown = shell.json("show", number)
+    assert (shown["id"], shown["verdict"]) == (2, "wrong_answer")
+    status, _, err = shell("show", "#3")
+    assert (status, "there is no result 3" in err) == (2, True)
+
+
+def test_show_prints_a_problem_as_json(shell: Shell, problem: Path) -> None:
+    status, shown = shell.json("show", "double")
+    assert status == 0
+    assert (shown["problem"], shown["spec"]["entry"]) == ("double", "doubled")
+    assert shown["statement"].startswith("# Doubling")
 
 
 def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> None:

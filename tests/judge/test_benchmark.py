@@ -1035,7 +1035,7 @@ def test_a_cpu_gives_times_and_no_rank_at_any_effort(
     assert small.ci_us is not None
     assert small.ci_us[0] <= small.time_us <= small.ci_us[1]
     assert (small.graph, small.sol, small.cold_us) == (False, None, None)
-    assert small.baseline_us["eager"] > 0
+    assert small.baseline_us == {}
     assert set(report.stages_s) >= {"baseline", "load", "test", "benchmark"}
     assert not any("left out" in note for note in report.notes)
 

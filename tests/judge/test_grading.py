@@ -255,11 +255,19 @@ def test_the_clock_is_calibrated_before_the_baselines(
     assert grading.session.busy_wait
 
 
-@pytest.mark.parametrize(("device", "effort"), [("cpu", "full"), ("cuda", "quick")])
-def test_where_times_do_not_rank_only_baselines_are_timed(
-    write_problem: WriteProblem, measured: list[str], device: Device, effort: Effort
+@pytest.mark.parametrize("effort", ["full", "quick"])
+def test_on_a_cpu_nothing_is_calibrated(
+    write_problem: WriteProblem, measured: list[str], effort: Effort
 ) -> None:
-    grading = grading_on(write_problem(), device, effort)
+    grading = grading_on(write_problem(), "cpu", effort)
+    grading.prepare()
+    assert (measured, grading.baselines_us) == ([], {})
+
+
+def test_where_times_do_not_rank_only_baselines_are_timed(
+    write_problem: WriteProblem, measured: list[str]
+) -> None:
+    grading = grading_on(write_problem(), "cuda", "quick")
     grading.prepare()
     assert measured == ["baselines of small"]
     assert grading.publish_us_per_set == {"small": math.inf}

@@ -162,6 +162,13 @@ def test_a_compiler_has_no_device(namespaces: Isolation) -> None:
     assert environment["OMP_NUM_THREADS"] == str(host.runner_cpus("cuda"))
 
 
+def test_idle_threads_of_a_cpus_runner_do_not_spin() -> None:
+    """They would slow down what runs beside them, such as the other runner of a comparison."""
+    scratch, jit = Path("/scratch"), Path("/jit")
+    assert host.runner_environment(scratch, jit, "cpu")["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert "OMP_WAIT_POLICY" not in host.runner_environment(scratch, jit, "cuda")
+
+
 def test_exit_status_and_signal_come_through(isolation: Isolation) -> None:
     assert run("os._exit(7)", isolation)[0] == RunnerExit(exit_code=7)
     assert run("sys.exit(0)", isolation)[0] == RunnerExit(exit_code=0)

@@ -33,12 +33,17 @@ class ExpertResult:
 @click.argument("problem")
 @device_option
 @sandbox_option
+@click.option(
+    "--record",
+    is_flag=True,
+    help="Record for the project, in reference/timings, instead of in your data directory.",
+)
 @click.pass_obj
-def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str) -> int:
+def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str, record: bool) -> int:
     """Measure the baselines of PROBLEM on this machine and record them.
 
     Grades the expert kernels in reference/PROBLEM, times the problem's baselines and torch.compile,
-    and writes reference/timings/GPU.json, which `grade practice` compares with. Cases that
+    and writes GPU.json, which `grade practice` and `grade plot` compare with. Cases that
     torch.compile has not compiled after 70 s get no time of it. Ctrl-C keeps what was measured.
     Exit status: 0 if the times were recorded, 130 if Ctrl-C came first; if an expert kernel was not
     accepted, another status, and nothing is written.
@@ -46,11 +51,11 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str) -
     from grader.cli.output.baseline_view import times_table
     from grader.cli.output.progress import show_progress
     from grader.cli.output.terminal import print_note, print_warning, stdout
-    from grader.judge.timing.baseline_store import folder_of, load, save
+    from grader.judge.timing.baseline_store import folder_of, load, save, user_folder
 
     found = find_problem(problem)
     chosen = choose_device(deps, device)
-    folder = folder_of(found)
+    folder = folder_of(found) if record else user_folder()
     experts = []
     for expert in _grade_experts(deps, found, chosen, sandbox_name):
         verdict, reason = expert.report.verdict, expert.report.reason

@@ -57,9 +57,12 @@ def compare(
 
     Both kernels are tested, and then timed alternately in two sandboxes, so that drift of the
     machine affects both. A ratio is B's time over A's, with its 95 % interval; B is 25 % faster if
-    A takes 25 % longer. For your own code: unlike `grade submit`, it believes the times that the
-    kernels' own processes report. Exit status: 0 for an answer ("unsure" is one), 1 if a kernel
-    fails a test, 2 wrong usage.
+    A takes 25 % longer. A difference counts if it exceeds what the same code shows against itself
+    in the same rounds. On a CPU that other processes use, the answer is "unsure".
+
+    For your own code: unlike `grade submit`, it believes the times that the kernels' own processes
+    report. Exit status: 0 for an answer ("unsure" is one), 1 if a kernel fails a test, 2 wrong
+    usage.
     """
     from grader.cli.output.progress import show_progress
     from grader.cli.output.terminal import print_json, print_warning, stdout
@@ -164,11 +167,19 @@ def _sentence(overall: TimeRatio) -> str:
     from grader.cli.output.render import RATIO_FROM, gap
 
     by = gap(overall.ratio)
+    if overall.too_busy:
+        return (
+            "The machine was too busy to tell: other processes used "
+            f"{overall.load or 0:.0%} of its processors. Compare again when it is idle."
+        )
     match overall.answer:
         case "same":
-            return "B and A are equally fast."
+            return f"B and A are equally fast, to within {overall.same_share:.2%}."
         case "unsure":
-            return f"Unsure: B / A is between {overall.ci[0]:.4f} and {overall.ci[1]:.4f}."
+            return (
+                f"Unsure: B / A is between {overall.ci[0]:.4f} and {overall.ci[1]:.4f}, where the "
+                f"same code differs by {overall.noise:.1%} from round to round."
+            )
         case word:
             amount = f"{by * 100:.2f} %" if by < RATIO_FROM else f"{1 + by:.2f}×"
             return f"B is {amount} {word} than A."
@@ -181,5 +192,6 @@ def _as_json(problem: Problem, comparison: ABComparison) -> dict[str, object]:
     return {
         "problem": problem.name,
         "overall": one(comparison.overall),
+        "too_busy": comparison.overall.too_busy,
         "cases": [one(ratio) for ratio in comparison.cases],
     }

@@ -12,9 +12,12 @@ from grader.cli.dependencies import Dependencies
 from grader.cli.options import db_option, find_problem, json_option
 
 if TYPE_CHECKING:
-    from grader.board import BoardEntry
+    from grader.board import BoardEntry, ListedResult
     from grader.cli.output.text_tables import ResponsiveTable
     from grader.problem import Problem
+
+UNRANKED_ROWS = 5
+"""Results that do not rank, of which the newest are listed."""
 
 
 @click.command()
@@ -28,32 +31,49 @@ def leaderboard(
 ) -> None:
     """Show the best accepted result of each user for PROBLEM, fastest first, per GPU.
 
-    Results whose confidence intervals overlap the leader's share a rank.
+    Results whose confidence intervals overlap the leader's share a rank. The newest results that do
+    not rank follow, with the reason.
     """
+    from grader.cli.commands.results import results_table
     from grader.cli.output.terminal import print_json, stdout
 
     found = find_problem(problem)
     with closing(deps.board(db)) as board:
         names = [n for n in board.gpus(found.digest) if gpu is None or gpu.lower() in n.lower()]
         boards = {name: board.leaderboard(found.digest, name) for name in names}
-        recorded = board.count(found.name)
+        others = board.unranked(found.name, found.digest, gpu, most=UNRANKED_ROWS + 1)
     if as_json:
-        print_json(_as_json(found, boards))
+        print_json(_as_json(found, boards, others[:UNRANKED_ROWS]))
         return
     console = stdout()
     for name, entries in boards.items():
         console.print(f"{found.spec.title} on {name}\n", style="bold")
         console.print(_table(entries))
     if not boards:
-        console.print(_empty_message(found, gpu, recorded))
+        where = f" on a GPU whose name contains '{gpu}'" if gpu else ""
+        console.print(f"No ranked result for this version of {found.name}{where} yet.")
+    if others:
+        console.print("\nNot ranked\n", style="bold")
+        console.print(results_table(others[:UNRANKED_ROWS], found.digest))
+    if len(others) > UNRANKED_ROWS:
+        console.print(f"older ones: grade results {found.name}", style="dim")
 
 
-def _as_json(problem: Problem, boards: dict[str, list[BoardEntry]]) -> dict[str, object]:
+def _as_json(
+    problem: Problem, boards: dict[str, list[BoardEntry]], unranked: list[ListedResult]
+) -> dict[str, object]:
+    from grader.cli.commands.results import as_json_fields
+
     shown = [
         {"gpu": gpu, "entries": [asdict(entry) for entry in entries]}
         for gpu, entries in boards.items()
     ]
-    return {"problem": problem.name, "problem_digest": problem.digest, "leaderboards": shown}
+    return {
+        "problem": problem.name,
+        "problem_digest": problem.digest,
+        "leaderboards": shown,
+        "unranked": [as_json_fields(one, problem.digest) for one in unranked],
+    }
 
 
 def _table(entries: list[BoardEntry]) -> ResponsiveTable:
@@ -91,14 +111,3 @@ def _table(entries: list[BoardEntry]) -> ResponsiveTable:
             ),
         ]
     )
-
-
-def _empty_message(problem: Problem, gpu: str | None, recorded: int) -> str:
-    where = f" on a GPU whose name contains '{gpu}'" if gpu else ""
-    more = (
-        f" Unranked results of {problem.name} on the board: {recorded} (made on a CPU, not"
-        " accepted, or of another version of the problem)."
-        if recorded
-        else ""
-    )
-    return f"No ranked result for this version of {problem.name}{where} yet.{more}"

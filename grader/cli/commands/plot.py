@@ -16,6 +16,7 @@ from grader.cli.dependencies import Dependencies
 from grader.cli.local_grading import LocalJob, exit_status, run
 from grader.cli.options import (
     check_writable,
+    choose_device,
     db_option,
     device_option,
     find_problem,
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 MOST_SUBMISSIONS = 6
 """Files or results in one plot: the number of colours that everyone can tell apart."""
-
+NEWEST = 200
+"""Results of a CPU among which the newest of each file are looked for."""
+EXPERT = "expert "
 NAME_CHARS = 40
 
 
@@ -59,9 +62,12 @@ def plot(
 ) -> int:
     """Plot how fast FILES are for PROBLEM: time and rate over size, and a roofline.
 
-    FILES are graded as by `grade practice --full`. Without FILES, the best results on the board are
-    plotted, with the baselines recorded on the same GPU. Exit status 1 if a file is not accepted;
-    the other files are plotted anyway.
+    Needs matplotlib: pip install '.[plot]'
+
+    FILES are graded as by `grade practice --full`. Without FILES, this device's results on the
+    board are plotted, with the baselines recorded on it; --device chooses the results and times of
+    another machine, too. Exit status 1 if a file is not accepted; the other files are plotted
+    anyway.
     """
     from grader.cli.output.terminal import print_note
 
@@ -75,12 +81,10 @@ def plot(
         if not reports:
             return status
     else:
-        reports = _best_results(deps, found, device, db)
-    data = _plot_data(found, reports, _record(found, reports, device), graded=bool(files))
+        reports = _board_results(deps, found, device, db)
+    data = _plot_data(found, reports, _record(deps, found, reports, device), graded=bool(files))
     if data is None:
-        raise click.UsageError(
-            f"there are no recorded times for this version of {found.name}; give files to grade"
-        )
+        raise click.UsageError(_nothing_to_plot(deps, found, device))
     _write(data, path)
     print_note(f"wrote {path}", "green")
     return status
@@ -124,15 +128,14 @@ def _grade_files(
     return reports, status
 
 
-def _best_results(
+def _board_results(
     deps: Dependencies, problem: Problem, device: str, db: str | None
 ) -> dict[str, Report]:
-    """The best results by user, of the first GPU on the board."""
+    """The results on the board to plot. Of a GPU, each user's best; of a CPU, where none rank, the
+    newest of each file."""
     from grader.board import BoardError
     from grader.cli.output.terminal import print_note
 
-    if device == "cpu":
-        return {}  # CPU results do not rank
     try:
         board = deps.board(db)
     except BoardError:
@@ -140,30 +143,83 @@ def _best_results(
             raise
         return {}
     with closing(board):
-        gpu, *others = board.gpus(problem.digest) or [""]
+        if _kind(deps, device) == "cpu":
+            newest = [one.report for one in board.results(problem.name, most=NEWEST)]
+            found: dict[str, Report] = {}
+            for report in newest:
+                if _is_plotted_on_cpu(problem, report):
+                    found.setdefault(report.submission_name, report)
+            return dict(list(found.items())[:MOST_SUBMISSIONS])
+        names = board.gpus(problem.digest)
+        if own := _own_gpus(device):
+            names = [name for name in names if name in own]
+        gpu, *others = names or [""]
         if others:
             print_note(f"plotting {gpu}; the board also has {', '.join(others)}", "dim")
         entries = board.leaderboard(problem.digest, gpu)[:MOST_SUBMISSIONS]
         return {entry.user: board.result(entry.result_id).report for entry in entries}
 
 
-def _record(problem: Problem, reports: dict[str, Report], device: str) -> RecordedBaselines | None:
-    """The recorded times of the reports' hardware; without reports, the first of that device.
+def _is_plotted_on_cpu(problem: Problem, report: Report) -> bool:
+    """Whether a result is of this problem's version, accepted, and timed on this CPU."""
+    from grader.judge.timing.baseline_store import processor_name
+
+    return (
+        report.device == "cpu"
+        and report.verdict == "accepted"
+        and report.problem_digest == problem.digest
+        and report.environment.get("processor", processor_name()) == processor_name()
+        and bool(_times_us(report))
+    )
+
+
+def _kind(deps: Dependencies, device: str) -> str:
+    return choose_device(deps, device) if device == "auto" else device
+
+
+def _own_gpus(device: str) -> list[str]:
+    """The names of this machine's GPUs, for ``auto``; empty for the results of any machine."""
+    from grader.sandbox.gpu_info import driver
+
+    return [gpu.name for gpu in driver().gpus] if device == "auto" else []
+
+
+def _nothing_to_plot(deps: Dependencies, problem: Problem, device: str) -> str:
+    from grader.judge.timing.baseline_store import processor_name
+
+    where = f"a {_kind(deps, device)[:4].upper()}".replace("CUDA", "GPU")
+    if device == "auto":
+        names = _own_gpus(device) or [processor_name() if "CPU" in where else "its GPU"]
+        where = f"this machine ({', '.join(names)})"
+    others = ", or --device cuda for the times of GPUs" if _kind(deps, device) == "cpu" else ""
+    return (
+        f"there are no results and no recorded times for this version of {problem.name} on {where};"
+        f" give files to grade{others}"
+    )
+
+
+def _record(
+    deps: Dependencies, problem: Problem, reports: dict[str, Report], device: str
+) -> RecordedBaselines | None:
+    """The recorded times of the reports' hardware; without reports, of this machine's, or the first
+    of the kind that --device names.
 
     A record that cannot be read is a warning only.
     """
     from grader.cli.output.terminal import print_warning
-    from grader.judge.timing.baseline_store import load_recorded
+    from grader.judge.timing.baseline_store import load_recorded, processor_name
     from grader.problem import ProblemError
 
-    hardware = {_hardware(report) for report in reports.values()}
+    kind = _kind(deps, device)
+    own = [processor_name()] if (device, kind) == ("auto", "cpu") else _own_gpus(device)
+    wanted = {_hardware(report) for report in reports.values()} or set(own)
     try:
         records = load_recorded(problem)
     except ProblemError as error:
         print_warning(f"no recorded times: {error}")
         return None
     for one in records:
-        if one.hardware in hardware or (not reports and device in ("auto", one.device)):
+        if one.hardware in wanted if wanted else one.device == kind:
             return one
     return None
 
@@ -194,7 +250,10 @@ def _plot_data(
     if first is not None:
         series += _live_baselines(first)
     if record is not None:
-        series += _recorded_series(record, {one.name for one in series}, bool(reports))
+        recorded = _recorded_series(record, {one.name for one in series}, bool(reports))
+        if reports and record.device == "cpu":  # PyTorch was not timed in a runner
+            recorded = [one for one in recorded if one.name.startswith(EXPERT)]
+        series += recorded
     timed = {case for one in series for case in one.us}
     cases = [case for case in problem.spec.benchmarks if case.name in timed]
     hardware = _hardware(first) if first else record.hardware if record else ""
@@ -253,7 +312,7 @@ def _recorded_series(
     names = dict.fromkeys([*experts, *(name for times in cases.values() for name in times)])
     return [
         TimingSeries(
-            _label(f"expert {name}" if name in experts else name),
+            _label(f"{EXPERT}{name}" if name in experts else name),
             {case: times[name] for case, times in cases.items() if name in times},
             baseline=with_submissions or name not in experts,
         )

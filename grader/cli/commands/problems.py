@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
-from grader.cli.options import find_problem, problem_folders, problem_roots
+from grader.cli.dependencies import Dependencies
+from grader.cli.options import (
+    db_option,
+    find_problem,
+    json_option,
+    problem_folders,
+    problem_roots,
+    result_number,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from grader.problem import Argument, Case, Spec
+    from grader.problem import Argument, Case, Problem, Spec
 
 
 @click.command()
@@ -46,19 +54,60 @@ def problems() -> None:
 
 
 @click.command()
-@click.argument("problem")
-def show(problem: str) -> None:
-    """Show PROBLEM: its statement, arguments, cases and limits."""
+@click.argument("what", metavar="PROBLEM|RESULT")
+@db_option
+@json_option
+@click.pass_obj
+def show(deps: Dependencies, what: str, db: str | None, as_json: bool) -> None:
+    """Show a problem (statement, arguments, cases, limits) or a recorded result.
+
+    A number, such as 12 or '#12', is a result on the board; anything else is a problem. With --json
+    a result is printed as `grade submit` prints it.
+    """
+    from grader.cli.output.terminal import print_json
+
+    number = result_number(what)
+    if number is not None:
+        _show_result(deps, number, db, as_json)
+        return
+    found = find_problem(what)
+    if as_json:
+        print_json(
+            {
+                "problem": found.name,
+                "problem_digest": found.digest,
+                "statement": found.statement,
+                "spec": found.spec.model_dump(mode="json"),
+            }
+        )
+    else:
+        _show_problem(found)
+
+
+def _show_result(deps: Dependencies, number: int, db: str | None, as_json: bool) -> None:
+    from grader.cli.local_grading import print_report
+    from grader.cli.output.terminal import safe_text, stdout
+
+    with closing(deps.board(db)) as board:
+        stored = board.result(number)
+    print_report(stored.report, as_json)
+    if not as_json:
+        when = stored.report.created_at.astimezone()
+        line = f"submitted by {stored.user}, {when:%Y-%m-%d %H:%M}"
+        stdout().print(safe_text(line, style="dim"))
+
+
+def _show_problem(found: Problem) -> None:
     from rich.markdown import Markdown
     from rich.text import Text
 
+    from grader.cli.output.formulas import formulas_as_text
     from grader.cli.output.terminal import stdout
     from grader.problem import prototypes
 
-    found = find_problem(problem)
     spec = found.spec
     console = stdout()
-    console.print(Markdown(_formulas_as_code(found.statement)))
+    console.print(Markdown(formulas_as_text(found.statement)))
     console.print()
     console.print(_arguments(spec.args))
     console.print(_cases("test", spec.tests))
@@ -72,25 +121,6 @@ def show(problem: str) -> None:
     console.print(_limits(spec))
     console.print(
         f"version {found.digest[:12]}; get a starter file with grade new {found.name} --lang triton"
-    )
-
-
-def _formulas_as_code(statement: str) -> str:
-    """Markdown with its formulas as code: their backslashes and underscores are not markup.
-
-    Code stays as it is.
-    """
-
-    def as_code(found: re.Match[str]) -> str:
-        if found["block"]:
-            return f"```text\n{found['block'].strip()}\n```"
-        return f"`{found[0]}`" if found["inline"] else found[0]
-
-    return re.sub(
-        r"```.*?```|`[^`]*`|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$]+)\$",
-        as_code,
-        statement,
-        flags=re.DOTALL,
     )
 
 

@@ -11,7 +11,13 @@ import click
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.local_grading import LocalJob, print_report, run
-from grader.cli.options import choose_sandbox, db_option, find_problem, sandbox_option
+from grader.cli.options import (
+    choose_sandbox,
+    db_option,
+    find_problem,
+    result_number,
+    sandbox_option,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,14 +61,13 @@ def replay(
     from grader.cli.output.terminal import stdout
     from grader.report import Verdict
 
-    if result.isdecimal() and file is not None:
+    number = result_number(result)
+    if number is not None and file is not None:
         raise click.UsageError(
             f"--file: the board holds the source of result {result}; if you mean a file of that "
             f"name, write ./{result}"
         )
-    old, submission = (
-        _from_board(deps, result, db) if result.isdecimal() else _from_file(result, file)
-    )
+    old, submission = _from_file(result, file) if number is None else _from_board(deps, number, db)
     problem = find_problem(folder or old.problem)
     if problem.digest != old.problem_digest:
         raise click.UsageError(
@@ -89,11 +94,11 @@ def replay(
     return 0 if same else 1
 
 
-def _from_board(deps: Dependencies, result: str, db: str | None) -> tuple[Report, Submission]:
+def _from_board(deps: Dependencies, number: int, db: str | None) -> tuple[Report, Submission]:
     from grader.submission import Submission
 
     with closing(deps.board(db)) as board:
-        stored = board.result(int(result))
+        stored = board.result(number)
     report = stored.report
     return report, Submission(report.submission_name, report.language, stored.source)
 

@@ -12,7 +12,17 @@ from click.core import ParameterSource
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.local_grading import LocalJob, print_report, run
-from grader.cli.options import check_user, db_option, device_option, json_option, sandbox_option
+from grader.cli.options import (
+    check_user,
+    db_option,
+    device_option,
+    json_option,
+    sandbox_option,
+    select_cases,
+)
+
+MAX_SEED = 2**53 - 1
+"""The largest seed that a grading draws."""
 
 
 @click.command()
@@ -112,6 +122,19 @@ def _submit_to(server: str, problem: str, file: Path, gpu: str | None, as_json: 
 @device_option
 @sandbox_option
 @click.option("--full", is_flag=True, help="Measure times as precisely as for ranking.")
+@click.option(
+    "--case",
+    "cases",
+    metavar="NAME",
+    multiple=True,
+    help="Run only this test or benchmark; may be given several times.",
+)
+@click.option(
+    "--seed",
+    metavar="N",
+    type=click.IntRange(0, MAX_SEED),
+    help="Use the inputs of an earlier grading, whose report prints its seed.",
+)
 @json_option
 @click.pass_obj
 def practice(
@@ -121,15 +144,19 @@ def practice(
     device: str,
     sandbox_name: str,
     full: bool,
+    cases: tuple[str, ...],
+    seed: int | None,
     as_json: bool,
 ) -> int:
     """Grade FILE against PROBLEM without recording the result.
 
-    Runs the same judge, tests and baselines as `grade submit`, with faster, less precise timing.
+    Runs the same judge and tests as `grade submit`, with faster, less precise timing.
     Exit status: as for `grade submit`, and so 2 for a .cu file on a machine with no GPU, which is
     compiled and not run.
     """
     _start_driver(deps, device)
     job = LocalJob.load(deps, problem, file, device, sandbox_name)
-    report = run(deps, job, show=not as_json, effort="full" if full else "quick")
+    if cases:
+        job = replace(job, problem=select_cases(job.problem, cases, job.device))
+    report = run(deps, job, show=not as_json, seed=seed, effort="full" if full else "quick")
     return print_report(report.model_copy(update={"ranked": False}), as_json, job.problem)

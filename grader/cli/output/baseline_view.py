@@ -40,18 +40,20 @@ def recorded_baselines(problem: Problem, report: Report) -> Iterator[RenderableT
 def _comparison(
     report: Report, records: Sequence[RecordedBaselines], hardware: str
 ) -> Iterator[RenderableType]:
-    """Speedups over the record of this hardware; without one, the times of the first other GPU."""
+    """Speedups over the record of this hardware; on a GPU without one, the times of the first
+    other GPU. On a CPU only the expert kernels were timed as a submission is, in a runner."""
     timed = [case for case in report.cases if case.kind == "benchmark" and case.time_us]
     if not timed:
         return
     same = next((one for one in records if one.hardware == hardware), None)
     other = next((one for one in records if one.device == "cuda"), None)
+    is_cpu = report.device == "cpu"
     if same is not None:
-        if ratios := _ratios(timed, same.times):
+        if ratios := _ratios(timed, same.times, same.times.experts if is_cpu else None):
             yield Text(f"speedup over the baselines recorded on {_source(same)}", "dim")
             uncertain = {case.name for case in timed if case.converged is False}
             yield from (_speedups(ratios, uncertain), Text())
-    elif other is not None:
+    elif other is not None and not is_cpu:
         yield Text(f"baselines recorded on {_source(other)}, not on this machine", "dim")
         yield from (times_table(other.times), Text())
 
@@ -65,14 +67,19 @@ def times_table(times: ProblemBaselines) -> ResponsiveTable:
     return _table(list(times.cases), names, columns)
 
 
-def _ratios(timed: Sequence[CaseResult], times: ProblemBaselines) -> Ratios:
-    """Ratios to the recorded baselines that were not also timed in this grading."""
+def _ratios(
+    timed: Sequence[CaseResult], times: ProblemBaselines, only: Sequence[str] | None
+) -> Ratios:
+    """Ratios to the recorded baselines that were not also timed in this grading.
+
+    only: the names to compare with; None for all.
+    """
     live = {name for case in timed for name in case.baseline_us}
     found = {
         case.name: {
             name: recorded_us / case.time_us
             for name, recorded_us in times.cases.get(case.name, {}).items()
-            if name not in live and case.time_us
+            if name not in live and case.time_us and (only is None or name in only)
         }
         for case in timed
     }

@@ -48,9 +48,11 @@ def _parts(
     if skipped := len(report.cases) - len(ran):
         cases = "case was" if skipped == 1 else "cases were"
         yield Text(f"{skipped} more {cases} not run\n", style="dim")
-    failed = next((case for case in ran if case.status != "passed"), None)
+    failed = [case for case in ran if case.status != "passed"]
     if failed:
-        yield _failure(failed, report, width)
+        yield _failure(failed[0], report, width)
+    if failed[1:]:
+        yield _other_failures(failed[1:])
     for note in report.notes:
         yield Text.assemble(("note  ", "dim"), safe_text(note))
     if report.stages_s:
@@ -97,7 +99,8 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
         yield "speedup", Text.assemble(*_speedups(report))
     yield "device", safe_text(report.gpu or report.device)
     yield "sandbox", safe_text(report.sandbox)
-    yield "ranked", safe_text("yes" if report.ranked else f"no, {_why_unranked(report)}")
+    why = why_unranked(report)
+    yield "ranked", safe_text(f"no, {why}" if why else "yes")
     yield "result", Text(f"{report.id}" if report.id is not None else "not recorded")
     if report.seed != HIDDEN_SEED:
         yield "seed", Text(str(report.seed))
@@ -108,9 +111,22 @@ UNRANKED = "not ranked: "
 semicolon; the advice follows."""
 
 
-def _why_unranked(report: Report) -> str:
+def why_unranked(
+    report: Report, problem_digest: str | None = None, *, void: bool = False
+) -> str | None:
+    """Why a result does not rank; None if it does.
+
+    problem_digest: the version of the problem that ranks; None if any does.
+    void: whether an admin has declared that the result does not count.
+    """
     if report.verdict is not Verdict.ACCEPTED:
         return "not accepted"
+    if void:
+        return "declared void by an admin"
+    if problem_digest not in (None, report.problem_digest):
+        return "of another version of the problem"
+    if report.ranked:
+        return None
     if report.device == "cpu":
         return "CPU times are practice"
     if report.score_us is None:
@@ -321,13 +337,13 @@ def _failure(case: CaseResult, report: Report, width: int) -> Panel:
     if case.reason:
         facts.add_row("reason", safe_text(case.reason))
     facts.add_row("parameters", Text(parameters(case.params)))
-    seed_known = report.seed != HIDDEN_SEED
-    if seed_known:
-        facts.add_row("seed", Text(str(report.seed)))
     for label, value in _mismatch(case.mismatch, width) if case.mismatch else ():
         facts.add_row(label, value)
-    if seed_known and report.id is not None:
-        facts.add_row("replay", Text(f"grade replay {report.id}"))
+    if report.seed != HIDDEN_SEED:
+        again = f"grade practice {report.problem} FILE --case {case.name} --seed {report.seed}"
+        if report.id is not None:
+            again = f"grade replay {report.id}"
+        facts.add_row("run again", safe_text(again))
     title = f"{case.kind} {case.name}: {case.status.replace('_', ' ')}"
     return Panel(
         facts,
@@ -336,6 +352,18 @@ def _failure(case: CaseResult, report: Report, width: int) -> Panel:
         border_style="red",
         box=box.ROUNDED,
     )
+
+
+def _other_failures(cases: list[CaseResult]) -> Group:
+    """A line for each case that failed besides the first."""
+    lines = [Text("also failed", "bold red")]
+    for case in cases:
+        why = case.reason or case.status.replace("_", " ")
+        line = Text.assemble(("  ✘ ", "red"), (case.name, "red"), "  ")
+        lines.append(line.append_text(safe_text(why)))
+        if case.mismatch is not None:
+            lines += [safe_text(f"    also {other}") for other in case.mismatch.others]
+    return Group(*lines, Text())
 
 
 def _mismatch(found: Mismatch, width: int) -> Iterator[tuple[str, RenderableType]]:
@@ -350,6 +378,10 @@ def _mismatch(found: Mismatch, width: int) -> Iterator[tuple[str, RenderableType
         yield "worst slice", safe_text(found.worst_slice)
     if found.histogram:
         yield "error sizes", _histogram(found.histogram, min(24, max(width - 45, 0)))
+    if found.looks_like:
+        yield "", safe_text(f"as large as rounding to {found.looks_like} leaves them")
+    for other in found.others:
+        yield "also wrong", safe_text(other)
 
 
 def _histogram(bins: Iterable[tuple[str, int]], bar_cells: int) -> Table:

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from grader.judge.correctness.error_bound import ErrorBound, least_number
-from grader.judge.correctness.likely_cause import likely_cause
+from grader.judge.correctness.likely_cause import coarse_format, likely_cause
 from grader.judge.correctness.rounding import bias_in_words, bias_used, rounding_bias
 from grader.judge.memory.shared_block import bits, poison_of
 from grader.judge.problem_code import ProblemCode, Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
-from grader.report import Mismatch
+from grader.report import Mismatch, one_line
 
 MIN_SLICE_ELEMENTS = 32
 """Rows, columns and tiles with fewer elements are left to the elementwise bound, and so is a whole
@@ -115,8 +115,13 @@ def check_outputs(
 
 
 def combine_results(results: list[CheckResult]) -> CheckResult:
-    """One result for several outputs of a call: the first failure, and the largest errors."""
+    """One result for several outputs of a call: the first failure, and the largest errors. The
+    mismatch names the other outputs that fail."""
     failed = next((r for r in results if r.failure is not None), None)
+    others = [one_line(r.failure) for r in results if r.failure is not None and r is not failed]
+    mismatch = failed.mismatch if failed else None
+    if mismatch is not None and others:
+        mismatch = mismatch.model_copy(update={"others": [*mismatch.others, *others]})
     return CheckResult(
         failure=failed.failure if failed else None,
         max_abs_err=_max_known(r.max_abs_err for r in results),
@@ -124,7 +129,7 @@ def combine_results(results: list[CheckResult]) -> CheckResult:
         worst_slice_rel_l2=_max_known(r.worst_slice_rel_l2 for r in results),
         budget_used=_max_known(r.budget_used for r in results),
         used=max((r.used for r in results), default=0.0),
-        mismatch=failed.mismatch if failed else None,
+        mismatch=mismatch,
     )
 
 
@@ -288,6 +293,8 @@ def _check(
         cause = likely_cause(out, truth, initial, wrong)
         failure += f"; {cause}?" if cause else ""
         mismatch = _mismatch(name, out, expected, wrong, offsets, slice_name)
+        looks_like = coarse_format(out, truth, initial)
+        mismatch = mismatch.model_copy(update={"looks_like": looks_like})
     return CheckResult(
         failure,
         max_abs_err=values["largest"],

@@ -8,12 +8,15 @@ from grader.judge.correctness.error_bound import UNIT_ROUNDOFF
 from grader.problem import Spec
 from grader.submission import Language
 
+FP16_OR_TF32 = "fp16 or TF32"
 FORMATS = (
     ("fp8", 2.0**-4),
     ("bf16", UNIT_ROUNDOFF["bf16"]),
-    ("fp16 or TF32", UNIT_ROUNDOFF["fp16"]),
+    (FP16_OR_TF32, UNIT_ROUNDOFF["fp16"]),
 )
 """Formats that kernels round to on the way, with their unit roundoff."""
+EXACT = (("fp8", torch.float8_e4m3fn), ("bf16", torch.bfloat16), ("fp16", torch.float16))
+"""The formats, coarsest first, whose values are recognized."""
 ROUNDING_RANGE = (0.15, 1.5)
 """RMS relative error of values rounded once or a few times, as multiples of the unit roundoff; one
 rounding to nearest gives 0.3 to 0.6."""
@@ -29,14 +32,56 @@ def likely_cause(
     All have the shape of `out`; `initial` is the value before the call, for state. None without a
     guess.
     """
-    wanted = truth.double() if initial is None else truth.double() - initial.double()
-    got = out.double() if initial is None else out.double() - initial.double()
-    fine = torch.isfinite(wanted) & torch.isfinite(got)
-    wanted, got = torch.where(fine, wanted, 0.0), torch.where(fine, got, 0.0)
+    wanted, got = _finite_changes(out, truth, initial)
     if not bool(got[wrong].any()):
         what = "were these elements left unchanged" if initial is not None else "was it computed"
         return f"they are all 0: {what}" if initial is None else what
-    return _edge(wrong) or _one_factor(got, wanted, wrong) or _coarse_format(got, wanted, out.dtype)
+    found = _edge(wrong) or _one_factor(got, wanted, wrong)
+    if found is None and (name := coarse_format(out, truth, initial)) is not None:
+        found = f"values or sums rounded to {name} on the way"
+    return found
+
+
+def coarse_format(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None = None
+) -> str | None:
+    """The format whose rounding leaves errors as large as those of `out`; None if none does.
+
+    Where `out` holds the rounded values themselves, they show the format, whatever the size of the
+    errors is; otherwise fp16 and TF32, which round alike, are not told apart.
+    """
+    wanted, got = _finite_changes(out, truth, initial)
+    size = torch.linalg.vector_norm(wanted)
+    relative = float(torch.linalg.vector_norm(got - wanted) / size) if bool(size > 0) else 0.0
+    own = torch.finfo(out.dtype).eps / 2
+    low, high = ROUNDING_RANGE
+    for name, unit in FORMATS:
+        if unit > 2 * own and low * unit <= relative <= high * unit:
+            return _exact_format(out) or name
+    return None
+
+
+def _exact_format(out: torch.Tensor) -> str | None:
+    """The coarsest format that holds every finite value of `out`, fp32; None for another dtype."""
+    if out.dtype != torch.float32:
+        return None
+    values = out[torch.isfinite(out)]
+    for name, dtype in EXACT:
+        if bool((values.to(dtype).float() == values).all()):
+            return name
+    dropped = values.view(torch.int32) & 0x1FFF  # TF32 keeps 10 bits of the 23
+    return None if bool(dropped.any()) else "TF32"
+
+
+def _finite_changes(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What was wanted and what was got, float64; of state, the change. 0 where either is not
+    finite."""
+    wanted = truth.double() if initial is None else truth.double() - initial.double()
+    got = out.double() if initial is None else out.double() - initial.double()
+    fine = torch.isfinite(wanted) & torch.isfinite(got)
+    return torch.where(fine, wanted, 0.0), torch.where(fine, got, 0.0)
 
 
 def likely_mistake(
@@ -103,15 +148,3 @@ def _one_factor(got: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor) ->
         f"row {row} is {factor:.6g} times what it should be throughout: does its sum {sum_error}, "
         "or is it kept in a 16-bit format"
     )
-
-
-def _coarse_format(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> str | None:
-    """Errors as large as one rounding to a coarser format leaves."""
-    size = torch.linalg.vector_norm(wanted)
-    relative = float(torch.linalg.vector_norm(got - wanted) / size) if bool(size > 0) else 0.0
-    own = torch.finfo(dtype).eps / 2
-    low, high = ROUNDING_RANGE
-    for name, unit in FORMATS:
-        if unit > 2 * own and low * unit <= relative <= high * unit:
-            return f"values or sums rounded to {name} on the way"
-    return None

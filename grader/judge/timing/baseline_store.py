@@ -1,5 +1,7 @@
-"""Recorded baselines: `reference/timings/<gpu>.json`, written by `grade baseline`.
+"""Recorded baselines: `<gpu>.json`, written by `grade baseline`.
 
+The user's are in the folder of their data; the project's, which `grade baseline --record` writes,
+in `reference/timings`. Where both have times of one GPU, the user's are read.
 There is one file per GPU, and per processor for machines without a GPU. It holds, per problem and
 benchmark case, the microseconds per call of every baseline, of torch.compile and of our expert
 kernels, and the environment of the measurement. No torch in here.
@@ -7,6 +9,7 @@ kernels, and the environment of the measurement. No torch in here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -18,6 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from grader.files import user_data_folder
 from grader.problem import Problem, ProblemError
 from grader.problem.spec import Name
 
@@ -70,7 +74,7 @@ class RecordedCeilings(_Strict):
 
 
 class BaselineFile(_Strict):
-    """The content of one `reference/timings/<gpu>.json`."""
+    """The content of one `<gpu>.json`."""
 
     format: Literal[1] = 1
     hardware: Word
@@ -105,9 +109,20 @@ class RecordedBaselines(_Strict):
     ceilings: RecordedCeilings | None = None
 
 
+def user_folder() -> Path:
+    """The folder for the baselines that this user measures. Raises `ProblemError` without a home
+    directory."""
+    try:
+        return user_data_folder() / "timings"
+    except RuntimeError:
+        raise ProblemError(
+            "this user has no home directory for times; set XDG_DATA_HOME to a folder"
+        ) from None
+
+
 def folder_of(problem: Problem) -> Path:
-    """The folder for a problem's baselines: `reference/timings` beside the folder `problems` that
-    contains the problem, or else beside the problem's own folder."""
+    """The folder for the project's baselines of a problem: `reference/timings` beside the folder
+    `problems` that contains the problem, or else beside the problem's own folder."""
     parent = problem.folder.resolve().parent
     root = parent.parent if parent.name == "problems" else parent
     return root / "reference" / "timings"
@@ -143,21 +158,26 @@ def save(folder: Path, file: BaselineFile) -> Path:
 
 
 def load_recorded(problem: Problem) -> list[RecordedBaselines]:
-    """The recorded baselines of a problem's current version, GPUs first, then by hardware name.
+    """The recorded baselines of a problem's current version, GPUs first, then by hardware name; the
+    user's before the project's of the same hardware.
 
-    Raises `ProblemError` when any file of the folder is invalid.
+    Raises `ProblemError` when any file of either folder is invalid.
     """
-    found = [
-        RecordedBaselines(
+    folders = [folder_of(problem)]
+    with contextlib.suppress(ProblemError):
+        folders.append(user_folder())
+    paths = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    found = {
+        file.hardware: RecordedBaselines(
             hardware=file.hardware,
             device=file.device,
             times=times,
             ceilings=file.ceilings,
         )
-        for file in map(_read, sorted(folder_of(problem).glob("*.json")))
+        for file in map(_read, paths)
         if (times := file.problems.get(problem.name)) and times.digest == problem.times_digest
-    ]
-    return sorted(found, key=lambda one: (one.device == "cpu", one.hardware))
+    }
+    return sorted(found.values(), key=lambda one: (one.device == "cpu", one.hardware))
 
 
 def slug(hardware: str) -> str:

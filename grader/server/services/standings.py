@@ -110,7 +110,7 @@ class BaselineTime:
     time_us: float
     """Geometric mean over the benchmark cases."""
     kind: str = "baseline"
-    """``baseline`` if measured beside the leader, ``recorded`` if from reference/timings."""
+    """``baseline`` if measured beside the leader, ``recorded`` if by `grade baseline`."""
 
 
 @dataclass

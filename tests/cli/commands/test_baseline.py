@@ -16,7 +16,10 @@ from grader.judge.timing.baseline_store import (
     BaselineFile,
     ProblemBaselines,
     RecordedCeilings,
+    load_recorded,
+    processor_name,
     save,
+    user_folder,
 )
 from grader.judge.timing.baselines import Baselines
 from grader.problem import Problem
@@ -72,11 +75,11 @@ def expert(problem: Path) -> Path:
 
 
 @pytest.fixture
-def timings(problem: Path) -> Callable[[], dict[str, Any]]:
-    """Reads the record."""
+def timings(shell: Shell) -> Callable[[], dict[str, Any]]:
+    """Reads the user's record."""
 
     def read() -> dict[str, Any]:
-        (path,) = (problem.parent.parent / "reference" / "timings").iterdir()
+        (path,) = user_folder().iterdir()
         found = json.loads(path.read_text())
         assert isinstance(found, dict)
         return found
@@ -108,6 +111,34 @@ def test_everything_is_recorded_and_shown(
         assert word in out
 
 
+def test_times_are_the_users_unless_they_are_recorded_for_the_project(
+    measuring: Shell, problem: Path
+) -> None:
+    before = sorted(problem.parent.parent.rglob("*"))
+    status, out, _ = measuring("baseline", problem)
+    assert status == 0
+    (path,) = user_folder().iterdir()
+    assert f"recorded double on {H100}: {path}" in out
+    assert sorted(p for p in problem.parent.parent.rglob("*") if p not in before) == [
+        problem.parent.parent / "data",
+        *sorted((problem.parent.parent / "data").rglob("*")),
+    ]
+    assert measuring("baseline", problem, "--record")[0] == 0
+    assert (problem.parent.parent / "reference" / "timings" / path.name).exists()
+
+
+def test_the_users_times_come_before_the_projects(shell: Shell, problem: Path) -> None:
+    record(problem, H100)
+    record(problem, "NVIDIA A100")
+    (project,) = (one for one in load_recorded(Problem.load(problem)) if one.hardware == H100)
+    times = project.times.model_copy(update={"cases": {"small": {"eager": 7.0}}})
+    mine = BaselineFile(hardware=H100, device="cuda", ranked=True, problems={"double": times})
+    save(user_folder(), mine)
+    found = {one.hardware: one.times.cases for one in load_recorded(Problem.load(problem))}
+    assert found[H100] == {"small": {"eager": 7.0}}
+    assert found["NVIDIA A100"]["small"]["eager"] == 100.0
+
+
 @pytest.mark.usefixtures("expert")
 def test_other_problems_keep_their_times(
     measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
@@ -115,7 +146,7 @@ def test_other_problems_keep_their_times(
     other = ProblemBaselines(
         digest="d" * 64, environment=ENVIRONMENT, experts=[], cases={"a": {"eager": 1.0}}
     )
-    folder = problem.parent.parent / "reference" / "timings"
+    folder = user_folder()
     save(folder, BaselineFile(hardware=H100, device="cuda", ranked=True, problems={"other": other}))
     assert measuring("baseline", problem)[0] == 0
     assert list(timings()["problems"]) == ["double", "other"]
@@ -125,7 +156,7 @@ def test_an_interrupted_measurement_keeps_what_it_has(
     measuring: Shell, problem: Path, timings: Callable[[], dict[str, Any]]
 ) -> None:
     """And the earlier times of the other cases, unless the problem has changed since."""
-    folder = problem.parent.parent / "reference" / "timings"
+    folder = user_folder()
     earlier = {"wide": {"eager": 9.0}, "gone": {"eager": 1.0}, "small": {"eager": 5.0}}
     measuring.change(measure_baselines=FakeMeasurement(missing=["wide", "tall"], interrupted=True))
     for digest, kept in ((Problem.load(problem).times_digest, True), ("d" * 64, False)):
@@ -169,7 +200,7 @@ def test_nothing_is_recorded_if_an_expert_kernel_is_wrong(measuring: Shell, prob
     status, _, err = measuring("baseline", problem)
     assert status == 1
     assert "wide.py was wrong_answer: off by one; nothing was recorded" in err
-    assert not (problem.parent.parent / "reference" / "timings").exists()
+    assert not user_folder().exists()
 
 
 @pytest.mark.usefixtures("expert")
@@ -196,7 +227,7 @@ def test_a_cpu_is_marked_as_not_ranked(
 
 
 def test_a_broken_record_is_status_2(measuring: Shell, problem: Path) -> None:
-    folder = problem.parent.parent / "reference" / "timings"
+    folder = user_folder()
     folder.mkdir(parents=True)
     (folder / "nvidia-h100-80gb-hbm3.json").write_text("{}")
     status, _, err = measuring("baseline", problem)
@@ -246,6 +277,20 @@ def test_practice_shows_the_times_of_another_gpu_with_its_name(
     assert "recorded on NVIDIA A100, 2026-11-21, not on this machine" in out
     assert "20.00 µs" in out
     assert "speedup over" not in out
+
+
+def test_a_cpus_report_shows_what_was_measured_alike_and_no_gpus_times(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    record(problem, "NVIDIA A100")
+    shell.judge.changes = {"cases": [result(50.0, baseline_us={})], "device": "cpu", "gpu": None}
+    _, out, _ = shell("practice", problem, kernel)
+    assert "recorded on" not in out
+    record(problem, processor_name())
+    _, out, _ = shell("practice", problem, kernel)
+    assert "× wide.py" in out
+    for word in ("eager", "compiled", "A100"):
+        assert word not in out.partition("recorded on")[2].partition("╭")[0], word
 
 
 def test_a_record_of_another_version_is_not_shown(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,8 @@ def test_no_time_is_cut_in_a_narrow_terminal(
         (1.24, 1.26, "B is 25.00 % slower than A."),
         (1.59, 1.61, "B is 1.60× slower than A."),
         (0.0099, 0.0101, "B is 100.00× faster than A."),
-        (0.999, 1.001, "B and A are equally fast."),
-        (0.95, 1.05, "Unsure: B / A is between 0.9500 and 1.0500."),
+        (0.999, 1.001, "B and A are equally fast, to within 0.25%."),
+        (0.95, 1.05, "Unsure: B / A is between 0.9500 and 1.0500, where the same code differs by "),
     ],
 )
 def test_every_answer_is_a_sentence_and_status_0(
@@ -122,7 +122,20 @@ def test_every_answer_is_a_sentence_and_status_0(
     comparison.answer = overall(low, high)
     status, out, _ = shell("compare", kernel, other)
     assert status == 0
-    assert sentence in out
+    assert sentence in " ".join(out.split())
+
+
+def test_a_busy_machine_gets_no_answer(
+    shell: Shell, comparison: FakeComparer, problem: Path, kernel: Path, other: Path
+) -> None:
+    comparison.answer = replace(overall(0.55, 0.6), load=0.437)
+    status, out, _ = shell("compare", kernel, other, "--device", "cpu")
+    assert status == 0
+    text = " ".join(out.split())
+    assert "too busy to tell: other processes used 44% of its processors" in text
+    assert "than A" not in text
+    _, shown = shell.json("compare", kernel, other, "--device", "cpu")
+    assert (shown["too_busy"], shown["overall"]["answer"]) == (True, "unsure")
 
 
 def test_json(
@@ -130,7 +143,7 @@ def test_json(
 ) -> None:
     status, shown = shell.json("compare", kernel, other)
     assert status == 0
-    assert set(shown) == {"problem", "overall", "cases"}
+    assert set(shown) == {"problem", "overall", "cases", "too_busy"}
     assert shown["problem"] == "double"
     assert shown["overall"]["answer"] == "faster"
     assert shown["cases"][0] == {
@@ -139,6 +152,9 @@ def test_json(
         "b_us": 44.0,
         "ratio": 1.1,
         "ci": [1.09, 1.11],
+        "noise": 0.0,
+        "same_share": 0.0025,
+        "load": None,
         "answer": "slower",
     }
 

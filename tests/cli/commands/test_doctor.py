@@ -65,3 +65,50 @@ def test_torch_without_bytecode_is_a_warning(
     assert "compileall" in found.fix
     (tmp_path / "none.pyc").touch()
     assert diagnostics._torch().state == "ok"
+
+
+@pytest.mark.parametrize(
+    "path", ["/proc/board.sqlite3", "/proc/new/board.sqlite3", "{tmp}/file/board.sqlite3"]
+)
+def test_a_board_that_cannot_be_created_is_an_error(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GRADE_DB", f"sqlite:///{path.format(tmp=tmp_path)}")
+    _, shown = shell.json("doctor")
+    (board,) = (one for one in shown["findings"] if one["name"] == "board")
+    assert board["state"] == "missing"
+    assert "cannot be created: " in board["detail"]
+    assert "--db or GRADE_DB" in board["fix"]
+    _, out, _ = shell("doctor")
+    assert "✘ board" in out
+
+
+def test_a_file_that_is_no_board_is_an_error(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.sqlite3").write_text("no database, but notes" * 50)
+    monkeypatch.setenv("GRADE_DB", f"sqlite:///{tmp_path}/notes.sqlite3")
+    assert diagnostics._board().state == "missing"
+
+
+def test_a_board_that_can_be_created_is_ticked_and_not_created(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRADE_DB", f"sqlite:///{tmp_path}/deep/er/board.sqlite3")
+    before = sorted(tmp_path.rglob("*"))
+    found = diagnostics._board()
+    assert (found.state, "creates" in found.detail) == ("ok", True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_package_that_cannot_be_imported_is_an_error(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('libgfortran.so.5: not found')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    status, shown = shell.json("doctor")
+    (found,) = (one for one in shown["findings"] if one["name"] == "numpy")
+    assert (status, shown["can_grade"]) == (1, False)
+    assert "cannot be imported: ImportError: libgfortran.so.5: not found" in found["detail"]
+    assert "reinstall" in found["fix"]

@@ -344,7 +344,8 @@ def test_a_rejected_file_is_reported_and_left_out(
         (["--out", "folder.png"], "is a folder"),
         (["missing.py"], "missing.py"),
         (["kernel.py"] * 7, "6 files at most"),
-        ([], "no recorded times for this version of double"),
+        ([], "no results and no recorded times for this version of double on this machine ("),
+        (["--device", "cpu"], "double on a CPU; give files to grade, or --device cuda for the"),
     ],
 )
 def test_wrong_usage(
@@ -367,7 +368,7 @@ def test_a_full_disk_is_reported_and_keeps_the_old_plot(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        status, _, err = shell("plot", problem)
+        status, _, err = shell("plot", problem, "--device", "cpu")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert status == 2
@@ -455,7 +456,7 @@ def test_without_results_the_recorded_times_are_plotted(shell: Shell, problem: P
     ceilings = baseline_store.RecordedCeilings(bytes_per_s=1e10, fp32_per_s=1e11, tensor_per_s=1e12)
     record(problem, ceilings)
     found = Problem.load(problem)
-    status, _, err = shell("plot", problem)
+    status, _, err = shell("plot", problem, "--device", "cpu")
     assert (status, err) == (0, "wrote double.png\n")
     data = plot._plot_data(found, {}, baseline_store.load_recorded(found)[0], graded=False)
     assert data is not None
@@ -500,3 +501,51 @@ def test_an_unreadable_record_is_a_warning_only(
     assert (status, images(tmp_path)) == (0, ["double.png"])
     assert "no recorded times" in err
     assert "another-gpu.json" in err
+
+
+def test_without_a_gpu_this_cpus_results_are_plotted(
+    shell: Shell,
+    problem: Path,
+    timed: list[CaseResult],
+    make_report: Callable[..., Report],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell.change(cuda_missing=lambda: "no NVIDIA GPU")
+    record(problem)
+    status, _, err = shell("plot", problem)
+    assert (status, images(tmp_path)) == (2, []), "the times are of another processor"
+    assert f"on this machine ({baseline_store.processor_name()}); give files" in err
+    digest = Problem.load(problem).digest
+    on_cpu = {"device": "cpu", "gpu": None, "ranked": False, "score_us": None, "cases": timed}
+    board = Board.open(f"sqlite:///{tmp_path}/board.sqlite3")
+    for changes in (
+        {"submission_name": "old.py"},
+        {"submission_name": "new.py"},
+        {"submission_name": "wrong.py", "verdict": "wrong_answer"},
+        {"submission_name": "elsewhere.py", "environment": {"processor": "Another"}},
+        {"submission_name": "version.py", "problem_digest": "e" * 64},
+    ):
+        report = make_report(**{"problem": "double", "problem_digest": digest} | on_cpu | changes)
+        board.record(report, "ada", b"")
+    board.close()
+    drawn: list[PlotData] = []
+    monkeypatch.setattr(plot, "_write", lambda data, path: drawn.append(data))
+    assert shell("plot", problem)[0] == 0
+    (data,) = drawn
+    names = [one.name for one in data.series if not one.baseline]
+    assert names == ["new.py", "old.py"]
+    assert "practice, not ranked" in data.title
+
+
+def test_on_a_cpu_only_what_ran_in_a_runner_is_beside_a_file(
+    problem: Path, timed: list[CaseResult], make_report: Callable[..., Report]
+) -> None:
+    record(problem)
+    found = Problem.load(problem)
+    cases = [timed[0].model_copy(update={"baseline_us": {}})]
+    report = make_report(cases=cases, device="cpu", gpu=None)
+    old = baseline_store.load_recorded(found)[0]
+    data = plot._plot_data(found, {"mine.py": report}, old, graded=False)
+    assert data is not None
+    assert [one.name for one in data.series] == ["mine.py", "expert kernel.py"]

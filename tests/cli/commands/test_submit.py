@@ -291,3 +291,36 @@ def test_practice_is_quick_unless_full(shell: Shell, problem: Path, kernel: Path
         status, report = shell.json(*command, problem, kernel)
         assert (status, report["ranked"]) == (0, command == ("submit",))
     assert [call["effort"] for call in shell.judge.calls] == ["quick", "full", "full"]
+
+
+def test_practice_runs_the_named_cases_with_the_given_seed(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    status, report = shell.json(
+        "practice", problem, kernel, "--case", "odd", "--case", "one", "--seed", 4711
+    )
+    assert (status, report["seed"]) == (0, 4711)
+    (call,) = shell.judge.calls
+    assert call["seed"] == 4711
+    assert [case.name for case in shell.judge.problems[0].cases("test", "cuda")] == ["one", "odd"]
+    assert shell.judge.problems[0].cases("benchmark", "cpu") == []
+    _, out, _ = shell("practice", problem, kernel, "--seed", 12)
+    assert " seed     12 " in out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--case", "evne"), "--case evne: no such case on a CPU; choose from one, odd, small"),
+        (("--case", "one", "--case", "x"), "--case x: no such case"),
+        (("--seed", "-1"), "--seed"),
+        (("--seed", f"{2**53}"), "--seed"),
+    ],
+)
+def test_an_unknown_case_is_refused_with_the_choices(
+    shell: Shell, problem: Path, kernel: Path, args: tuple[str, ...], message: str
+) -> None:
+    status, _, err = shell("practice", problem, kernel, "--device", "cpu", *args)
+    assert status == 2
+    assert message in err
+    assert shell.judge.calls == []

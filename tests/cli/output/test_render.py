@@ -72,11 +72,27 @@ def test_the_rule_follows_the_reason(make_report: MakeReport) -> None:
     assert 0 < text.index(reason) < text.index("memory_tampered")
 
 
+def test_every_wrong_output_and_the_format_are_shown(make_report: MakeReport) -> None:
+    others = ["3 of 4 elements of 'state' are off"]
+    mismatch = failing().mismatch
+    assert mismatch is not None
+    told = mismatch.model_copy(update={"looks_like": "bf16", "others": others})
+    cases = [failing(mismatch=told), failing(name="second", mismatch=told)]
+    report = make_report(verdict="wrong_answer", cases=cases, seed=4711, problem="double", id=None)
+    text = shown(report)
+    assert "as large as rounding to bf16 leaves them" in text
+    assert "also wrong   3 of 4 elements of 'state' are off" in text
+    assert "✘ second  4099 elements are off\n    also 3 of 4 elements of 'state' are off" in text
+    assert "grade practice double FILE --case prime --seed 4711" in text
+
+
 def test_the_first_failure_is_the_one_shown(make_report: MakeReport) -> None:
     cases = [failing(name="a"), failing(name="b"), failing(name="c", status="not_run")]
     text = shown(make_report(verdict="wrong_answer", cases=cases))
     assert "test a: wrong answer" in text
     assert "test b: wrong answer" not in text
+    assert "also failed\n  ✘ b  4099 elements are off\n" in text
+    assert "✘ c" not in text
     assert "1 more case was not run" in text
 
 

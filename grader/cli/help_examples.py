@@ -1,0 +1,124 @@
+"""The examples that end the help of each command."""
+
+from __future__ import annotations
+
+import click
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "": ("grade show softmax", "grade practice softmax kernel.py"),
+    "submit": (
+        "grade submit softmax kernel.py",
+        "grade submit softmax kernel.cu --server https://board.example.org --gpu H100",
+    ),
+    "practice": (
+        "grade practice softmax kernel.py",
+        "grade practice softmax kernel.py --case primes --seed 4711",
+    ),
+    "watch": ("grade watch softmax kernel.py", "grade watch softmax kernel.py --device cpu"),
+    "compare": (
+        "grade compare old.py new.py",
+        "grade compare old.py new.py --problem softmax --json",
+    ),
+    "profile": (
+        "grade profile softmax kernel.py",
+        "grade profile softmax kernel.cu --case square --out profile/",
+    ),
+    "problems": ("grade problems", "cd my_problems && grade problems"),
+    "show": ("grade show softmax", "grade show '#12'"),
+    "new": ("grade new softmax --lang triton", "grade new softmax --lang cuda -o kernel.cu"),
+    "leaderboard": ("grade leaderboard softmax", "grade leaderboard softmax --gpu H100 --json"),
+    "results": ("grade results", "grade results softmax --last 50"),
+    "plot": ("grade plot softmax", "grade plot softmax old.py new.py --out times.svg"),
+    "verify": ("grade verify softmax", "grade verify problems/mine --device cpu"),
+    "baseline": ("grade baseline softmax", "grade baseline softmax --record"),
+    "replay": ("grade replay 12", "grade replay report.json --file kernel.py"),
+    "worker": (
+        "grade worker --server https://board.example.org --token TOKEN",
+        "grade worker --server https://board.example.org --problems problems --slots 2",
+    ),
+    "doctor": ("grade doctor", "grade doctor --measure"),
+    "sandbox": ("grade sandbox build", "grade sandbox check"),
+    "sandbox build": (
+        "grade sandbox build --from-host",
+        "grade sandbox build --base python:3.12-slim --tag grade-runner:3.12",
+    ),
+    "sandbox check": (
+        "grade sandbox check",
+        "grade sandbox check --sandbox process",
+    ),
+    "serve": ("grade serve", "grade serve --host 0.0.0.0 --port 8000 --slots 2"),
+    "login": (
+        "grade login --server https://board.example.org",
+        "grade login --server https://board.example.org --token TOKEN",
+    ),
+    "completion": (
+        'eval "$(grade completion bash)"',
+        "grade completion fish > ~/.config/fish/completions/grade.fish",
+    ),
+    "admin": ("grade admin user add ada", "grade admin held"),
+    "admin user": ("grade admin user add ada", "grade admin user list"),
+    "admin user add": ("grade admin user add ada", "grade admin user add ada --role admin"),
+    "admin user list": ("grade admin user list", "grade admin user list --json"),
+    "admin user ban": (
+        "grade admin user ban eve",
+        "grade admin user ban eve --reason 'shared a token'",
+    ),
+    "admin user unban": (
+        "grade admin user unban eve",
+        "grade admin user unban eve --server https://board.example.org",
+    ),
+    "admin token": ("grade admin token new ada", "grade admin token list ada"),
+    "admin token new": (
+        "grade admin token new ada",
+        "grade admin token new ada --label laptop",
+    ),
+    "admin token list": ("grade admin token list ada", "grade admin token list ada --json"),
+    "admin token revoke": ("grade admin token revoke ada", "grade admin token revoke --id 7"),
+    "admin board": (
+        "grade admin board show softmax",
+        "grade admin board set softmax --deadline 2030-05-01T23:59+02:00",
+    ),
+    "admin board show": (
+        "grade admin board show softmax",
+        "grade admin board show softmax --json",
+    ),
+    "admin board set": (
+        "grade admin board set softmax --deadline 2030-05-01T23:59+02:00",
+        "grade admin board set softmax --hide --note 'opens on Monday'",
+    ),
+    "admin held": ("grade admin held", "grade admin held --json"),
+    "admin release": (
+        "grade admin release 12",
+        "grade admin release 12 --server https://board.example.org",
+    ),
+    "admin delete": (
+        "grade admin delete 12",
+        "grade admin delete 12 --server https://board.example.org",
+    ),
+    "admin audit": ("grade admin audit", "grade admin audit --limit 100 --before 500"),
+    "admin rejudge": ("grade admin rejudge start softmax --all", "grade admin rejudge list"),
+    "admin rejudge start": (
+        "grade admin rejudge start softmax 12 15",
+        "grade admin rejudge start softmax --all --reason 'new tests'",
+    ),
+    "admin rejudge list": ("grade admin rejudge list", "grade admin rejudge list --json"),
+    "admin rejudge show": ("grade admin rejudge show 3", "grade admin rejudge show 3 --json"),
+    "admin rejudge apply": (
+        "grade admin rejudge apply 3",
+        "grade admin rejudge apply 3 --server https://board.example.org",
+    ),
+    "admin rejudge drop": (
+        "grade admin rejudge drop 3",
+        "grade admin rejudge drop 3 --server https://board.example.org",
+    ),
+}
+"""Words of a command → command lines."""
+
+
+def add_examples(command: click.Command, words: str) -> None:
+    """Let the help of a command, and of those in its group, end with its examples."""
+    lines = "\n".join(f"  {line}" for line in EXAMPLES[words])
+    command.epilog = f"\b\nExamples:\n{lines}"
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            add_examples(inner, f"{words} {name}".strip())
