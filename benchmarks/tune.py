@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -73,18 +74,35 @@ def prepared(code: ProblemCode, name: str) -> Candidate:
 
 
 def softmax(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """The kernel with and without its cache hints, and Triton's."""
-    source = (ROOT / "reference/softmax/cluster_softmax.cu").read_text()
-    plain_loads = source.replace("__ldcs(", "__ldg(")
-    stores = "*reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(&pack)"
-    plain_stores = source.replace(
-        "__stcs(reinterpret_cast<uint4*>(at), *reinterpret_cast<const uint4*>(&pack))", stores
-    )
+    """Threads of the kernel's blocks, and Triton's kernel."""
+    path = "reference/softmax/cluster_softmax.cu"
     suffix = "" if case.params["dtype"] == "fp32" else f"_{case.params['dtype']}"
-    variants = {"cluster": source, "plain loads": plain_loads, "plain stores": plain_stores}
-    for name, text in variants.items():
-        yield name, _cuda_softmax(text, f"softmax{suffix}")
+    sizes = [case.params["rows"], case.params["cols"]]
+    changes: list[dict[str, int]] = [{}, {"kBlockThreads": 256}, {"kClusterThreads": 512}]
+    yield from _cuda_variants(path, f"softmax{suffix}", sizes, changes)
     yield "triton", entry("submissions/softmax/accepted/triton_softmax.py", "softmax")
+
+
+def _cuda_variants(
+    path: str, symbol: str, sizes: Sequence[int], changes: list[dict[str, int]]
+) -> Candidates:
+    """A CUDA kernel with each set of changes to its constants; the first is its own."""
+    source = (ROOT / path).read_text()
+    for change in changes:
+        name = ", ".join(f"{key} {value}" for key, value in change.items()) or Path(path).stem
+        yield name, _cuda_entry(with_constants(source, change), symbol, sizes)
+
+
+def with_constants(source: str, values: dict[str, int]) -> str:
+    """A CUDA source with other values of its integer constants.
+
+    Raises ValueError when it lacks one.
+    """
+    for name, value in values.items():
+        source, found = re.subn(rf"(constexpr int {name} =) [^;]+;", rf"\g<1> {value};", source)
+        if found != 1:
+            raise ValueError(f"the source defines {name} {found} times; it must do so once")
+    return source
 
 
 @cache
@@ -99,32 +117,25 @@ def _nvcc(source: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "kernel.so"))
 
 
-def _cuda_softmax(source: str, symbol: str) -> Candidate:
+def _cuda_entry(source: str, symbol: str, sizes: Sequence[int]) -> Candidate:
+    """A CUDA submission, which takes all tensors, then `sizes`."""
+
     def call(values: Values, out: torch.Tensor) -> None:
-        x = values["x"]
-        pointers = ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(out.data_ptr())
+        pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (*values.values(), out))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        getattr(_nvcc(source), symbol)(*pointers, *map(ctypes.c_int64, x.shape), stream)
+        getattr(_nvcc(source), symbol)(*pointers, *map(ctypes.c_int64, sizes), stream)
 
     return call
 
 
 def int4_matmul(code: ProblemCode, case: Case, values: Values) -> Candidates:
-    """Splits and stages of the kernel for few rows; unpacking tiles for many."""
-    expert = load("reference/int4_matmul/split_int4_matmul.py")
-    m, k, n = case.params["m"], case.params["k"], case.params["n"]
-    if m <= expert.SOME_ROWS:
-        blocks_per_sm = (1, 2, 3, 4, 6)
-        device = values["a"].device
-        splits_of = sorted({expert._splits(m, n, k, device, blocks) for blocks in blocks_per_sm})
-        for stages in (3, 4, 6):
-            for splits in splits_of:
-                call = partial(_named, expert.launch_few_rows, splits=splits, stages=stages)
-                yield f"few rows, {stages} stages, {splits} splits", call
-    if m >= 16 and k * n <= 1 << 26:
-        for tile, times in (((4, 128), 8), ((2, 256), 8), ((1, 512), 16), ((8, 64), 4)):
-            call = partial(_named, expert.launch_unpacked, tile=tile, times=times)
-            yield f"unpacked, tile {tile}, {times} times", call
+    """Blocks that split k, and library calls on prepared weights."""
+    path = "reference/int4_matmul/wgmma_int4_matmul.cu"
+    changes: list[dict[str, int]] = [{}]
+    changes += [{"kMostSplits": splits} for splits in (1, 2, 4)]
+    changes += [{"kShortK": 0}, {"kShortK": 1 << 20}]
+    sizes = [case.params[name] for name in "mkn"]
+    yield from _cuda_variants(path, "int4_matmul", sizes, changes)
     yield (
         "triton",
         entry("submissions/int4_matmul/accepted/triton_int4_matmul.py", "int4_matmul"),

@@ -28,7 +28,7 @@ GRADED = (
     ("cleo", "submissions/softmax/accepted/cuda_softmax.cu"),
     ("expert", "reference/softmax/cluster_softmax.cu"),
     ("tristan", "submissions/int4_matmul/accepted/triton_int4_matmul.py"),
-    ("expert", "reference/int4_matmul/split_int4_matmul.py"),
+    ("expert", "reference/int4_matmul/wgmma_int4_matmul.cu"),
     ("tristan", "submissions/multi_tensor_adamw/accepted/triton_adamw.py"),
     ("cleo", "submissions/multi_tensor_adamw/accepted/cuda_adamw.cu"),
     ("tristan", "submissions/flash_attention/accepted/triton_attention.py"),

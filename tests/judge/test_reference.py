@@ -45,6 +45,18 @@ def test_an_expert_is_accepted(name: str, path: Path) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "path"), EXPERTS)
+def test_an_expert_is_accepted_on_a_gpu(name: str, path: Path) -> None:
+    problem = Problem.load(PROBLEMS / name)
+    submission = Submission.read(path, problem.spec.limits.source_bytes)
+    report = grade(
+        problem, submission, sandbox=ProcessSandbox(), device="cuda", benchmarks=False, seed=3
+    )
+    assert (report.verdict, report.reason) == ("accepted", "right on every case")
+
+
+@pytest.mark.cuda
 def test_pytorch_s_int4_product_matches_the_reference() -> None:
     problem = Problem.load(PROBLEMS / "int4_matmul")
     code = ProblemCode(problem, "cuda")
