@@ -53,9 +53,11 @@ def _exp2(shifted: Tensor) -> Tensor:
 
 
 def _fast_exp(shifted: Tensor) -> Tensor:
-    """As far off as the hardware's may be, up in one column and down in the next."""
+    """As far off as the hardware's may be, up in one column and down in the next. What is below the
+    normal numbers becomes 0."""
     sign = 1 - 2 * (torch.arange(shifted.shape[-1], device=shifted.device) % 2)
-    return _exp2(shifted) * (1 + sign * FAST_EXP_ERROR)
+    values = _exp2(shifted) * (1 + sign * FAST_EXP_ERROR)
+    return torch.where(values < torch.finfo(values.dtype).tiny, 0.0, values)
 
 
 def _scaled_exp2(x: Tensor) -> Tensor:
@@ -209,4 +211,6 @@ ADMITTED = {
     "sum without the last 32 columns": ["square_brain"],
     # Few terms a lane: the result is as good as one rounding to bf16.
     "sum in bf16": ["brain", "brain_large"],
+    # Most of its results are too small to tell: they may be flushed to zero.
+    "rounded toward zero": ["brain_large"],
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from grader.judge.correctness.error_bound import ErrorBound
+from grader.judge.correctness.error_bound import ErrorBound, least_number
 
 SAMPLE_ELEMENTS = 1 << 16
 """Elements looked at, evenly spaced over the output."""
@@ -35,6 +35,10 @@ def rounding_bias(out: torch.Tensor, truth: torch.Tensor, bound: ErrorBound) -> 
     """
     if out.element_size() > 2 or (out.dtype == torch.bfloat16 and out.device.type == "cpu"):
         return {}
+    return _biases(out, truth, bound)
+
+
+def _biases(out: torch.Tensor, truth: torch.Tensor, bound: ErrorBound) -> Values:
     step = max(1, out.numel() // SAMPLE_ELEMENTS)
     got, exact, magnitude = (t.reshape(-1)[::step].double() for t in (out, truth, bound.magnitude))
     info = torch.finfo(out.dtype)
@@ -43,7 +47,9 @@ def rounding_bias(out: torch.Tensor, truth: torch.Tensor, bound: ErrorBound) -> 
         min=info.tiny * info.eps
     )
     told = magnitude.abs() * bound.shared <= SHARED_ERROR_ULP * ulp
-    told &= torch.isfinite(got) & torch.isfinite(exact) & (exact != 0)
+    told &= torch.isfinite(got) & torch.isfinite(exact)
+    # Smaller numbers may be flushed to zero, which is down by many units.
+    told &= exact.abs() >= 2 * least_number(out.dtype)
     wanted, error = exact[told], ((got - exact) / ulp)[told]
     # Equal values have equal errors, and count once.
     distinct, which = torch.unique(wanted.float(), return_inverse=True)

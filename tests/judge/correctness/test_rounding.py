@@ -7,7 +7,7 @@ import torch
 
 from grader.judge.correctness.check import check
 from grader.judge.correctness.error_bound import error_bound
-from grader.judge.correctness.rounding import bias_used, rounding_bias
+from grader.judge.correctness.rounding import _biases, bias_used, rounding_bias
 from grader.numerics import truncated_to
 from grader.problem.spec import Tolerance
 from grader.problem.validation import Accumulation
@@ -58,6 +58,17 @@ def test_values_rounded_away_from_zero_are_found() -> None:
     nearest = exact.half()
     further = torch.nextafter(nearest, torch.copysign(torch.tensor(torch.inf), exact).half())
     assert used(torch.where(nearest.abs() < exact.abs(), further, nearest), exact) > 1.3
+
+
+def test_numbers_flushed_to_zero_have_no_direction() -> None:
+    """Fast exponentials flush what is below the normal numbers, as bf16 and fp32 have them."""
+    exact = torch.exp2(torch.linspace(-132, 0, 5000, dtype=torch.float64)) / 3
+    flushed = torch.where(exact < torch.finfo(torch.bfloat16).tiny, 0.0, exact)
+    bound = error_bound(SHORT, exact)
+    for truncates in (False, True):
+        out = truncated_to(flushed.float(), torch.bfloat16) if truncates else flushed.bfloat16()
+        found = {name: float(value) for name, value in _biases(out, exact, bound).items()}
+        assert (bias_used(found) > 1) == truncates
 
 
 def test_few_different_values_say_nothing() -> None:
