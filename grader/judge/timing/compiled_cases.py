@@ -26,7 +26,7 @@ from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import one_line
 
-COMPILE_S = 70.0
+COMPILE_S = 60.0
 """The most that compiling all cases of a problem may take, starting the processes included. `grade
 baseline` should end within 120 s, and the rest of it takes up to 45 s."""
 TIMING_S = 30.0
