@@ -359,6 +359,7 @@ def _other_failures(cases: list[CaseResult]) -> Group:
     lines = [Text("also failed", "bold red")]
     for case in cases:
         why = case.reason or case.status.replace("_", " ")
+        why = why.removeprefix(f"case '{case.name}' ")  # named in this line already
         line = Text.assemble(("  ✘ ", "red"), (case.name, "red"), "  ")
         lines.append(line.append_text(safe_text(why)))
         if case.mismatch is not None:

@@ -72,6 +72,12 @@ def test_the_rule_follows_the_reason(make_report: MakeReport) -> None:
     assert 0 < text.index(reason) < text.index("memory_tampered")
 
 
+def test_a_drawn_case_is_named_once_in_its_line(make_report: MakeReport) -> None:
+    drawn = failing(name="drawn_1", reason="case 'drawn_1' (n=7): 2 elements are off")
+    text = shown(make_report(verdict="wrong_answer", cases=[failing(), drawn]))
+    assert "✘ drawn_1  (n=7): 2 elements are off" in text
+
+
 def test_every_wrong_output_and_the_format_are_shown(make_report: MakeReport) -> None:
     others = ["3 of 4 elements of 'state' are off"]
     mismatch = failing().mismatch
