@@ -77,6 +77,7 @@ def checked_prototypes(
     if not prototypes:
         yield
         return
+    sys.stderr.writelines(warnings_of_order(source.decode("utf-8", "replace"), prototypes))
     own = folder / "prototypes"
     own.mkdir()
     path = own / "submission.cu"
@@ -88,6 +89,21 @@ def checked_prototypes(
         clash = describe_clash(process.output(), prototypes)
     if clash is not None:
         raise LoadError(clash)
+
+
+def warnings_of_order(source: str, prototypes: dict[str, str]) -> Iterator[str]:
+    """A line for each entry that has the problem's parameter names in another order. Two integers
+    may change places without a clash of types."""
+    for symbol, prototype in prototypes.items():
+        wanted = list(map(_name, _parameters(prototype)))
+        for found in re.finditer(rf"\b{symbol}\s*\(([^(){{}};]*)\)", source):
+            takes = list(map(_name, found[1].split(",")))
+            if takes != wanted and sorted(takes) == sorted(wanted):
+                yield (
+                    f"'{symbol}({', '.join(takes)})' is called with the problem's arguments in "
+                    f"their order, ({', '.join(wanted)}), whatever its parameters are named\n"
+                )
+                break
 
 
 def describe_clash(output: str, prototypes: dict[str, str]) -> str | None:
@@ -130,6 +146,10 @@ def _assertions(prototypes: dict[str, str]) -> str:
 def _parameters(prototype: str) -> list[str]:
     """``["const float* x", …]``."""
     return prototype.partition("(")[2].rstrip(")").split(", ")
+
+
+def _name(declaration: str) -> str:
+    return "".join(re.findall(r"\w+", declaration)[-1:])
 
 
 def _type(declaration: str) -> str:

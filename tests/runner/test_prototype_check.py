@@ -10,7 +10,11 @@ from grader.cli.scaffold import scaffold
 from grader.problem import Problem, prototypes
 from grader.runner import nvcc
 from grader.runner.load_submission import LoadError, load_cuda
-from grader.runner.prototype_check import checked_prototypes, describe_clash
+from grader.runner.prototype_check import (
+    checked_prototypes,
+    describe_clash,
+    warnings_of_order,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = sorted(path.parent.name for path in ROOT.glob("problems/*/problem.yaml"))
@@ -169,3 +173,21 @@ def test_output_that_is_not_understood_names_the_prototypes(symbol: str) -> None
         assert reason is not None
         assert WANTED["entry"] in reason
     assert describe_clash("x.cu(1): error: expected a type\n", WANTED) is None
+
+
+def test_parameters_in_another_order_are_warned_of() -> None:
+    """`int64_t m, int64_t n, int64_t k` for m, k, n: no type tells them apart."""
+    prototype = 'extern "C" void matmul(const float* a, int64_t m, int64_t k, int64_t n)'
+    swapped = 'extern "C" void matmul(const float *a,\n    int64_t m, int64_t n, int64_t k) {}'
+    (line,) = warnings_of_order(swapped, {"matmul": prototype})
+    assert line.startswith("'matmul(a, m, n, k)' is called with")
+    assert "in their order, (a, m, k, n), whatever" in line
+    for fine in (prototype + " {}", swapped.replace("int64_t m", "int64_t rows"), "matmul();"):
+        assert not list(warnings_of_order(fine, {"matmul": prototype}))
+
+
+@pytest.mark.parametrize("file", HONEST, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_honest_files_are_not_warned_of_their_order(file: Path) -> None:
+    name = next(part for part in PROBLEMS if part in file.parts)
+    wanted = prototypes(Problem.load(ROOT / "problems" / name).spec)
+    assert not list(warnings_of_order(file.read_text(), wanted))
