@@ -141,4 +141,5 @@ def visible_report(services: Services, summary: SubmissionSummary, access: Acces
     """The parts of the report that the caller may see; None if there are none."""
     if summary.result_id is None or not access.result:
         return None
-    return visibility.redact(services.ledger.board.result(summary.result_id).report, access)
+    report = services.ledger.board.result(summary.result_id).report
+    return visibility.redact(report.model_copy(update={"worker": summary.worker}), access)

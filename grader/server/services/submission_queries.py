@@ -33,6 +33,8 @@ class SubmissionSummary:
     state: State
     rejudge_id: int | None
     result_id: int | None
+    worker: str | None
+    """The worker that grades it, or that graded it."""
     verdict: Verdict | None
     gpu: str | None
     """The GPU that it ran on."""
@@ -216,6 +218,7 @@ _SUMMARIES: Select[tuple[object, ...]] = (
         submissions.c.rejudge_id,
         jobs.c.state,
         jobs.c.result_id,
+        jobs.c.leased_by.label("worker"),
         results.c.verdict,
         results.c.gpu,
         results.c.ranked,

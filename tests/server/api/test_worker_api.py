@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ import pytest
 
 from grader.board import BoardError
 from grader.cli.app import main
+from grader.cli.local_grading import print_report
+from grader.cli.remote_submit import as_report
 from grader.fleet import Job, Lease, State, Worker
 from grader.fleet.dispatch import NOT_RANKED, Dispatcher
 from grader.fleet.job import LeaseKey
 from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
 from grader.report import Verdict
+from grader.server.services.admin_service import BoardSettings
 from tests.fleet.fake import ROOT, FakeEngine
 from tests.server.conftest import H100, KERNEL, World
 from tests.waiting import PATIENCE_S, until
@@ -92,6 +96,39 @@ def test_a_job_from_claim_to_finish(world: World, remote: RemoteLedger) -> None:
     assert job(world).state is State.DONE
     assert remote.finish(lease, world.report(lease)) is None, "the answer may have been lost"
     assert not remote.heartbeat(lease, 60)
+
+
+def test_a_result_shows_where_it_came_from(
+    world: World, remote: RemoteLedger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker by its token; the rest is what it reports."""
+    number = world.submitted()
+    lease = claim(remote, world)
+    assert remote.begin(lease)
+    environment = {"gpu_uuid": "GPU-77", "driver": "570.86", "torch": "2.9.0", "grade": "0.1.0"}
+    forged = world.report(lease, environment=environment, worker="root/trusted")
+    assert remote.finish(lease, forged) == 1
+    told = world.client("ada").get(f"/api/v1/submissions/{number}").json()
+    assert told["worker"] == "wilma/host"
+    assert told["environment"] == environment
+    page = world.client("bob").get(f"/submissions/{number}", headers={"Accept": "text/html"}).text
+    assert "Graded by wilma/host, which reports GPU GPU-77; driver 570.86; " in page
+    assert "software grade 0.1.0, PyTorch 2.9.0." in page
+    assert "root/trusted" not in page
+    assert "root/trusted" not in world.services.ledger.board.result(1).report.model_dump_json()
+    print_report(as_report(told), as_json=False)
+    shown = capsys.readouterr().out
+    for text in ("wilma/host", "GPU-77", "570.86", "grade 0.1.0, PyTorch 2.9.0"):
+        assert text in shown
+
+
+def test_a_worker_is_told_only_with_the_result(world: World) -> None:
+    world.graded("ada")
+    world.services.admin.set_board(
+        "softmax", BoardSettings(deadline=world.clock() + timedelta(days=1)), "root"
+    )
+    assert world.client("ada").get("/api/v1/submissions/1").json()["worker"] == "w"
+    assert world.client("bob").get("/api/v1/submissions/1").json()["worker"] is None
 
 
 def test_giving_back_and_failing(world: World, remote: RemoteLedger) -> None:
