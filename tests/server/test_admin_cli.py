@@ -148,7 +148,7 @@ def test_a_rejudge(grade: Grade, world: World) -> None:
     assert grade("rejudge", "start", "softmax", "--all", "--json").json == {"id": 2}
     assert grade("rejudge", "drop", "2").status == 0
     assert grade("rejudge", "start", "softmax", "2").status == 0
-    assert "not both" in grade("rejudge", "start", "softmax", "2", "--all").err
+    assert "only one of them" in grade("rejudge", "start", "softmax", "2", "--all").err
     assert grade("rejudge", "show", "9").status == 2
 
 
@@ -174,3 +174,18 @@ def test_the_server_option(grade: Grade, world: World, monkeypatch: pytest.Monke
     monkeypatch.delenv("GRADE_SERVER")
     assert "no server given" in grade("user", "list").err
     assert grade("user", "list", "--server", world.url).status == 0
+
+
+def test_a_rejudge_of_a_workers_results(grade: Grade, world: World) -> None:
+    world.graded("ada")  # by the worker w
+    started = grade("rejudge", "start", "softmax", "--worker", "w", "--json")
+    assert started.json == {"id": 1}
+    assert grade("rejudge", "show", "1").err.endswith("0 of 1 graded\n")
+    none = grade("rejudge", "start", "softmax", "--worker", "farm")
+    assert (none.status, "of a worker farm" in none.err) == (2, True)
+    for words in (("1", "--worker", "w"), ("--all", "--worker", "w"), ("1", "--all")):
+        refused = grade("rejudge", "start", "softmax", *words)
+        assert (refused.status, "only one of them" in refused.err) == (2, True)
+    body = {"problem": "softmax", "worker": "w", "submissions": [1]}
+    both = world.client("root").post("/api/v1/admin/rejudges", json=body)
+    assert both.status_code == 422

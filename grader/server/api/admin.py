@@ -217,10 +217,9 @@ def start_rejudge(services: ServicesDep, admin: AdminUser, new: NewRejudge) -> R
     """Queue results to be graded again, behind users' submissions. The board changes only when the
     rejudge is applied."""
     problem = _problem(services, new.problem)
-    which = new.which if new.submissions is None else new.submissions
     return RejudgeStarted(
         id=services.admin.rejudges.start(
-            problem.name, problem.digest, which, reason=new.reason, by=admin.name
+            problem.name, problem.digest, new.selection(), reason=new.reason, by=admin.name
         )
     )
 

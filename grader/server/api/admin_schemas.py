@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from grader.fleet import Job
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.audit import AuditEntry
-from grader.server.services.rejudge import Rejudge, RejudgePreview, RejudgeSelection
+from grader.server.services.rejudge import (
+    GradedBy,
+    Rejudge,
+    RejudgePreview,
+    RejudgeSelection,
+    Selection,
+)
 from grader.server.services.rejudge_diff import RejudgeChange
 
 
@@ -69,7 +75,22 @@ class NewRejudge(_StrictModel):
     """Each user's best ranked result on each GPU, or all accepted results."""
     submissions: Annotated[list[int], Field(min_length=1, max_length=1000)] | None = None
     """These submissions, instead of `which`."""
+    worker: Annotated[PrintableText, Field(min_length=1)] | None = None
+    """Every result of this worker (``farm/host``), or of all workers of a user (``farm``), instead
+    of `which`."""
     reason: PrintableText = ""
+
+    @model_validator(mode="after")
+    def _selects_once(self) -> Self:
+        if self.submissions is not None and self.worker is not None:
+            raise ValueError("name submissions or a worker, not both")
+        return self
+
+    def selection(self) -> Selection:
+        """What the service takes."""
+        if self.worker is not None:
+            return GradedBy(self.worker)
+        return self.which if self.submissions is None else self.submissions
 
 
 class UserList(BaseModel):
