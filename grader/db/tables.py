@@ -87,7 +87,8 @@ voids = Table(
     Column("at", UtcDateTime, nullable=False),
     Column("by", String(40), nullable=False),
 )
-"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted`` or ``banned``.
+"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted``, ``banned``, or
+``held`` until an admin has looked at them.
 
 Results are never changed or deleted. A row here takes a result off the leaderboards; it counts
 again when its last row is removed. Only the migrations make this table, not `Board.open`."""

@@ -41,6 +41,10 @@ RETRY_DELAYS_S = (10.0, 60.0)
 """Delay before the next try, after a job's first and second judge error."""
 
 
+ROOFLINE = "roofline"
+"""Who holds a result that is faster than the hardware allows: no admin has this in `voids.by`."""
+
+
 class Ledger(LedgerReader):
     """The jobs of one database, for reading and writing.
 

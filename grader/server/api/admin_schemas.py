@@ -11,7 +11,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from grader.fleet import Job
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
-from grader.server.services.admin_service import BoardSettings
+from grader.server.services.admin_service import BoardSettings, HeldResult
 from grader.server.services.audit import AuditEntry
 from grader.server.services.rejudge import (
     GradedBy,
@@ -133,8 +133,26 @@ class BoardReply(BaseModel):
         return cls(problem=problem, **asdict(settings))
 
 
+class GradedCount(BaseModel):
+    """How many results a user's workers graded that are not held, deleted or replaced."""
+
+    graded: int
+
+
+class HeldCount(BaseModel):
+    """How many results are held now that were not."""
+
+    held: int
+
+
+class ReleasedCount(BaseModel):
+    """How many results are no longer held."""
+
+    released: int
+
+
 class HeldJob(BaseModel):
-    """A submission that is held for an admin to look at."""
+    """A submission that is held for an admin to look at: its grading, or its result."""
 
     id: int
     user: str
@@ -145,6 +163,28 @@ class HeldJob(BaseModel):
     deaths: int
     submitted_at: datetime
     rejudge_id: int | None
+    result_id: int | None = None
+    """The held result, which does not count; null for a grading that failed."""
+    worker: str | None = None
+    """The worker that graded the held result."""
+
+    @classmethod
+    def of_result(cls, held: HeldResult) -> HeldJob:
+        """From a held result."""
+        reason = f"result of the worker {held.worker}, held by {held.by}"
+        return cls(
+            id=held.submission_id,
+            user=held.user,
+            problem=held.problem,
+            name=held.name,
+            reason=reason,
+            failures=0,
+            deaths=0,
+            submitted_at=held.submitted_at,
+            rejudge_id=held.rejudge_id,
+            result_id=held.result_id,
+            worker=held.worker,
+        )
 
     @classmethod
     def of(cls, job: Job) -> HeldJob:

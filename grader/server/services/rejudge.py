@@ -104,7 +104,7 @@ class RejudgeService:
 
         digest: the problem's current version, which grades them.
         selection: chooses among the results of this version, or lists submissions of any version.
-            Only results that count are graded again.
+            Only results that count or are held are graded again.
 
         Raises `Invalid` if a listed submission has no result that counts, or none is selected.
         """
@@ -232,7 +232,7 @@ def _originals(
         )
         .join(jobs, jobs.c.submission_id == submissions.c.id)
         .join(results, results.c.id == jobs.c.result_id)
-        .where(submissions.c.problem == problem, not_void())
+        .where(submissions.c.problem == problem, not_void(except_for="held"))
         .order_by(submissions.c.id)
     )
     current = results.c.problem_digest == digest
