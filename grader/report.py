@@ -50,6 +50,10 @@ SOFTWARE = {
 }
 """Keys of a report's environment whose versions decide a time, and their names."""
 
+FLOOR_SHARE = 0.95
+"""A time below this share of the roofline's floor is held for a person: ceilings are measured, and
+a kernel may be a little faster."""
+
 HIDDEN_SEED = -1
 """Stands for the seed in a report from a server; servers keep seeds secret."""
 
@@ -212,6 +216,12 @@ class Report(BaseModel):
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     id: int | None = None
     """The board's number for this result; null if it is not recorded."""
+
+
+def is_above_roofline(report: Report) -> bool:
+    """Whether a case is faster than the hardware allows, so that a person must look at it."""
+    shares = [case.sol for case in report.cases if case.sol is not None]
+    return report.rule is Rule.BELOW_FLOOR or any(share * FLOOR_SHARE > 1 for share in shares)
 
 
 def provenance(report: Report) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from grader.fleet.job import (
 )
 from grader.fleet.job_queries import PROGRESS, LedgerReader, Problems, check_limits, next_job
 from grader.judge import Progress
-from grader.report import Report
+from grader.report import Report, is_above_roofline
 from grader.submission import Submission
 
 WORKER_EXPIRY = timedelta(days=1)
@@ -42,7 +42,7 @@ RETRY_DELAYS_S = (10.0, 60.0)
 
 
 ROOFLINE = "roofline"
-"""Who holds a result that is faster than the hardware allows: no admin has this in `voids.by`."""
+"""Stands in `voids.by` for results that are held for being faster than the hardware allows."""
 
 
 class Ledger(LedgerReader):
@@ -150,7 +150,8 @@ class Ledger(LedgerReader):
     def finish(self, key: LeaseKey, report: Report) -> int | None:
         """Record the result and end the job, in one transaction. Returns the result's id.
 
-        None if the lease is lost; nothing is written then. Raises ValueError for a report without a
+        A result above the roofline is held: it does not count until an admin releases it. None if
+        the lease is lost; nothing is written then. Raises ValueError for a report without a
         verdict on the submission (use `fail`), or one for another submission or problem version.
         """
         done: job_updates.Values = {
@@ -176,10 +177,12 @@ class Ledger(LedgerReader):
                 raise ValueError(f"the report is not one of submission {key.submission_id}")
             result_id = insert_result(connection, report, submission["user"], submission["content"])
             job_updates.set_result(connection, key.submission_id, result_id)
+            void = {"result_id": result_id, "at": now}
             if submission["rejudge_id"] is not None:
                 # The result counts once an admin applies the rejudge.
-                preview = {"result_id": result_id, "why": "preview", "at": now, "by": "rejudge"}
-                connection.execute(insert(voids).values(preview))
+                connection.execute(insert(voids).values(**void, why="preview", by="rejudge"))
+            if is_above_roofline(report):
+                connection.execute(insert(voids).values(**void, why="held", by=ROOFLINE))
         return result_id
 
     def fail(self, key: LeaseKey, reason: str) -> bool:

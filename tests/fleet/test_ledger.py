@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -21,8 +22,9 @@ from grader.fleet import (
 )
 from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.fleet.job_updates import MAX_FAILURES
-from grader.fleet.ledger import RETRY_DELAYS_S
-from grader.report import Report
+from grader.fleet.ledger import RETRY_DELAYS_S, ROOFLINE
+from grader.report import FLOOR_SHARE, Report
+from grader.server.services.admin_service import AdminService
 from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 
 MakeReport = Callable[..., Report]
@@ -432,3 +434,31 @@ def test_expired_workers_are_removed(ledger: Ledger, clock: Clock) -> None:
         ledger.announce(Worker("steady", "http", "cpu", None, 1))
         clock.move(86_000)
     assert [worker.name for worker in ledger.workers(1e7)] == ["pod-2", "pod-3", "steady"]
+
+
+def test_a_result_above_the_roofline_is_held(
+    ledger: Ledger, clock: Clock, report_of: MakeReport
+) -> None:
+    """Whatever verdict its worker gave, an admin decides whether it counts."""
+
+    def graded(sol: float, **more: Any) -> int:
+        number = enqueue(ledger)
+        case = report_of().cases[1].model_copy(update={"sol": sol})
+        report = report_of(cases=[case], score_us=50 / sol, score_ci_us=None, **more)
+        assert ledger.finish(begun(ledger), report)
+        return number
+
+    def best() -> list[float]:
+        return [e.score_us for e in ledger.board.leaderboard(DIGEST, "NVIDIA H100 80GB HBM3")]
+
+    graded(1.0)
+    fast = graded(1.0 / FLOOR_SHARE + 0.01)
+    rejected = graded(0.5, verdict="rejected", rule="below_floor")
+    assert best() == [50.0]
+    admin = AdminService(ledger._engine, clock)
+    held = admin.held_results()
+    assert [(one.submission_id, one.by) for one in held] == [(fast, ROOFLINE), (rejected, ROOFLINE)]
+    assert admin.release(fast, "root")
+    assert admin.release(rejected, "root")
+    assert best() == [50.0 / (1.0 / FLOOR_SHARE + 0.01)]
+    assert admin.held_results() == []

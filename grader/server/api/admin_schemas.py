@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from grader.fleet import Job
+from grader.fleet.ledger import ROOFLINE
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
 from grader.server.services.admin_service import BoardSettings, HeldResult
@@ -171,7 +172,8 @@ class HeldJob(BaseModel):
     @classmethod
     def of_result(cls, held: HeldResult) -> HeldJob:
         """From a held result."""
-        reason = f"result of the worker {held.worker}, held by {held.by}"
+        why = "above the roofline" if held.by == ROOFLINE else f"held by {held.by}"
+        reason = f"result of the worker {held.worker}, {why}"
         return cls(
             id=held.submission_id,
             user=held.user,

@@ -63,7 +63,7 @@ class HeldResult:
     name: str
     worker: str | None
     by: str
-    """The admin who held it."""
+    """The admin who held it, or `ROOFLINE`."""
     submitted_at: datetime
     rejudge_id: int | None
 
