@@ -101,6 +101,9 @@ class LeaseKey:
     submission_id: int
     token: str = field(repr=False)
     """A secret shared by the worker and the ledger."""
+    holder: str | None = field(default=None, kw_only=True, compare=False)
+    """Beginning of the name of the worker that must hold the lease, such as ``farm/``. None accepts
+    whoever knows the token, which a caller in the server's own process may."""
 
 
 @dataclass(frozen=True)

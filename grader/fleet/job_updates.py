@@ -141,8 +141,11 @@ def lease_job(
 def update_lease(
     connection: Connection, key: LeaseKey, states: tuple[State, ...], values: Values, now: datetime
 ) -> bool:
-    """Change the job of a lease. False if the lease or the job's state is no longer as expected."""
+    """Change the job of a lease. False if the lease or the job's state is no longer as expected, or
+    another worker holds it."""
     statement = _job_in(key.submission_id, states).where(jobs.c.lease_token == key.token)
+    if key.holder is not None:
+        statement = statement.where(jobs.c.leased_by.startswith(key.holder, autoescape=True))
     return _count(connection, statement, values, now) == 1
 
 

@@ -156,6 +156,23 @@ def test_only_the_leases_token_is_accepted(world: World, remote: RemoteLedger) -
     assert job(world) == before
 
 
+def test_a_lease_belongs_to_its_worker(world: World, remote: RemoteLedger) -> None:
+    """Another worker's token does not report on it, even with the lease's secret."""
+    world.tokens["wil"] = world.services.accounts.add_user("wil", "worker")
+    world.submitted()
+    lease = claim(remote, world)
+    assert remote.begin(lease)
+    before = job(world)
+    with closing(RemoteLedger(world.url, world.tokens["wil"])) as other:
+        assert not other.begin(lease)
+        assert not other.heartbeat(lease, 600)
+        assert not other.fail(lease, "")
+        assert not other.give_back(lease)
+        assert other.finish(lease, world.report(lease)) is None
+    assert job(world) == before
+    assert remote.finish(lease, world.report(lease)) == 1
+
+
 def test_a_worker_gets_only_problems_of_its_versions(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     assert claim(remote, world, problems={}) is None
