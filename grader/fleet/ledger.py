@@ -12,7 +12,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, Engine, RowMapping, case, delete, insert, literal, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    RowMapping,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from grader.board.store import Board, insert_result
@@ -31,11 +43,14 @@ from grader.fleet.job import (
 )
 from grader.fleet.job_queries import PROGRESS, LedgerReader, Problems, check_limits, next_job
 from grader.judge import Progress
-from grader.report import Report, is_above_roofline
+from grader.report import Report, is_above_roofline, one_line
 from grader.submission import Submission
 
 WORKER_EXPIRY = timedelta(days=1)
 """A worker silent for this long is removed: hosts may have new names each day."""
+
+SLOTS_KNOWN = timedelta(minutes=1)
+"""How long an announcement's number of slots is believed. Workers repeat it every 10 s."""
 
 RETRY_DELAYS_S = (10.0, 60.0)
 """Delay before the next try, after a job's first and second judge error."""
@@ -115,17 +130,21 @@ class Ledger(LedgerReader):
         problems: Problems | None = None,
         gpu: str | None = None,
         languages: Collection[str] | None = None,
+        within_slots: bool = False,
     ) -> Lease | None:
         """Lease the next job of these `problems` and `languages` (None for all), if there is one.
 
         Users' own submissions go before those of rejudges, older before newer. A mapping of
         `problems` name → digest limits them to these versions. A job that requires a GPU type goes
-        only to a worker whose `gpu`, its full name, matches.
+        only to a worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds
+        no more jobs at a time than it has announced slots, or one if it has announced none.
         """
         now = self._now()
         token = secrets.token_hex(16)
         until = now + timedelta(seconds=lease_s)
         with transaction(self._engine) as connection:
+            if within_slots and not _has_free_slot(connection, worker, now):
+                return None
             job_id = next_job(connection, now, problems, gpu, languages)
             leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
             return None if leased is None else _lease(connection, leased, token, until)
@@ -250,6 +269,21 @@ class Ledger(LedgerReader):
         now = self._now()
         with transaction(self._engine) as connection:
             return job_updates.update_lease(connection, key, states, values, now)
+
+
+def _has_free_slot(connection: Connection, worker: str, now: datetime) -> bool:
+    """Whether a worker holds fewer jobs than it has slots. Locks what it has announced, so that of
+    two claims at once the second counts the first one's job."""
+    # A worker with several kinds of slots announces each kind under its name and the kind's.
+    kinds = workers.c.name.startswith(f"{worker} ", autoescape=True)
+    announced = select(workers.c.slots).where(
+        or_(workers.c.name == worker, kinds), workers.c.last_seen >= now - SLOTS_KNOWN
+    )
+    slots = list(connection.scalars(announced.with_for_update()))
+    held = select(func.count()).where(
+        jobs.c.leased_by == one_line(worker, 200), jobs.c.state.in_(LEASED_STATES)
+    )
+    return (connection.scalar(held) or 0) < (sum(slots) if slots else 1)
 
 
 def _submission(connection: Connection, submission_id: int) -> RowMapping:

@@ -58,7 +58,8 @@ def seen(message: WorkerPresence, caller: WorkerUser, services: ServicesDep) -> 
 def claim(
     message: ClaimRequest, caller: WorkerUser, services: ServicesDep
 ) -> ClaimReply | Response:
-    """Lease the next job that this worker can run. A server that is stopping has none."""
+    """Lease the next job that this worker can run, if one of its announced slots is free. A server
+    that is stopping has none."""
     if services.drain.started:
         return Response(status_code=204)
     lease = services.ledger.claim(
@@ -67,6 +68,7 @@ def claim(
         problems=message.problems,
         gpu=message.gpu,
         languages=message.languages,
+        within_slots=True,
     )
     if lease is None:
         return Response(status_code=204)

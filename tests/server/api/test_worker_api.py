@@ -173,6 +173,25 @@ def test_a_lease_belongs_to_its_worker(world: World, remote: RemoteLedger) -> No
     assert remote.finish(lease, world.report(lease)) == 1
 
 
+def test_a_worker_leases_no_more_than_it_has_slots(world: World, remote: RemoteLedger) -> None:
+    for _ in range(5):
+        world.submitted()
+    first = claim(remote, world)
+    assert first is not None
+    assert claim(remote, world) is None, "one that has announced nothing has one slot"
+    remote.announce(HOST)  # 2 slots
+    assert claim(remote, world) is not None
+    assert claim(remote, world) is None
+    remote.announce(replace(HOST, name="host L4", slots=1))  # its slots of another kind
+    third = claim(remote, world)
+    assert third is not None
+    assert claim(remote, world) is None
+    assert remote.give_back(third)
+    remote.announce(replace(HOST, name="hostile", slots=100))
+    assert claim(remote, world) is not None
+    assert claim(remote, world) is None, "another worker's slots do not count"
+
+
 def test_a_worker_gets_only_problems_of_its_versions(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     assert claim(remote, world, problems={}) is None
