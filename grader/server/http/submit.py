@@ -28,10 +28,19 @@ def submit_upload(
 ) -> int:
     """Store an uploaded file, queue it for grading, and return its number.
 
-    `gpu` is a type of GPU; empty for the problem's own or any. Raises `Refusal`.
+    `gpu` is a type of GPU; empty for the problem's own or any. Raises `Refusal`. A refused
+    submission does not count against the user's submissions per minute.
     """
     if (wait_s := request.state.throttle.submission(caller.name)) is not None:
         raise too_often("too many submissions within a minute", wait_s)
+    try:
+        return _submit(services, caller, problem_name, file, gpu)
+    except Exception:
+        request.state.throttle.refund_submission(caller.name)
+        raise
+
+
+def _submit(services: Services, caller: User, problem_name: str, file: UploadFile, gpu: str) -> int:
     check_not_draining(services)
     problem, board = problem_or_404(services, caller, problem_name)
     deadline = None if caller.role == "admin" else board.deadline
