@@ -245,6 +245,25 @@ def test_lists_have_pages(world: World) -> None:
     assert client.get("/api/v1/submissions", params=cancelled).json()["submissions"] == []
 
 
+def test_what_one_may_not_see_does_not_shorten_a_page(world: World) -> None:
+    """Neither others' cancelled submissions nor those of banned users take places of the page."""
+    seen = [world.graded("ada"), world.graded("ada")]
+    mine = world.submitted("bob")
+    assert world.client("bob").delete(f"/api/v1/submissions/{mine}").status_code == 204
+    world.tokens["eve"] = world.services.accounts.add_user("eve")
+    for _ in range(3):
+        world.graded("eve")
+    world.services.admin.ban("eve", "", "root")
+
+    def page(name: str | None) -> list[int]:
+        answer = world.client(name).get("/api/v1/submissions?limit=2").json()
+        return [one["id"] for one in answer["submissions"]]
+
+    assert page(None) == page("ada") == seen[::-1]
+    assert page("bob") == [mine, seen[1]]
+    assert page("root") == [6, 5]
+
+
 def test_the_leaderboard(world: World) -> None:
     world.graded("ada", score_us=50.0)
     best = world.graded("ada", score_us=30.0, score_ci_us=(29.9, 30.1))
