@@ -20,6 +20,7 @@ import pytest
 
 from grader.board import BoardError
 from grader.cli.app import main
+from grader.cli.commands.worker import _announce
 from grader.cli.local_grading import print_report
 from grader.cli.remote_submit import as_report
 from grader.fleet import Job, Lease, State, Worker
@@ -466,6 +467,34 @@ def test_grade_worker_says_what_is_wrong(
         assert "--name must be at most 100 printable characters" in capsys.readouterr().err
     assert main(["worker", "--server", world.url, "--sandbox", "process"]) == 2
     assert "answered 403: this needs a token with the role worker" in capsys.readouterr().err
+
+
+def test_a_worker_waits_for_its_server(
+    world: World,
+    remote: RemoteLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers: list[Any] = [httpx.ConnectError("refused"), 503, 429, 200]
+
+    def respond(*_: Any, **__: Any) -> httpx.Response:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        body = {"problems": {}} if answer == 200 else {"error": {"message": "so"}}
+        return httpx.Response(answer, json=body)
+
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr(remote._client, "post", respond)
+    _announce(remote, HOST)
+    assert len(waits) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.endswith("cannot be reached: refused; waiting for it\n")
+    answers += [401, 200]
+    with pytest.raises(BoardError, match="answered 401"):  # waiting would not help
+        _announce(remote, HOST)
 
 
 def test_no_answer_shows_the_token_of_another_lease(world: World, remote: RemoteLedger) -> None:
