@@ -15,7 +15,7 @@ from grader.server.http.lookup import comma_separated, problem_or_404
 from grader.server.services import visibility
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
-from grader.submission import LANGUAGES, Language, Submission, language_of
+from grader.submission import LANGUAGES, Submission, language_of
 
 
 def submit_upload(
@@ -48,7 +48,7 @@ def _submit(services: Services, caller: User, problem_name: str, file: UploadFil
         fail(403, "deadline_passed", str(DeadlinePassed(problem_name, deadline)))
     submission = _read(problem, file)
     wanted_gpu = gpu.strip() or problem.spec.gpu
-    _check_workers(services, submission.language, wanted_gpu)
+    _check_workers(services, wanted_gpu)
     try:
         number = services.ledger.submit(
             caller.name,
@@ -92,13 +92,16 @@ def _read(problem: Problem, file: UploadFile) -> Submission:
     return Submission(path.name, language, content)
 
 
-def _check_workers(services: Services, language: Language, gpu: str | None) -> None:
-    """Raise `Refusal` for a submission that no living worker can grade."""
-    if gpu is None and language == "python":
+def _check_workers(services: Services, gpu: str | None) -> None:
+    """Raise `Refusal` for a GPU type that no living worker has: the name may be misspelt.
+
+    Other submissions wait until there is a worker; the queue says for what.
+    """
+    if gpu is None:
         return
     alive = services.ledger.workers(services.settings.worker_alive_s)
     gpus = sorted({worker.gpu for worker in alive if worker.gpu is not None})
     if not any(gpu_matches(one, gpu) for one in gpus):
-        needed = f"the GPU type '{gpu}'" if gpu else "a .cu file, which needs a GPU"
         available = comma_separated(gpus)
-        fail(422, "no_worker", f"no worker can grade {needed}; GPUs available now: {available}")
+        message = f"no worker has the GPU type '{gpu}'; GPUs available now: {available}"
+        fail(422, "no_worker", message)

@@ -70,17 +70,25 @@ def test_an_unknown_problem(world: World) -> None:
     assert "softmax" in reply.json()["error"]["message"]
 
 
-def test_cuda_needs_a_worker_with_a_gpu(world: World) -> None:
-    assert error(world.submit("ada", file="k.cu")) == (422, "no_worker")
+def test_a_cuda_file_waits_for_a_worker_with_a_gpu(world: World) -> None:
+    """As a Python file waits for any worker; the queue says why."""
+    assert world.submit("ada", file="k.cu").status_code == 202
+    (waiting,) = world.client().get("/api/v1/queue").json()["jobs"]
+    assert waiting["obstacle"] == "no worker is connected"
+    world.services.ledger.announce(Worker("c", "local", "cpu", None, 1))
+    (waiting,) = world.client().get("/api/v1/queue").json()["jobs"]
+    assert waiting["obstacle"] == "no worker has a GPU, which a .cu file needs"
+
+
+def test_a_type_of_gpu_needs_a_worker_that_has_it(world: World) -> None:
     assert error(world.submit("ada", gpu="H100")) == (422, "no_worker")
     world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
-    assert world.submit("ada", file="k.cu").status_code == 202
     assert world.submit("ada", gpu="H100").status_code == 202
     reply = world.submit("ada", gpu="A100")
     assert error(reply) == (422, "no_worker")
     assert H100 in reply.json()["error"]["message"]
     world.clock.move(3600)
-    assert error(world.submit("ada", file="k.cu")) == (422, "no_worker")
+    assert error(world.submit("ada", gpu="H100")) == (422, "no_worker")
 
 
 def test_a_board_past_its_deadline(world: World) -> None:
