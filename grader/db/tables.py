@@ -130,6 +130,9 @@ submissions = Table(
     # Set on a submission that a rejudge made: the rejudge, and the submission it copied.
     Column("rejudge_id", Integer, ForeignKey(rejudges.c.id)),
     Column("original_id", Integer, ForeignKey("submissions.id")),
+    # Chosen by the client: a repeated request has the same.
+    Column("idempotency_key", String(100)),
+    Index("submissions_by_key", "user", "idempotency_key", unique=True),
     Index("submissions_by_user", "user"),
     Index("submissions_by_rejudge", "rejudge_id"),
     sqlite_autoincrement=True,

@@ -200,6 +200,16 @@ class TooManyInFlight(SubmissionRefused):
     """The user has reached the limit of submissions in flight."""
 
 
+class KeyReused(Exception):
+    """The idempotency key belongs to another submission of the user. The text is one line."""
+
+    def __init__(self, submission_id: int) -> None:
+        super().__init__(
+            f"this key belongs to submission {submission_id}, of another file, problem or GPU; "
+            "choose a new key"
+        )
+
+
 class DeadlinePassed(Exception):
     """The board's deadline has passed. The text is one line for the submitter."""
 

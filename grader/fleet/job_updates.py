@@ -64,6 +64,7 @@ def add_submission(
     submission: Submission,
     gpu: str | None,
     now: datetime,
+    idempotency_key: str | None = None,
 ) -> int:
     """Store a submission and queue its job. Returns the submission's id."""
     _store_source(connection, submission)
@@ -77,6 +78,7 @@ def add_submission(
             sha256=submission.sha256,
             gpu=gpu,
             created_at=now,
+            idempotency_key=idempotency_key,
         )
     )
     assert added.inserted_primary_key is not None

@@ -36,6 +36,7 @@ from grader.fleet.job import (
     LEASED_STATES,
     MAX_SOURCE_BYTES,
     DeadlinePassed,
+    KeyReused,
     Lease,
     LeaseKey,
     State,
@@ -103,6 +104,7 @@ class Ledger(LedgerReader):
         max_in_flight: int = 10,
         max_queue: int = 1000,
         deadline: datetime | None = None,
+        idempotency_key: str | None = None,
     ) -> int:
         """Store a submission and queue its job. Returns its id, once it is durable.
 
@@ -110,16 +112,24 @@ class Ledger(LedgerReader):
         `deadline` on, `TooManyInFlight` when the user has `max_in_flight` unfinished jobs,
         `QueueFull` when `max_queue` jobs are queued, and ValueError for a source larger than
         `MAX_SOURCE_BYTES`.
+
+        A call that repeats the user's `idempotency_key` stores nothing, whatever the limits, and
+        returns the id of the first; it raises `KeyReused` if it submits something else.
         """
         if len(submission.source) > MAX_SOURCE_BYTES:
             raise ValueError(f"a source of more than {MAX_SOURCE_BYTES:,} bytes is not stored")
         with transaction(self._engine, "submit") as connection:
             now = self._now()  # after waiting for the lock
+            if idempotency_key is not None:
+                same = {"problem": problem, "sha256": submission.sha256, "gpu": gpu}
+                earlier = _repeated(connection, user, idempotency_key, same)
+                if earlier is not None:
+                    return earlier
             if deadline is not None and now >= deadline:
                 raise DeadlinePassed(problem, deadline)
             check_limits(connection, user, max_in_flight, max_queue)
             return job_updates.add_submission(
-                connection, user, problem, problem_digest, submission, gpu, now
+                connection, user, problem, problem_digest, submission, gpu, now, idempotency_key
             )
 
     def claim(
@@ -269,6 +279,22 @@ class Ledger(LedgerReader):
         now = self._now()
         with transaction(self._engine) as connection:
             return job_updates.update_lease(connection, key, states, values, now)
+
+
+def _repeated(
+    connection: Connection, user: str, key: str, same: Mapping[str, str | None]
+) -> int | None:
+    """The user's submission with this idempotency key; None if there is none. Raises `KeyReused`
+    if it differs in a column of `same`."""
+    query = select(submissions).where(
+        submissions.c.user == user, submissions.c.idempotency_key == key
+    )
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        return None
+    if any(row[column] != value for column, value in same.items()):
+        raise KeyReused(row["id"])
+    return int(row["id"])
 
 
 def _has_free_slot(connection: Connection, worker: str, now: datetime) -> bool:

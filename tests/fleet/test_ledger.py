@@ -20,7 +20,7 @@ from grader.fleet import (
     TooManyInFlight,
     Worker,
 )
-from grader.fleet.job import MAX_SOURCE_BYTES
+from grader.fleet.job import MAX_SOURCE_BYTES, KeyReused
 from grader.fleet.job_updates import MAX_FAILURES
 from grader.fleet.ledger import RETRY_DELAYS_S, ROOFLINE
 from grader.report import FLOOR_SHARE, Report
@@ -462,3 +462,19 @@ def test_a_result_above_the_roofline_is_held(
     assert admin.release(rejected, "root")
     assert best() == [50.0 / (1.0 / FLOOR_SHARE + 0.01)]
     assert admin.held_results() == []
+
+
+def test_a_repeated_submission_is_stored_once(ledger: Ledger, clock: Clock) -> None:
+    """Its answer may have been lost; limits and the deadline do not refuse the repetition."""
+    deadline = clock() + timedelta(seconds=10)
+    first = enqueue(ledger, idempotency_key="k", deadline=deadline)
+    clock.move(20)
+    again = enqueue(ledger, idempotency_key="k", deadline=deadline, max_in_flight=1)
+    assert again == first
+    assert [one.submission_id for one in ledger.queue()] == [first]
+    with pytest.raises(KeyReused, match=f"this key belongs to submission {first}, of another file"):
+        enqueue(ledger, source="x = 2", idempotency_key="k")
+    with pytest.raises(KeyReused):
+        enqueue(ledger, gpu="H100", idempotency_key="k")
+    assert enqueue(ledger, "bob", idempotency_key="k") != first, "keys are each user's own"
+    assert enqueue(ledger) != enqueue(ledger), "without a key nothing is a repetition"

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from fastapi import Request, UploadFile
 
 from grader.fleet import DeadlinePassed, QueueFull, SubmissionRefused
-from grader.fleet.job import gpu_matches
+from grader.fleet.job import KeyReused, gpu_matches
 from grader.problem import Problem
 from grader.server.http.auth import check_not_draining
 from grader.server.http.errors import banned, fail, too_often
@@ -25,6 +25,7 @@ def submit_upload(
     problem_name: str,
     file: UploadFile,
     gpu: str,
+    idempotency_key: str | None = None,
 ) -> int:
     """Store an uploaded file, queue it for grading, and return its number.
 
@@ -34,17 +35,26 @@ def submit_upload(
     if (wait_s := request.state.throttle.submission(caller.name)) is not None:
         raise too_often("too many submissions within a minute", wait_s)
     try:
-        return _submit(services, caller, problem_name, file, gpu)
+        return _submit(services, caller, problem_name, file, gpu, idempotency_key)
     except Exception:
         request.state.throttle.refund_submission(caller.name)
         raise
 
 
-def _submit(services: Services, caller: User, problem_name: str, file: UploadFile, gpu: str) -> int:
+def _submit(
+    services: Services,
+    caller: User,
+    problem_name: str,
+    file: UploadFile,
+    gpu: str,
+    idempotency_key: str | None,
+) -> int:
     check_not_draining(services)
     problem, board = problem_or_404(services, caller, problem_name)
     deadline = None if caller.role == "admin" else board.deadline
-    if deadline is not None and visibility.deadline_passed(board, services.now()):
+    # A repeated request is answered after the deadline, too; the ledger knows it by its key.
+    is_first = idempotency_key is None
+    if is_first and deadline is not None and visibility.deadline_passed(board, services.now()):
         fail(403, "deadline_passed", str(DeadlinePassed(problem_name, deadline)))
     submission = _read(problem, file)
     wanted_gpu = gpu.strip() or problem.spec.gpu
@@ -59,7 +69,10 @@ def _submit(services: Services, caller: User, problem_name: str, file: UploadFil
             max_in_flight=services.settings.max_in_flight,
             max_queue=services.settings.max_queue,
             deadline=deadline,
+            idempotency_key=idempotency_key,
         )
+    except KeyReused as reused:
+        fail(409, "key_reused", str(reused))
     except DeadlinePassed as late:
         fail(403, "deadline_passed", str(late))
     except SubmissionRefused as refused:

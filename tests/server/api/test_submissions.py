@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from grader.board.store import insert_result
@@ -415,3 +416,22 @@ def test_metrics(world: World) -> None:
     ):
         assert line in text.splitlines(), text
     assert "ada" not in text
+
+
+def test_a_repeated_request_makes_one_submission(world: World) -> None:
+    def post(content: bytes, key: str = "k") -> httpx.Response:
+        return world.client("ada").post(
+            "/api/v1/submissions",
+            data={"problem": "softmax"},
+            files={"file": ("kernel.py", content)},
+            headers={"Idempotency-Key": key},
+        )
+
+    first = post(b"x = 1")
+    assert (first.status_code, post(b"x = 1").json()) == (202, first.json())
+    set_board(world, deadline=world.clock() - timedelta(seconds=1))
+    assert post(b"x = 1").json() == first.json(), "after the deadline, too"
+    assert error(post(b"x = 1", "new")) == (403, "deadline_passed")
+    set_board(world)
+    assert error(post(b"x = 2")) == (409, "key_reused")
+    assert error(post(b"x = 1", "k" * 101)) == (422, "invalid")
