@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from grader.fleet.job import LeaseKey
 from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
 from grader.report import Verdict
-from grader.server.services.admin_service import BoardSettings
 from tests.fleet.fake import ROOT, FakeEngine
 from tests.server.conftest import H100, KERNEL, World
 from tests.waiting import PATIENCE_S, until
@@ -112,9 +110,14 @@ def test_a_result_shows_where_it_came_from(
     told = world.client("ada").get(f"/api/v1/submissions/{number}").json()
     assert told["worker"] == "wilma/host"
     assert told["environment"] == environment
-    page = world.client("bob").get(f"/submissions/{number}", headers={"Accept": "text/html"}).text
-    assert "Graded by wilma/host, which reports GPU GPU-77; driver 570.86; " in page
-    assert "software grade 0.1.0, PyTorch 2.9.0." in page
+    html = {"Accept": "text/html"}
+    browser = world.client()
+    assert browser.post("/login", data={"token": world.tokens["ada"]}, headers=html).is_redirect
+    mine = browser.get(f"/submissions/{number}", headers=html).text
+    assert "Graded by wilma/host. Its worker reports GPU GPU-77; " in mine
+    page = world.client().get(f"/submissions/{number}", headers=html).text
+    assert "Graded by" not in page
+    assert "GPU GPU-77; driver 570.86; software grade 0.1.0, PyTorch 2.9.0." in page
     assert "root/trusted" not in page
     assert "root/trusted" not in world.services.ledger.board.result(1).report.model_dump_json()
     print_report(as_report(told), as_json=False)
@@ -123,13 +126,14 @@ def test_a_result_shows_where_it_came_from(
         assert text in shown
 
 
-def test_a_worker_is_told_only_with_the_result(world: World) -> None:
-    world.graded("ada")
-    world.services.admin.set_board(
-        "softmax", BoardSettings(deadline=world.clock() + timedelta(days=1)), "root"
-    )
-    assert world.client("ada").get("/api/v1/submissions/1").json()["worker"] == "w"
-    assert world.client("bob").get("/api/v1/submissions/1").json()["worker"] is None
+def test_a_worker_is_told_to_the_owner_and_to_admins(world: World) -> None:
+    world.graded("ada", environment={"driver": "570.86"})
+
+    def told(name: str) -> Any:
+        return world.client(name).get("/api/v1/submissions/1").json()
+
+    assert [told(name)["worker"] for name in ("ada", "root", "bob")] == ["w", "w", None]
+    assert told("bob")["environment"] == {"driver": "570.86"}
 
 
 def test_giving_back_and_failing(world: World, remote: RemoteLedger) -> None:
