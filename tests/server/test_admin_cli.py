@@ -189,6 +189,10 @@ def test_a_rejudge_of_a_workers_results(grade: Grade, world: World) -> None:
     body = {"problem": "softmax", "worker": "w", "submissions": [1]}
     both = world.client("root").post("/api/v1/admin/rejudges", json=body)
     assert both.status_code == 422
+    long = world.client("root").post(
+        "/api/v1/admin/rejudges", json={"problem": "softmax", "worker": "%" * 60_000}
+    )
+    assert long.status_code == 422
 
 
 def test_banning_a_worker_offers_to_hold_its_results(grade: Grade, world: World) -> None:

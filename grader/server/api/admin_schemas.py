@@ -76,7 +76,7 @@ class NewRejudge(_StrictModel):
     """Each user's best ranked result on each GPU, or all accepted results."""
     submissions: Annotated[list[int], Field(min_length=1, max_length=1000)] | None = None
     """These submissions, instead of `which`."""
-    worker: Annotated[PrintableText, Field(min_length=1)] | None = None
+    worker: Annotated[PrintableText, Field(min_length=1, max_length=200)] | None = None
     """Every result of this worker (``farm/host``), or of all workers of a user (``farm``), instead
     of `which`."""
     reason: PrintableText = ""
