@@ -41,6 +41,19 @@ BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
 """Invisible characters that Unicode counts as letters or symbols: Hangul fillers and the blank
 Braille pattern."""
 
+SOFTWARE = {
+    "grade": "grade",
+    "torch": "PyTorch",
+    "cuda": "CUDA",
+    "triton": "Triton",
+    "python": "Python",
+}
+"""Keys of a report's environment whose versions decide a time, and their names."""
+
+FLOOR_SHARE = 0.95
+"""A time below this share of the roofline's floor is held for a person: ceilings are measured, and
+a kernel may be a little faster."""
+
 HIDDEN_SEED = -1
 """Stands for the seed in a report from a server; servers keep seeds secret."""
 
@@ -177,6 +190,9 @@ class Report(BaseModel):
     """One line for a person, at most `REASON_CHARS` long."""
     device: Literal["cpu", "cuda"]
     gpu: str | None = None
+    worker: str | None = None
+    """The worker of a server that graded it: the user of its token, a slash, and the name that it
+    gives itself. Null for a local grading."""
     sandbox: str
     """``docker``, or ``process`` with its isolation, such as ``process (namespaces)``."""
     ranked: bool = False
@@ -200,6 +216,33 @@ class Report(BaseModel):
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     id: int | None = None
     """The board's number for this result; null if it is not recorded."""
+
+
+def is_above_roofline(report: Report) -> bool:
+    """Whether a case is faster than the hardware allows, so that a person must look at it."""
+    shares = [case.sol for case in report.cases if case.sol is not None]
+    return report.rule is Rule.BELOW_FLOOR or any(share * FLOOR_SHARE > 1 for share in shares)
+
+
+def provenance(report: Report) -> list[tuple[str, str]]:
+    """What a report says of where it was graded, as pairs of a label and a text.
+
+    The environment is what the judge's process found. It is a claim if a hosted worker sent it, so
+    only short texts of it are shown.
+    """
+
+    def told(key: str) -> str | None:
+        value = report.environment.get(key)
+        return one_line(value, 60) if isinstance(value, str) and value else None
+
+    software = [f"{label} {version}" for key, label in SOFTWARE.items() if (version := told(key))]
+    pairs = (
+        ("worker", report.worker),
+        ("GPU", told("gpu_uuid")),
+        ("driver", told("driver")),
+        ("software", ", ".join(software)),
+    )
+    return [(label, text) for label, text in pairs if text]
 
 
 def escape(text: str, limit: int) -> str:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from grader.report import MAX_MARKS, escape, one_line
+from grader.report import MAX_MARKS, Report, escape, one_line, provenance
 
 ACUTE, RING = "\u0301", "\u20dd"
 
@@ -46,3 +48,23 @@ def test_words_with_marks_are_not_escaped(word: str) -> None:
 @pytest.mark.parametrize("before", ["", "a\n", "a\t"])
 def test_a_mark_without_a_base_character_is_escaped(before: str) -> None:
     assert escape(f"{before}{ACUTE}b", 100) == f"{before}\\u0301b"
+
+
+def test_the_provenance_shows_texts_of_the_environment_only(
+    make_report: Callable[..., Report],
+) -> None:
+    environment = {
+        "grade": "0.1.0",
+        "torch": "2.9.0",
+        "python": None,
+        "cuda": ["12.8"],
+        "gpu_uuid": "GPU-1\n2" + "x" * 100,
+        "driver": "570.86\x1b",
+    }
+    assert provenance(make_report()) == []
+    told = provenance(make_report(environment=environment, worker="farm/a"))
+    assert [label for label, _ in told] == ["worker", "GPU", "driver", "software"]
+    texts = dict(told)
+    assert (texts["worker"], texts["software"]) == ("farm/a", "grade 0.1.0, PyTorch 2.9.0")
+    assert texts["driver"] == "570.86\\x1b"
+    assert len(texts["GPU"]) == 60

@@ -223,9 +223,11 @@ class Board:
         return not_void() if self._has_voids else true()
 
 
-def not_void() -> ColumnElement[bool]:
-    """The SQL condition that a result counts. Needs the table `voids`."""
-    return ~select(voids).where(voids.c.result_id == results.c.id).exists()
+def not_void(except_for: str | None = None) -> ColumnElement[bool]:
+    """The SQL condition that a result counts, or would but for one reason. Needs the table
+    `voids`."""
+    reasons = select(voids).where(voids.c.result_id == results.c.id).correlate(results)
+    return ~reasons.where(true() if except_for is None else voids.c.why != except_for).exists()
 
 
 def insert_result(connection: Connection, report: Report, user: str, source: bytes) -> int:

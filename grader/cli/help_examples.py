@@ -67,6 +67,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade admin user unban eve",
         "grade admin user unban eve --server https://board.example.org",
     ),
+    "admin user hold": (
+        "grade admin user hold farm",
+        "grade admin user hold farm --server https://board.example.org",
+    ),
+    "admin user unhold": (
+        "grade admin user unhold farm",
+        "grade admin user unhold farm --server https://board.example.org",
+    ),
     "admin token": ("grade admin token new ada", "grade admin token list ada"),
     "admin token new": (
         "grade admin token new ada",

@@ -80,11 +80,18 @@ class Client:
         params: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         files: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The parsed JSON answer of a path below `/api/v1`; None for an empty body."""
         with _explain_errors(self.server):
             reply = self._http.request(
-                method, f"/api/v1{path}", json=json, params=params, data=data, files=files
+                method,
+                f"/api/v1{path}",
+                json=json,
+                params=params,
+                data=data,
+                files=files,
+                headers=headers,
             )
         _check(reply)
         return _parsed(reply) if reply.content else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 POLL_S = 2.0
 """Interval of polling when the event stream is not available."""
+
+UPLOAD_TRIES = 3
+"""How often an upload is tried while the connection fails."""
 
 OUTAGE_S = 600.0
 """How long a server may be unreachable, as in a restart, before the command gives up."""
@@ -113,18 +117,29 @@ def as_report(answer: dict[str, Any]) -> Report:
 
 def _upload(client: Client, problem: str, file: Path, gpu: str | None) -> int:
     """Check the file as a local grading does, upload it, and return the submission's number."""
+    from grader.cli.remote import Unreachable
     from grader.submission import Submission
 
     name = Path(problem).resolve().name if Path(problem).is_dir() else Path(problem).name
     spec = client.request("GET", f"/problems/{path_segment(name)}")["spec"]
     submission = Submission.read(file, spec["limits"]["source_bytes"])
-    created = client.request(
-        "POST",
-        "/submissions",
-        data={"problem": name} | ({"gpu": gpu} if gpu else {}),
-        files={"file": (submission.name, submission.source)},
-    )
-    return int(created["id"])
+    # With a key, a request whose answer was lost can be repeated without submitting twice.
+    headers = {"Idempotency-Key": secrets.token_hex(16)}
+    for tries_left in reversed(range(UPLOAD_TRIES)):
+        try:
+            created = client.request(
+                "POST",
+                "/submissions",
+                data={"problem": name} | ({"gpu": gpu} if gpu else {}),
+                files={"file": (submission.name, submission.source)},
+                headers=headers,
+            )
+            return int(created["id"])
+        except Unreachable:
+            if not tries_left:
+                raise
+            time.sleep(POLL_S)
+    raise AssertionError
 
 
 def _progress(state: dict[str, Any]) -> RemoteProgress:

@@ -3,7 +3,8 @@
 - ``0001``: the board's tables, as `grader.db.schema` creates them without Alembic;
 - ``0002``: the ledger's tables;
 - ``0003``: users, board settings, rejudges, workers and the audit log;
-- ``0004``: the problem versions of a worker.
+- ``0004``: the problem versions of a worker;
+- ``0005``: the idempotency key of a submission.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ voids = Table(
     Column("at", UtcDateTime, nullable=False),
     Column("by", String(40), nullable=False),
 )
-"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted`` or ``banned``.
+"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted``, ``banned``, or
+``held`` until an admin has looked at them.
 
 Results are never changed or deleted. A row here takes a result off the leaderboards; it counts
 again when its last row is removed. Only the migrations make this table, not `Board.open`."""
@@ -129,6 +130,9 @@ submissions = Table(
     # Set on a submission that a rejudge made: the rejudge, and the submission it copied.
     Column("rejudge_id", Integer, ForeignKey(rejudges.c.id)),
     Column("original_id", Integer, ForeignKey("submissions.id")),
+    # Chosen by the client: a repeated request has the same.
+    Column("idempotency_key", String(100)),
+    Index("submissions_by_key", "user", "idempotency_key", unique=True),
     Index("submissions_by_user", "user"),
     Index("submissions_by_rejudge", "rejudge_id"),
     sqlite_autoincrement=True,

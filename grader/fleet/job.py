@@ -101,6 +101,9 @@ class LeaseKey:
     submission_id: int
     token: str = field(repr=False)
     """A secret shared by the worker and the ledger."""
+    holder: str | None = field(default=None, kw_only=True, compare=False)
+    """Beginning of the name of the worker that must hold the lease, such as ``farm/``. None accepts
+    whoever knows the token, which a caller in the server's own process may."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,16 @@ class QueueFull(SubmissionRefused):
 
 class TooManyInFlight(SubmissionRefused):
     """The user has reached the limit of submissions in flight."""
+
+
+class KeyReused(Exception):
+    """The idempotency key belongs to another submission of the user. The text is one line."""
+
+    def __init__(self, submission_id: int) -> None:
+        super().__init__(
+            f"this key belongs to submission {submission_id}, of another file, problem or GPU; "
+            "choose a new key"
+        )
 
 
 class DeadlinePassed(Exception):

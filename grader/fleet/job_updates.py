@@ -64,6 +64,7 @@ def add_submission(
     submission: Submission,
     gpu: str | None,
     now: datetime,
+    idempotency_key: str | None = None,
 ) -> int:
     """Store a submission and queue its job. Returns the submission's id."""
     _store_source(connection, submission)
@@ -77,6 +78,7 @@ def add_submission(
             sha256=submission.sha256,
             gpu=gpu,
             created_at=now,
+            idempotency_key=idempotency_key,
         )
     )
     assert added.inserted_primary_key is not None
@@ -141,8 +143,11 @@ def lease_job(
 def update_lease(
     connection: Connection, key: LeaseKey, states: tuple[State, ...], values: Values, now: datetime
 ) -> bool:
-    """Change the job of a lease. False if the lease or the job's state is no longer as expected."""
+    """Change the job of a lease. False if the lease or the job's state is no longer as expected, or
+    another worker holds it."""
     statement = _job_in(key.submission_id, states).where(jobs.c.lease_token == key.token)
+    if key.holder is not None:
+        statement = statement.where(jobs.c.leased_by.startswith(key.holder, autoescape=True))
     return _count(connection, statement, values, now) == 1
 
 

@@ -12,7 +12,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, Engine, RowMapping, case, delete, insert, literal, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    RowMapping,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from grader.board.store import Board, insert_result
@@ -24,6 +36,7 @@ from grader.fleet.job import (
     LEASED_STATES,
     MAX_SOURCE_BYTES,
     DeadlinePassed,
+    KeyReused,
     Lease,
     LeaseKey,
     State,
@@ -31,14 +44,21 @@ from grader.fleet.job import (
 )
 from grader.fleet.job_queries import PROGRESS, LedgerReader, Problems, check_limits, next_job
 from grader.judge import Progress
-from grader.report import Report
+from grader.report import Report, is_above_roofline, one_line
 from grader.submission import Submission
 
 WORKER_EXPIRY = timedelta(days=1)
 """A worker silent for this long is removed: hosts may have new names each day."""
 
+SLOTS_KNOWN = timedelta(minutes=1)
+"""How long an announcement's number of slots is believed. Workers repeat it every 10 s."""
+
 RETRY_DELAYS_S = (10.0, 60.0)
 """Delay before the next try, after a job's first and second judge error."""
+
+
+ROOFLINE = "roofline"
+"""Stands in `voids.by` for results that are held for being faster than the hardware allows."""
 
 
 class Ledger(LedgerReader):
@@ -84,6 +104,7 @@ class Ledger(LedgerReader):
         max_in_flight: int = 10,
         max_queue: int = 1000,
         deadline: datetime | None = None,
+        idempotency_key: str | None = None,
     ) -> int:
         """Store a submission and queue its job. Returns its id, once it is durable.
 
@@ -91,16 +112,24 @@ class Ledger(LedgerReader):
         `deadline` on, `TooManyInFlight` when the user has `max_in_flight` unfinished jobs,
         `QueueFull` when `max_queue` jobs are queued, and ValueError for a source larger than
         `MAX_SOURCE_BYTES`.
+
+        A call that repeats the user's `idempotency_key` stores nothing, whatever the limits, and
+        returns the id of the first; it raises `KeyReused` if it submits something else.
         """
         if len(submission.source) > MAX_SOURCE_BYTES:
             raise ValueError(f"a source of more than {MAX_SOURCE_BYTES:,} bytes is not stored")
         with transaction(self._engine, "submit") as connection:
             now = self._now()  # after waiting for the lock
+            if idempotency_key is not None:
+                same = {"problem": problem, "sha256": submission.sha256, "gpu": gpu}
+                earlier = _repeated(connection, user, idempotency_key, same)
+                if earlier is not None:
+                    return earlier
             if deadline is not None and now >= deadline:
                 raise DeadlinePassed(problem, deadline)
             check_limits(connection, user, max_in_flight, max_queue)
             return job_updates.add_submission(
-                connection, user, problem, problem_digest, submission, gpu, now
+                connection, user, problem, problem_digest, submission, gpu, now, idempotency_key
             )
 
     def claim(
@@ -111,17 +140,21 @@ class Ledger(LedgerReader):
         problems: Problems | None = None,
         gpu: str | None = None,
         languages: Collection[str] | None = None,
+        within_slots: bool = False,
     ) -> Lease | None:
         """Lease the next job of these `problems` and `languages` (None for all), if there is one.
 
         Users' own submissions go before those of rejudges, older before newer. A mapping of
         `problems` name → digest limits them to these versions. A job that requires a GPU type goes
-        only to a worker whose `gpu`, its full name, matches.
+        only to a worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds
+        no more jobs at a time than it has announced slots, or one if it has announced none.
         """
         now = self._now()
         token = secrets.token_hex(16)
         until = now + timedelta(seconds=lease_s)
         with transaction(self._engine) as connection:
+            if within_slots and not _has_free_slot(connection, worker, now):
+                return None
             job_id = next_job(connection, now, problems, gpu, languages)
             leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
             return None if leased is None else _lease(connection, leased, token, until)
@@ -146,7 +179,8 @@ class Ledger(LedgerReader):
     def finish(self, key: LeaseKey, report: Report) -> int | None:
         """Record the result and end the job, in one transaction. Returns the result's id.
 
-        None if the lease is lost; nothing is written then. Raises ValueError for a report without a
+        A result above the roofline is held: it does not count until an admin releases it. None if
+        the lease is lost; nothing is written then. Raises ValueError for a report without a
         verdict on the submission (use `fail`), or one for another submission or problem version.
         """
         done: job_updates.Values = {
@@ -172,10 +206,12 @@ class Ledger(LedgerReader):
                 raise ValueError(f"the report is not one of submission {key.submission_id}")
             result_id = insert_result(connection, report, submission["user"], submission["content"])
             job_updates.set_result(connection, key.submission_id, result_id)
+            void = {"result_id": result_id, "at": now}
             if submission["rejudge_id"] is not None:
                 # The result counts once an admin applies the rejudge.
-                preview = {"result_id": result_id, "why": "preview", "at": now, "by": "rejudge"}
-                connection.execute(insert(voids).values(preview))
+                connection.execute(insert(voids).values(**void, why="preview", by="rejudge"))
+            if is_above_roofline(report):
+                connection.execute(insert(voids).values(**void, why="held", by=ROOFLINE))
         return result_id
 
     def fail(self, key: LeaseKey, reason: str) -> bool:
@@ -243,6 +279,37 @@ class Ledger(LedgerReader):
         now = self._now()
         with transaction(self._engine) as connection:
             return job_updates.update_lease(connection, key, states, values, now)
+
+
+def _repeated(
+    connection: Connection, user: str, key: str, same: Mapping[str, str | None]
+) -> int | None:
+    """The user's submission with this idempotency key; None if there is none. Raises `KeyReused`
+    if it differs in a column of `same`."""
+    query = select(submissions).where(
+        submissions.c.user == user, submissions.c.idempotency_key == key
+    )
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        return None
+    if any(row[column] != value for column, value in same.items()):
+        raise KeyReused(row["id"])
+    return int(row["id"])
+
+
+def _has_free_slot(connection: Connection, worker: str, now: datetime) -> bool:
+    """Whether a worker holds fewer jobs than it has slots. Locks what it has announced, so that of
+    two claims at once the second counts the first one's job."""
+    # A worker with several kinds of slots announces each kind under its name and the kind's.
+    kinds = workers.c.name.startswith(f"{worker} ", autoescape=True)
+    announced = select(workers.c.slots).where(
+        or_(workers.c.name == worker, kinds), workers.c.last_seen >= now - SLOTS_KNOWN
+    )
+    slots = list(connection.scalars(announced.with_for_update()))
+    held = select(func.count()).where(
+        jobs.c.leased_by == one_line(worker, 200), jobs.c.state.in_(LEASED_STATES)
+    )
+    return (connection.scalar(held) or 0) < (sum(slots) if slots else 1)
 
 
 def _submission(connection: Connection, submission_id: int) -> RowMapping:

@@ -35,6 +35,10 @@ TIMEOUT_S = 10.0
 Reply = TypeVar("Reply", bound=BaseModel)
 
 
+class ServerUnavailable(BoardError):
+    """The server did not answer, or only that it cannot now; the same call may succeed later."""
+
+
 class RemoteLedger:
     """A `JobSource` that calls a server's worker API.
 
@@ -142,12 +146,15 @@ class RemoteLedger:
             response = self._client.post(path, content=message.model_dump_json())
         except httpx.HTTPError as error:
             cause = str(error) or type(error).__name__
-            raise BoardError(f"the server {self._url} cannot be reached: {cause}") from None
+            text = f"the server {self._url} cannot be reached: {cause}"
+            raise ServerUnavailable(text) from None
         if response.is_success:
             return response
         text = f"the server {self._url} answered {response.status_code}: {_message(response)}"
         if response.status_code in (413, 422):
             raise ValueError(text)
+        if response.status_code >= 500 or response.status_code == 429:
+            raise ServerUnavailable(text)
         raise BoardError(text)
 
     def _read(self, model: type[Reply], response: httpx.Response) -> Reply:

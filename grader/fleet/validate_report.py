@@ -57,6 +57,7 @@ def validate_report(report: Report, now: datetime) -> Report:
         "reason": one_line(report.reason),
         "gpu": None if report.gpu is None else one_line(report.gpu, MAX_GPU_CHARS),
         "created_at": now,
+        "worker": None,  # the server knows it by the worker's token
     }
     validated = Report.model_validate(cleaned)
     if validated.verdict is Verdict.ACCEPTED:

@@ -37,8 +37,8 @@ BOARD = {table.name for table in (schema_info, results)}
 LEDGER = {table.name for table in (blobs, submissions, jobs)}
 HOSTED = {t.name for t in (users, tokens, boards, audit, voids, rejudges, workers)}
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0004"
-ADDED = {"rejudge_id", "original_id", "progress", "updated_at"}
+HEAD = "0005"
+ADDED = {"rejudge_id", "original_id", "progress", "updated_at", "idempotency_key"}
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def fill(url: str, report_of: MakeReport) -> None:
 
 
 def fill_hosted(connection: Connection) -> None:
-    """Add a row to each table of revision 3, and set each column that revision 3 or 4 adds."""
+    """Add a row to each table of revision 3, and set each column that a later one adds."""
     now = Clock()()
     user = connection.execute(
         insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
@@ -134,7 +134,9 @@ def fill_hosted(connection: Connection) -> None:
         )
     )
     again = submissions.c.id == 6
-    connection.execute(update(submissions).where(again).values(rejudge_id=1, original_id=1))
+    connection.execute(
+        update(submissions).where(again).values(rejudge_id=1, original_id=1, idempotency_key="k")
+    )
     connection.execute(update(jobs).values(progress="{}", updated_at=now))
 
 

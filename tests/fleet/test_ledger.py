@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -19,10 +20,11 @@ from grader.fleet import (
     TooManyInFlight,
     Worker,
 )
-from grader.fleet.job import MAX_SOURCE_BYTES
+from grader.fleet.job import MAX_SOURCE_BYTES, KeyReused
 from grader.fleet.job_updates import MAX_FAILURES
-from grader.fleet.ledger import RETRY_DELAYS_S
-from grader.report import Report
+from grader.fleet.ledger import RETRY_DELAYS_S, ROOFLINE
+from grader.report import FLOOR_SHARE, Report
+from grader.server.services.admin_service import AdminService
 from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 
 MakeReport = Callable[..., Report]
@@ -432,3 +434,47 @@ def test_expired_workers_are_removed(ledger: Ledger, clock: Clock) -> None:
         ledger.announce(Worker("steady", "http", "cpu", None, 1))
         clock.move(86_000)
     assert [worker.name for worker in ledger.workers(1e7)] == ["pod-2", "pod-3", "steady"]
+
+
+def test_a_result_above_the_roofline_is_held(
+    ledger: Ledger, clock: Clock, report_of: MakeReport
+) -> None:
+    """Whatever verdict its worker gave, an admin decides whether it counts."""
+
+    def graded(sol: float, **more: Any) -> int:
+        number = enqueue(ledger)
+        case = report_of().cases[1].model_copy(update={"sol": sol})
+        report = report_of(cases=[case], score_us=50 / sol, score_ci_us=None, **more)
+        assert ledger.finish(begun(ledger), report)
+        return number
+
+    def best() -> list[float]:
+        return [e.score_us for e in ledger.board.leaderboard(DIGEST, "NVIDIA H100 80GB HBM3")]
+
+    graded(1.0)
+    fast = graded(1.0 / FLOOR_SHARE + 0.01)
+    rejected = graded(0.5, verdict="rejected", rule="below_floor")
+    assert best() == [50.0]
+    admin = AdminService(ledger._engine, clock)
+    held = admin.held_results()
+    assert [(one.submission_id, one.by) for one in held] == [(fast, ROOFLINE), (rejected, ROOFLINE)]
+    assert admin.release(fast, "root")
+    assert admin.release(rejected, "root")
+    assert best() == [50.0 / (1.0 / FLOOR_SHARE + 0.01)]
+    assert admin.held_results() == []
+
+
+def test_a_repeated_submission_is_stored_once(ledger: Ledger, clock: Clock) -> None:
+    """Its answer may have been lost; limits and the deadline do not refuse the repetition."""
+    deadline = clock() + timedelta(seconds=10)
+    first = enqueue(ledger, idempotency_key="k", deadline=deadline)
+    clock.move(20)
+    again = enqueue(ledger, idempotency_key="k", deadline=deadline, max_in_flight=1)
+    assert again == first
+    assert [one.submission_id for one in ledger.queue()] == [first]
+    with pytest.raises(KeyReused, match=f"this key belongs to submission {first}, of another file"):
+        enqueue(ledger, source="x = 2", idempotency_key="k")
+    with pytest.raises(KeyReused):
+        enqueue(ledger, gpu="H100", idempotency_key="k")
+    assert enqueue(ledger, "bob", idempotency_key="k") != first, "keys are each user's own"
+    assert enqueue(ledger) != enqueue(ledger), "without a key nothing is a repetition"

@@ -21,7 +21,7 @@ from sqlalchemy import select
 from grader.board.store import insert_result
 from grader.db.engine import open_engine, transaction
 from grader.db.tables import jobs
-from grader.fleet import Ledger, State, TooManyInFlight
+from grader.fleet import Ledger, State, TooManyInFlight, Worker
 from grader.report import Report
 from grader.server.services.submission_queries import SubmissionQueries
 from tests.fleet.conftest import Clock, enqueue
@@ -265,3 +265,13 @@ def test_a_process_killed_in_submit_leaves_all_or_nothing(url: str) -> None:
     # Those killed up to the commit leave nothing; the one killed after it leaves everything.
     assert [counts for _, *counts in died] == [[0, 0, 0]] * (len(died) - 1) + [[1, 1, 1]]
     assert survived == [0, 2, 2, 2]
+
+
+def test_claims_at_once_do_not_exceed_a_workers_slots(ledger: Ledger) -> None:
+    for _ in range(8):
+        enqueue(ledger)
+    ledger.announce(Worker("farm/host", "http", "cpu", None, 2))
+    leases = at_once(
+        *[partial(ledger.claim, "farm/host", lease_s=60, within_slots=True) for _ in range(8)]
+    )
+    assert sum(lease is not None for lease in leases) == 2

@@ -428,6 +428,12 @@ class TestRates:
         assert reply.headers["Retry-After"]
         assert world.submit("bob").status_code == 202
 
+    def test_a_refused_submission_costs_nothing(self, world: World) -> None:
+        for _ in range(3):
+            assert world.submit("ada", file="kernel.txt").status_code == 415
+            assert world.submit("ada", problem="nothing").status_code == 404
+        assert [world.submit("ada").status_code for _ in range(3)] == [202, 202, 429]
+
 
 # Browsers ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.command_line import Grade, runner
-from tests.server.conftest import World
+from tests.server.conftest import H100, World
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_rejudge(grade: Grade, world: World) -> None:
     assert grade("rejudge", "start", "softmax", "--all", "--json").json == {"id": 2}
     assert grade("rejudge", "drop", "2").status == 0
     assert grade("rejudge", "start", "softmax", "2").status == 0
-    assert "not both" in grade("rejudge", "start", "softmax", "2", "--all").err
+    assert "only one of them" in grade("rejudge", "start", "softmax", "2", "--all").err
     assert grade("rejudge", "show", "9").status == 2
 
 
@@ -174,3 +174,48 @@ def test_the_server_option(grade: Grade, world: World, monkeypatch: pytest.Monke
     monkeypatch.delenv("GRADE_SERVER")
     assert "no server given" in grade("user", "list").err
     assert grade("user", "list", "--server", world.url).status == 0
+
+
+def test_a_rejudge_of_a_workers_results(grade: Grade, world: World) -> None:
+    world.graded("ada")  # by the worker w
+    started = grade("rejudge", "start", "softmax", "--worker", "w", "--json")
+    assert started.json == {"id": 1}
+    assert grade("rejudge", "show", "1").err.endswith("0 of 1 graded\n")
+    none = grade("rejudge", "start", "softmax", "--worker", "farm")
+    assert (none.status, "of a worker farm" in none.err) == (2, True)
+    for words in (("1", "--worker", "w"), ("--all", "--worker", "w"), ("1", "--all")):
+        refused = grade("rejudge", "start", "softmax", *words)
+        assert (refused.status, "only one of them" in refused.err) == (2, True)
+    body = {"problem": "softmax", "worker": "w", "submissions": [1]}
+    both = world.client("root").post("/api/v1/admin/rejudges", json=body)
+    assert both.status_code == 422
+    long = world.client("root").post(
+        "/api/v1/admin/rejudges", json={"problem": "softmax", "worker": "%" * 60_000}
+    )
+    assert long.status_code == 422
+
+
+def test_banning_a_worker_offers_to_hold_its_results(grade: Grade, world: World) -> None:
+    number = world.submitted("ada")
+    lease = world.services.ledger.claim("wilma/host", lease_s=60, gpu=H100)
+    assert lease is not None
+    assert world.services.ledger.begin(lease)
+    assert world.services.ledger.finish(lease, world.report(lease))
+    assert grade("user", "ban", "bob").err.count("\n") == 1, "he graded nothing"
+    banned = grade("user", "ban", "wilma", "--reason", "forged")
+    assert "its workers graded 1 results, which still count" in banned.err
+    assert "grade admin user hold wilma takes them off the boards" in banned.err
+    assert grade("user", "hold", "wilma").err.startswith("results held: 1;")
+    listed = grade("held")
+    assert "result of the worker wilma/host, held by root" in listed.out
+    (row,) = grade("held", "--json").json["held"]
+    assert (row["id"], row["result_id"], row["worker"]) == (number, 1, "wilma/host")
+    told = world.client("ada").get(f"/api/v1/submissions/{number}").json()
+    assert (told["counts"], told["verdict"]) == (False, "accepted")
+    page = world.client("ada").get(f"/submissions/{number}", headers={"Accept": "text/html"}).text
+    assert "This result does not count: held. An admin will look at it." in page
+    assert grade("release", str(number)).err == f"submission {number} is no longer held\n"
+    assert world.client("ada").get(f"/api/v1/submissions/{number}").json()["counts"]
+    assert grade("user", "hold", "wilma").status == 0
+    assert grade("user", "unhold", "wilma").err == "results released: 1\n"
+    assert grade("held").out == "none\n"

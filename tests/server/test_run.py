@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from grader.fleet import Lease, Ledger, State
+from grader.fleet import Lease, Ledger, State, job
 from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
 from grader.problem import Problem
@@ -255,6 +255,7 @@ def working(server: Process) -> Iterator[Worker]:
         headers={"Authorization": f"Bearer {server.token}"},
     )
     with closing(RemoteLedger(server.url, reply.json()["token"])) as source:
+        source.announce(job.Worker("host", "http", "cpu", None, 2))
         lease = claim(source)
         assert lease is not None
         assert source.begin(lease)

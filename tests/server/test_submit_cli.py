@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from grader.cli import remote_submit
-from grader.cli.remote import Credentials
+from grader.cli.remote import Client, Credentials, Unreachable
 from grader.report import Report
 from grader.server.services.job_events import JobEvents
 from grader.submission import Submission
@@ -354,3 +354,25 @@ def test_an_interrupt_prints_where_to_look(
     assert result.status == 130
     assert f"submission 1 is still being graded: {world.url}/submissions/1" in result.err
     assert world.services.ledger.job(1) is not None
+
+
+@pytest.mark.usefixtures("as_ada")
+def test_an_upload_whose_answer_is_lost_is_repeated_once(
+    grade: Grade, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    send = Client.request
+
+    def unlucky(self: Client, method: str, path: str, **more: Any) -> Any:
+        answer = send(self, method, path, **more)
+        if method == "POST":
+            sent.append(path)
+            if len(sent) == 1:
+                raise Unreachable("the connection was lost")
+        return answer
+
+    monkeypatch.setattr(Client, "request", unlucky)
+    with FakeWorker(world):
+        result = grade("submit", "softmax", "kernel.py", "--server", world.url, "--json")
+    assert (result.status, result.json["id"], len(sent)) == (0, 1, 2)
+    assert world.services.ledger.job(2) is None

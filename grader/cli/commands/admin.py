@@ -83,6 +83,30 @@ def user_ban(client: Client, name: str, reason: str) -> None:
     """Lock NAME out, cancel their running jobs, and take their results off the boards."""
     client.request("POST", f"/admin/users/{path_segment(name)}/ban", json={"reason": reason})
     print_done(f"{name} is banned; grade admin user unban {name} takes it back")
+    graded = client.request("GET", f"/admin/users/{path_segment(name)}/graded")["graded"]
+    if graded:
+        print_done(
+            f"its workers graded {graded} results, which still count; grade admin user hold "
+            f"{name} takes them off the boards until you release or rejudge them"
+        )
+
+
+@user.command("hold")
+@click.argument("name")
+@api_command
+def user_hold(client: Client, name: str) -> None:
+    """Take all results that NAME's workers graded off the boards, until you decide."""
+    held = client.request("POST", f"/admin/users/{path_segment(name)}/hold")["held"]
+    print_done(f"results held: {held}; grade admin held lists them")
+
+
+@user.command("unhold")
+@click.argument("name")
+@api_command
+def user_unhold(client: Client, name: str) -> None:
+    """Release the results that `hold` took off the boards."""
+    released = client.request("POST", f"/admin/users/{path_segment(name)}/unhold")["released"]
+    print_done(f"results released: {released}")
 
 
 @user.command("unban")
@@ -193,9 +217,9 @@ def board_set(
 @json_option
 @api_command
 def held(client: Client, as_json: bool) -> None:
-    """List jobs that wait for an admin after too many failures.
+    """List what waits for an admin: gradings and results.
 
-    A job is held if it fails, or kills its worker, too often.
+    A job is held if it fails, or kills its worker, too often. A held result does not count.
     """
     columns: dict[str, Field] = {
         "id": "id",
@@ -212,9 +236,11 @@ def held(client: Client, as_json: bool) -> None:
 @click.argument("number", metavar="ID", type=int)
 @api_command
 def release(client: Client, number: int) -> None:
-    """Queue the held submission ID again."""
+    """Queue the held submission ID again, or let its held result count."""
     client.request("POST", f"/admin/submissions/{number}/release")
-    print_done(f"submission {number} is queued again")
+    is_done = client.request("GET", f"/submissions/{number}")["state"] == "done"
+    became = "is no longer held" if is_done else "is queued again"
+    print_done(f"submission {number} {became}")
 
 
 @admin.command()

@@ -29,6 +29,11 @@ def rejudge() -> None:
 @click.argument("problem")
 @click.argument("numbers", metavar="[ID]...", type=int, nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All accepted submissions.")
+@click.option(
+    "--worker",
+    metavar="NAME",
+    help="Every result of this worker, such as farm/host; or of all workers of the user farm.",
+)
 @click.option("--reason", default="", help="Text for the audit log.")
 @json_option
 @api_command
@@ -37,20 +42,23 @@ def rejudge_start(
     problem: str,
     numbers: tuple[int, ...],
     everything: bool,
+    worker: str | None,
     reason: str,
     as_json: bool,
 ) -> None:
-    """Grade submissions of PROBLEM again: the given IDs, or each user's best.
+    """Grade submissions of PROBLEM again: the given IDs, a worker's, or each user's best.
 
     Live submissions are graded first. The board does not change before `apply`.
     """
     from grader.cli.output.terminal import print_json
 
-    if numbers and everything:
-        raise click.UsageError("give submission IDs or --all, not both")
+    if bool(numbers) + everything + (worker is not None) > 1:
+        raise click.UsageError("give submission IDs, --all or --worker, and only one of them")
     body: dict[str, Any] = {"problem": problem, "reason": reason}
     if numbers:
         body["submissions"] = list(numbers)
+    elif worker is not None:
+        body["worker"] = worker
     elif everything:
         body["which"] = "accepted"
     new = client.request("POST", "/admin/rejudges", json=body)

@@ -20,6 +20,8 @@ from grader.cli.options import choose_sandbox, choose_slots, problem_folders, sa
 
 if TYPE_CHECKING:
     from grader.fleet.dispatch import Dispatcher
+    from grader.fleet.job import Worker
+    from grader.fleet.remote_ledger import RemoteLedger
 
 DRAIN_S = 60.0
 """How long running gradings may go on after a stop signal; unfinished jobs return to the queue."""
@@ -29,6 +31,9 @@ NAME_CHARS = 100
 
 SIGNAL_POLL_S = 0.1
 """How often to check for a stop signal."""
+
+SERVER_POLL_S = 2.0
+"""How often to try to reach a server that is not up yet."""
 
 TICK_S = 1.0
 """How often to ask the server for jobs: less often than a database is asked."""
@@ -66,9 +71,9 @@ def worker(
 ) -> int:
     """Pull jobs from a server and grade them here.
 
-    The worker only makes outgoing connections. `grade admin user add NAME --role worker` prints
-    its token, which is good for nothing else. SIGTERM or Ctrl-C lets running gradings end; a second
-    one returns them to the queue at once.
+    The worker waits until its server is up, and only makes outgoing connections. `grade admin user
+    add NAME --role worker` prints its token, which is good for nothing else. SIGTERM or Ctrl-C lets
+    running gradings end; a second one returns them to the queue at once.
     """
     from grader.cli.remote import checked_url
     from grader.fleet.dispatch import Dispatcher
@@ -87,7 +92,7 @@ def worker(
     if len(name) > NAME_CHARS or not name.isprintable():
         raise click.UsageError(f"--name must be at most {NAME_CHARS} printable characters")
     with closing(RemoteLedger(checked_url(server), token)) as source:
-        source.announce(Worker(name, "http", device, None, count))
+        _announce(source, Worker(name, "http", device, None, count))
         if note:
             click.echo(note, err=True)
         kind: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
@@ -97,6 +102,24 @@ def worker(
             click.echo(f"{name}: {shown}, for {server}", err=True)
             _run_until_signal(dispatcher)
     return 0
+
+
+def _announce(source: RemoteLedger, worker: Worker) -> None:
+    """Announce the worker, once its server is up: both may start at the same time.
+
+    Raises `BoardError` if the server refuses the worker.
+    """
+    from grader.fleet.remote_ledger import ServerUnavailable
+
+    waiting = False
+    while True:
+        try:
+            return source.announce(worker)
+        except ServerUnavailable as error:
+            if not waiting:
+                click.echo(f"{error}; waiting for it", err=True)
+            waiting = True
+            time.sleep(SERVER_POLL_S)
 
 
 def _folders(root: Path | None) -> dict[str, Path]:

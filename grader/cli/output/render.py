@@ -14,7 +14,7 @@ from rich.text import Text
 from grader import format
 from grader.cli.output.terminal import safe_text
 from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
-from grader.report import HIDDEN_SEED, LOG_BYTES, CaseResult, Mismatch, Report, Verdict
+from grader.report import HIDDEN_SEED, LOG_BYTES, CaseResult, Mismatch, Report, Verdict, provenance
 
 LOG_ROWS = 12
 """Rows of the submission's log that are shown."""
@@ -98,6 +98,8 @@ def _facts(report: Report) -> Iterator[tuple[str, Text]]:
     if report.speedup:
         yield "speedup", Text.assemble(*_speedups(report))
     yield "device", safe_text(report.gpu or report.device)
+    if report.worker is not None:
+        yield from ((label, safe_text(text)) for label, text in provenance(report))
     yield "sandbox", safe_text(report.sandbox)
     why = why_unranked(report)
     yield "ranked", safe_text(f"no, {why}" if why else "yes")

@@ -7,11 +7,14 @@ import platform
 import time
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 import torch
 
+from grader import __version__
 from grader.judge.gpu.graphs import event_us
+from grader.judge.gpu.state import gpu_state, gpu_uuid
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,14 @@ def _best_s(body: Any, repeats: int) -> float:
     return min(event_us(body) for _ in range(repeats)) / 1e6
 
 
+def package_version(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def gpu_name(device: str) -> str | None:
     """Name of the GPU in use; None on a CPU."""
     return torch.cuda.get_device_name() if device == "cuda" else None
@@ -87,8 +98,10 @@ def gpu_name(device: str) -> str | None:
 def describe(device: str) -> dict[str, Any]:
     """Versions and hardware of the judge's process."""
     found: dict[str, Any] = {
+        "grade": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "triton": package_version("triton"),
         "system": f"{platform.system()} {platform.release()}",
         "cpus": os.cpu_count(),
     }
@@ -96,6 +109,8 @@ def describe(device: str) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties()
         found |= {
             "gpu": properties.name,
+            "gpu_uuid": gpu_uuid(),
+            "driver": gpu_state().get("driver"),
             "compute_capability": f"{properties.major}.{properties.minor}",
             "multiprocessors": properties.multi_processor_count,
             "l2_bytes": properties.L2_cache_size,

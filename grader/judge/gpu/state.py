@@ -70,6 +70,12 @@ def gpu_state() -> dict[str, Any]:
         return {}
 
 
+def gpu_uuid() -> str:
+    """The UUID of the GPU in use, as `nvidia-smi -L` prints it."""
+    text = str(torch.cuda.get_device_properties().uuid)
+    return text if text.startswith("GPU-") else f"GPU-{text}"
+
+
 @cache
 def _handle() -> Any:
     """NVML's handle of the GPU in use; None without NVML."""
@@ -77,9 +83,8 @@ def _handle() -> Any:
         import pynvml
     except ImportError:
         return None
-    text = str(torch.cuda.get_device_properties().uuid)
     try:
         pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetHandleByUUID(text if text.startswith("GPU-") else f"GPU-{text}")
+        return pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid())
     except pynvml.NVMLError:
         return None

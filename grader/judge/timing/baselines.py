@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from importlib import metadata
 from typing import Any
 
 import torch
 
 from grader import __version__, stats
-from grader.judge.gpu.environment import gpu_name
+from grader.judge.gpu.environment import gpu_name, package_version
 from grader.judge.gpu.graphs import capture_graph, event_us, replay_us
 from grader.judge.gpu.lock import gpu_lock
 from grader.judge.gpu.state import gpu_state
@@ -194,15 +193,8 @@ def environment(device: Device) -> BaselineEnvironment:
         driver=gpu_state().get("driver") if device == "cuda" else None,
         cuda=torch.version.cuda if device == "cuda" else None,
         torch=torch.__version__,
-        triton=_version("triton"),
+        triton=package_version("triton"),
         python=platform.python_version(),
         grade=__version__,
         measured_at=datetime.now(UTC).replace(microsecond=0),
     )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

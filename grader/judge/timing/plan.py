@@ -13,6 +13,7 @@ from grader.judge.problem_code import Values
 from grader.judge.record import Effort
 from grader.problem import Problem
 from grader.problem.spec import Case
+from grader.report import FLOOR_SHARE
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ class ClockPolicy:
     thorough_one_in: int = 4
     """One round in this many, by lot, and the first that counts have a set that goes through every
     bound; the float64 reference is expensive."""
-    floor_share: float = 0.95
-    """A time below this share of the roofline's floor is held for review."""
+    floor_share: float = FLOOR_SHARE
     baseline_drift: float = 0.02
     """How much slower PyTorch may have become since before the submission was loaded."""
     rest_share: float = 30.0

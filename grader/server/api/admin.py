@@ -13,6 +13,8 @@ from grader.server.api.admin_schemas import (
     BoardReply,
     BoardUpdate,
     DeletionResult,
+    GradedCount,
+    HeldCount,
     HeldJob,
     HeldJobList,
     IssuedToken,
@@ -23,6 +25,7 @@ from grader.server.api.admin_schemas import (
     RejudgeDetail,
     RejudgeList,
     RejudgeStarted,
+    ReleasedCount,
     RevokedCount,
     TokenList,
     UserList,
@@ -133,6 +136,39 @@ def unban(services: ServicesDep, admin: AdminUser, name: UserName) -> None:
 
 
 @router.get(
+    "/users/{name}/graded",
+    response_model=GradedCount,
+    responses=error_responses(401, 403, 404),
+    summary="Count what a user's workers graded",
+)
+def get_graded(services: ServicesDep, admin: AdminUser, name: UserName) -> GradedCount:
+    """The number of results that `hold` would hold."""
+    return GradedCount(graded=services.admin.graded_by(name))
+
+
+@router.post(
+    "/users/{name}/hold",
+    response_model=HeldCount,
+    responses=error_responses(401, 403, 404),
+    summary="Hold what a user's workers graded",
+)
+def hold(services: ServicesDep, admin: AdminUser, name: UserName) -> HeldCount:
+    """Take the results off the boards until they are released, or a rejudge replaces them."""
+    return HeldCount(held=services.admin.hold(name, by=admin.name))
+
+
+@router.post(
+    "/users/{name}/unhold",
+    response_model=ReleasedCount,
+    responses=error_responses(401, 403, 404),
+    summary="Release what a user's workers graded",
+)
+def unhold(services: ServicesDep, admin: AdminUser, name: UserName) -> ReleasedCount:
+    """The results that `hold` held count again."""
+    return ReleasedCount(released=services.admin.unhold(name, by=admin.name))
+
+
+@router.get(
     "/boards/{problem}",
     response_model=BoardReply,
     responses=error_responses(401, 403, 404),
@@ -165,18 +201,21 @@ def set_board(
     summary="List held jobs",
 )
 def list_held(services: ServicesDep, admin: AdminUser) -> HeldJobList:
-    """The jobs that failed, or killed their workers, three times; an admin must look at them."""
-    return HeldJobList(held=[HeldJob.of(job) for job in services.ledger.held()])
+    """What an admin must look at: jobs that failed, or killed their workers, three times, and
+    results that do not count until they are released."""
+    failed = [HeldJob.of(job) for job in services.ledger.held()]
+    doubtful = [HeldJob.of_result(one) for one in services.admin.held_results()]
+    return HeldJobList(held=sorted(failed + doubtful, key=lambda one: one.id))
 
 
 @router.post(
     "/submissions/{number}/release",
     status_code=204,
     responses=error_responses(401, 403, 409),
-    summary="Queue a held submission again",
+    summary="Release a held submission",
 )
 def release(services: ServicesDep, admin: AdminUser, number: Number) -> None:
-    """Reset its counts of failures and worker deaths."""
+    """Queue a held job with its failures and worker deaths forgotten; let a held result count."""
     if not services.admin.release(number, by=admin.name):
         raise Conflict(f"submission {number} is not held; `grade admin held` lists those that are")
 
@@ -217,10 +256,9 @@ def start_rejudge(services: ServicesDep, admin: AdminUser, new: NewRejudge) -> R
     """Queue results to be graded again, behind users' submissions. The board changes only when the
     rejudge is applied."""
     problem = _problem(services, new.problem)
-    which = new.which if new.submissions is None else new.submissions
     return RejudgeStarted(
         id=services.admin.rejudges.start(
-            problem.name, problem.digest, which, reason=new.reason, by=admin.name
+            problem.name, problem.digest, new.selection(), reason=new.reason, by=admin.name
         )
     )
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from grader.fleet import Job
+from grader.fleet.ledger import ROOFLINE
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
-from grader.server.services.admin_service import BoardSettings
+from grader.server.services.admin_service import BoardSettings, HeldResult
 from grader.server.services.audit import AuditEntry
-from grader.server.services.rejudge import Rejudge, RejudgePreview, RejudgeSelection
+from grader.server.services.rejudge import (
+    GradedBy,
+    Rejudge,
+    RejudgePreview,
+    RejudgeSelection,
+    Selection,
+)
 from grader.server.services.rejudge_diff import RejudgeChange
 
 
@@ -69,7 +76,22 @@ class NewRejudge(_StrictModel):
     """Each user's best ranked result on each GPU, or all accepted results."""
     submissions: Annotated[list[int], Field(min_length=1, max_length=1000)] | None = None
     """These submissions, instead of `which`."""
+    worker: Annotated[PrintableText, Field(min_length=1, max_length=200)] | None = None
+    """Every result of this worker (``farm/host``), or of all workers of a user (``farm``), instead
+    of `which`."""
     reason: PrintableText = ""
+
+    @model_validator(mode="after")
+    def _selects_once(self) -> Self:
+        if self.submissions is not None and self.worker is not None:
+            raise ValueError("name submissions or a worker, not both")
+        return self
+
+    def selection(self) -> Selection:
+        """What the service takes."""
+        if self.worker is not None:
+            return GradedBy(self.worker)
+        return self.which if self.submissions is None else self.submissions
 
 
 class UserList(BaseModel):
@@ -112,8 +134,26 @@ class BoardReply(BaseModel):
         return cls(problem=problem, **asdict(settings))
 
 
+class GradedCount(BaseModel):
+    """How many results a user's workers graded that are not held, deleted or replaced."""
+
+    graded: int
+
+
+class HeldCount(BaseModel):
+    """How many results are held now that were not."""
+
+    held: int
+
+
+class ReleasedCount(BaseModel):
+    """How many results are no longer held."""
+
+    released: int
+
+
 class HeldJob(BaseModel):
-    """A submission that is held for an admin to look at."""
+    """A submission that is held for an admin to look at: its grading, or its result."""
 
     id: int
     user: str
@@ -124,6 +164,29 @@ class HeldJob(BaseModel):
     deaths: int
     submitted_at: datetime
     rejudge_id: int | None
+    result_id: int | None = None
+    """The held result, which does not count; null for a grading that failed."""
+    worker: str | None = None
+    """The worker that graded the held result."""
+
+    @classmethod
+    def of_result(cls, held: HeldResult) -> HeldJob:
+        """From a held result."""
+        why = "above the roofline" if held.by == ROOFLINE else f"held by {held.by}"
+        reason = f"result of the worker {held.worker}, {why}"
+        return cls(
+            id=held.submission_id,
+            user=held.user,
+            problem=held.problem,
+            name=held.name,
+            reason=reason,
+            failures=0,
+            deaths=0,
+            submitted_at=held.submitted_at,
+            rejudge_id=held.rejudge_id,
+            result_id=held.result_id,
+            worker=held.worker,
+        )
 
     @classmethod
     def of(cls, job: Job) -> HeldJob:

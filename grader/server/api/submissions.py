@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
+from fastapi import APIRouter, File, Form, Header, Query, Request, Response, UploadFile
 from fastapi.responses import PlainTextResponse
 
 from grader.fleet import State
@@ -43,7 +43,7 @@ router = APIRouter()
     "/submissions",
     status_code=202,
     response_model=SubmissionQueued,
-    responses=error_responses(401, 403, 404, 415),
+    responses=error_responses(401, 403, 404, 409, 415),
     summary="Submit a kernel",
     tags=["submissions"],
 )
@@ -57,12 +57,21 @@ def submit(
     gpu: Annotated[
         PrintableText, Form(description="A type of GPU, such as H100; any if empty.")
     ] = "",
+    idempotency_key: Annotated[
+        PrintableText | None,
+        Header(
+            min_length=1,
+            max_length=100,
+            description="Any text of the client's choice. A repeated request with the same key is "
+            "answered with the first one's submission.",
+        ),
+    ] = None,
 ) -> SubmissionQueued:
     """Store one source file and queue it for grading.
 
     Once this answers, the submission cannot be lost. Its report will be at `url`.
     """
-    number = submit_upload(request, services, caller, problem, file, gpu)
+    number = submit_upload(request, services, caller, problem, file, gpu, idempotency_key)
     response.headers["Location"] = _url(request, number)
     return SubmissionQueued(id=number, state=State.QUEUED, url=_url(request, number))
 

@@ -25,7 +25,7 @@ from grader.fleet.worker_protocol import (
 from grader.report import one_line
 from grader.server.http.auth import ServicesDep, WorkerUser
 from grader.server.http.errors import banned, error_responses, fail
-from grader.server.services.accounts import worker_name
+from grader.server.services.accounts import User, worker_name
 
 router = APIRouter(prefix="/work", tags=["work"], responses=error_responses(401, 403))
 
@@ -58,7 +58,8 @@ def seen(message: WorkerPresence, caller: WorkerUser, services: ServicesDep) -> 
 def claim(
     message: ClaimRequest, caller: WorkerUser, services: ServicesDep
 ) -> ClaimReply | Response:
-    """Lease the next job that this worker can run. A server that is stopping has none."""
+    """Lease the next job that this worker can run, if one of its announced slots is free. A server
+    that is stopping has none."""
     if services.drain.started:
         return Response(status_code=204)
     lease = services.ledger.claim(
@@ -67,6 +68,7 @@ def claim(
         problems=message.problems,
         gpu=message.gpu,
         languages=message.languages,
+        within_slots=True,
     )
     if lease is None:
         return Response(status_code=204)
@@ -83,7 +85,7 @@ def begin(
     number: Number, message: LeaseRequest, caller: WorkerUser, services: ServicesDep
 ) -> LeaseReply:
     """Move a leased job to the state `running`."""
-    return LeaseReply(ok=services.ledger.begin(_ticket(number, message)))
+    return LeaseReply(ok=services.ledger.begin(_ticket(number, message, caller)))
 
 
 @router.post("/{number}/heartbeat", summary="Renew a lease")
@@ -91,7 +93,7 @@ def heartbeat(
     number: Number, message: HeartbeatRequest, caller: WorkerUser, services: ServicesDep
 ) -> LeaseReply:
     """Extend the lease and report the grading's progress."""
-    ticket = _ticket(number, message)
+    ticket = _ticket(number, message, caller)
     ok = services.ledger.heartbeat(ticket, message.lease_s, message.progress)
     if ok:
         services.drain.hold(ticket, message.lease_s)
@@ -105,7 +107,7 @@ def finish(
     number: Number, message: FinishRequest, caller: WorkerUser, services: ServicesDep
 ) -> FinishReply:
     """Store the result and end the job in one transaction."""
-    ticket = _ticket(number, message)
+    ticket = _ticket(number, message, caller)
     try:
         report = validate_report(unrank_process_sandbox(message.report), services.now())
         found = services.ledger.finish(ticket, report)
@@ -120,7 +122,7 @@ def give_up(
     number: Number, message: FailRequest, caller: WorkerUser, services: ServicesDep
 ) -> LeaseReply:
     """Queue the job again after a pause. The third failure holds it for an admin."""
-    ticket = _ticket(number, message)
+    ticket = _ticket(number, message, caller)
     ok = services.ledger.fail(ticket, message.reason)
     services.drain.release(ticket)
     return LeaseReply(ok=ok)
@@ -131,11 +133,12 @@ def give_back(
     number: Number, message: LeaseRequest, caller: WorkerUser, services: ServicesDep
 ) -> LeaseReply:
     """Queue the job again at its old position, without counting a failure."""
-    ticket = _ticket(number, message)
+    ticket = _ticket(number, message, caller)
     ok = services.ledger.give_back(ticket)
     services.drain.release(ticket)
     return LeaseReply(ok=ok)
 
 
-def _ticket(number: int, message: LeaseRequest) -> job.LeaseKey:
-    return job.LeaseKey(number, message.token)
+def _ticket(number: int, message: LeaseRequest, caller: User) -> job.LeaseKey:
+    """The key of a lease, which only the caller's own workers may hold."""
+    return job.LeaseKey(number, message.token, holder=worker_name(caller.name))

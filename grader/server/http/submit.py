@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from fastapi import Request, UploadFile
 
 from grader.fleet import DeadlinePassed, QueueFull, SubmissionRefused
-from grader.fleet.job import gpu_matches
+from grader.fleet.job import KeyReused, gpu_matches
 from grader.problem import Problem
 from grader.server.http.auth import check_not_draining
 from grader.server.http.errors import banned, fail, too_often
@@ -15,7 +15,7 @@ from grader.server.http.lookup import comma_separated, problem_or_404
 from grader.server.services import visibility
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
-from grader.submission import LANGUAGES, Language, Submission, language_of
+from grader.submission import LANGUAGES, Submission, language_of
 
 
 def submit_upload(
@@ -25,21 +25,40 @@ def submit_upload(
     problem_name: str,
     file: UploadFile,
     gpu: str,
+    idempotency_key: str | None = None,
 ) -> int:
     """Store an uploaded file, queue it for grading, and return its number.
 
-    `gpu` is a type of GPU; empty for the problem's own or any. Raises `Refusal`.
+    `gpu` is a type of GPU; empty for the problem's own or any. Raises `Refusal`. A refused
+    submission does not count against the user's submissions per minute.
     """
     if (wait_s := request.state.throttle.submission(caller.name)) is not None:
         raise too_often("too many submissions within a minute", wait_s)
+    try:
+        return _submit(services, caller, problem_name, file, gpu, idempotency_key)
+    except Exception:
+        request.state.throttle.refund_submission(caller.name)
+        raise
+
+
+def _submit(
+    services: Services,
+    caller: User,
+    problem_name: str,
+    file: UploadFile,
+    gpu: str,
+    idempotency_key: str | None,
+) -> int:
     check_not_draining(services)
     problem, board = problem_or_404(services, caller, problem_name)
     deadline = None if caller.role == "admin" else board.deadline
-    if deadline is not None and visibility.deadline_passed(board, services.now()):
+    # A repeated request is answered after the deadline, too; the ledger knows it by its key.
+    is_first = idempotency_key is None
+    if is_first and deadline is not None and visibility.deadline_passed(board, services.now()):
         fail(403, "deadline_passed", str(DeadlinePassed(problem_name, deadline)))
     submission = _read(problem, file)
     wanted_gpu = gpu.strip() or problem.spec.gpu
-    _check_workers(services, submission.language, wanted_gpu)
+    _check_workers(services, wanted_gpu)
     try:
         number = services.ledger.submit(
             caller.name,
@@ -50,7 +69,10 @@ def submit_upload(
             max_in_flight=services.settings.max_in_flight,
             max_queue=services.settings.max_queue,
             deadline=deadline,
+            idempotency_key=idempotency_key,
         )
+    except KeyReused as reused:
+        fail(409, "key_reused", str(reused))
     except DeadlinePassed as late:
         fail(403, "deadline_passed", str(late))
     except SubmissionRefused as refused:
@@ -83,13 +105,16 @@ def _read(problem: Problem, file: UploadFile) -> Submission:
     return Submission(path.name, language, content)
 
 
-def _check_workers(services: Services, language: Language, gpu: str | None) -> None:
-    """Raise `Refusal` for a submission that no living worker can grade."""
-    if gpu is None and language == "python":
+def _check_workers(services: Services, gpu: str | None) -> None:
+    """Raise `Refusal` for a GPU type that no living worker has: the name may be misspelt.
+
+    Other submissions wait until there is a worker; the queue says for what.
+    """
+    if gpu is None:
         return
     alive = services.ledger.workers(services.settings.worker_alive_s)
     gpus = sorted({worker.gpu for worker in alive if worker.gpu is not None})
     if not any(gpu_matches(one, gpu) for one in gpus):
-        needed = f"the GPU type '{gpu}'" if gpu else "a .cu file, which needs a GPU"
         available = comma_separated(gpus)
-        fail(422, "no_worker", f"no worker can grade {needed}; GPUs available now: {available}")
+        message = f"no worker has the GPU type '{gpu}'; GPUs available now: {available}"
+        fail(422, "no_worker", message)

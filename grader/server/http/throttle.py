@@ -32,6 +32,10 @@ class Throttle:
         """Count a submission of a user, like `request`."""
         return self._submissions.hit(user)
 
+    def refund_submission(self, user: str) -> None:
+        """Take back a count of `submission`, since it was refused."""
+        self._submissions.undo(user)
+
     def failure(self, address: str, token: str) -> None:
         """Count a wrong token.
 
@@ -72,6 +76,12 @@ class _SlidingWindow:
             if wait_s is None:
                 self._current[key] += 1
             return wait_s
+
+    def undo(self, key: str) -> None:
+        """Take back a hit, unless its window has ended."""
+        with self._lock:
+            self._advance()
+            self._current[key] = max(0, self._current[key] - 1)
 
     def wait_s(self, key: str) -> int | None:
         """The seconds until the next hit is within the limit; None if it is now."""

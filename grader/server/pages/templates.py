@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from grader import format
+from grader.report import provenance
 from grader.server.http.auth import csrf_field
 from grader.server.http.errors import Refusal
 from grader.server.http.etag import CacheableResponse, share
@@ -122,6 +123,7 @@ def _environment() -> Environment:
         share_done=share_done,
         meanings=format.MEANINGS,
         stages=format.STAGES,
+        provenance=provenance,
         breakdown_rows=BREAKDOWN_ROWS,
     )
     return made

@@ -85,8 +85,16 @@ def list_submissions(
         if (problem is None or name == problem)
         and (is_own or visibility.can_see_board(caller, board))
     ]
+    is_admin = caller is not None and caller.role == "admin"
     summaries = services.submissions.summaries(
-        limit=limit, before=before, user=user, problems=problems, state=state, deleted=deleted
+        limit=limit,
+        before=before,
+        user=user,
+        problems=problems,
+        state=state,
+        deleted=deleted,
+        # What the caller may not see must not use up the limit.
+        reader=None if is_admin else caller.name if caller is not None else "",
     )
     visible = [
         (summary, access)
@@ -141,4 +149,5 @@ def visible_report(services: Services, summary: SubmissionSummary, access: Acces
     """The parts of the report that the caller may see; None if there are none."""
     if summary.result_id is None or not access.result:
         return None
-    return visibility.redact(services.ledger.board.result(summary.result_id).report, access)
+    report = services.ledger.board.result(summary.result_id).report
+    return visibility.redact(report.model_copy(update={"worker": summary.worker}), access)

@@ -16,21 +16,24 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
+    func,
     insert,
     literal,
     select,
     update,
 )
 
+from grader.board.store import not_void
 from grader.db.engine import connect, transaction
 from grader.db.tables import UtcDateTime, boards, jobs, results, submissions, users, voids
 from grader.fleet import job_updates
 from grader.fleet.job_queries import is_valid_id
+from grader.fleet.ledger import ROOFLINE
 from grader.report import one_line
 from grader.server.services import Conflict
 from grader.server.services.accounts import find_user, worker_name
 from grader.server.services.audit import AuditEntry, audit_entries, record_action
-from grader.server.services.rejudge import RejudgeService
+from grader.server.services.rejudge import GradedBy, RejudgeService
 
 MAX_REASON_CHARS = 300
 
@@ -47,6 +50,22 @@ class BoardSettings:
     """Whether everyone can read sources, after the deadline if there is one."""
     note: str | None = None
     """One line shown to competitors."""
+
+
+@dataclass(frozen=True)
+class HeldResult:
+    """A graded submission whose result does not count until an admin has looked at it."""
+
+    submission_id: int
+    result_id: int
+    user: str
+    problem: str
+    name: str
+    worker: str | None
+    by: str
+    """The admin who held it, or `ROOFLINE`."""
+    submitted_at: datetime
+    rejudge_id: int | None
 
 
 class AdminService:
@@ -131,10 +150,71 @@ class AdminService:
             detail = f"{count} results back on the boards"
             record_action(connection, self._now(), by, "unban", user["name"], detail)
 
-    def release(self, submission_id: int, by: str) -> bool:
-        """Queue a held job again, with its failures and deaths reset. False if it is not held."""
+    def graded_by(self, name: str) -> int:
+        """The number of results that a user's workers graded and that are not held, deleted or
+        replaced. Raises `NotFound`."""
+        with connect(self._engine) as connection:
+            user = find_user(connection, name)
+            query = select(func.count()).select_from(_graded_by(user["name"]).subquery())
+            return int(connection.scalar(query) or 0)
+
+    def hold(self, name: str, by: str) -> int:
+        """Hold every result that a user's workers graded: it counts again once it is released, or
+        its rejudge is applied. Returns their number. Raises `NotFound`."""
+        now = self._now()
         with transaction(self._engine, "admin") as connection:
-            if not job_updates.release_held(connection, submission_id, self._now()):
+            user = find_user(connection, name)
+            held = _graded_by(user["name"]).add_columns(
+                literal("held"), literal(now, UtcDateTime), literal(by)
+            )
+            added = insert(voids).from_select(_VOID_COLUMNS, held).returning(voids.c.result_id)
+            count = len(connection.execute(added).all())
+            record_action(connection, now, by, "hold", user["name"], f"{count} results held")
+        return count
+
+    def unhold(self, name: str, by: str) -> int:
+        """Release every result that `hold` held. Returns their number. Raises `NotFound`."""
+        with transaction(self._engine, "admin") as connection:
+            user = find_user(connection, name)
+            theirs = select(jobs.c.result_id).where(GradedBy(user["name"]).condition())
+            held = voids.c.result_id.in_(theirs.where(jobs.c.result_id.is_not(None)))
+            released = delete(voids).where(voids.c.why == "held", voids.c.by != ROOFLINE, held)
+            count = connection.execute(released).rowcount
+            detail = f"{count} results released"
+            record_action(connection, self._now(), by, "unhold", user["name"], detail)
+        return count
+
+    def held_results(self) -> list[HeldResult]:
+        """The results that only an admin's decision keeps from counting, oldest first."""
+        query = (
+            select(
+                submissions.c.id.label("submission_id"),
+                results.c.id.label("result_id"),
+                submissions.c.user,
+                submissions.c.problem,
+                submissions.c.name,
+                jobs.c.leased_by.label("worker"),
+                voids.c.by,
+                submissions.c.created_at.label("submitted_at"),
+                submissions.c.rejudge_id,
+            )
+            .join(jobs, jobs.c.submission_id == submissions.c.id)
+            .join(results, results.c.id == jobs.c.result_id)
+            .join(voids, (voids.c.result_id == results.c.id) & (voids.c.why == "held"))
+            .where(not_void(except_for="held"))
+            .order_by(submissions.c.id)
+        )
+        with connect(self._engine) as connection:
+            return [HeldResult(**row) for row in connection.execute(query).mappings()]
+
+    def release(self, submission_id: int, by: str) -> bool:
+        """Queue a held job again, with its failures and deaths reset; or let a held result count.
+        False if neither is held."""
+        with transaction(self._engine, "admin") as connection:
+            if not (
+                job_updates.release_held(connection, submission_id, self._now())
+                or _release_result(connection, submission_id)
+            ):
                 return False
             record_action(connection, self._now(), by, "release", submission_id)
         return True
@@ -178,7 +258,7 @@ class AdminService:
         return True
 
     def void_reasons(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
-        """Why results do not count: ``rejudged``, ``preview``, ``deleted`` or ``banned``.
+        """Why results do not count: ``rejudged``, ``preview``, ``deleted``, ``banned`` or ``held``.
 
         Contains only those of `result_ids` that are void.
         """
@@ -198,6 +278,29 @@ _BOARD = select(boards.c.deadline, boards.c.hidden, boards.c.publish_sources, bo
     boards.c.problem == bindparam("name")
 )
 _VOID_COLUMNS = ["result_id", "why", "at", "by"]
+
+
+def _graded_by(user: str) -> Select[int]:
+    """The results that a user's workers graded, and that count, or would after an unban or the
+    end of a rejudge."""
+    final = ("held", "deleted", "rejudged")
+    decided = select(voids.c.result_id).where(voids.c.why.in_(final))
+    return (
+        select(results.c.id)
+        .join(jobs, jobs.c.result_id == results.c.id)
+        .where(GradedBy(user).condition(), results.c.id.not_in(decided))
+    )
+
+
+def _release_result(connection: Connection, submission_id: int) -> bool:
+    """Let the held result of a submission count. False if it has none."""
+    if not is_valid_id(submission_id):
+        return False
+    mine = select(jobs.c.result_id).where(
+        jobs.c.submission_id == submission_id, jobs.c.result_id.is_not(None)
+    )
+    held = delete(voids).where(voids.c.why == "held", voids.c.result_id.in_(mine))
+    return connection.execute(held).rowcount == 1
 
 
 def _with_rejudges(submission_id: int) -> Select[int]:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     RowMapping,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     update,
 )
@@ -38,6 +40,22 @@ from grader.server.services.rejudge_diff import WITHDRAWN, RejudgeChange, rejudg
 
 RejudgeSelection = Literal["best", "accepted"]
 """Each user's best ranked result on each GPU, or every accepted result."""
+
+
+@dataclass(frozen=True)
+class GradedBy:
+    """Selects every result of a worker, whatever its verdict."""
+
+    worker: str
+    """A worker's full name, such as ``farm/host``, or a user's, for all workers of its tokens."""
+
+    def condition(self) -> ColumnElement[bool]:
+        """The SQL condition on `jobs`."""
+        machines = jobs.c.leased_by.startswith(f"{self.worker}/", autoescape=True)
+        return or_(jobs.c.leased_by == self.worker, machines)
+
+
+Selection = RejudgeSelection | GradedBy | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -77,7 +95,7 @@ class RejudgeService:
         self,
         problem: str,
         digest: str,
-        selection: RejudgeSelection | Sequence[int],
+        selection: Selection,
         *,
         reason: str,
         by: str,
@@ -85,8 +103,8 @@ class RejudgeService:
         """Queue submissions of a problem for regrading. Returns the rejudge's id.
 
         digest: the problem's current version, which grades them.
-        selection: chooses among the results of this version, or lists submissions of any version
-            whose results count.
+        selection: chooses among the results of this version, or lists submissions of any version.
+            Only results that count or are held are graded again.
 
         Raises `Invalid` if a listed submission has no result that counts, or none is selected.
         """
@@ -198,7 +216,7 @@ def _rejudge(connection: Connection, number: int) -> Rejudge | None:
 
 
 def _originals(
-    connection: Connection, problem: str, digest: str, selection: RejudgeSelection | Sequence[int]
+    connection: Connection, problem: str, digest: str, selection: Selection
 ) -> list[RowMapping]:
     """The submissions to regrade, as rows of their copies.
 
@@ -214,7 +232,7 @@ def _originals(
         )
         .join(jobs, jobs.c.submission_id == submissions.c.id)
         .join(results, results.c.id == jobs.c.result_id)
-        .where(submissions.c.problem == problem, not_void())
+        .where(submissions.c.problem == problem, not_void(except_for="held"))
         .order_by(submissions.c.id)
     )
     current = results.c.problem_digest == digest
@@ -222,15 +240,22 @@ def _originals(
         query = query.where(results.c.id.in_(_best(digest)))
     elif selection == "accepted":
         query = query.where(current, results.c.verdict == Verdict.ACCEPTED.value)
+    elif isinstance(selection, GradedBy):
+        query = query.where(current, selection.condition())
     else:
         listed = sorted(set(selection))
         query = query.where(submissions.c.id.in_([n for n in listed if is_valid_id(n)]))
     found = list(connection.execute(query).mappings())
-    if not isinstance(selection, str):
+    if not isinstance(selection, str | GradedBy):
         missing = sorted(set(selection) - {row["original_id"] for row in found})
         if missing:
             numbers = ", ".join(map(str, missing[:10]))
             raise Invalid(f"{problem} has no such submission whose result counts: {numbers}")
+    if not found and isinstance(selection, GradedBy):
+        raise Invalid(
+            f"no result of {problem} that counts is of a worker {one_line(selection.worker, 100)}; "
+            "a submission's page names its worker"
+        )
     if not found:
         raise Invalid(f"{problem} has no such results; name submissions, or take all accepted ones")
     return found

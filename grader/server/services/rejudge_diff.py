@@ -16,6 +16,9 @@ from grader.report import Verdict
 WITHDRAWN = ("banned", "deleted")
 """Void reasons that no rejudge lifts."""
 
+NO_RANK = (*WITHDRAWN, "held")
+"""Void reasons for which a result has no rank, with or without the rejudge."""
+
 
 @dataclass(frozen=True)
 class RejudgeOutcome:
@@ -112,7 +115,7 @@ def _ranked_rows(
 ) -> list[RowMapping]:
     """The ranked results of a leaderboard, best first: those that count, and those of `included`
     that only a rejudge voids."""
-    withdrawn = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(WITHDRAWN))
+    withdrawn = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(NO_RANK))
     query = (
         select(results.c.id, results.c.user, results.c.ci_low_us, results.c.ci_high_us)
         .add_columns(not_void().label("counts"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, func, select
+from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, func, or_, select
 
 from grader.board.store import MAX_ID, not_void
 from grader.db.engine import connect
@@ -33,6 +33,8 @@ class SubmissionSummary:
     state: State
     rejudge_id: int | None
     result_id: int | None
+    worker: str | None
+    """The worker that grades it, or that graded it."""
     verdict: Verdict | None
     gpu: str | None
     """The GPU that it ran on."""
@@ -81,11 +83,14 @@ class SubmissionQueries:
         problems: Collection[str] | None = None,
         state: State | None = None,
         deleted: bool = False,
+        reader: str | None = None,
     ) -> list[SubmissionSummary]:
         """The newest submissions that match all filters, newest first, without those of rejudges.
 
         before: only lower ids, for paging.
         deleted: whether to include deleted submissions.
+        reader: leaves out what this user may not see of others: cancelled submissions, and those
+            of banned users. Empty for someone without a name, None for an admin.
         """
         filters: list[ColumnElement[bool]] = [submissions.c.rejudge_id.is_(None)]
         if before is not None:
@@ -98,6 +103,9 @@ class SubmissionQueries:
             filters.append(jobs.c.state == state)
         if not deleted:
             filters.append(~_is_void("deleted"))
+        if reader is not None:
+            withdrawn = or_(jobs.c.state == State.CANCELLED, _is_void("banned"))
+            filters.append(or_(submissions.c.user == reader, ~withdrawn))
         return self._summaries(
             _SUMMARIES.where(*filters).order_by(submissions.c.id.desc()).limit(limit)
         )
@@ -216,6 +224,7 @@ _SUMMARIES: Select[tuple[object, ...]] = (
         submissions.c.rejudge_id,
         jobs.c.state,
         jobs.c.result_id,
+        jobs.c.leased_by.label("worker"),
         results.c.verdict,
         results.c.gpu,
         results.c.ranked,

@@ -33,7 +33,8 @@ class Access:
     result: bool
     """Verdict, score, times, and the status of each case."""
     details: bool
-    """Reasons and notes, the picture of a wrong answer, and the submission's output."""
+    """Reasons and notes, the picture of a wrong answer, the submission's output, and the worker,
+    which may be the name of a machine."""
     source: bool
     """The source file."""
 
@@ -96,4 +97,5 @@ def redact(report: Report, access: Access) -> Report | None:
     if access.details:
         return report
     cases = [case.model_copy(update={"mismatch": None, "reason": None}) for case in report.cases]
-    return report.model_copy(update={"cases": cases, "reason": "", "notes": [], "log": ""})
+    hidden = {"cases": cases, "reason": "", "notes": [], "log": "", "worker": None}
+    return report.model_copy(update=hidden)

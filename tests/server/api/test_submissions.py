@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from grader.board.store import insert_result
@@ -70,17 +71,25 @@ def test_an_unknown_problem(world: World) -> None:
     assert "softmax" in reply.json()["error"]["message"]
 
 
-def test_cuda_needs_a_worker_with_a_gpu(world: World) -> None:
-    assert error(world.submit("ada", file="k.cu")) == (422, "no_worker")
+def test_a_cuda_file_waits_for_a_worker_with_a_gpu(world: World) -> None:
+    """As a Python file waits for any worker; the queue says why."""
+    assert world.submit("ada", file="k.cu").status_code == 202
+    (waiting,) = world.client().get("/api/v1/queue").json()["jobs"]
+    assert waiting["obstacle"] == "no worker is connected"
+    world.services.ledger.announce(Worker("c", "local", "cpu", None, 1))
+    (waiting,) = world.client().get("/api/v1/queue").json()["jobs"]
+    assert waiting["obstacle"] == "no worker has a GPU, which a .cu file needs"
+
+
+def test_a_type_of_gpu_needs_a_worker_that_has_it(world: World) -> None:
     assert error(world.submit("ada", gpu="H100")) == (422, "no_worker")
     world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
-    assert world.submit("ada", file="k.cu").status_code == 202
     assert world.submit("ada", gpu="H100").status_code == 202
     reply = world.submit("ada", gpu="A100")
     assert error(reply) == (422, "no_worker")
     assert H100 in reply.json()["error"]["message"]
     world.clock.move(3600)
-    assert error(world.submit("ada", file="k.cu")) == (422, "no_worker")
+    assert error(world.submit("ada", gpu="H100")) == (422, "no_worker")
 
 
 def test_a_board_past_its_deadline(world: World) -> None:
@@ -245,6 +254,25 @@ def test_lists_have_pages(world: World) -> None:
     assert client.get("/api/v1/submissions", params=cancelled).json()["submissions"] == []
 
 
+def test_what_one_may_not_see_does_not_shorten_a_page(world: World) -> None:
+    """Neither others' cancelled submissions nor those of banned users take places of the page."""
+    seen = [world.graded("ada"), world.graded("ada")]
+    mine = world.submitted("bob")
+    assert world.client("bob").delete(f"/api/v1/submissions/{mine}").status_code == 204
+    world.tokens["eve"] = world.services.accounts.add_user("eve")
+    for _ in range(3):
+        world.graded("eve")
+    world.services.admin.ban("eve", "", "root")
+
+    def page(name: str | None) -> list[int]:
+        answer = world.client(name).get("/api/v1/submissions?limit=2").json()
+        return [one["id"] for one in answer["submissions"]]
+
+    assert page(None) == page("ada") == seen[::-1]
+    assert page("bob") == [mine, seen[1]]
+    assert page("root") == [6, 5]
+
+
 def test_the_leaderboard(world: World) -> None:
     world.graded("ada", score_us=50.0)
     best = world.graded("ada", score_us=30.0, score_ci_us=(29.9, 30.1))
@@ -388,3 +416,22 @@ def test_metrics(world: World) -> None:
     ):
         assert line in text.splitlines(), text
     assert "ada" not in text
+
+
+def test_a_repeated_request_makes_one_submission(world: World) -> None:
+    def post(content: bytes, key: str = "k") -> httpx.Response:
+        return world.client("ada").post(
+            "/api/v1/submissions",
+            data={"problem": "softmax"},
+            files={"file": ("kernel.py", content)},
+            headers={"Idempotency-Key": key},
+        )
+
+    first = post(b"x = 1")
+    assert (first.status_code, post(b"x = 1").json()) == (202, first.json())
+    set_board(world, deadline=world.clock() - timedelta(seconds=1))
+    assert post(b"x = 1").json() == first.json(), "after the deadline, too"
+    assert error(post(b"x = 1", "new")) == (403, "deadline_passed")
+    set_board(world)
+    assert error(post(b"x = 2")) == (409, "key_reused")
+    assert error(post(b"x = 1", "k" * 101)) == (422, "invalid")

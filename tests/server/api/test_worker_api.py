@@ -19,6 +19,9 @@ import pytest
 
 from grader.board import BoardError
 from grader.cli.app import main
+from grader.cli.commands.worker import _announce
+from grader.cli.local_grading import print_report
+from grader.cli.remote_submit import as_report
 from grader.fleet import Job, Lease, State, Worker
 from grader.fleet.dispatch import NOT_RANKED, Dispatcher
 from grader.fleet.job import LeaseKey
@@ -94,6 +97,45 @@ def test_a_job_from_claim_to_finish(world: World, remote: RemoteLedger) -> None:
     assert not remote.heartbeat(lease, 60)
 
 
+def test_a_result_shows_where_it_came_from(
+    world: World, remote: RemoteLedger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker by its token; the rest is what it reports."""
+    number = world.submitted()
+    lease = claim(remote, world)
+    assert remote.begin(lease)
+    environment = {"gpu_uuid": "GPU-77", "driver": "570.86", "torch": "2.9.0", "grade": "0.1.0"}
+    forged = world.report(lease, environment=environment, worker="root/trusted")
+    assert remote.finish(lease, forged) == 1
+    told = world.client("ada").get(f"/api/v1/submissions/{number}").json()
+    assert told["worker"] == "wilma/host"
+    assert told["environment"] == environment
+    html = {"Accept": "text/html"}
+    browser = world.client()
+    assert browser.post("/login", data={"token": world.tokens["ada"]}, headers=html).is_redirect
+    mine = browser.get(f"/submissions/{number}", headers=html).text
+    assert "Graded by wilma/host. Its worker reports GPU GPU-77; " in mine
+    page = world.client().get(f"/submissions/{number}", headers=html).text
+    assert "Graded by" not in page
+    assert "GPU GPU-77; driver 570.86; software grade 0.1.0, PyTorch 2.9.0." in page
+    assert "root/trusted" not in page
+    assert "root/trusted" not in world.services.ledger.board.result(1).report.model_dump_json()
+    print_report(as_report(told), as_json=False)
+    shown = capsys.readouterr().out
+    for text in ("wilma/host", "GPU-77", "570.86", "grade 0.1.0, PyTorch 2.9.0"):
+        assert text in shown
+
+
+def test_a_worker_is_told_to_the_owner_and_to_admins(world: World) -> None:
+    world.graded("ada", environment={"driver": "570.86"})
+
+    def told(name: str) -> Any:
+        return world.client(name).get("/api/v1/submissions/1").json()
+
+    assert [told(name)["worker"] for name in ("ada", "root", "bob")] == ["w", "w", None]
+    assert told("bob")["environment"] == {"driver": "570.86"}
+
+
 def test_giving_back_and_failing(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     lease = claim(remote, world)
@@ -117,6 +159,42 @@ def test_only_the_leases_token_is_accepted(world: World, remote: RemoteLedger) -
     assert remote.finish(guess, world.report(lease)) is None
     assert not remote.begin(LeaseKey(2**31 - 1, lease.token))
     assert job(world) == before
+
+
+def test_a_lease_belongs_to_its_worker(world: World, remote: RemoteLedger) -> None:
+    """Another worker's token does not report on it, even with the lease's secret."""
+    world.tokens["wil"] = world.services.accounts.add_user("wil", "worker")
+    world.submitted()
+    lease = claim(remote, world)
+    assert remote.begin(lease)
+    before = job(world)
+    with closing(RemoteLedger(world.url, world.tokens["wil"])) as other:
+        assert not other.begin(lease)
+        assert not other.heartbeat(lease, 600)
+        assert not other.fail(lease, "")
+        assert not other.give_back(lease)
+        assert other.finish(lease, world.report(lease)) is None
+    assert job(world) == before
+    assert remote.finish(lease, world.report(lease)) == 1
+
+
+def test_a_worker_leases_no_more_than_it_has_slots(world: World, remote: RemoteLedger) -> None:
+    for _ in range(5):
+        world.submitted()
+    first = claim(remote, world)
+    assert first is not None
+    assert claim(remote, world) is None, "one that has announced nothing has one slot"
+    remote.announce(HOST)  # 2 slots
+    assert claim(remote, world) is not None
+    assert claim(remote, world) is None
+    remote.announce(replace(HOST, name="host L4", slots=1))  # its slots of another kind
+    third = claim(remote, world)
+    assert third is not None
+    assert claim(remote, world) is None
+    assert remote.give_back(third)
+    remote.announce(replace(HOST, name="hostile", slots=100))
+    assert claim(remote, world) is not None
+    assert claim(remote, world) is None, "another worker's slots do not count"
 
 
 def test_a_worker_gets_only_problems_of_its_versions(world: World, remote: RemoteLedger) -> None:
@@ -393,6 +471,34 @@ def test_grade_worker_says_what_is_wrong(
         assert "--name must be at most 100 printable characters" in capsys.readouterr().err
     assert main(["worker", "--server", world.url, "--sandbox", "process"]) == 2
     assert "answered 403: this needs a token with the role worker" in capsys.readouterr().err
+
+
+def test_a_worker_waits_for_its_server(
+    world: World,
+    remote: RemoteLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers: list[Any] = [httpx.ConnectError("refused"), 503, 429, 200]
+
+    def respond(*_: Any, **__: Any) -> httpx.Response:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        body = {"problems": {}} if answer == 200 else {"error": {"message": "so"}}
+        return httpx.Response(answer, json=body)
+
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr(remote._client, "post", respond)
+    _announce(remote, HOST)
+    assert len(waits) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.endswith("cannot be reached: refused; waiting for it\n")
+    answers += [401, 200]
+    with pytest.raises(BoardError, match="answered 401"):  # waiting would not help
+        _announce(remote, HOST)
 
 
 def test_no_answer_shows_the_token_of_another_lease(world: World, remote: RemoteLedger) -> None:

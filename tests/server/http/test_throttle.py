@@ -18,6 +18,16 @@ def test_each_address_and_user_is_counted_separately() -> None:
     assert throttle.submission("bob") is None
 
 
+def test_a_refund_makes_room_for_one_more() -> None:
+    throttle = Throttle(Settings(submissions_per_minute=1))
+    throttle.refund_submission("ada")  # there is nothing to take back
+    assert throttle.submission("ada") is None
+    assert throttle.submission("ada") is not None
+    throttle.refund_submission("ada")
+    assert throttle.submission("ada") is None
+    assert throttle.submission("ada") is not None
+
+
 def test_asking_for_the_wait_counts_no_failure() -> None:
     throttle = Throttle(Settings(failures_per_minute=2))
     for _ in range(5):

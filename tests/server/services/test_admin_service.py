@@ -14,6 +14,7 @@ from grader.report import Report
 from grader.server.services import Conflict, NotFound
 from grader.server.services.accounts import Accounts, worker_name
 from grader.server.services.admin_service import AdminService, BoardSettings
+from grader.server.services.rejudge import GradedBy
 from tests.fleet.conftest import DIGEST, Clock, enqueue
 
 MakeReport = Callable[..., Report]
@@ -306,3 +307,51 @@ def test_a_board_opened_before_the_ledger_sees_voids(
     assert board.gpus(DIGEST) == []
     board.close()
     ledger.close()
+
+
+def test_what_a_banned_worker_graded_can_be_held_and_regraded(
+    accounts: Accounts, admin: AdminService, ledger: Ledger, clock: Clock, report_of: MakeReport
+) -> None:
+    def graded_on(worker: str, user: str, score_us: float) -> int:
+        number = enqueue(ledger, user)
+        lease = ledger.claim(worker, lease_s=60, gpu=H100)
+        assert lease is not None
+        assert ledger.begin(lease)
+        interval = (score_us, score_us)
+        assert ledger.finish(lease, report_of(score_us=score_us, score_ci_us=interval))
+        return number
+
+    accounts.add_user("farm", "worker")
+    forged = graded_on(worker_name("farm", "a"), "eve", 1.0)
+    honest = graded_on(worker_name("farm", "b"), "ada", 20.0)
+    graded_on(worker_name("farmer", "a"), "bob", 30.0)
+    admin.ban("farm", "forged", "root")
+    assert admin.graded_by("FARM") == 2
+    assert leaderboard(ledger) == [(1, "eve"), (2, "ada"), (3, "bob")]
+    assert admin.hold("farm", "root") == 2
+    assert (admin.graded_by("farm"), admin.hold("farm", "root")) == (0, 0)
+    assert leaderboard(ledger) == [(1, "bob")]
+    held = [(one.submission_id, one.user, one.worker, one.by) for one in admin.held_results()]
+    assert held == [(forged, "eve", "farm/a", "root"), (honest, "ada", "farm/b", "root")]
+
+    assert admin.release(honest, "root")
+    assert not admin.release(honest, "root")
+    assert leaderboard(ledger) == [(1, "ada"), (2, "bob")]
+
+    # A held result can be graded again, on another worker; then the new result counts.
+    rejudge = admin.rejudges.start("softmax", DIGEST, GradedBy("farm/a"), reason="", by="root")
+    finish(ledger, report_of(score_us=40.0, score_ci_us=(40, 40)))
+    preview = admin.rejudges.preview(rejudge)
+    assert preview is not None
+    assert [(c.old.rank, c.new and c.new.rank) for c in preview.changes] == [(None, 3)]
+    assert admin.rejudges.apply(rejudge, "root") == 1
+    assert leaderboard(ledger) == [(1, "ada"), (2, "bob"), (3, "eve")]
+    assert admin.held_results() == []
+
+    assert admin.hold("farm", "root") == 1
+    assert admin.unhold("farm", "root") == 2, "the replaced one too, which still does not count"
+    assert leaderboard(ledger) == [(1, "ada"), (2, "bob"), (3, "eve")]
+    assert [a for _, a, _ in actions(admin)][2:5] == ["hold", "hold", "release"]
+    for action in (admin.hold, admin.unhold):
+        with pytest.raises(NotFound):
+            action("nobody", "root")

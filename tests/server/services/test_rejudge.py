@@ -11,6 +11,7 @@ from grader.report import Report
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
+from grader.server.services.rejudge import GradedBy
 from grader.server.services.rejudge_diff import RejudgeChange
 from tests.fleet.conftest import DIGEST, Clock, enqueue
 
@@ -478,3 +479,32 @@ def test_concurrent_rejudges_of_a_submission_leave_one_result(
     counting = [n for n in range(1, 6) if not admin.void_reasons([n])]
     assert len(counting) == 1
     assert counting != [1]
+
+
+def test_a_rejudge_of_all_that_a_worker_graded(
+    admin: AdminService, ledger: Ledger, report_of: MakeReport
+) -> None:
+    """Of one machine, or of all machines of a user; wrong answers too, since they may be false."""
+    for worker, verdict in (
+        ("farm/a", "accepted"),
+        ("farm/a", "wrong_answer"),
+        ("farm/b", "accepted"),
+        ("farmer/a", "accepted"),
+        ("f_rm/a", "accepted"),
+        ("local", "accepted"),
+    ):
+        enqueue(ledger)
+        lease = ledger.claim(worker, lease_s=60)
+        assert lease is not None
+        assert ledger.begin(lease)
+        assert ledger.finish(lease, report_of(verdict=verdict)) is not None
+
+    def chosen(worker: str) -> list[int]:
+        return [c.original_id for c in changes(admin, start(admin, GradedBy(worker)))]
+
+    assert chosen("farm/a") == [1, 2]
+    assert chosen("farm") == [1, 2, 3]
+    assert chosen("f_rm") == [5]
+    assert chosen("local") == [6]
+    with pytest.raises(Invalid, match="no result of softmax that counts is of a worker far;"):
+        chosen("far")
