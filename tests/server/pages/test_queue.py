@@ -52,8 +52,8 @@ def test_a_long_queue_shows_the_first_jobs_and_ones_own(world: World) -> None:
 
 def test_a_kept_page_is_not_one_users_own(world: World) -> None:
     site = Site(world, {})
-    for name in ("ada", "bob"):
-        queue_submission(world.services.ledger, world.problem, name)
+    for user in ("ada", "bob"):
+        queue_submission(world.services.ledger, world.problem, user)
     people = ("ada", "bob", "root", None)
     browsers = {name: site.browser(name) for name in people}
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_a_kept_page_is_not_one_users_own(world: World) -> None:
             assert len(fields) == (name is not None)
             kept = answer.headers["cache-control"] != "no-store"
             assert kept == ("etag" in answer.headers) == (name is None)
-    answers = [browsers[name].get("/queue") for name in ("ada", "bob")]
+    answers = [browsers[user].get("/queue") for user in ("ada", "bob")]
     tokens = [re.findall('name="csrf" value="([0-9a-f]+)"', one.text)[0] for one in answers]
     assert tokens[0] != tokens[1]
     reply = browsers["ada"].post("/logout", data={"csrf": tokens[0]}, headers={"Origin": world.url})
