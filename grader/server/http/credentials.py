@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
@@ -28,7 +28,7 @@ class Authenticator:
 
     def __init__(self, accounts: Accounts, throttle: Throttle) -> None:
         self._accounts = accounts
-        self._lookups = _Lookups(accounts.users_of)
+        self._lookups = _Lookups(accounts)
         self._throttle = throttle
 
     async def by_token(self, address: str, authorization: str) -> User:
@@ -94,8 +94,8 @@ class _Lookups:
     So a crowd of users costs few queries, and a token is never valid longer than in the database.
     """
 
-    def __init__(self, users_of: Callable[[Collection[str]], Mapping[str, User]]) -> None:
-        self._users_of = users_of
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
         self._tokens: set[str] = set()
         self._running: asyncio.Future[Mapping[str, User]] | None = None
         self._pending: asyncio.Future[Mapping[str, User]] | None = None
@@ -114,4 +114,4 @@ class _Lookups:
             await asyncio.wait([running])
         self._running, self._pending = self._pending, None  # calls from now on share a later query
         wanted, self._tokens = self._tokens, set()
-        return await run_sync(self._users_of, wanted)
+        return await run_sync(self._accounts.users_of, wanted)
