@@ -1,7 +1,7 @@
 """How fast is a hosted board with 10,000 results, for readers and for submitters?
 
     python -m benchmarks.load [--results 10000] [--db URL] [--seconds 10] [--readers 200]
-                              [--only read|submit] [--plain]
+                              [--only read|submit|queue] [--plain]
 
 The script fills a fresh database (default: SQLite), starts `grade serve --slots 0`, and generates
 load with wrk (`apt-get install wrk`), which shares the machine's cores with the server:
@@ -12,6 +12,9 @@ load with wrk (`apt-get install wrk`), which shares the machine's cores with the
   no cache stays valid for long.
 - 32 users submit a file of 4 KB each, continuously. Then the database must hold exactly what was
   answered with 202.
+- With `--only queue`: `--readers` request the queue page while 1,000 submissions wait, without an
+  account and signed in. Meanwhile one client checks the server's health and another submits. The
+  readers are compared with those of a FastAPI application that serves one page and nothing else.
 
 It prints Markdown tables. The exit status is 1 if a reader was refused, if a submission that was
 answered with 202 is missing, or if the database has one that was not.
@@ -19,6 +22,7 @@ answered with 202 is missing, or if the database has one that was not.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -28,7 +32,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -55,8 +60,13 @@ SOURCE = ROOT / "submissions" / PROBLEM / "accepted" / "triton_softmax.py"
 RECORDED = ROOT / "scripts" / "demo" / "recorded.jsonl"
 """Reports of real gradings; all results are copies of one of them."""
 SUBMITTERS = 32
+QUEUED = 1000
+"""Submissions that wait while the queue page is read."""
+SIGNED_IN = 100
+"""Users whose sessions the signed-in readers share; each has submissions that wait."""
 DRAIN_S = 3
 """Seconds to wait for the last submissions."""
+UNLIMITED = 1_000_000_000
 LIMITS = ("MAX_IN_FLIGHT", "MAX_QUEUE", "SUBMISSIONS_PER_MINUTE", "REQUESTS_PER_MINUTE")
 
 READ_LUA = """\
@@ -72,6 +82,18 @@ end
 """
 THINK_LUA = """\
 function delay() return math.random(500, 1500) end
+"""
+SESSION_LUA = """\
+local sessions, count = {}, 0
+
+function init(args)
+  for line in io.lines(args[1]) do sessions[#sessions + 1] = line end
+end
+
+function request()
+  count = count + 1
+  return wrk.format("GET", nil, {["Cookie"] = sessions[count % #sessions + 1]})
+end
 """
 SUBMIT_LUA = """\
 local tokens, source, until_s = {}, "", 0
@@ -151,7 +173,7 @@ class Wrk:
 
 
 class Finisher(threading.Thread):
-    """Ends one grading a second, each by a new user."""
+    """Submits once a second, each time as a new user, and ends the grading of the next job."""
 
     def __init__(self, ledger: Ledger, problem: Problem, report: Report) -> None:
         super().__init__(daemon=True)
@@ -167,12 +189,42 @@ class Finisher(threading.Thread):
             submission = Submission("kernel.py", "python", f"# {random.random()}\n".encode())
             problem = self._problem
             user = f"new{count:05}"
-            self._ledger.submit(user, problem.name, problem.digest, submission)
+            self._ledger.submit(user, problem.name, problem.digest, submission, max_queue=UNLIMITED)
             lease = self._ledger.claim("load", lease_s=60)
             assert lease is not None
             self._ledger.begin(lease)
-            report = some_report(self._report, problem, submission, datetime.now(UTC))
+            graded = Submission(lease.name, lease.language, lease.source)
+            report = some_report(self._report, problem, graded, datetime.now(UTC))
             self._ledger.finish(lease, report)
+
+
+class Probe(threading.Thread):
+    """Sends one request after the other, with a pause between, and notes how long each took."""
+
+    def __init__(self, pause_s: float, send: Callable[[int], httpx.Response]) -> None:
+        super().__init__(daemon=True)
+        self._pause_s = pause_s
+        self._send = send
+        self.over = threading.Event()
+        self.times_ms: list[float] = []
+        self.failed = 0
+
+    def run(self) -> None:
+        while not self.over.wait(self._pause_s):
+            start = time.perf_counter()
+            try:
+                self.failed += not self._send(len(self.times_ms)).is_success
+            except httpx.HTTPError:
+                self.failed += 1
+            self.times_ms.append((time.perf_counter() - start) * 1e3)
+
+    def cells(self) -> str:
+        """The columns of a table, of what was noted since the last call: p50 and p99."""
+        times_ms, self.times_ms = sorted(self.times_ms), []
+        if not times_ms:
+            return "none answered | "
+        p99 = times_ms[min(len(times_ms) - 1, int(len(times_ms) * 0.99))]
+        return f"{times_ms[len(times_ms) // 2]:.1f} | {p99:.0f}"
 
 
 def some_report(model: Report, problem: Problem, submission: Submission, at: datetime) -> Report:
@@ -255,7 +307,7 @@ def serving(
                 *(sys.executable, "-m", "grader.cli", "serve", "--port", "0", *options),
                 *("--db", url, "--problems", str(ROOT / "problems")),
             ],
-            env=dict(environment) | {f"GRADE_SERVE_{name}": "1000000000" for name in LIMITS},
+            env=dict(environment) | {f"GRADE_SERVE_{name}": str(UNLIMITED) for name in LIMITS},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -349,12 +401,122 @@ def submit_files(wrk: Wrk, address: str, ledger: Ledger, folder: Path, seconds: 
     return not lost and not unreported and len(accepted) == len(set(accepted))
 
 
+def fill_queue(ledger: Ledger, problem: Problem, users: list[str]) -> None:
+    """Queue `QUEUED` submissions of these users, in turn."""
+    for number in range(QUEUED):
+        submission = Submission("kernel.py", "python", b"# queued %d\n" % number)
+        user = users[number % len(users)]
+        ledger.submit(user, problem.name, problem.digest, submission, max_in_flight=QUEUED)
+
+
+def read_queue(
+    wrk: Wrk, address: str, plain: str, ledger: Ledger, folder: Path, readers: int, seconds: int
+) -> bool:
+    """Print the table of the queue's readers; whether every request was answered.
+
+    plain: the address of a page from an application that does nothing else.
+    """
+    accounts = Accounts(ledger.board._engine, lambda: datetime.now(UTC))
+    names = [f"reader{number:03}" for number in range(SIGNED_IN)]
+    tokens = [accounts.add_user(name, by="load") for name in names]
+    sessions = folder / "sessions"
+    logins = [httpx.post(f"{address}/login", data={"token": token}) for token in tokens]
+    sessions.write_text("".join(f"{one.headers['set-cookie'].split(';')[0]}\n" for one in logins))
+    fill_queue(ledger, Problem.load(ROOT / "problems" / PROBLEM), names)
+    source, client = SOURCE.read_bytes(), httpx.Client(base_url=address, timeout=60)
+
+    def submit(number: int) -> httpx.Response:
+        return client.post(
+            "/api/v1/submissions",
+            data={"problem": PROBLEM},
+            files={"file": ("kernel.py", b"# %d\n%s" % (number, source))},
+            headers={"Authorization": f"Bearer {tokens[number % len(tokens)]}"},
+        )
+
+    def check(number: int) -> httpx.Response:
+        return httpx.get(f"{address}/healthz", timeout=60)
+
+    probes = Probe(0.05, check), Probe(0.2, submit)
+    for probe in probes:
+        probe.start()
+    good, plain_rate = True, 0.0
+    pause = THINK_LUA
+    print(
+        "\n| page | readers | answers/s | of a plain page | p50 ms | p99 ms | health p50 ms | "
+        "p99 ms | hand-in p50 ms | p99 ms | load before |\n" + "|---" * 11 + "|"
+    )
+    for page, url, who, lua in (
+        ("none", None, "", ""),
+        ("plain", plain, "without a pause", ""),
+        ("/queue", address, "1 s between pages", pause),
+        ("/queue", address, "signed in, 1 s between pages", SESSION_LUA + pause),
+        ("/queue", address, "without a pause", ""),
+        ("/queue", address, "signed in, without a pause", SESSION_LUA),
+        ("/users/racer00001", address, "signed in, without a pause", SESSION_LUA),
+        (f"/leaderboards/{PROBLEM}", address, "without a pause", ""),
+        (f"/leaderboards/{PROBLEM}", address, "signed in, without a pause", SESSION_LUA),
+    ):
+        load = os.getloadavg()[0]
+        for probe in probes:
+            probe.cells()
+        if url is None:
+            time.sleep(seconds)
+            cells = " |  |  | "
+        else:
+            path = "" if page == "plain" else page
+            figures, _ = wrk.run(url + path, readers, seconds, lua, str(sessions))
+            rate = figures.requests / figures.seconds
+            plain_rate = plain_rate or rate
+            failed = figures.refused + figures.broken
+            good = good and not failed
+            share = "" if lua.endswith(pause) else f"{rate / plain_rate:.2f}"
+            note = f" ({failed} failed)" if failed else ""
+            cells = f"{rate:,.0f}{note} | {share} | {figures.p50:.1f} | {figures.p99:.0f}"
+        httpx.get(f"{address}/healthz", timeout=60)  # once the readers' last requests are answered
+        beside = " | ".join(probe.cells() for probe in probes)
+        words = f"{readers} {who}".strip() if url else "0"
+        print(f"| {page} | {words} | {cells} | {beside} | {load:.1f} |", flush=True)
+    for probe in probes:
+        probe.over.set()
+        probe.join()
+    print(f"\nhealth checks and hand-ins that failed: {sum(probe.failed for probe in probes)}")
+    return good and not any(probe.failed for probe in probes)
+
+
+@contextmanager
+def plain_page(content: bytes) -> Iterator[str]:
+    """Serve one page with FastAPI and nothing else; yields its address."""
+    code = (
+        "import sys, uvicorn, socket\n"
+        "from fastapi import FastAPI, Response\n"
+        "app, content = FastAPI(), sys.stdin.buffer.read()\n"
+        "headers = {'Content-Encoding': 'gzip'}\n"
+        "@app.get('/')\n"
+        "def page(): return Response(content, media_type='text/html', headers=headers)\n"
+        "listener = socket.create_server(('127.0.0.1', 0), backlog=1024)\n"
+        "print(listener.getsockname()[1], flush=True)\n"
+        "config = uvicorn.Config(app, access_log=False, log_config=None)\n"
+        "uvicorn.Server(config).run([listener])\n"
+    )
+    words = [sys.executable, "-c", code]
+    server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        server.stdin.write(gzip.compress(content))
+        server.stdin.close()
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}/"
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
 @click.command()
 @click.option("--results", "count", default=10_000, show_default=True)
 @click.option("--db", help="Database URL of an empty database [default: a new SQLite file].")
 @click.option("--seconds", default=10, show_default=True, help="Of each measurement.")
 @click.option("--readers", default=200, show_default=True)
-@click.option("--only", type=click.Choice(["read", "submit"]))
+@click.option("--only", type=click.Choice(["read", "submit", "queue"]))
 @click.option("--plain", is_flag=True, help="Readers accept no compression.")
 def main(
     count: int, db: str | None, seconds: int, readers: int, only: str | None, *, plain: bool
@@ -376,13 +538,22 @@ def main(
         good = True
         idle = ["--slots", "0", "--sandbox", "process"]
         with serving(url, folder, idle) as address:
-            if only != "submit":
+            if only == "queue":
+                finisher = Finisher(ledger, problem, model)
+                with plain_page(
+                    httpx.get(f"{address}/leaderboards/{PROBLEM}").content
+                ) as plain_url:
+                    finisher.start()
+                    good = read_queue(wrk, address, plain_url, ledger, folder, readers, seconds)
+                finisher.over.set()
+                finisher.join()
+            if only in (None, "read"):
                 finisher = Finisher(ledger, problem, model)
                 finisher.start()
                 good = read(wrk, address, count // 2, readers, seconds)
                 finisher.over.set()
                 finisher.join()
-            if only != "read":
+            if only in (None, "submit"):
                 good = submit_files(wrk, address, ledger, folder, seconds) and good
         ledger.close()
     sys.exit(not good)

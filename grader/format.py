@@ -101,6 +101,17 @@ def age(then: datetime, now: datetime) -> str:
     raise AssertionError("the largest unit takes any value")
 
 
+def wait(seconds: float | None) -> str:
+    """A wait, roughly: ``about 3 min``; ``unknown`` for None."""
+    if seconds is None:
+        return "unknown"
+    minutes = seconds / 60
+    if minutes < 1:
+        return "under 1\N{NO-BREAK SPACE}min"
+    value, unit = (minutes, "min") if minutes < 90 else (minutes / 60, "h")
+    return f"about {value:.0f}\N{NO-BREAK SPACE}{unit}"
+
+
 def ahead(then: datetime, now: datetime) -> str:
     """How long until then: ``in 3 d``; ``over`` if it has passed."""
     if then <= now:

@@ -14,11 +14,11 @@ A job can be cancelled in every state except `done`. `done` and `cancelled` are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from grader.judge import Progress
 from grader.judge.record import Device
@@ -94,6 +94,30 @@ class Job:
     """The submission that the rejudge copied."""
 
 
+class QueuePlace(NamedTuple):
+    """A user's job in flight, with what decides its place. A tuple for speed: many are read."""
+
+    submission_id: int
+    user: str
+    problem: str
+    problem_digest: str
+    language: str
+    gpu: str | None
+    state: State
+    position: int | None
+    """As `Job.position`."""
+
+
+@dataclass(frozen=True)
+class QueueHead:
+    """The jobs in flight, without those of rejudges: all places, and the first jobs."""
+
+    places: Sequence[QueuePlace]
+    """First those that workers hold, then the queue in order."""
+    jobs: Sequence[Job]
+    """The jobs of the first places."""
+
+
 @dataclass(frozen=True)
 class LeaseKey:
     """Proof that a worker holds the lease of a submission."""
@@ -157,7 +181,7 @@ def gpu_matches(gpu: str | None, requested: str | None) -> bool:
     return gpu_words != [] and gpu_words == requested_words[1:2]
 
 
-def unschedulable_reason(job: Job, workers: Iterable[Worker]) -> str | None:
+def unschedulable_reason(job: Job | QueuePlace, workers: Iterable[Worker]) -> str | None:
     """Why none of these workers can take a job; None if one can."""
     version = (job.problem, job.problem_digest)
     kind = f"{job.gpu} worker" if job.gpu else "worker"

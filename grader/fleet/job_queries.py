@@ -29,6 +29,8 @@ from grader.fleet.job import (
     IN_FLIGHT_STATES,
     Job,
     QueueFull,
+    QueueHead,
+    QueuePlace,
     State,
     TooManyInFlight,
     WorkerStatus,
@@ -64,6 +66,31 @@ _POSITION = (
 )
 _QUEUE_ORDER = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
 """Users' own submissions before those of rejudges, then the oldest first."""
+_PLACES = (
+    select(
+        jobs.c.submission_id,
+        submissions.c.user,
+        submissions.c.problem,
+        submissions.c.problem_digest,
+        submissions.c.language,
+        submissions.c.gpu,
+        jobs.c.state,
+    )
+    .join(submissions, submissions.c.id == jobs.c.submission_id)
+    .where(jobs.c.state.in_(IN_FLIGHT_STATES), submissions.c.rejudge_id.is_(None))
+    .order_by(jobs.c.submission_id)
+)
+_QUEUE_VERSION = (
+    select(
+        jobs.c.state,
+        func.count(),
+        func.max(jobs.c.submission_id),
+        func.max(jobs.c.updated_at),
+    )
+    .where(jobs.c.state.in_(IN_FLIGHT_STATES))
+    .group_by(jobs.c.state)
+    .order_by(jobs.c.state)
+)
 
 
 class LedgerReader:
@@ -92,6 +119,30 @@ class LedgerReader:
         return [_job(row, None) for row in rows if row["state"] != State.QUEUED] + [
             _job(row, position) for position, row in enumerate(queued, start=1)
         ]
+
+    def queue_head(self, problems: Collection[str], limit: int) -> QueueHead:
+        """The places of the users' jobs of these problems, and the first `limit` jobs.
+
+        Two queries, however long the queue is. Positions count the jobs of all problems.
+        """
+        with connect(self._engine) as connection:
+            rows = [(*row[:6], State(row[6])) for row in connection.execute(_PLACES)]
+            held = [QueuePlace(*row, None) for row in rows if row[6] is not State.QUEUED]
+            queued = (row for row in rows if row[6] is State.QUEUED)
+            waiting = [QueuePlace(*row, position) for position, row in enumerate(queued, start=1)]
+            places = [place for place in held + waiting if place.problem in problems]
+            first = {place.submission_id: place.position for place in places[:limit]}
+            found = connection.execute(_JOBS.where(submissions.c.id.in_(first))).mappings()
+            by_id = {row["id"]: _job(row, first[row["id"]]) for row in found}
+        return QueueHead(places, [by_id[number] for number in first])
+
+    def queue_version(self) -> object:
+        """A small value that differs after a change of a job in flight, also of its progress.
+
+        Two changes that are committed out of order may have the same value.
+        """
+        with connect(self._engine) as connection:
+            return [tuple(row) for row in connection.execute(_QUEUE_VERSION)]
 
     def held(self) -> list[Job]:
         """The held jobs, oldest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,15 @@ from grader.server.api import admin, boards, events, submissions, worker_api
 from grader.server.api.schemas import Health
 from grader.server.http.auth import ServicesDep, check_not_draining
 from grader.server.http.errors import ErrorReply, Refusal, error_response, unavailable
+from grader.server.http.etag import VersionName
 from grader.server.http.logs import RequestLog
 from grader.server.http.middleware import AdmissionMiddleware
-from grader.server.http.response_cache import ResponseCache, boards_version
+from grader.server.http.response_cache import (
+    MAX_AGE_S,
+    ResponseCache,
+    boards_version,
+    queue_version,
+)
 from grader.server.pages import board_routes, session_routes, submission_routes
 from grader.server.pages.templates import STATIC, render_error
 from grader.server.services import Conflict, Invalid, NotFound
@@ -83,6 +90,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.leaderboard_cache = TtlCache(CACHE_AGE_S)  # of the API's leaderboards
     app.state.fragment_cache = TtlCache(CACHE_AGE_S)  # of parts of pages
+    app.state.queue_cache = TtlCache(MAX_AGE_S)  # of the queue's page
     for module in (submissions, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
@@ -94,7 +102,11 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(BoardError, _on_database_error)
     for kind in _SERVICE_ERRORS:
         app.add_exception_handler(kind, _on_service_error)
-    app.add_middleware(ResponseCache, read_version=partial(boards_version, services))
+    versions: dict[VersionName, Callable[[], object]] = {
+        "boards": partial(boards_version, services),
+        "queue": partial(queue_version, services),
+    }
+    app.add_middleware(ResponseCache, read_versions=versions)
     app.add_middleware(AdmissionMiddleware, services=services, on_refusal=_error_answer)
     app.add_middleware(RequestLog, metrics=services.metrics)
     return app

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from grader.fleet import (
 from grader.fleet.job import MAX_SOURCE_BYTES, KeyReused
 from grader.fleet.job_updates import MAX_FAILURES
 from grader.fleet.ledger import RETRY_DELAYS_S, ROOFLINE
+from grader.judge import Progress
 from grader.report import FLOOR_SHARE, Report
 from grader.server.services.admin_service import AdminService
 from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
@@ -402,6 +404,35 @@ def test_the_queue_in_order(ledger: Ledger, report_of: MakeReport) -> None:
     positions = {number: job(ledger, number).position for number in range(1, 6)}
     assert positions == {1: None, 2: 1, 3: None, 4: 2, 5: 3}
     assert ledger.queue() == [job(ledger, number) for number in (2, 4, 5)]
+
+
+def test_the_head_of_the_queue(ledger: Ledger) -> None:
+    versions = [ledger.queue_version()]
+    for number in range(1, 5):
+        enqueue(ledger, user=f"user{number}", source=f"x = {number}")
+        versions.append(ledger.queue_version())
+    lease = begun(ledger)
+    versions.append(ledger.queue_version())
+    head = ledger.queue_head({"softmax"}, 2)
+    assert head.jobs == ledger.queue()[:2]
+    assert [place[:2] for place in head.places] == [(n, f"user{n}") for n in range(1, 5)]
+    assert [place.position for place in head.places] == [None, 1, 2, 3]
+    assert [place.state for place in head.places] == [State.RUNNING] + 3 * [State.QUEUED]
+    assert ledger.queue_head({"other"}, 2).places == []
+    assert ledger.cancel(4, "ada")
+    versions.append(ledger.queue_version())
+    assert ledger.fail(lease, "broken")
+    versions.append(ledger.queue_version())
+    assert all(before != after for before, after in pairwise(versions))
+    assert versions[-1] == ledger.queue_version()
+
+
+def test_a_heartbeat_changes_the_version_of_the_queue(ledger: Ledger, clock: Clock) -> None:
+    enqueue(ledger)
+    lease, before = begun(ledger), ledger.queue_version()
+    clock.move(1)
+    assert ledger.heartbeat(lease, 60, Progress("test", "tiny", 0, 2))
+    assert ledger.queue_version() != before
 
 
 @pytest.mark.parametrize("number", [-1, 0, 17, 2**31, 2**63, 10**30])

@@ -8,6 +8,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy import event
 
 from grader.fleet import Lease
 from grader.problem import Problem
@@ -159,6 +161,22 @@ class World:
         number = self.submitted(name)
         self.grade(**changes)
         return number
+
+
+@contextmanager
+def statements(world: World) -> Iterator[list[str]]:
+    """The SQL statements that the server executes meanwhile."""
+    seen: list[str] = []
+    engine = world.services.ledger.board._engine
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
 
 
 SEED = 987654321987

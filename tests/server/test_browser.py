@@ -154,7 +154,30 @@ def test_the_queue_page_updates_itself(site: Site, watched: Watched) -> None:
     watched.page.get_by_text("0 being graded, 2 waiting").wait_for()
     site.world.services.ledger.announce(Worker("w", "local", "cuda", H100, 1))
     assert site.world.services.ledger.claim("w", lease_s=60) is not None
+    watched.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     watched.page.get_by_text("1 being graded, 1 waiting. 1 slot on NVIDIA H100").wait_for()
+
+
+def test_a_hidden_queue_page_asks_for_nothing(site: Site, watched: Watched) -> None:
+    watched.page.add_init_script(
+        "window.seen = 0; const later = window.setTimeout;"
+        "window.setTimeout = (call, ms, ...rest) => {"
+        "  const isPoll = 8000 <= ms && ms <= 12000; if (isPoll) window.seen += 1;"
+        "  return later(call, isPoll ? 50 : ms, ...rest); };"
+    )
+    asked: list[str] = []
+    watched.go("/queue")
+    watched.page.on("request", lambda request: asked.append(request.url))
+    while watched.page.evaluate("window.seen") < 4:
+        watched.page.wait_for_timeout(50)
+    assert len(asked) >= 2, "with short pauses, the page asks again and again"
+    watched.page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
+    watched.page.wait_for_timeout(200)  # for requests that are on their way
+    asked.clear()
+    seen = watched.page.evaluate("window.seen")
+    while watched.page.evaluate("window.seen") < seen + 4:
+        watched.page.wait_for_timeout(50)
+    assert asked == []
 
 
 def test_hostile_text_is_not_executed(site: Site, watched: Watched) -> None:

@@ -26,7 +26,7 @@ class TestDatabase:
             raise BoardError("the board at /srv/secret/place cannot be used: disk I/O error")
 
         for part, name in (
-            (world.services.accounts, "whoami"),
+            (world.services.accounts, "users_of"),
             (world.services.accounts, "banned"),
             (world.services.submissions, "states"),
             (world.services.submissions, "summary"),

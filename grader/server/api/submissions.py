@@ -22,6 +22,7 @@ from grader.server.api.schemas import (
 )
 from grader.server.http.auth import AnyUser, Caller, CompetitorUser, ServicesDep
 from grader.server.http.errors import error_responses, fail
+from grader.server.http.etag import CacheableResponse, share
 from grader.server.http.fields import PrintableText, SubmissionNumber
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.submit import submit_upload
@@ -194,12 +195,14 @@ def cancel(services: ServicesDep, caller: CompetitorUser, number: SubmissionNumb
     summary="The queue",
     tags=["submissions"],
 )
-def get_queue(services: ServicesDep, caller: Caller) -> Queue:
+def get_queue(request: Request, services: ServicesDep, caller: Caller) -> Response:
     """The unfinished submissions of boards that the caller may see, without those of rejudges."""
     obstacle = queue_obstacles(services)
-    return Queue(
+    queue = Queue(
         jobs=[QueueEntry.of(job, obstacle(job)) for job in visible_queue(services, caller)]
     )
+    content = CacheableResponse(queue.model_dump_json().encode(), "application/json")
+    return (content if caller else share(request, content, "queue")).to(request)
 
 
 @router.get(

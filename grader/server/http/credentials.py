@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Mapping
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
@@ -26,6 +28,7 @@ class Authenticator:
 
     def __init__(self, accounts: Accounts, throttle: Throttle) -> None:
         self._accounts = accounts
+        self._lookups = _Lookups(accounts)
         self._throttle = throttle
 
     async def by_token(self, address: str, authorization: str) -> User:
@@ -75,14 +78,40 @@ class Authenticator:
         if self._throttle.is_known_wrong(address, token):
             return None
         try:
-            return await run_sync(self._user, token)
+            caller = await self._lookups.user(token)
+            reason = None if caller else await run_sync(self._accounts.banned, token)
         except BoardError as error:
             log.error("%s", error)
             raise unavailable() from None
-
-    def _user(self, token: str) -> User | None:
-        """The user of a token. Raises `Refusal` if they are banned."""
-        caller = self._accounts.whoami(token)
-        if caller is None and (reason := self._accounts.banned(token)) is not None:
+        if reason is not None:
             raise banned(reason)
         return caller
+
+
+class _Lookups:
+    """Looks up tokens. Those that arrive during one query wait for the next, and share it.
+
+    So a crowd of users costs few queries, and a token is never valid longer than in the database.
+    """
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._tokens: set[str] = set()
+        self._running: asyncio.Future[Mapping[str, User]] | None = None
+        self._pending: asyncio.Future[Mapping[str, User]] | None = None
+
+    async def user(self, token: str) -> User | None:
+        """The user of a token, by a query that begins after this call. Raises `BoardError`."""
+        self._tokens.add(token)
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._read_after(self._running))
+        return (await asyncio.shield(self._pending)).get(token)
+
+    async def _read_after(
+        self, running: asyncio.Future[Mapping[str, User]] | None
+    ) -> Mapping[str, User]:
+        if running is not None:
+            await asyncio.wait([running])
+        self._running, self._pending = self._pending, None  # calls from now on share a later query
+        wanted, self._tokens = self._tokens, set()
+        return await run_sync(self._accounts.users_of, wanted)

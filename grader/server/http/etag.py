@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -49,13 +50,50 @@ class CacheableResponse:
         return gzip.compress(self.content, 6, mtime=0)
 
 
-def share(request: Request, response: CacheableResponse) -> CacheableResponse:
-    """Let `response_cache` send this answer to every caller without an account.
+VersionName = Literal["boards", "queue"]
+"""What a shared answer depends on: the leaderboards, or these and the jobs in flight."""
 
-    It must be the same for all of them, and change only when a leaderboard changes.
+Regions = Mapping[str, str]
+"""Region of a page → its HTML for one caller."""
+
+
+class Shared(NamedTuple):
+    """An answer that is the same for every caller without an account."""
+
+    response: CacheableResponse
+    version: VersionName
+    regions: Callable[[Request], Regions | None] | None
+    """The regions of the page that differ for a signed-in caller who is no admin. The function
+    returns None for a caller whose page differs elsewhere; without it, all of their pages do. It is
+    called in the event loop, so it must be fast and read no database."""
+
+
+def share(
+    request: Request,
+    response: CacheableResponse,
+    version: VersionName = "boards",
+    regions: Callable[[Request], Regions | None] | None = None,
+) -> CacheableResponse:
+    """Let `response_cache` send this answer to other callers; see `Shared`.
+
+    It must change only when `version` changes. An answer to a signed-in caller is not sent to
+    others, but says that there is a shared one.
     """
-    request.state.shared = response
+    request.state.shared = Shared(response, version, regions)
     return response
+
+
+def personal_content(content: bytes, regions: Regions) -> bytes:
+    """A shared page with a caller's own regions.
+
+    A region is all between ``<!--name-->`` and ``<!--/name-->``, which no escaped text contains.
+    """
+    for name, html in regions.items():
+        before, start, rest = content.partition(f"<!--{name}-->".encode())
+        _, end, after = rest.partition(f"<!--/{name}-->".encode())
+        if end:
+            content = b"".join((before, start, html.encode(), end, after))
+    return content
 
 
 def _accepts_gzip(accept_encoding: str) -> bool:

@@ -1,10 +1,11 @@
-"""A cache of whole answers for callers without an account.
+"""A cache of whole answers that many callers share.
 
-Leaderboards are read far more often than they change. An answer that depends on the leaderboards
-only is kept, and sent to every caller without an account until a leaderboard changes. Each request
-is checked against a version that is read from the database after the request arrived; requests
-that wait at the same time share one such read. So a crowd costs as much as one reader, and no
-answer is older than its request.
+Leaderboards and the queue are read far more often than they change. An answer that depends on them
+only is kept, and sent to every caller without an account until they change. A signed-in caller gets
+the same answer with the regions of the page that are their own. Each request is checked against a
+version that is read from the database after the request arrived; requests that wait at the same
+time share one such read. So a crowd costs as much as one reader, and no answer is older than its
+request.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grader.board import BoardError
-from grader.server.http.etag import CacheableResponse
+from grader.server.http.etag import Shared, VersionName, personal_content
+from grader.server.services.accounts import User
 from grader.server.services.container import Services
 from grader.server.services.visibility import deadline_passed
 
@@ -36,19 +39,20 @@ MAX_AGE_S = 1.0
 class ResponseCache:
     """ASGI middleware behind `AdmissionMiddleware`, which authenticates the caller.
 
-    It keeps the answers that routes pass to `share`. `read_version` returns a value that differs
-    after each change of an answer, such as `boards_version`; it may raise `BoardError`.
+    It keeps the answers that routes pass to `share`. `read_versions` has, for each name that they
+    pass, a function whose value differs after each change of such an answer, such as
+    `boards_version`. It may raise `BoardError`.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        read_version: Callable[[], object],
+        read_versions: Mapping[VersionName, Callable[[], object]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._clock = clock
-        self._versions = _VersionReader(read_version)
+        self._versions = {name: _VersionReader(read) for name, read in read_versions.items()}
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,24 +63,35 @@ class ResponseCache:
             await self(as_get, receive, send)
             scope["route"] = as_get.get("route")
             return
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["state"]["caller"]:
+        if scope["type"] != "http" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
-        host = Headers(scope=scope).get("host")  # pages contain their own address
-        key = (scope["scheme"], host, scope["path"], scope["query_string"])
-        entry = self._entries.get(key)
-        if entry is not None and await self._renew(entry, scope, receive):
-            self._put(key, entry)
-            scope["route"] = entry.route
-            await entry.response.to(Request(scope))(scope, receive, send)
+        caller: User | None = scope["state"]["caller"]
+        if caller is not None and caller.role == "admin":  # an admin sees more of every page
+            await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
+        # Pages contain their own address, and htmx asks for a part of a page at the same address.
+        origin = (scope["scheme"], headers.get("host"), headers.get("hx-request") == "true")
+        key = (*origin, scope["path"], scope["query_string"])
+        entry = self._entries.get(key)
+        is_for_caller = entry is not None and (caller is None or entry.shared.regions is not None)
+        if entry is not None and is_for_caller and await self._renew(entry, scope, receive):
+            self._put(key, entry)
+            response = _response(entry.shared, Request(scope))
+            if response is not None:
+                scope["route"] = entry.route
+                await response(scope, receive, send)
+                return
         await self._app(scope, receive, send)
-        response = scope["state"].get("shared")
-        if response is None:
+        shared: Shared | None = scope["state"].get("shared")
+        if caller is not None and not (entry is None or entry.is_gone):
+            return
+        if shared is None or (caller is not None and shared.regions is None):
             self._entries.pop(key, None)
             return
         # No version was read before this answer was made, so the next request makes it again.
-        self._put(key, _Entry(response, scope.get("route")))
+        self._put(key, _Entry(shared, scope.get("route")))
 
     def _put(self, key: Hashable, entry: _Entry) -> None:
         """Keep an entry, also one that was evicted while it was renewed."""
@@ -88,22 +103,23 @@ class ResponseCache:
     async def _renew(self, entry: _Entry, scope: Scope, receive: Receive) -> bool:
         """Make the entry's answer anew if it is out of date. False if it is no longer shared."""
         try:
-            version = await self._versions.next()
+            versions = self._versions[entry.shared.version]
+            version = await versions.next()
             if self._is_current(entry, version):
                 return True
             async with entry.lock:
                 # Another request may have renewed it while this one waited.
                 if entry.is_gone or self._is_current(entry, version):
                     return not entry.is_gone
-                version, made_at = await self._versions.next(), self._clock()
-                inner: Scope = {**scope, "state": dict(scope["state"])}
+                version, made_at = await versions.next(), self._clock()
+                inner: Scope = {**scope, "state": {**scope["state"], "caller": None}}
                 # Nothing is sent from here, so that a slow reader does not block the others.
                 await self._app(inner, receive, _discard)
-                response = inner["state"].get("shared")
-                if response is None:
+                shared = inner["state"].get("shared")
+                if shared is None:
                     entry.is_gone = True
                     return False
-                entry.response, entry.version, entry.made_at = response, version, made_at
+                entry.shared, entry.version, entry.made_at = shared, version, made_at
                 return True
         except BoardError:  # the application answers with the error
             return False
@@ -130,7 +146,8 @@ _NEVER = _Version(0, None)
 
 @dataclass
 class _Entry:
-    response: CacheableResponse
+    shared: Shared
+    """Not sent before it is made anew: the first one may be an answer to a signed-in caller."""
     route: Any
     """The route that made it, for the log."""
     version: _Version = _NEVER
@@ -170,6 +187,26 @@ def boards_version(services: Services) -> object:
     boards, now = services.admin.boards(), services.now()
     over = [name for name, board in boards.items() if deadline_passed(board, now)]
     return services.submissions.version(), boards, over
+
+
+def queue_version(services: Services) -> object:
+    """A small value that differs after every change of a leaderboard or of the queue.
+
+    Raises `BoardError`.
+    """
+    return boards_version(services), services.ledger.queue_version()
+
+
+def _response(shared: Shared, request: Request) -> Response | None:
+    """A shared answer for the caller; None if it is not shared with this one."""
+    if request.state.caller is None:
+        return shared.response.to(request)
+    regions = shared.regions(request) if shared.regions is not None else None
+    if regions is None:
+        return None
+    content = personal_content(shared.response.content, regions)
+    # A page for one user is neither kept by the browser nor compressed: it holds a secret.
+    return Response(content, 200, shared.response.headers, shared.response.media_type)
 
 
 async def _discard(message: Message) -> None:

@@ -15,6 +15,7 @@ from grader.server.http.fields import PrintableText
 from grader.server.pages import board_views, markdown
 from grader.server.pages.templates import FragmentCache, render, render_fragment
 from grader.server.services.access import list_submissions
+from grader.server.services.accounts import User
 from grader.server.services.standings import recorded_times
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -33,7 +34,7 @@ def home_page(
 
     names = tuple(board.name for board in boards)
     content = cache.get(("home", names), make, [board.version for board in boards])
-    return render(request, "home.html", shared=True, boards=content)
+    return render(request, "home.html", shared=True, own=_nothing, boards=content)
 
 
 @router.get("/problems/{name}")
@@ -46,6 +47,7 @@ def problem_page(request: Request, services: ServicesDep, caller: Caller, name: 
         request,
         "problem.html",
         shared=True,
+        own=_nothing,
         board=board,
         leaderboard=leaderboard,
         baselines=baselines,
@@ -69,9 +71,10 @@ def leaderboard_page(
     board = board_views.board_view(services, caller, name)
     leaderboard = board_views.leaderboard_of(board, gpu)
     page = min(page, board_views.page_count(leaderboard)) if leaderboard else 1
-    me = caller.name if caller else None
-    if leaderboard and me not in {one.user for one in board_views.entries_on(leaderboard, page)}:
-        me = None  # this page is the same for all callers who are not on it
+    entries = board_views.entries_on(leaderboard, page) if leaderboard else ()
+    users = frozenset(one.user for one in entries)
+    # The page is the same for all callers who are not on it.
+    me = caller.name if caller and caller.name in users else None
 
     def make() -> Markup:
         if leaderboard is None:
@@ -87,7 +90,14 @@ def leaderboard_page(
 
     version = (board.version, None if leaderboard else services.submissions.version())
     content = cache.get((name, gpu, page, me), make, version)
-    return render(request, "leaderboard.html", shared=True, board=board, standings=content)
+    return render(
+        request,
+        "leaderboard.html",
+        shared=True,
+        own=lambda user: None if user.name in users else "",
+        board=board,
+        standings=content,
+    )
 
 
 @router.get("/users/{name:path}")
@@ -109,12 +119,20 @@ def user_page(
     return render(
         request,
         "user.html",
+        shared=not is_own,
+        version="queue",
+        own=lambda user: None if user.name == name else "",
         user=name,
         standings=standings,
         submissions=submissions,
         next_before=next_before,
         problems=services.problems,
     )
+
+
+def _nothing(_user: User) -> str:
+    """The own region of a page that has none."""
+    return ""
 
 
 @lru_cache(maxsize=256)

@@ -12,8 +12,10 @@ from markupsafe import Markup
 from grader.fleet import State
 from grader.server.http.auth import Caller, ServicesDep, check_csrf, csrf_field
 from grader.server.http.errors import fail
+from grader.server.http.etag import personal_content
 from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import submission_or_404
+from grader.server.http.response_cache import queue_version
 from grader.server.http.submit import submit_upload
 from grader.server.pages.board_views import board_of_submission, board_views
 from grader.server.pages.highlighting import highlight_source
@@ -28,12 +30,13 @@ from grader.server.pages.submission_views import (
 )
 from grader.server.pages.templates import (
     FragmentCache,
+    QueueCache,
     render,
     render_fragment,
     wants_fragment,
 )
-from grader.server.services.access import list_submissions, queue_obstacles, visible_queue
 from grader.server.services.accounts import User
+from grader.server.services.queue_snapshot import QueueSnapshot, read_queue
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -65,7 +68,14 @@ def submission_page(
         content = cache.get(("submission", number, access), make, version)
     else:
         content = make(caller=caller, csrf=csrf_field(request))
-    return render(request, "submission.html", shared=is_public, job=job, content=content)
+    return render(
+        request,
+        "submission.html",
+        shared=is_public,
+        own=lambda user: None if user.name == job.user else "",
+        job=job,
+        content=content,
+    )
 
 
 @router.get("/submissions/{number}/state")
@@ -109,19 +119,30 @@ def comparison_page(
 
 
 @router.get("/queue")
-def queue_page(request: Request, services: ServicesDep, caller: Caller) -> Response:
-    """What is graded now, what waits, what was graded last, and the workers."""
-    recent, _ = list_submissions(services, caller, limit=40)
-    done = [(summary, access) for summary, access in recent if summary.state is State.DONE]
-    return render(
-        request,
-        "_queue.html" if wants_fragment(request) else "queue.html",
-        jobs=visible_queue(services, caller),
-        graded=done[:12],
-        obstacle=queue_obstacles(services),
-        workers=services.ledger.workers(services.settings.worker_alive_s),
-        problems=services.problems,
-    )
+def queue_page(
+    request: Request, services: ServicesDep, caller: Caller, cache: QueueCache
+) -> Response:
+    """One's own jobs, what is graded now, what waits, what was graded last, and the workers."""
+    problems = services.problems
+    is_admin = caller is not None and caller.role == "admin"
+    viewer = caller if is_admin else None
+
+    def make() -> tuple[QueueSnapshot, Markup]:
+        queue = read_queue(services, viewer)
+        rows = queue.rows(viewer)
+        return queue, render_fragment("_queue.html", queue=queue, rows=rows, problems=problems)
+
+    queue, content = make() if is_admin else cache.get("public", make, queue_version(services))
+
+    def own(user: User) -> Markup:
+        rows = queue.own_rows(user)
+        return render_fragment("_queue_own.html", rows=rows, now=queue.now, problems=problems)
+
+    if caller is not None:
+        regions = {"own": own(caller)}
+        content = Markup(personal_content(content.encode(), regions).decode())
+    template = "_content.html" if wants_fragment(request) else "queue.html"
+    return render(request, template, shared=True, version="queue", own=own, content=content)
 
 
 @router.get("/submit")

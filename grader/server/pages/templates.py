@@ -17,10 +17,12 @@ from grader import format
 from grader.report import provenance
 from grader.server.http.auth import csrf_field
 from grader.server.http.errors import Refusal
-from grader.server.http.etag import CacheableResponse, share
+from grader.server.http.etag import CacheableResponse, VersionName, share
 from grader.server.pages.board_views import BREAKDOWN_ROWS
 from grader.server.pages.charts import error_map, record_history, timing
 from grader.server.pages.submission_views import share_done
+from grader.server.services.accounts import User
+from grader.server.services.queue_snapshot import QueueSnapshot
 from grader.server.services.ttl_cache import TtlCache
 
 SERVER = Path(__file__).parent.parent
@@ -36,6 +38,15 @@ FragmentCache = Annotated[TtlCache[Markup], Depends(_fragment_cache)]
 """Rendered fragments that several requests share."""
 
 
+async def _queue_cache(request: Request) -> TtlCache[tuple[QueueSnapshot, Markup]]:
+    cache: TtlCache[tuple[QueueSnapshot, Markup]] = request.app.state.queue_cache
+    return cache
+
+
+QueueCache = Annotated[TtlCache[tuple[QueueSnapshot, Markup]], Depends(_queue_cache)]
+"""The queue as everybody may see it, and its fragment."""
+
+
 def render(
     request: Request,
     template: str,
@@ -43,12 +54,17 @@ def render(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
     shared: bool = False,
+    version: VersionName = "boards",
+    own: Callable[[User], str | None] | None = None,
     **values: Any,
 ) -> Response:
     """A template as a response, with the values that every page needs.
 
-    shared: whether the page is the same for all callers without an account, and changes only when a
-        leaderboard changes.
+    shared: whether the page is the same for all callers without an account, and changes only when
+        `version` changes.
+    own: the HTML of the page's region `own` for a signed-in caller who is no admin; None if the
+        rest of this caller's page differs too. Without `own`, every signed-in caller's does. It is
+        kept with the page, and called for other callers than this one.
     """
     services = request.app.state.services
     caller = getattr(request.state, "caller", None)
@@ -63,8 +79,30 @@ def render(
     headers = {"Vary": "HX-Request, Cookie"} | dict(headers or {})
     if status == 200 and caller is None:  # a page for one user is not cached
         response = CacheableResponse(text.encode(), "text/html", headers)
-        return (share(request, response) if shared else response).to(request)
+        if shared:
+            share(request, response, version, _regions(own))
+        return response.to(request)
+    if shared and caller is not None and own is not None and own(caller) is not None:
+        share(request, CacheableResponse(b"", "text/html"), version, _regions(own))
     return HTMLResponse(text, status, headers)
+
+
+def _regions(
+    own: Callable[[User], str | None] | None,
+) -> Callable[[Request], dict[str, str] | None] | None:
+    """The regions of a shared page that differ between signed-in callers."""
+    if own is None:
+        return None
+
+    def regions(request: Request) -> dict[str, str] | None:
+        caller = request.state.caller
+        content = own(caller)
+        if content is None:
+            return None
+        person = render_fragment("_person.html", caller=caller, csrf=csrf_field(request))
+        return {"person": person, "own": content}
+
+    return regions
 
 
 def render_fragment(template: str, **values: Any) -> Markup:
@@ -105,8 +143,8 @@ def _environment() -> Environment:
     )
     filters: tuple[Callable[..., str], ...] = (
         format.micros, format.margin, format.percent, format.budget, format.ratio, format.number,
-        format.small, format.age, format.ahead, format.moment, format.parameters, format.verdict,
-        format.tone,
+        format.small, format.wait, format.age, format.ahead, format.moment, format.parameters,
+        format.verdict, format.tone,
     )  # fmt: skip
     made.filters.update({function.__name__: function for function in filters})
     made.filters["segment"] = lambda text: quote(text, safe="")

@@ -11,7 +11,7 @@ import hmac
 import logging
 import secrets
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -22,6 +22,7 @@ from sqlalchemy import (
     Engine,
     RowMapping,
     Select,
+    bindparam,
     delete,
     false,
     func,
@@ -182,11 +183,17 @@ class Accounts:
 
     def whoami(self, token: str) -> User | None:
         """The user of a token or session; None if it is invalid or its user is banned."""
-        row = self._find(token)
-        if row is None or row["banned_at"] is not None:
-            return None
-        self._note_use(row)
-        return User(row["user_id"], row["name"], row["role"])
+        return self.users_of({token}).get(token)
+
+    def users_of(self, wanted: Collection[str]) -> dict[str, User]:
+        """The users of these tokens and sessions, without those for which `whoami` gives None."""
+        rows = {
+            token: row for token, row in self._find_all(wanted).items() if row["banned_at"] is None
+        }
+        self._note_use(rows.values())
+        return {
+            token: User(row["user_id"], row["name"], row["role"]) for token, row in rows.items()
+        }
 
     def banned(self, token: str) -> str | None:
         """Why the user of a valid token is banned; None if the user is not banned."""
@@ -259,21 +266,35 @@ class Accounts:
 
     def _find(self, token: str) -> RowMapping | None:
         """The row of a token that is neither revoked nor expired, joined with its user's."""
-        digest = _hash(token)
-        query = select(tokens, users.c.name, users.c.role, users.c.banned_at, users.c.banned_reason)
-        query = query.join(users, users.c.id == tokens.c.user_id)
-        with connect(self._engine) as connection:
-            row = connection.execute(query.where(tokens.c.hash == digest)).mappings().first()
-        if row is None or not hmac.compare_digest(row["hash"], digest):
-            return None
-        expired = row["expires_at"] is not None and row["expires_at"] <= self._now()
-        return None if expired or row["revoked_at"] is not None else row
+        return self._find_all({token}).get(token)
 
-    def _note_use(self, row: RowMapping) -> None:
+    def _find_all(self, wanted: Collection[str]) -> dict[str, RowMapping]:
+        """Token → its row as of `_find`, by one query."""
+        digests = {token: _hash(token) for token in wanted}
+        with connect(self._engine) as connection:
+            rows = connection.execute(_TOKENS, {"hashes": list(digests.values())}).mappings().all()
         now = self._now()
-        if row["last_used_at"] is not None and row["last_used_at"] > now - USE_INTERVAL:
+        live = {
+            row["hash"]: row
+            for row in rows
+            if row["revoked_at"] is None and (row["expires_at"] is None or row["expires_at"] > now)
+        }
+        return {
+            token: live[digest]
+            for token, digest in digests.items()
+            if digest in live and hmac.compare_digest(live[digest]["hash"], digest)
+        }
+
+    def _note_use(self, rows: Iterable[RowMapping]) -> None:
+        now = self._now()
+        old = [
+            row["id"]
+            for row in rows
+            if row["last_used_at"] is None or row["last_used_at"] <= now - USE_INTERVAL
+        ]
+        if not old:
             return
-        used = update(tokens).where(tokens.c.id == row["id"])
+        used = update(tokens).where(tokens.c.id.in_(old))
         try:
             with transaction(self._engine) as connection:
                 connection.execute(used.values(last_used_at=now))
@@ -329,6 +350,11 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+_TOKENS = (
+    select(tokens, users.c.name, users.c.role, users.c.banned_at, users.c.banned_reason)
+    .join(users, users.c.id == tokens.c.user_id)
+    .where(tokens.c.hash.in_(bindparam("hashes", expanding=True)))
+)
 _LAST_USE = (
     select(func.max(tokens.c.last_used_at))
     .where(tokens.c.user_id == users.c.id)

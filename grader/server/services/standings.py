@@ -100,6 +100,8 @@ class ResultDetail:
     speedup: dict[str, float]
     times_us: dict[str, float]
     """Benchmark case → time."""
+    graded_in_s: float | None
+    """How long the whole grading took; None for an old report, which does not say."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,7 @@ class _PartialReport(BaseModel):
 
     speedup: dict[str, float]
     cases: list[_Case]
+    stages_s: dict[str, float] = {}
 
 
 def _detail(report: str) -> ResultDetail:
@@ -234,6 +237,7 @@ def _detail(report: str) -> ResultDetail:
         sol=mean_sol([case.sol for case in timed]),
         speedup=partial.speedup,
         times_us={case.name: case.time_us for case in timed if case.time_us is not None},
+        graded_in_s=partial.stages_s.get("total"),
     )
 
 

@@ -34,6 +34,22 @@
     for (const button of document.querySelectorAll("[data-needs-script]")) button.hidden = false;
   });
 
+  // A part that refreshes itself does so while the page can be seen. The pauses differ, so that the
+  // pages of many readers do not ask at the same moment.
+  const refresh = (element) => {
+    if (!document.hidden) element.dispatchEvent(new Event("refresh"));
+  };
+  const keepFresh = (element) => {
+    const pause = 1000 * element.dataset.refreshS * (0.8 + 0.4 * Math.random());
+    setTimeout(() => { refresh(element); keepFresh(element); }, pause);
+  };
+  document.addEventListener("DOMContentLoaded", () => {
+    document.querySelectorAll("[data-refresh-s]").forEach(keepFresh);
+  });
+  document.addEventListener("visibilitychange", () => {
+    document.querySelectorAll("[data-refresh-s]").forEach(refresh);
+  });
+
   // An error answer that is not HTML, or no answer, is shown as text in the target.
   const show = (target, text) => {
     const line = document.createElement("p");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from grader.server.http.etag import personal_content
 from tests.server.conftest import World
 from tests.server.site import Site
 from tests.server.site import site as site
@@ -114,3 +115,9 @@ def test_a_result_that_is_not_its_users_best_is_ranked_among_the_others(world: W
     client = world.client()
     ranks = [client.get(f"/api/v1/submissions/{number}").json()["rank"] for number in numbers]
     assert ranks == [1, 2, 2, 3]
+
+
+def test_regions_of_a_page_are_replaced() -> None:
+    page = b"a<!--one-->x<!--/one-->b<!--two--><!--/two-->c<!--three-->"
+    made = personal_content(page, {"one": "1", "two": "<!--one-->2", "three": "3", "four": "4"})
+    assert made == b"a<!--one-->1<!--/one-->b<!--two--><!--one-->2<!--/two-->c<!--three-->"

@@ -20,12 +20,15 @@ from starlette.types import Message, Receive, Scope, Send
 from grader.board import BoardError
 from grader.server.http.etag import CacheableResponse, share
 from grader.server.http.response_cache import MAX_AGE_S, MAX_ENTRIES, ResponseCache
+from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.standings import GpuLeaderboard
 from tests.server.conftest import H100, World
 from tests.server.site import Site
 from tests.server.site import site as site
 from tests.waiting import PATIENCE_S
+
+ADA = User(1, "ada", "competitor")
 
 
 class App:
@@ -39,7 +42,7 @@ class App:
         self.is_away = False
         self.read_may_end = threading.Event()
         self.read_may_end.set()
-        self.cache = ResponseCache(self.answer, self.read_version, lambda: self.time_s)
+        self.cache = ResponseCache(self.answer, {"boards": self.read_version}, lambda: self.time_s)
 
     def read_version(self) -> object:
         """The number, as the database has it when the read begins."""
@@ -169,13 +172,13 @@ def test_only_the_same_public_request_gets_a_kept_answer(app: App) -> None:
             assert (await app.get())[1] == "/ 1 here"
             assert (await app.get(headers={"host": "there"}))[1] == "/ 1 there"
         made = len(app.made)
-        await app.get(caller="ada")
+        await app.get(caller=ADA)
         await app.get(method="POST")
         assert len(app.made) == made + 2
         assert await app.get(method="HEAD") == (200, "/ 1 here", "the route")
         assert len(app.made) == made + 2
         app.number = 2
-        await app.get(caller="ada")
+        await app.get(caller=ADA)
         assert (await app.get())[1] == "/ 2 here"
 
     run(main())
