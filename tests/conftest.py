@@ -49,6 +49,14 @@ def _missing(marker: str) -> str | None:
     return None
 
 
+LONGEST = ("tests/test_corpus.py", "tests/fleet/test_ray_engine.py", "tests/judge/test_verif")
+"""Files of several minutes. One process runs a file, so they come first, lest one is left alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute tests to processes by file, with all Docker tests in one process, as they check

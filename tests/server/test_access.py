@@ -137,6 +137,9 @@ TABLE = [
         {"json": {"reason": "test"}},
         EVE,
     ),
+    Access("GET", f"{API}/admin/users/{{name}}/graded", ADMINS, user, fill=EVE),
+    Access("POST", f"{API}/admin/users/{{name}}/hold", ADMINS, user, fill=EVE),
+    Access("POST", f"{API}/admin/users/{{name}}/unhold", ADMINS, user, fill=EVE),
     Access(
         "POST", f"{API}/admin/users/{{name}}/unban", (401, 403, 403, 403, 204), banned, fill=EVE
     ),
