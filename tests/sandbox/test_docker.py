@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from docker.types import Mount
 
-from grader.cli.commands.sandbox import sandbox as command
+from grader.cli import app
 from grader.sandbox import conformance, docker, docker_engine, host, images, owner
 from grader.sandbox.base import RunnerExit, RunnerLimits, SandboxError
 from grader.sandbox.conformance import CHECKS, LIMITS, SandboxUnderTest
@@ -389,7 +389,7 @@ def test_the_host_image_is_small_and_reproducible() -> None:
 
 
 def test_check_prints_how_many_promises_held() -> None:
-    done = CliRunner().invoke(command, ["check"], standalone_mode=False)
+    done = CliRunner().invoke(app.grade, ["sandbox", "check"], standalone_mode=False)
     assert done.return_value == 0, done.output
     assert f"{len(CHECKS)} of {len(CHECKS)} promises held" in done.output
 
@@ -404,7 +404,7 @@ def test_check_prints_how_many_promises_held() -> None:
     ],
 )
 def test_wrong_options_are_rejected(arguments: list[str], message: str) -> None:
-    done = CliRunner().invoke(command, arguments)
+    done = CliRunner().invoke(app.grade, ["sandbox", *arguments])
     assert done.exit_code != 0
     assert message in done.output
 
@@ -416,7 +416,7 @@ def test_a_self_contained_image_is_built_without_network_and_holds(
 ) -> None:
     wheel(tmp_path)
     arguments = ["build", "--base", base_image, "--wheels", str(tmp_path)]
-    done = CliRunner().invoke(command, [*arguments, "--tag", "grade-test:latest"])
+    done = CliRunner().invoke(app.grade, ["sandbox", *arguments, "--tag", "grade-test:latest"])
     assert done.exit_code == 0, done.output
     try:
         with SandboxUnderTest("docker", "cpu", "grade-test:latest") as tested:
