@@ -143,21 +143,39 @@ SERVER_EXTRA = ("fastapi", "starlette", "uvicorn", "jinja2", "prometheus_client"
     ("command", "message"),
     [
         ("serve --port 0", r"(starlette|uvicorn) is not installed; pip install '\.\[server\]'"),
-        ("worker --server http://127.0.0.1:9 --token t --sandbox process", "cannot be reached"),
         ("login --server http://127.0.0.1:9 --token t", "does not answer"),
         ("admin held --server http://127.0.0.1:9", "does not answer"),
     ],
 )
 def test_only_serve_needs_the_server_extra(command: str, message: str) -> None:
-    blocked = f"import sys; sys.modules.update(dict.fromkeys({SERVER_EXTRA}))"
     run = subprocess.run(
-        [sys.executable, "-c", f"{blocked}; from grader.cli.app import main; sys.exit(main())",
-         *command.split()],
-        capture_output=True, text=True, cwd=ROOT, env=os.environ | {"GRADE_TOKEN": "t"},
+        without_the_server_extra(command), capture_output=True, text=True, cwd=ROOT, timeout=60,
+        env=os.environ | {"GRADE_TOKEN": "t"},
     )  # fmt: skip
     assert run.returncode == 2, run.stderr
     assert re.search(message, run.stderr)
     assert len(run.stderr.splitlines()) == 1 or command.startswith("login")
+
+
+def test_a_worker_needs_no_server_extra_and_waits_for_its_server() -> None:
+    command = "worker --server http://127.0.0.1:9 --token t --sandbox process"
+    with subprocess.Popen(
+        without_the_server_extra(command), stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as waiting:
+        assert waiting.stderr is not None
+        try:
+            line = waiting.stderr.readline()
+            assert re.search(r"cannot be reached: .*; waiting for it$", line.rstrip()), line
+            assert waiting.poll() is None
+        finally:
+            waiting.kill()
+
+
+def without_the_server_extra(command: str) -> list[str]:
+    """The command line of `grade` where the packages of the extra `server` are missing."""
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({SERVER_EXTRA}))"
+    program = f"{blocked}; from grader.cli.app import main; sys.exit(main())"
+    return [sys.executable, "-c", program, *command.split()]
 
 
 def test_the_log_is_json_and_contains_no_secret(tmp_path: Path) -> None:
