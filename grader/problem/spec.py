@@ -31,6 +31,7 @@ GpuType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]
 _ONE_LINE = StringConstraints(strip_whitespace=True, pattern=r"^[^\n]+$")
 Role = Literal["in", "out", "inout"]
 CaseDevice = Literal["any", "cpu", "cuda"]
+Topic = Literal["first kernels", "fusion", "matmul", "quantization", "optimizers", "attention"]
 
 
 class ProblemError(Exception):
@@ -187,6 +188,12 @@ class Spec(_Strict):
     format: Literal[1]
     title: Annotated[str, _ONE_LINE, Field(max_length=120)]
     summary: Annotated[str, _ONE_LINE, Field(max_length=300)]
+    topic: Topic | None = None
+    """The group in which the problem is listed."""
+    difficulty: int | None = Field(default=None, ge=1, le=5)
+    """Effort to come near the roofline: 1 is a first kernel, 5 takes an expert days."""
+    limited_by: Literal["memory", "compute", "latency"] | None = None
+    """What limits a good kernel at the benchmarks' sizes: bandwidth, arithmetic, or launches."""
     entry: Name
     args: list[Argument] = Field(min_length=1)
     cuda_dtypes: list[str] = Field(default_factory=list)
