@@ -149,7 +149,11 @@ class _Watchdog:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # A plain lock, taken by `with` itself: `_Stop` cannot arrive between taking it and entering
+        # the block. In the methods of a `Condition` or of Python's other locks it can, and would
+        # leave the lock taken for ever.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._calls: dict[int, _Call] = {}
         self._looks_at_s = math.inf
         self._thread: threading.Thread | None = None
@@ -161,7 +165,7 @@ class _Watchdog:
         return call if call is not None and call.pid == os.getpid() else None
 
     def add(self, call: _Call) -> None:
-        with self._changed:
+        with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, daemon=True)
                 self._thread.start()
@@ -174,7 +178,7 @@ class _Watchdog:
                 self._changed.notify()
 
     def remove(self, call: _Call) -> None:
-        with self._changed:
+        with self._lock:
             self._calls.pop(call.thread, None)
             if call.is_too_long:  # its exception may still be on its way
                 _raise_in(call.thread, None)

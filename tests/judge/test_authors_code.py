@@ -184,6 +184,30 @@ def test_only_the_codes_own_thread_prints_to_stderr(capfd: pytest.CaptureFixture
     assert shown.err == "from the problem\nalso from the problem\n"
 
 
+def test_a_stop_that_arrives_at_any_moment_leaves_the_next_call_free_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watchdog stops the code just as it ends: no lock may stay taken."""
+    monkeypatch.setattr(authors_code, "LIMIT_S", 0.0005)
+    monkeypatch.setattr(authors_code, "REPEAT_S", 0.00005)
+
+    def code() -> None:
+        end_s = time.monotonic() + 0.002
+        while time.monotonic() < end_s:
+            pass
+
+    def attempt() -> None:
+        with contextlib.suppress(ProblemError):
+            run_authors_code(WHERE, code)
+
+    for _ in range(100):
+        attempt()
+        other = threading.Thread(target=attempt, daemon=True)
+        other.start()
+        other.join(20)
+        assert not other.is_alive()
+
+
 def test_a_forked_child_may_exit() -> None:
     def code() -> int:
         pid = os.fork()
