@@ -28,6 +28,8 @@ _ELEMENTS: dict[str, tuple[str, int]] = {
     "fp32": ("float32", 4),
     "fp16": ("float16", 2),
     "bf16": ("bfloat16", 2),
+    "fp8_e4m3": ("float8_e4m3fn", 1),
+    "fp8_e5m2": ("float8_e5m2", 1),
     "int64": ("int64", 8),
     "int32": ("int32", 4),
     "int16": ("int16", 2),

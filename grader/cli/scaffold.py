@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from grader.problem import Argument, Problem, Spec, prototypes
 
@@ -20,18 +23,27 @@ def scaffold(problem: Problem, language: str) -> str:
 
 def _torch(problem: Problem) -> str:
     spec = problem.spec
-    plain, name = _plain_pytorch(problem)
+    plain = _plain_pytorch(problem)
     written = [a for a in spec.args if a.role != "in"]
-    news = [f"new_{a.name}" for a in written]
     inputs = [f"{a.name}={a.name}" for a in spec.args if a.role != "out"]
-    call = _wrapped(f"    {', '.join(news)} = {name}(", inputs, ")")
+    what = "correct but slow. Replace it by a faster kernel."
+    if plain.parameters:
+        what = "to complete."
+        news = ["0"] * len(written)
+        call = (
+            f"    # Call {plain.name}() here; {' and '.join(plain.parameters)} of a case can be told "
+            "from shapes and dtypes."
+        )
+    else:
+        news = [f"new_{a.name}" for a in written]
+        call = _wrapped(f"    {', '.join(news)} = {plain.name}(", inputs, ")")
     copies = [line for a, new in zip(written, news, strict=True) for line in _copy(a, new)]
+    lines = [*_unpacked(spec), call, *copies]
     return (
-        f'"""{spec.title} in plain PyTorch: correct but slow. Replace it by a faster kernel."""\n\n'
-        f"{plain}\n\n\n"
+        f'"""{spec.title} in plain PyTorch: {what}"""\n\n'
+        f"{plain.source}\n\n\n"
         f"{_definition(spec)}\n"
-        f'    """{_task(spec)}"""\n'
-        f"{call}\n" + "\n".join(copies) + "\n"
+        f'    """{_task(spec)}"""\n' + "\n".join(lines) + "\n"
     )
 
 
@@ -39,11 +51,42 @@ def _copy(argument: Argument, new: str) -> list[str]:
     if argument.kind == "tensors":
         loop = f"    for tensor, new in zip({argument.name}, {new}, strict=True):"
         return [loop, "        tensor.copy_(new)"]
+    if new == "0":
+        return [f"    {argument.name}.zero_()"]
     return [f"    {argument.name}.copy_({new})"]
 
 
-def _plain_pytorch(problem: Problem) -> tuple[str, str]:
-    """Source and name of the problem's `eager`, or else its `reference`, with what it uses."""
+def _unpacked(spec: Spec) -> list[str]:
+    """Lines that assign the arguments in nested parameters to names."""
+    lines = []
+    for parameter in spec.nested:
+        ends = list(_ends(parameter, spec.nested[parameter]))
+        lines.append(f"    {', '.join(name for name, _ in ends)} = {', '.join(p for _, p in ends)}")
+    return lines
+
+
+def _ends(place: str, tree: Any) -> Iterator[tuple[str, str]]:
+    """Each argument of a tree, and the expression for its value."""
+    if isinstance(tree, str):
+        yield tree, place
+        return
+    for key, part in enumerate(tree) if isinstance(tree, list) else tree.items():
+        shown = key if isinstance(key, int) else f'"{key}"'
+        yield from _ends(f"{place}[{shown}]", part)
+
+
+@dataclass(frozen=True)
+class _PlainPyTorch:
+    """A function of `reference.py` with all that it uses."""
+
+    source: str
+    name: str
+    parameters: list[str]
+    """What it takes besides arguments of the problem: parameters of a case."""
+
+
+def _plain_pytorch(problem: Problem) -> _PlainPyTorch:
+    """The problem's `eager`, or else its `reference`."""
     source = (problem.folder / "reference.py").read_text(encoding="utf-8")
     statements = {name: node for node in ast.parse(source).body for name in _defines(node)}
     name = "eager" if "eager" in statements else "reference"
@@ -63,7 +106,14 @@ def _plain_pytorch(problem: Problem) -> tuple[str, str]:
         first = min([node.lineno, *(d.lineno for d in decorators)])
         text = "\n".join(lines[first - 1 : node.end_lineno])
         (imports if isinstance(node, ast.Import | ast.ImportFrom) else rest).append(text)
-    return "\n".join(imports) + "\n\n\n" + "\n\n\n".join(rest), name
+    known = {argument.name for argument in problem.spec.args}
+    taken = getattr(statements[name], "args", None)
+    parameters = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs] if taken else []
+    return _PlainPyTorch(
+        "\n".join(imports) + "\n\n\n" + "\n\n\n".join(rest),
+        name,
+        [parameter.arg for parameter in parameters if parameter.arg not in known],
+    )
 
 
 def _defines(node: ast.stmt) -> list[str]:
@@ -81,7 +131,8 @@ def _defines(node: ast.stmt) -> list[str]:
 
 def _triton(problem: Problem) -> str:
     spec = problem.spec
-    body = "\n".join(line for a in spec.args if a.role != "in" for line in _launch(a))
+    launches = [line for a in spec.args if a.role != "in" for line in _launch(a)]
+    body = "\n".join([*_unpacked(spec), *launches])
     return f'''"""{spec.title} in Triton.
 
 This starter file runs, and is a wrong answer until you write the kernel.
@@ -141,9 +192,14 @@ def _cuda(problem: Problem) -> str:
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_runtime.h>
+{_fp8_header(spec)}#include <cuda_runtime.h>
 
 {entries}"""
+
+
+def _fp8_header(spec: Spec) -> str:
+    needs = any("__nv_fp8" in prototype for prototype in prototypes(spec).values())
+    return "#include <cuda_fp8.h>\n" if needs else ""
 
 
 def _unfolded(prototype: str) -> str:
@@ -165,7 +221,7 @@ def _task(spec: Spec) -> str:
 
 
 def _definition(spec: Spec) -> str:
-    return _wrapped(f"def {spec.entry}(", [a.name for a in spec.args], "):")
+    return _wrapped(f"def {spec.entry}(", list(spec.parameters), "):")
 
 
 def _wrapped(head: str, items: list[str], tail: str) -> str:

@@ -18,12 +18,10 @@ from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence, audit_of
 from grader.judge.integrity.call_order import rotated
 from grader.judge.memory.argument_sets import ArgumentSets
-from grader.judge.memory.shared_block import POLICY as BLOCK_POLICY
-from grader.judge.problem_code import seed_for
 from grader.judge.round_inputs import VARIANTS, RoundInputs
 from grader.judge.timing.calibration import RoundCost
 from grader.judge.timing.measure import Sample, Timing, measure
-from grader.judge.timing.plan import PLANS, POLICY, calls_per_round, is_tensor_bound
+from grader.judge.timing.plan import PLANS, POLICY, is_tensor_bound
 from grader.judge.timing.round import MeasuredRound, RoundStart, capture, run_round
 from grader.judge.verdict import SubmissionFault
 from grader.problem.spec import Case
@@ -179,10 +177,7 @@ def open_benchmark(
 ) -> Iterator[Benchmark]:
     """A benchmark whose sets are lent and which is warm. `sharing` is how many must fit into the
     device's memory. Without `gate`, messages start the rounds, which are longer for it."""
-    template = grading.code.inputs(case, seed_for(grading.master, "template", case.name))
-    device, effort = grading.device, grading.effort
-    calls = calls_per_round(grading.problem, case, template, device, effort, sharing, gate)
-    sets = ArgumentSets(grading.problem, case, template, calls, device, BLOCK_POLICY.kept_probes)
+    sets = grading.new_sets(case, sharing, gate)
     try:
         bench = Benchmark(grading, case, sets, gate, captures)
         grading.finish_precompiling()  # not sooner: meanwhile kernels are compiled

@@ -17,9 +17,11 @@ def benchmark_result(
 ) -> CaseResult:
     """The result of a benchmark case. `eager_us` is what PyTorch took per call between the rounds.
     A time below the hardware's own limit is noted as a fault."""
-    nbytes, flops = grading.problem.bytes(case), grading.problem.flops(case)
+    has_cost = grading.problem.spec.cost is not None
     share = None
     if grading.device == "cuda":
+        grading.record.environment[f"gpu_state_{case.name}"] = gpu_state()
+    if grading.device == "cuda" and has_cost:
         share = floor_us(grading.problem, case) / timing.time_us
         if share > 1 / POLICY.floor_share:
             reason = (
@@ -28,7 +30,6 @@ def benchmark_result(
             )
             # Not raised: a forged time shows more clearly in a longer case.
             grading.record.faults.append(Fault(Verdict.REJECTED, reason, Rule.BELOW_FLOOR))
-        grading.record.environment[f"gpu_state_{case.name}"] = gpu_state()
     baseline_us = dict(grading.baselines_us.get(case.name, {}))
     if eager_us and "eager" in baseline_us:
         # Timed between the rounds, so that drift cancels; unless something has slowed it down.
@@ -50,7 +51,7 @@ def benchmark_result(
         converged=timing.converged,
         graph=timing.graph,
         baseline_us=baseline_us,
-        gb_per_s=nbytes / timing.time_us / 1e3,
-        tflop_per_s=flops / timing.time_us / 1e6,
+        gb_per_s=grading.problem.bytes(case) / timing.time_us / 1e3 if has_cost else None,
+        tflop_per_s=grading.problem.flops(case) / timing.time_us / 1e6 if has_cost else None,
         sol=share,
     )

@@ -20,6 +20,7 @@ from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
 from grader.judge.gpu.environment import describe, measure_ceilings
 from grader.judge.integrity.auditor import AuditTally
 from grader.judge.memory.argument_sets import ArgumentSets
+from grader.judge.memory.shared_block import POLICY as BLOCK_POLICY
 from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
@@ -27,6 +28,7 @@ from grader.judge.session import Session, blame_sandbox
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.timing.baselines import time_baselines
 from grader.judge.timing.calibration import calibrate, publish_us_per_set
+from grader.judge.timing.plan import calls_per_round
 from grader.judge.timing.round import lend
 from grader.judge.verdict import Fault, SubmissionFault, decide, reason_of
 from grader.problem import Problem, prototypes
@@ -47,6 +49,8 @@ late."""
 PRECOMPILE_BYTES = 16 << 30
 """Most device memory of the processes that compile beside the tests: eight, each with a context of
 half a gigabyte and the arguments of a case."""
+LEND_S = 60.0
+"""How long a runner may take to map lent memory."""
 CALIBRATED_S = 600.0
 """How long the times of baselines and of publishing are valid."""
 
@@ -172,13 +176,14 @@ class Grading:
             "entry": spec.entry,
             "names": [a.name for a in spec.args],
             "roles": [a.role for a in spec.args],
+            "parameters": spec.parameters,
+            "weights": [a.name for a in spec.args if a.weight],
         }
         if submission.language == "cuda":
             request |= {
                 "prototypes": prototypes(spec),
                 "arguments": [
-                    {"kind": a.kind, "dtype": a.dtype, "strided": not a.contiguous}
-                    for a in spec.args
+                    {"kind": a.kind, "dtype": a.dtype, "strided": a.is_strided} for a in spec.args
                 ],
                 "nvcc_target": nvcc_target(self.device),
             }
@@ -227,7 +232,9 @@ class Grading:
         Faults are noted, and the next test may run. Raises `SubmissionFault` where work that still
         goes on would disturb it."""
         initial = self._test_inputs(case, 0)
-        sets = ArgumentSets(self.problem, case, initial, 1, self.device, reused=reused)
+        weights = self.code.weights(initial)
+        template = self._template(case) | weights if weights else initial
+        sets = ArgumentSets(self.problem, case, template, 1, self.device, reused=reused)
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it
@@ -237,7 +244,7 @@ class Grading:
         try:
             self.lend(sets)
             for call in range(case.calls):
-                inputs = self._test_inputs(case, call) | carried
+                inputs = self._test_inputs(case, call) | carried | weights
                 sets.fill(0, inputs)
                 with self.session.calling(is_first=call == 0):
                     self._call(sets, inputs)
@@ -258,6 +265,10 @@ class Grading:
         finally:
             sets.close()
         return _test_result(case, combine_results(results), faults)
+
+    def _template(self, case: Case) -> Values:
+        """Inputs that no call gets."""
+        return self.code.inputs(case, seed_for(self.master, "template", case.name))
 
     def _test_inputs(self, case: Case, call: int) -> Values:
         return self.code.inputs(case, seed_for(self.master, "test", case.name, call), call)
@@ -293,11 +304,32 @@ class Grading:
         names = [a.name for a in self.problem.spec.args if a.role == "inout"]
         return {name: values[name] for name in names if name in values}
 
+    def new_sets(self, case: Case, sharing: int, gate: bool) -> ArgumentSets:
+        """The argument sets of a benchmark, each with weights of its own and without the inputs of
+        any round. `sharing` and `gate` as for `calls_per_round`."""
+        template = self._template(case)
+        count = calls_per_round(
+            self.problem, case, template, self.device, self.effort, sharing, gate
+        )
+        weights = [
+            self.code.weights(
+                self.code.inputs(case, seed_for(self.master, "weights", case.name, i))
+            )
+            for i in range(count if self.code.has_weights else 0)
+        ]
+        kept = BLOCK_POLICY.kept_probes
+        return ArgumentSets(self.problem, case, template, count, self.device, kept, weights=weights)
+
     def lend(self, sets: ArgumentSets) -> None:
-        """Hand the sets' arena to the runner, unless it has it."""
+        """Hand the sets' arena to the runner, unless it has it. The runner gives a submission's
+        setup the weights, which must be there."""
         index = self._shapes.index.get(sets.case.name) if self._shapes else None
         case = entry_of(self.problem.spec, sets.case) | {"shape": index}
-        lend(self.session, sets, case, again=sets.arena is self._lent)
+        limit_s = LEND_S
+        if self.code.has_weights:
+            limit_s += self.problem.spec.limits.call_s * sets.count
+        with self.session.calling(is_first=self.code.has_weights):
+            lend(self.session, sets, case, limit_s, again=sets.arena is self._lent)
         self._lent = sets.arena
 
     def faults_of(

@@ -86,6 +86,13 @@ class ProblemCode:
         self.admitted: dict[str, list[str]] = getattr(checks, "ADMITTED", {})
         """Name of a mutant → cases in which no check can tell it from honest rounding."""
         self.written = [a for a in problem.spec.args if a.role != "in"]
+        self._residuals: Callable[..., Any] | None = getattr(checks, "residuals", None)
+        if self.has_residuals and self._residuals is None:
+            name = next(a.name for a in self.written if not a.unique)
+            raise ProblemError(
+                f"{problem.folder / CHECKS_FILE}: no function named 'residuals'; it must judge "
+                f"'{name}', which is not unique"
+            )
 
     @cached_property
     def _available_bytes(self) -> int:
@@ -167,6 +174,39 @@ class ProblemCode:
         inputs = map_tensors(inputs, _copy_wide)
         magnitude = self._finished(self.bound(self._magnitude, case))
         return self.run(magnitude, "magnitude()", case, inputs, CHECKS_FILE)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether some inputs stay the same from call to call."""
+        return any(a.weight for a in self.problem.spec.args)
+
+    def weights(self, inputs: Values) -> Values:
+        """Those of the inputs that are weights."""
+        return {a.name: inputs[a.name] for a in self.problem.spec.args if a.weight}
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether an output may have several right values."""
+        return not all(a.unique for a in self.written)
+
+    def residuals(self, case: Case, inputs: Values, outputs: Values) -> dict[str, float]:
+        """What `residuals()` of `checks.py` finds of the outputs of one call: a property in words →
+        how far it is off, as a share of what is allowed.
+
+        It gets private copies of inputs and outputs by name, floating-point ones in float64. Raises
+        `ProblemError` when it fails, and when it finds nothing.
+        """
+        assert self._residuals is not None
+        what = f"{self.problem.folder / CHECKS_FILE}: residuals()"
+        copies = [map_tensors(values, _copy_wide) for values in (inputs, outputs)]
+        function = partial(self.bound(self._residuals, case), *copies)
+        found = self._guarded(what, case, self._finished(function))
+        if not isinstance(found, dict) or not found:
+            raise ProblemError(
+                f"{what} for case '{case.name}' returned {found!r}; it must return a dict: what "
+                "was looked at → its error, divided by the largest that is right"
+            )
+        return {str(words): float(share) for words, share in found.items()}
 
     def run(
         self,
@@ -458,10 +498,8 @@ def same_values(a: Any, b: Any) -> bool:
     if isinstance(a, list):
         return len(a) == len(b) and all(map(same_values, a, b))
     if isinstance(a, torch.Tensor):
-        same = (
-            torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
-            if a.is_floating_point()
-            else (torch.equal(a, b))
-        )
-        return bool(same)
+        if not a.is_floating_point():
+            return torch.equal(a, b)
+        wide = (value.float() if value.element_size() == 1 else value for value in (a, b))
+        return torch.equal(*map(torch.nan_to_num, wide))
     return bool(a == b) or (math.isnan(a) and math.isnan(b))

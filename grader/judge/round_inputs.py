@@ -43,6 +43,7 @@ class RoundInputs:
         case = self._sets.case
         path = ("benchmark", case.name, self._sets.count, self._path, number, index, *label)
         values = self._code.inputs(self._case_of(number, index), seed_for(self._master, *path))
+        values |= self._code.weights(self._sets.inputs(index))
         for name, value in self._sets.scalars.items():
             if values[name] != value:  # the runner receives scalars once
                 raise ProblemError(

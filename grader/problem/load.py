@@ -102,6 +102,10 @@ class Problem:
         """Shape of a tensor argument in a case; empty for scalars and lists."""
         return validation.shape(argument, case)
 
+    def strides(self, argument: Argument, case: Case) -> tuple[int, ...]:
+        """Strides in elements of an `out` tensor in a case."""
+        return validation.strides(argument, case)
+
     def dtype(self, argument: Argument, case: Case) -> str:
         """Dtype of an argument in a case, one of `DTYPES`."""
         return validation.dtype(argument, case)
@@ -111,12 +115,20 @@ class Problem:
         return validation.accumulation(self.spec, case)
 
     def bytes(self, case: Case) -> float:
-        """Minimum device memory traffic of one call, in bytes."""
+        """Minimum device memory traffic of one call, in bytes; without a cost in the spec, the size
+        of the tensor arguments."""
+        if self.spec.cost is None:
+            return validation.argument_bytes(self.spec, case)
         return validation.cost(self.spec.cost.bytes, case)
 
     def flops(self, case: Case) -> float:
-        """Minimum floating-point operations of one call."""
-        return validation.cost(self.spec.cost.flops, case)
+        """Minimum floating-point operations of one call; 0 without a cost in the spec."""
+        return 0.0 if self.spec.cost is None else validation.cost(self.spec.cost.flops, case)
+
+    @property
+    def unit(self) -> Literal["fp32", "tensor"]:
+        """The GPU's ceiling that limits the operations."""
+        return "fp32" if self.spec.cost is None else self.spec.cost.unit
 
 
 def _read(path: Path) -> bytes:

@@ -10,6 +10,8 @@ C_TYPES: dict[str, str] = {
     "fp32": "float",
     "fp16": "__half",
     "bf16": "__nv_bfloat16",
+    "fp8_e4m3": "__nv_fp8_e4m3",
+    "fp8_e5m2": "__nv_fp8_e5m2",
     "int64": "int64_t",
     "int32": "int32_t",
     "int16": "int16_t",
@@ -17,7 +19,7 @@ C_TYPES: dict[str, str] = {
     "uint8": "uint8_t",
     "bool": "bool",
 }
-"""Dtype → CUDA C++ type. `__half` and `__nv_bfloat16` are from CUDA's headers."""
+"""Dtype → CUDA C++ type. Those that begin with ``__`` are from CUDA's headers."""
 
 
 def prototypes(spec: Spec) -> dict[str, str]:
@@ -60,6 +62,6 @@ def declarations(argument: Argument, case_dtype: str) -> dict[str, str]:
             f"{name}_count": f"int64_t {name}_count",
         }
     found = {name: f"{const}{c_type}* {name}"}
-    if not argument.contiguous:
+    if argument.is_strided:
         found[f"{name}_strides"] = f"const int64_t* {name}_strides"
     return found

@@ -13,7 +13,7 @@ from grader.arena.layout import ITEM_BYTES
 
 DTYPES = ITEM_BYTES
 """Tensor element types that a problem may use, with their size in bytes."""
-FLOATING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
+FLOATING_DTYPES = ("fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2")
 """The floating-point types, whose outputs need a tolerance."""
 
 
@@ -69,6 +69,18 @@ class Argument(_Strict):
     """One formula per dimension, over the case's parameters. Only for a tensor, not for a list."""
     contiguous: bool = True
     """False if the generator may give non-contiguous tensors. Inputs only."""
+    strides: list[FormulaText] = Field(default_factory=list)
+    """The strides of an `out` tensor in elements, one formula per dimension, such as ``[1, rows]``
+    for a matrix stored by columns. Without them it is contiguous."""
+    weight: bool = False
+    """True for what stays the same from call to call, such as a layer's weights. A Python
+    submission may define ``<entry>_setup``, which gets all weights once, before any other input is
+    there, outside of the time; its result takes their place among the entry's parameters. Inputs
+    only."""
+    unique: bool = True
+    """False if several values are right, as of the vectors of a decomposition or of the indices of
+    equal elements. Then `residuals()` in `checks.py` judges it, and the reference's value is only
+    one of the right ones. Outputs only."""
     structured: bool = False
     """True if the elements together have a property (sorted rows, a positive definite matrix) that
     a mixture of two tensors would break. Such an input is never deferred (`deferred_inputs`). Wide
@@ -76,6 +88,11 @@ class Argument(_Strict):
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
     """By dtype, instead of the problem's: for an output that is more or less exact than the others.
     Outputs only."""
+
+    @property
+    def is_strided(self) -> bool:
+        """Whether a `.cu` entry gets the strides."""
+        return not self.contiguous or bool(self.strides)
 
 
 class Case(_Strict):
@@ -88,6 +105,9 @@ class Case(_Strict):
     """Consecutive calls that carry `inout` state from one to the next, for optimizers."""
     device: CaseDevice = "any"
     """`cuda`: too heavy for a CPU. `cpu`: practice size, never run on a GPU."""
+    tolerances: dict[str, Tolerance] = Field(default_factory=dict)
+    """By dtype of the output, in place of all others, such as of the argument: for a case that is
+    harder than the rest."""
 
 
 def _as_choices(value: object) -> object:
@@ -196,6 +216,10 @@ class Spec(_Strict):
     """What limits a good kernel at the benchmarks' sizes: bandwidth, arithmetic, or launches."""
     entry: Name
     args: list[Argument] = Field(min_length=1)
+    nested: dict[Name, Any] = Field(default_factory=dict)
+    """Parameters of a Python entry that are made of several arguments: name → a tree of lists,
+    which become tuples, and mappings, whose leaves are names of arguments. A parameter has the
+    place of its first argument. A `.cu` entry gets the arguments one by one."""
     cuda_dtypes: list[str] = Field(default_factory=list)
     """Dtypes for which a `.cu` file must define a symbol, if the arguments' dtype is a case
     parameter. The first has the plain symbol, the others the symbol followed by ``_<dtype>``."""
@@ -203,7 +227,9 @@ class Spec(_Strict):
     """By dtype of the output. Integers and booleans must be exact."""
     accumulate: Accumulate | None = None
     """Without it, the error budget follows from eager PyTorch's error alone."""
-    cost: Cost
+    cost: Cost | None = None
+    """Without it, reports have no throughput and no share of the roofline, and no time is too short
+    to be true."""
     limits: Limits = Limits()
     gpu: GpuType | None = None
     """Default GPU type on a server, as words of the GPU's name: ``H100`` or ``A100 80GB``. None
@@ -220,3 +246,20 @@ class Spec(_Strict):
     """The values that the parameters of a case may have together; several entries where these
     depend on each other. Every grading also tests cases drawn from it by its secret seed, so that
     code which is right only for the listed shapes fails."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a Python entry in order: name → the name of its argument, or a tree of
+        such names as in `nested`."""
+        owners = {leaf: name for name, tree in self.nested.items() for leaf in leaves(tree)}
+        names = dict.fromkeys(owners.get(a.name, a.name) for a in self.args)
+        return {name: self.nested.get(name, name) for name in names}
+
+
+def leaves(tree: Any) -> list[Any]:
+    """What a tree of lists and mappings has at its ends, in order."""
+    if isinstance(tree, list):
+        return [leaf for part in tree for leaf in leaves(part)]
+    if isinstance(tree, dict):
+        return [leaf for part in tree.values() for leaf in leaves(part)]
+    return [tree]

@@ -25,6 +25,7 @@ from grader.problem.spec import (
     ProblemError,
     Spec,
     Tolerance,
+    leaves,
 )
 
 MAX_ELEMENTS = 2**40
@@ -43,6 +44,7 @@ def check(spec: Spec) -> None:
     _check_case_names(spec)
     _check_dtypes("tolerances", spec.tolerances)
     for where, case in _cases(spec):
+        _check_dtypes(f"{where}.tolerances", case.tolerances)
         check_case(spec, where, case)
     for case in spec.benchmarks:
         _check_variants(spec, case)
@@ -80,16 +82,45 @@ def variants(spec: Spec, case: Case) -> list[Case]:
 
 def shape(argument: Argument, case: Case) -> tuple[int, ...]:
     """Shape of an argument in a case. Raises `ProblemError` unless all sizes are whole numbers."""
-    sizes = []
-    for formula in argument.shape:
-        size = _evaluate(formula, case)
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    return tuple(_whole("size", formula, case) for formula in argument.shape)
+
+
+def strides(argument: Argument, case: Case) -> tuple[int, ...]:
+    """Strides in elements of an `out` tensor in a case. Raises `ProblemError` where two elements
+    would share memory, and unless all strides are whole numbers."""
+    sizes = shape(argument, case)
+    if not argument.strides:
+        steps = (math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
+        return tuple(steps)
+    found = tuple(_whole("stride", formula, case) for formula in argument.strides)
+    reach = 0  # of the dimensions so far, those with the smallest strides first
+    for stride, size in sorted(zip(found, sizes, strict=True)):
+        if size > 1 and stride <= reach:
             raise ProblemError(
-                f"{formula!r} is {size} in case '{case.name}'; "
-                "a size is a whole number of at least 1 (divide with //)"
+                f"strides {list(found)} of shape {list(sizes)} in case '{case.name}' make elements "
+                "of an output share memory"
             )
-        sizes.append(size)
-    return tuple(sizes)
+        reach += stride * (size - 1)
+    return found
+
+
+def _whole(what: str, formula: str, case: Case) -> int:
+    value = _evaluate(formula, case)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ProblemError(
+            f"{formula!r} is {value} in case '{case.name}'; "
+            f"a {what} is a whole number of at least 1 (divide with //)"
+        )
+    return value
+
+
+def argument_bytes(spec: Spec, case: Case) -> int:
+    """Size in bytes of the tensor arguments of a case, lists of tensors left out."""
+    return sum(
+        math.prod(shape(argument, case)) * DTYPES[dtype(argument, case)]
+        for argument in spec.args
+        if argument.kind == "tensor"
+    )
 
 
 def cost(formula: str, case: Case) -> float:
@@ -188,6 +219,7 @@ def _check_arguments(spec: Spec) -> None:
         seen.add(argument.name)
         _check_name(f"{where}.name", argument.name)
         _check_argument(where, argument)
+    _check_nested(spec)
     _c_names(spec)
     _check_name("entry", spec.entry)
     if is_library_symbol(spec.entry):
@@ -197,6 +229,31 @@ def _check_arguments(spec: Spec) -> None:
         )
     if not any(argument.role != "in" for argument in spec.args):
         raise ProblemError("args: no argument is out or inout; a call must have an output")
+
+
+def _check_nested(spec: Spec) -> None:
+    known = {argument.name for argument in spec.args}
+    used: dict[str, str] = {}
+    for parameter, tree in spec.nested.items():
+        where = f"nested.{parameter}"
+        _check_name(where, parameter)
+        if not isinstance(tree, list | dict) or not leaves(tree):
+            raise ProblemError(f"{where}: must be a list or a mapping of names of arguments")
+        for leaf in leaves(tree):
+            if leaf not in known:
+                raise ProblemError(f"{where}: {leaf!r} is no argument{_hint(str(leaf), known)}")
+            if leaf in used:
+                raise ProblemError(f"{where}: '{leaf}' is in {used[leaf]} already")
+            used[leaf] = where
+    weights = {argument.name for argument in spec.args if argument.weight}
+    if weights and len(weights) == sum(argument.role == "in" for argument in spec.args):
+        raise ProblemError("args: every input is a weight; then every call would be the same")
+    for parameter, tree in spec.nested.items():
+        if 0 < len(weights.intersection(leaves(tree))) < len(leaves(tree)):
+            raise ProblemError(f"nested.{parameter}: has weights and other arguments; part them")
+    for parameter in spec.nested:
+        if parameter in known - used.keys():
+            raise ProblemError(f"nested.{parameter}: an argument has this name; choose another")
 
 
 def _check_name(where: str, name: str) -> None:
@@ -239,16 +296,27 @@ def _check_argument(where: str, argument: Argument) -> None:
         raise ProblemError(f"{where}.role: a list of tensors is in or inout; out is not supported")
     if not argument.contiguous and (argument.role != "in" or argument.kind != "tensor"):
         raise ProblemError(f"{where}.contiguous: only an in tensor may have other strides")
+    if argument.strides and (argument.role != "out" or argument.kind != "tensor"):
+        raise ProblemError(f"{where}.strides: only an out tensor has some; see 'contiguous'")
+    if argument.strides and len(argument.strides) != len(argument.shape):
+        raise ProblemError(
+            f"{where}.strides: {len(argument.strides)} for {len(argument.shape)} dimensions"
+        )
     _check_dtypes(f"{where}.tolerances", argument.tolerances)
     if argument.tolerances and argument.role == "in":
         raise ProblemError(f"{where}.tolerances: only an output has some")
+    if argument.weight and (argument.role != "in" or argument.kind == "scalar"):
+        raise ProblemError(f"{where}.weight: only an in tensor, or a list of them, is a weight")
+    if not argument.unique and argument.role != "out":
+        raise ProblemError(f"{where}.unique: only an out tensor may have several right values")
     if argument.structured and (argument.role != "in" or argument.kind == "scalar"):
         raise ProblemError(f"{where}.structured: only an in tensor, or a list of them, may be")
-    for axis, formula in enumerate(argument.shape):
-        try:
-            Formula.parse(formula)
-        except FormulaError as error:
-            raise ProblemError(f"{where}.shape[{axis}]: {error}") from None
+    for key, formulas in (("shape", argument.shape), ("strides", argument.strides)):
+        for axis, formula in enumerate(formulas):
+            try:
+                Formula.parse(formula)
+            except FormulaError as error:
+                raise ProblemError(f"{where}.{key}[{axis}]: {error}") from None
 
 
 def check_params(where: str, case: Case) -> None:
@@ -296,6 +364,8 @@ def check_case(spec: Spec, where: str, case: Case) -> None:
             dtype(argument, case)
         with error_at(f"args[{index}].shape"):
             sizes = shape(argument, case)
+        with error_at(f"args[{index}].strides"):
+            strides(argument, case)
         if math.prod(sizes) > MAX_ELEMENTS:
             raise ProblemError(f"args[{index}].shape: {sizes} in case '{case.name}' is too large")
         if argument.role != "in":
@@ -310,11 +380,12 @@ def check_case(spec: Spec, where: str, case: Case) -> None:
     accumulation(spec, case)
     if case.calls > 1 and not any(argument.role == "inout" for argument in spec.args):
         raise ProblemError(f"{where}.calls: {case.calls} calls need an inout argument")
-    with error_at("cost.bytes"):
-        if cost(spec.cost.bytes, case) == 0:
-            raise ProblemError(f"0 in case '{case.name}'; every call writes its outputs")
-    with error_at("cost.flops"):
-        cost(spec.cost.flops, case)
+    if spec.cost is not None:
+        with error_at("cost.bytes"):
+            if cost(spec.cost.bytes, case) == 0:
+                raise ProblemError(f"0 in case '{case.name}'; every call writes its outputs")
+        with error_at("cost.flops"):
+            cost(spec.cost.flops, case)
 
 
 def _check_dtypes(where: str, tolerances: Mapping[str, Tolerance]) -> None:
@@ -328,7 +399,8 @@ def _check_dtypes(where: str, tolerances: Mapping[str, Tolerance]) -> None:
 def _check_tolerance(spec: Spec, argument: Argument, case: Case) -> None:
     """Floating-point outputs need tolerances; all others must be exact."""
     name = dtype(argument, case)
-    if name in FLOATING_DTYPES and name not in spec.tolerances | argument.tolerances:
+    tolerances = spec.tolerances | argument.tolerances | case.tolerances
+    if name in FLOATING_DTYPES and name not in tolerances:
         raise ProblemError(
             f"tolerances: none for {name}, the dtype of '{argument.name}' in case '{case.name}'"
         )

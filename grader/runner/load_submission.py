@@ -8,14 +8,17 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from grader.runner.error_text import summary
+
+PREPARED = "prepared"
+"""The parameter of an entry that has what the submission's setup made of the weights."""
 
 
 class LoadError(Exception):
@@ -24,7 +27,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """The loaded entry function: `call(prepare(values, case))` is one call.
+    """The loaded entry function: `call(prepare(setup(values), case))` is one call.
 
     values: the arguments of one set, in spec order.
     case: used only for a `.cu` file: `dims`, a list of int, and `symbol`, its function for the
@@ -33,6 +36,9 @@ class EntryPoint:
 
     call: Callable[[Any], None]
     prepare: Callable[[list[Any], dict[str, Any]], Any] = lambda values, case: values
+    setup: Callable[[list[Any]], list[Any]] = lambda values: values
+    """Adds to the arguments of one set what the submission's setup made of its weights; `prepare`
+    needs it."""
     returns: bool = False
     """Whether the function returns its outputs, which each call then copies into the `out`s."""
 
@@ -58,7 +64,57 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
     function = getattr(module, name, None)
     if function is None:
         raise LoadError(f"no function named '{name}' in the file{_suggestion(name, module)}")
-    return _python_entry(function, name, request["names"], request["roles"])
+    names, roles = list(request["names"]), list(request["roles"])
+    parameters = request["parameters"]
+    setup = getattr(module, f"{name}_setup", None) if request["weights"] else None
+    if setup is not None:
+        parameters = _without_weights(parameters, request["weights"])
+        names, roles = [*names, PREPARED], [*roles, "in"]
+    role_of = dict(zip(names, roles, strict=True))
+    # A parameter that holds several arguments is not what a function returns.
+    own_roles = [role_of[t] if isinstance(t, str) else "in" for t in parameters.values()]
+    entry = _python_entry(function, name, list(parameters), own_roles)
+    if setup is not None:
+        entry = replace(entry, setup=_setting_up(setup, names, request["weights"]))
+    if list(parameters.values()) == names:
+        return entry
+    return replace(entry, prepare=_nesting(names, list(parameters.values())))
+
+
+def _without_weights(parameters: dict[str, Any], weights: list[str]) -> dict[str, Any]:
+    """The parameters of an entry with a setup: one, `PREPARED`, in place of all weights."""
+    found: dict[str, Any] = {}
+    for name, tree in parameters.items():
+        if any(leaf in weights for leaf in _ends(tree)):
+            found.setdefault(PREPARED, PREPARED)
+        else:
+            found[name] = tree
+    return found
+
+
+def _setting_up(
+    setup: Callable[..., Any], names: list[str], weights: list[str]
+) -> Callable[[list[Any]], list[Any]]:
+    """Add the setup's result to the arguments of a set, of which it gets the weights."""
+    places = [names.index(name) for name in weights]
+    return lambda values: [*values, setup(*(values[place] for place in places))]
+
+
+def _nesting(names: list[str], trees: list[Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
+    """Make an entry's parameters of the arguments of one set: each is a tree of their names."""
+
+    def grown(tree: Any, values: dict[str, Any]) -> Any:
+        if isinstance(tree, list):
+            return tuple(grown(part, values) for part in tree)
+        if isinstance(tree, dict):
+            return {key: grown(part, values) for key, part in tree.items()}
+        return values[tree]
+
+    def prepare(arguments: list[Any], case: dict[str, Any]) -> list[Any]:
+        values = dict(zip(names, arguments, strict=True))
+        return [grown(tree, values) for tree in trees]
+
+    return prepare
 
 
 def _suggestion(name: str, module: ModuleType) -> str:
@@ -123,7 +179,7 @@ def _warn_ignored(result: Any, arguments: list[Any], name: str, count: int) -> N
     import torch
 
     results = result if isinstance(result, tuple) else (result,)
-    given = {id(t) for a in arguments for t in (a if isinstance(a, list) else [a])}
+    given = {id(t) for t in _ends(arguments)}
     ignored = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in given]
     if ignored:
         shown = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in ignored)
@@ -132,6 +188,15 @@ def _warn_ignored(result: Any, arguments: list[Any], name: str, count: int) -> N
             f"into them: the returned {shown}",
             file=sys.stderr,
         )
+
+
+def _ends(value: Any) -> Iterator[Any]:
+    """What lists, tuples and dicts hold at their ends."""
+    if isinstance(value, list | tuple | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _ends(part)
+    else:
+        yield value
 
 
 def _returning(function: Any, names: list[str], outputs: list[int]) -> Callable[[list[Any]], None]:

@@ -136,7 +136,7 @@ def main(job_path: str) -> None:
     folder = Path(job_path).parent
     job = json.loads(Path(job_path).read_text())
     entry = _load(folder, job["load"])
-    prepared = entry.prepare(_arguments(job), job["case"])
+    prepared = entry.prepare(entry.setup(_arguments(job)), job["case"])
     entry.call(prepared)
     if job["device"] == "cuda":
         torch.cuda.synchronize()

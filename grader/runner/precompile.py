@@ -243,14 +243,14 @@ def _loaded(folder: Path) -> Callable[[int], None]:
             ]
             try:
                 with FakeCudaMode(), _without_compiler():
-                    entry.call(entry.prepare(fakes, case))
+                    entry.call(entry.prepare(entry.setup(fakes), case))
             except Exception:  # noqa: BLE001 - it needs values, the device or torch.compile
                 # A fresh copy, since the first may have kept fake tensors.
                 entry, is_fake = load("zeros"), False
         if not is_fake:
             with suppress(Exception):  # the real call reports it; the next case may succeed
                 zeros = [_build(value, lambda spec: tensor_like(spec, "cuda")) for value in values]
-                entry.call(entry.prepare(zeros, case))
+                entry.call(entry.prepare(entry.setup(zeros), case))
                 torch.cuda.synchronize()
 
     return precompile

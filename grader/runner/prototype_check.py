@@ -25,6 +25,8 @@ from grader.runner.nvcc import FLAGS, CompilerProcess, code
 _ASSERTIONS = """
 struct __half;
 struct __nv_bfloat16;
+struct __nv_fp8_e4m3;
+struct __nv_fp8_e5m2;
 namespace grade_prototypes {
 using int64_t = long;
 using int32_t = int;

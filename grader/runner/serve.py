@@ -48,6 +48,9 @@ class Server:
         self.arena: Any = None
         self.case: dict[str, Any] = {}
         self.sets: list[list[Any]] = []
+        """The arguments of each set as the judge lends them."""
+        self.completed: list[list[Any]] = []
+        """The same with what the submission's setup adds."""
         self.prepared: list[Any] = []
         self.graph: Any = None
         self.body: Any = None
@@ -156,7 +159,7 @@ class Server:
         compiling for this case.
         """
         self.graph = None
-        self.sets, self.prepared = [], []
+        self.sets, self.completed, self.prepared = [], [], []
         layout = Layout.from_json(read_lent(fds[0], request["layout_bytes"]))
         if len(fds) > 1:
             self._attach(fds[1], request["arena_bytes"])
@@ -166,7 +169,8 @@ class Server:
         self.case = request
         self.busy_wait = self.device == "cuda"
         if self.entry is not None:
-            self.prepared = [self.entry.prepare(values, request) for values in self.sets]
+            self.completed = list(map(self.entry.setup, self.sets))
+            self.prepared = [self.entry.prepare(values, request) for values in self.completed]
         if self.precompiler is not None and request["shape"] is not None:
             self.precompiler.await_case(request["shape"])
         return {}
@@ -188,7 +192,7 @@ class Server:
     def call(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Call the entry once on one set, with the scalars that the request replaces."""
         assert self.entry is not None
-        arguments = list(self.sets[request["set"]])
+        arguments = list(self.completed[request["set"]])
         for position, value in request["scalars"].items():
             arguments[int(position)] = value
         self.entry.call(self.entry.prepare(arguments, self.case))

@@ -10,12 +10,13 @@ import torch
 
 from grader.judge.problem_code import ProblemCode
 from grader.judge.verification.author_checks import variant_row, watchable_row
-from grader.judge.verification.case_check import SEED, _rounding, case_values, check_case
+from grader.judge.verification.case_check import _rounding, case_values, check_case
 from grader.judge.verification.mutants import OutputTensor, _last_row
 from grader.judge.verification.result import VerificationResult, VerificationRow
-from grader.judge.verification.verify import DRAWN, verify
+from grader.judge.verification.verify import verify
 from grader.problem import Problem, ProblemError
 from tests.judge.conftest import DOMAIN, INPUTS, REFERENCE, SPEC, WriteProblem
+from tests.judge.verified import verified
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
 
@@ -61,11 +62,7 @@ def test_every_problem_tells_honest_from_broken(name: str, device: Literal["cpu"
     """As `grade verify` does, without torch.compile."""
     problem = Problem.load(PROBLEMS / name)
     code = ProblemCode(problem, device)
-    listed = problem.cases("test", device) + problem.cases("benchmark", device)
-    result = VerificationResult()
-    for case in listed + problem.draw_cases(device, SEED, DRAWN):
-        data = case_values(code, case, SEED)
-        result.rows += check_case(code, data, {"eager": code.eager}, is_drawn=case not in listed)
+    result = verified(code, device)
     assert [row for row in result.rows if not row.ok] == []
     assert result.ok, "a mutant was never caught"
     assert code.admitted.keys() <= code.mutants.keys()

@@ -132,6 +132,8 @@ def _arguments(arguments: list[Argument]) -> Table:
     for argument in arguments:
         shape = f"[{', '.join(argument.shape)}]" if argument.kind == "tensor" else ""
         strides = "" if argument.contiguous else ", any strides"
+        if argument.strides:
+            strides = f", strides [{', '.join(argument.strides)}]"
         table.add_row(
             argument.name, argument.role, argument.kind, argument.dtype, f"{shape}{strides}"
         )

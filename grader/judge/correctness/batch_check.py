@@ -105,11 +105,12 @@ class BatchCheck:
     def build(
         cls, eager: EagerOutputs, sets: ArgumentSets, bounds_of: Callable[[Argument], Tolerance]
     ) -> BatchCheck | None:
-        """None where the kernel cannot compare: no graph, another dtype, or strided tensors.
+        """None where the kernel cannot compare: no graph, another dtype, strided tensors, or
+        outputs with several right values.
 
         `bounds_of(argument)` gives the bounds for an output.
         """
-        if not eager.values:
+        if not eager.values or not all(argument.unique for argument in eager.written):
             return None
         groups = []
         for argument in eager.written:

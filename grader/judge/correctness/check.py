@@ -56,7 +56,7 @@ class CheckResult:
 def tolerance_of(problem: Problem, argument: Argument, case: Case) -> Tolerance:
     """The bounds for an output in one case. An output without tolerances must be exact."""
     exact = Tolerance(atol=0, rtol=0, rel_l2=1e-300, budget=1)
-    tolerances = problem.spec.tolerances | argument.tolerances
+    tolerances = problem.spec.tolerances | argument.tolerances | case.tolerances
     return tolerances.get(problem.dtype(argument, case), exact)
 
 
@@ -98,20 +98,40 @@ def check_outputs(
     """Check every output of one call. By name: `outputs` as submitted, `truth` by the float64
     reference, `eager` by PyTorch, `initial` before the call, and the `bounds` of rounding errors.
     """
-    return combine_results(
-        [
-            check(
-                argument.name,
-                outputs[argument.name],
-                truth[argument.name],
-                eager[argument.name],
-                tolerance_of(code.problem, argument, case),
-                initial[argument.name] if argument.role == "inout" else None,
-                bounds.get(argument.name),
-            )
-            for argument in code.written
-        ]
-    )
+    results = [
+        check(
+            argument.name,
+            outputs[argument.name],
+            truth[argument.name],
+            eager[argument.name],
+            tolerance_of(code.problem, argument, case),
+            initial[argument.name] if argument.role == "inout" else None,
+            bounds.get(argument.name),
+        )
+        for argument in code.written
+        if argument.unique
+    ]
+    return combine_results(results + check_residuals(code, case, outputs, initial))
+
+
+def check_residuals(
+    code: ProblemCode, case: Case, outputs: Values, inputs: Values
+) -> list[CheckResult]:
+    """Check the outputs of a call that have several right values, by the problem's `residuals()`;
+    empty where all are unique."""
+    if not code.has_residuals:
+        return []
+    for argument in code.written:
+        if not argument.unique and (count := count_unwritten(outputs[argument.name])):
+            failure = f"{count} elements of '{argument.name}' were never written"
+            return [CheckResult(failure, used=math.inf)]
+    shares = code.residuals(case, inputs, outputs)
+    known = {words: math.inf if math.isnan(share) else share for words, share in shares.items()}
+    words = max(known, key=lambda name: known[name])
+    used = known[words]
+    return [
+        CheckResult(f"{words}: {used:.3g} times what is allowed" if used > 1 else None, used=used)
+    ]
 
 
 def combine_results(results: list[CheckResult]) -> CheckResult:
@@ -136,7 +156,7 @@ def combine_results(results: list[CheckResult]) -> CheckResult:
 def count_unwritten(out: Any) -> int:
     """Number of elements of an output, a tensor or a list of them, that still hold the poison.
 
-    Always 0 for integers, whose poison is a valid value.
+    Always 0 for integers and 8-bit floating-point numbers, whose poison is a valid value.
     """
     if isinstance(out, list):
         return sum(map(count_unwritten, out))
@@ -160,6 +180,7 @@ def errors_beyond_mixed_inputs(
     if isinstance(out, list):
         out, right, stale, initial = map(_join, (out, right, stale, initial))
     right, stale = right.to(out.dtype), stale.to(out.dtype)  # eager may give another dtype
+    out, right, stale = map(widened, (out, right, stale))
     same = (right == stale) | ((right != right) & (stale != stale))
     wrong = out != right
     if out.is_floating_point():
@@ -173,8 +194,18 @@ def errors_beyond_mixed_inputs(
 
 
 def _is_poison(out: torch.Tensor) -> torch.Tensor:
-    """Elements that were never written, bool; compared bit by bit, since the poison is a NaN."""
+    """Elements that were never written, bool; compared bit by bit, since the poison is a NaN. None
+    where it is a valid value."""
+    if out.element_size() == 1:
+        return torch.zeros_like(out, dtype=torch.bool)
     return bits(out.contiguous()) == poison_of(out)
+
+
+def widened(values: torch.Tensor) -> torch.Tensor:
+    """8-bit floating-point numbers in float32, since PyTorch does not compute with them; others as
+    they are."""
+    is_narrow = values.is_floating_point() and values.element_size() == 1
+    return values.float() if is_narrow else values
 
 
 def _max_known(values: Iterable[float | None]) -> float | None:
@@ -194,7 +225,8 @@ def _check(
     if not out.is_floating_point():
         return _check_exact(name, out, truth, offsets)
     blank = _is_poison(out)
-    expected = truth.to(out.dtype)
+    stored, out = out, widened(out)
+    expected = widened(truth.to(stored.dtype))
     # A NaN or infinity anywhere makes the largest magnitude one.
     first = _fetch({"blank": blank.any(), "out": _largest(out), "expected": _largest(expected)})
     if first["blank"]:
@@ -230,18 +262,18 @@ def _check(
     pending["largest"] = _largest(error)
     if initial is not None:
         # The change of a state may be as small as the rounding of the state.
-        rounding = expected.double().mul_(torch.finfo(out.dtype).eps / tolerance.rel_l2)
+        rounding = expected.double().mul_(torch.finfo(stored.dtype).eps / tolerance.rel_l2)
         change = torch.hypot(change, where_finite(rounding))
         pending["change"] = _norm(change)
     slices = _worst_slices(error, change)
     for i, worst in enumerate(slices):
         pending |= {f"slice {i}": worst.rel_l2, f"index {i}": worst.index}
     if eager is not None:
-        pending |= _budget_inputs(where_finite((eager - exact).abs_()), exact)
+        pending |= _budget_inputs(where_finite((widened(eager) - exact).abs_()), exact)
     if bound is not None:
-        of_bound = _share(error, where_finite(bound.allowed(expected)))
+        of_bound = _share(error, where_finite(bound.allowed(expected, stored.dtype)))
         pending["bound"] = _largest(of_bound)
-        pending |= rounding_bias(out, truth, bound)
+        pending |= rounding_bias(stored, truth, bound)
     values = _fetch(pending)
 
     rel_l2 = _ratio(values["error"], values["change"])
@@ -253,8 +285,8 @@ def _check(
     if bound is not None:
         budgets.append((values["bound"], bound.words))
     if eager is not None:
-        used = _budget_used(values, out.numel(), out.dtype, tolerance.budget)
-        words = f"{tolerance.budget:g} times eager PyTorch's error at {_short(out.dtype)}"
+        used = _budget_used(values, out.numel(), stored.dtype, tolerance.budget)
+        words = f"{tolerance.budget:g} times eager PyTorch's error at {_short(stored.dtype)}"
         budgets.append((used, words))
     budget, budget_words = min(budgets, default=(None, ""))
     shares = {"element": values["share"], "budget": budget or 0.0, "slice": 0.0, "whole": 0.0}
@@ -290,10 +322,10 @@ def _check(
     if failure is not None:
         wrong = error == error.max() if wrong is None else wrong
         failure += f"; {_worst_element(out, exact, error)}"
-        cause = likely_cause(out, truth, initial, wrong)
+        cause = likely_cause(stored, truth, initial, wrong)
         failure += f"; {cause}?" if cause else ""
         mismatch = _mismatch(name, out, expected, wrong, offsets, slice_name)
-        looks_like = coarse_format(out, truth, initial)
+        looks_like = coarse_format(stored, truth, initial)
         mismatch = mismatch.model_copy(update={"looks_like": looks_like})
     return CheckResult(
         failure,

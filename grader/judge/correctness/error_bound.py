@@ -29,8 +29,16 @@ CONFIDENCE = 4.0
 """λ of the probabilistic bound. The errors of a sequential sum of n random terms have a standard
 deviation of about u·√n/3, a twelfth of the bound."""
 
-UNIT_ROUNDOFF = {"fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+UNIT_ROUNDOFF = {
+    "fp64": 2.0**-53,
+    "fp32": 2.0**-24,
+    "fp16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "fp8_e4m3": 2.0**-4,
+    "fp8_e5m2": 2.0**-3,
+}
 """Largest relative error of rounding to nearest, by dtype."""
+_KEEP_SUBNORMALS = (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass(frozen=True)
@@ -48,14 +56,14 @@ class ErrorBound:
     words: str
     """What it allows, such as ``rounding in fp32 over 1025 terms``."""
 
-    def allowed(self, expected: torch.Tensor) -> torch.Tensor:
+    def allowed(self, expected: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The largest error of each element, float64 in the shape of `expected`, which is the
-        reference in the output's dtype: the bound, plus a unit in the last place for rounding the
-        output in any direction, plus the smallest number that hardware does not flush to zero.
-        """
+        reference rounded to `dtype`, the output's: the bound, plus a unit in the last place for
+        rounding the output in any direction, plus the smallest number that hardware does not flush
+        to zero."""
         allowed: torch.Tensor = self.magnitude.abs() * self.relative
-        allowed += expected.double().abs_().mul_(torch.finfo(expected.dtype).eps)
-        return allowed.add_(least_number(expected.dtype))
+        allowed += expected.double().abs_().mul_(torch.finfo(dtype).eps)
+        return allowed.add_(least_number(dtype))
 
 
 def error_bounds(
@@ -104,9 +112,9 @@ def error_bound(how: Accumulation, magnitude: Any, calls: int = 1) -> ErrorBound
 
 def least_number(dtype: torch.dtype) -> float:
     """The smallest number that hardware does not flush to zero: the smallest normal one, or for
-    float16 the smallest subnormal."""
+    float16 and the 8-bit formats the smallest subnormal."""
     info = torch.finfo(dtype)
-    return info.tiny * info.eps if dtype == torch.float16 else info.tiny
+    return info.tiny * info.eps if dtype in _KEEP_SUBNORMALS else info.tiny
 
 
 def _probabilistic(terms: int, unit: float) -> float:

@@ -14,6 +14,7 @@ from grader.judge.correctness.check import (
     CheckResult,
     check,
     check_outputs,
+    check_residuals,
     combine_results,
     count_unwritten,
     errors_beyond_mixed_inputs,
@@ -105,8 +106,10 @@ class RoundCheck:
             truth = self._code.run_reference(self._case, inputs)
             bounds = error_bounds(self._code, self._case, inputs, truth)
             return self._compare(self._code, self._case, outputs, truth, eager, inputs, bounds)
-        findings = []
+        findings = check_residuals(self._code, self._case, outputs, inputs)
         for argument in self._code.written:
+            if not argument.unique:
+                continue
             initial = inputs[argument.name] if argument.role == "inout" else None
             name, tolerance = argument.name, self._bounds(argument)
             findings.append(check(name, outputs[name], eager[name], None, tolerance, initial))

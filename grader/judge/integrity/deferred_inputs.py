@@ -292,12 +292,15 @@ class InputTensor:
 
 
 def deferrable(sets: ArgumentSets) -> list[list[list[InputTensor]]]:
-    """The inputs of each set that may be deferred: for each argument that has any, its tensors."""
+    """The inputs of each set that may be deferred: for each argument that has any, its tensors.
+    None where an output has several right values, since no mixture explains them."""
+    if not all(argument.unique for argument in sets.problem.spec.args):
+        return [[] for _ in sets.layout.sets]
     found = []
     for values in sets.layout.sets:
         arguments = []
         for argument, value in zip(sets.problem.spec.args, values, strict=True):
-            if argument.role != "in" or argument.structured:
+            if argument.role != "in" or argument.structured or argument.weight:
                 continue
             if isinstance(value, list):
                 tensors = [InputTensor(slot, argument.name, i) for i, slot in enumerate(value)]

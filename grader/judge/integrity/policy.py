@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grader.problem.spec import FLOATING_DTYPES
+
 
 @dataclass(frozen=True)
 class CallOrderPolicy:
@@ -40,7 +42,7 @@ class CallOrderPolicy:
 class DeferredInputsPolicy:
     """Which inputs are written just before their call, when, and what counts as evidence."""
 
-    dtypes: tuple[str, ...] = ("fp64", "fp32", "fp16", "bf16", "int8", "uint8")
+    dtypes: tuple[str, ...] = (*FLOATING_DTYPES, "int8", "uint8")
     """Element types of which a mixture of two tensors is as valid as either. Wider integers may be
     offsets, which belong together."""
     most_sets: int = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,7 +37,9 @@ class ArgumentSets(SharedBlock):
         device: str,
         kept: int = 1,
         reused: ReusedArena | None = None,
+        weights: Sequence[Values] = (),
     ) -> None:
+        """`weights` are arguments of the template that each set has of its own."""
         self.problem = problem
         self.case = case
         layout = arrange([arguments_of(problem, case, template)] * count)
@@ -50,12 +53,12 @@ class ArgumentSets(SharedBlock):
         ]
         self.written = written or self.written
         try:
-            self._lay_out(template)
+            self._lay_out(template, weights)
         except BaseException:
             self.close()
             raise
 
-    def _lay_out(self, template: Values) -> None:
+    def _lay_out(self, template: Values, weights: Sequence[Values]) -> None:
         # Views are made once: viewing a list of a thousand tensors takes longer than copying it.
         self._shadow_views = [self._views(i, self.shadow, 0) for i in range(self.count)]
         self._snapshot_views = [
@@ -69,7 +72,7 @@ class ArgumentSets(SharedBlock):
         self.scalars = {a.name: template[a.name] for a in args if a.kind == "scalar"}
         """Scalars, which the runner receives by value, once for all sets."""
         for index in range(self.count):
-            self.fill(index, template)
+            self.fill(index, template | weights[index] if weights else template)
         self.publish(list(range(self.count)))
 
     def fill(self, index: int, values: Values) -> None:
@@ -219,7 +222,8 @@ def _value(problem: Problem, case: Case, argument: Argument, values: Values) -> 
         return values[argument.name]
     if argument.role == "out":
         shape = problem.shape(argument, case)
-        return TensorSpec(0, problem.dtype(argument, case), shape, _contiguous(shape))
+        strides = problem.strides(argument, case)
+        return TensorSpec(0, problem.dtype(argument, case), shape, strides)
     value = values[argument.name]
     return [spec_of(tensor) for tensor in value] if isinstance(value, list) else spec_of(value)
 
@@ -228,11 +232,3 @@ def _specs_of(place: Value) -> list[TensorSpec]:
     if isinstance(place, list):
         return place
     return [place] if isinstance(place, TensorSpec) else []
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))

@@ -323,12 +323,12 @@ def fill_with_poison(region: torch.Tensor, item_bytes: int) -> None:
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Fill a contiguous tensor with `POISON`."""
+    """Fill a tensor with `POISON`."""
     bits(tensor).fill_(poison_of(tensor))
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's elements as signed integers of the same size."""
+    """A tensor's elements as signed integers of the same size."""
     return tensor.view(_BITS[tensor.element_size()])
 
 

@@ -156,7 +156,8 @@ def _profile(request: ProfileRequest, data: ProfileData, record: Record) -> Prof
     sm = current_multiprocessor() if request.device == "cuda" else None
     kernels = [kernel_profile(reported, data, sm) for reported in data.kernels]
     time_us = time_per_call_us(data)
-    point = _roofline_point(problem, case, data, time_us) if sm and case and time_us else None
+    costed = case if problem.spec.cost is not None else None
+    point = _roofline_point(problem, costed, data, time_us) if sm and costed and time_us else None
     calls = max(data.calls, 1)
     return Profile(
         problem=problem.name,
@@ -172,11 +173,11 @@ def _profile(request: ProfileRequest, data: ProfileData, record: Record) -> Prof
         time_us=time_us,
         eager_us=data.eager_us / calls if data.eager_us else None,
         graph_us=data.graph_us / calls if data.graph_us else None,
-        gb_per_s=problem.bytes(case) / time_us / 1e3 if case and time_us else None,
-        tflop_per_s=problem.flops(case) / time_us / 1e6 if case and time_us else None,
+        gb_per_s=problem.bytes(costed) / time_us / 1e3 if costed and time_us else None,
+        tflop_per_s=problem.flops(costed) / time_us / 1e6 if costed and time_us else None,
         ceiling_gb_per_s=point.ceiling_bytes_per_s / 1e9 if point else None,
         ceiling_tflop_per_s=point.ceiling_flops_per_s / 1e12 if point else None,
-        limit=explain_bottleneck(point, kernels) if point else _why_no_limit(case),
+        limit=explain_bottleneck(point, kernels) if point else _why_no_limit(case, costed),
         kernels=kernels,
         ncu=[c.model_copy(update={"name": one_line(c.name)}) for c in data.ncu],
         notes=[*record.notes, *(one_line(note) for note in data.notes)],
@@ -219,7 +220,7 @@ def _roofline_point(
     problem: Problem, case: Case, data: ProfileData, time_us: float
 ) -> RooflinePoint:
     """The call on this GPU's roofline."""
-    ceilings, unit = measure_ceilings(), problem.spec.cost.unit
+    ceilings, unit = measure_ceilings(), problem.unit
     rounds_us = [us for us in (data.graph_us, data.eager_us) if us]
     elapsed_us = min(rounds_us, default=0.0) / data.calls
     return RooflinePoint(
@@ -233,9 +234,11 @@ def _roofline_point(
     )
 
 
-def _why_no_limit(case: Case | None) -> str:
+def _why_no_limit(case: Case | None, costed: Case | None) -> str:
     if case is None:
         return "Compiled, not run: no GPU. Registers and code are those of the compiler."
+    if costed is None:
+        return "The problem states no cost, so nothing can be said about what limits a kernel."
     return "Nothing ran on a GPU, so nothing can be said about what limits a kernel there."
 
 

@@ -61,7 +61,7 @@ def idle_rounds(session: Session, rounds: int) -> list[MeasuredRound]:
     block = SharedBlock(layout, ITEM_BYTES[words.dtype], "cuda", BLOCK_POLICY.kept_probes)
     try:
         session.ask("idle", {}, 10, "calibration")
-        lend(session, block, {"shape": None, "dims": [], "symbol": ""})
+        lend(session, block, {"shape": None, "dims": [], "symbol": ""}, limit_s=60)
         order = list(range(POLICY.idle_calls))
         if not capture(session, order, 10):
             raise SandboxError(

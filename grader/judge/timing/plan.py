@@ -118,7 +118,7 @@ PLANS: dict[tuple[str, Effort], Plan] = {
 def is_tensor_bound(problem: Problem, case: Case) -> bool:
     """Whether tensor cores, and not memory, limit a case at best: such work drives the chip to its
     power limit."""
-    if problem.spec.cost.unit != "tensor":
+    if problem.unit != "tensor":
         return False
     ceilings = measure_ceilings()
     moving_s = problem.bytes(case) / ceilings.bytes_per_s
@@ -128,7 +128,7 @@ def is_tensor_bound(problem: Problem, case: Case) -> bool:
 def floor_us(problem: Problem, case: Case) -> float:
     """The least time of one call on this GPU, microseconds, by its measured ceilings."""
     nbytes, flops = problem.bytes(case), problem.flops(case)
-    return measure_ceilings().floor_us(nbytes, flops, problem.spec.cost.unit)
+    return measure_ceilings().floor_us(nbytes, flops, problem.unit)
 
 
 def calls_per_round(
@@ -150,7 +150,7 @@ def calls_per_round(
         return plan.most_calls
     layout = layout_of(problem, case, template)
     properties = torch.cuda.get_device_properties()
-    least_us = floor_us(problem, case)
+    least_us = max(floor_us(problem, case), POLICY.least_us)
     limit_us = max(POLICY.limit_us, POLICY.limit_share * least_us)
     needed = (POLICY.doubt_us[gate] + POLICY.slack_us) / limit_us
     long_enough = POLICY.least_round_us / least_us

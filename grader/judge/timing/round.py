@@ -52,7 +52,11 @@ class RoundStart:
 
 
 def lend(
-    session: Session, block: SharedBlock, case: dict[str, object], again: bool = False
+    session: Session,
+    block: SharedBlock,
+    case: dict[str, object],
+    limit_s: float,
+    again: bool = False,
 ) -> None:
     """Hand a block and its layout to the runner. `case` describes the case to the runner;
     with `again` the block lies in the arena that the runner has."""
@@ -61,7 +65,7 @@ def lend(
     try:
         request = {"layout_bytes": len(text), "arena_bytes": block.arena.nbytes, **case}
         fds = (layout_fd,) if again else (layout_fd, block.arena.fd)
-        session.ask("lend", request, 60, "taking the lent memory", fds=fds)
+        session.ask("lend", request, limit_s, "taking the lent memory", fds=fds)
     finally:
         os.close(layout_fd)
 

@@ -50,7 +50,8 @@ def _zeros(output: OutputTensor) -> torch.Tensor:
 def _constant(output: OutputTensor) -> torch.Tensor:
     """One number everywhere: the mean of all finite outputs."""
     _needs(output.value.numel() > 1, "the output has one element")
-    finite = output.value[torch.isfinite(output.value)].double()
+    values = output.value.double()
+    finite = values[torch.isfinite(values)]
     return torch.full_like(output.value, float(finite.mean()) if finite.numel() else 0.0)
 
 
@@ -113,6 +114,13 @@ def _previous(output: OutputTensor) -> torch.Tensor:
     return output.previous
 
 
+def _largest_integers(output: OutputTensor) -> torch.Tensor:
+    """An index out of every range: the check itself must not stumble over it."""
+    _needs(not output.value.is_floating_point(), "the outputs are no integers")
+    _needs(output.value.dtype != torch.bool, "the outputs are no integers")
+    return torch.full_like(output.value, torch.iinfo(output.value.dtype).max)
+
+
 MUTANTS: dict[str, Mutant] = {
     "zeros": _zeros,
     "constant": _constant,
@@ -124,6 +132,7 @@ MUTANTS: dict[str, Mutant] = {
     "last column dropped": _last_column,
     "half precision": _half,
     "previous output": _previous,
+    "largest integers": _largest_integers,
 }
 
 DRAWN_MUTANTS: dict[str, Mutant] = {"right on the listed shapes only": OutputTensor.blank}

@@ -79,7 +79,11 @@ def test_what_is_allowed_adds_a_unit_in_the_last_place_and_the_least_number() ->
     bound = ErrorBound(0.5, torch.tensor([2.0, 0.0, 0.0]).double(), 0.0, "")
     expected = torch.tensor([0.0, 4.0, 0.0])
     info = torch.finfo(torch.float32)
-    assert bound.allowed(expected).tolist() == [1 + info.tiny, 4 * info.eps + info.tiny, info.tiny]
+    assert bound.allowed(expected, expected.dtype).tolist() == [
+        1 + info.tiny,
+        4 * info.eps + info.tiny,
+        info.tiny,
+    ]
 
 
 def test_each_call_may_add_an_error() -> None:

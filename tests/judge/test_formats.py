@@ -1,0 +1,198 @@
+"""What the problem format can express, each by a problem in tests/formats, through the judge."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from grader.cli.scaffold import scaffold
+from grader.judge import grade
+from grader.judge.problem_code import ProblemCode
+from grader.problem import Problem, ProblemError
+from grader.problem.prototype import prototypes
+from grader.report import Report
+from grader.sandbox.process import ProcessSandbox
+from grader.submission import Submission
+from tests.judge.conftest import SPEC, WriteProblem
+from tests.judge.verified import verified
+
+FORMATS = Path(__file__).resolve().parents[1] / "formats"
+NAMES = sorted(folder.name for folder in FORMATS.iterdir() if folder.is_dir())
+
+
+def graded(name: str, tmp_path: Path, source: str, suffix: str = ".py") -> Report:
+    problem = Problem.load(FORMATS / name)
+    path = tmp_path / f"kernel{suffix}"
+    path.write_text(textwrap.dedent(source))
+    submission = Submission.read(path, problem.spec.limits.source_bytes)
+    return grade(problem, submission, sandbox=ProcessSandbox(), device="cpu")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_check_tells_honest_from_broken(name: str) -> None:
+    result = verified(ProblemCode(Problem.load(FORMATS / name), "cpu"), "cpu")
+    assert result.ok, [row for row in result.rows if not row.ok]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_plain_pytorch_starter_is_accepted(name: str, tmp_path: Path) -> None:
+    """Unless PyTorch's function needs a parameter of the case, which no submission is given."""
+    report = graded(name, tmp_path, scaffold(Problem.load(FORMATS / name), "torch"))
+    needs_parameter = name in ("moving_sum", "quantize_fp8")
+    assert report.verdict == ("wrong_answer" if needs_parameter else "accepted"), report.reason
+
+
+QUANTIZE = """
+    import torch
+
+    def quantize_fp8(x, previous, out, scales):
+        assert previous.dtype == torch.float8_e5m2
+        most = torch.finfo(out.dtype).max
+        mixed = x + previous.float()
+        scales.copy_(mixed.abs().amax(-1) / most)
+        out.copy_((mixed / scales[:, None]).clamp(-most, most){change})
+"""
+NESTED = """
+    import torch
+
+    def nested_mlp({parameters}):
+        (x, layers), slope = data, config["slope"]
+        hidden = x @ layers["first"]
+        y = torch.where(hidden > 0, hidden, slope * hidden) @ layers["second"]
+        y = x + y if config["residual"] else y
+        {end}
+"""
+PREPARED = """
+    def linear_setup(w, bias):
+        print("prepares", tuple(w.shape))
+        return w.T.contiguous(), {bias}
+
+    def linear(x, prepared, out):
+        w, bias = prepared
+        out.copy_(x @ w + bias)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "verdict"),
+    [
+        ("quantize_fp8", QUANTIZE.format(change=""), "accepted"),
+        ("quantize_fp8", QUANTIZE.format(change=" * 0.9"), "wrong_answer"),
+        ("quantize_fp8", QUANTIZE.replace("out.copy_", "x.clone().copy_").format(change=""),
+         "wrong_answer"),
+        ("nested_mlp", NESTED.format(parameters="data, config, out", end="out.copy_(y)"),
+         "accepted"),
+        ("nested_mlp", NESTED.format(parameters="data, config", end="return y"), "accepted"),
+        ("nested_mlp", NESTED.format(parameters="data, config, out", end="out.copy_(2 * y)"),
+         "wrong_answer"),
+        ("nested_mlp", NESTED.format(parameters="data", end=""), "compile_error"),
+        ("transposed", "def transposed(x, out):\n    out.copy_(2 * x)", "accepted"),
+        ("transposed", "def transposed(x):\n    return 2 * x", "accepted"),
+        ("transposed", "def transposed(x, out):\n    assert out.stride(0) == 1\n    "
+         "out.T.flatten()\n    out.as_strided(x.shape, x.stride()).copy_(2 * x)", "wrong_answer"),
+        ("any_largest", "def any_largest(x, values, places):\n    values.copy_(x.amax(-1))\n    "
+         "places.copy_(x.shape[1] - 1 - x.flip(1).argmax(-1))", "accepted"),
+        ("any_largest", "def any_largest(x, values, places):\n    values.copy_(x.amax(-1))\n    "
+         "places.copy_(x.argmin(-1))", "wrong_answer"),
+        ("any_largest", "def any_largest(x, values, places):\n    values.copy_(x.amax(-1))\n    "
+         "places.fill_(2**62)", "wrong_answer"),
+        ("any_largest", "def any_largest(x, values, places):\n    values.copy_(x.amax(-1))",
+         "wrong_answer"),
+        ("divide", "def divide(a, b, quotient, remainder, ratio):\n    quotient.copy_(a // b)\n"
+         "    remainder.copy_(a.fmod(b))\n    ratio.copy_(a / b)", "wrong_answer"),
+        ("moving_sum", "def moving_sum(x, out):\n    out.copy_(x[: len(out)])", "wrong_answer"),
+        ("linear", PREPARED.format(bias="bias.clone()"), "accepted"),
+        ("linear", PREPARED.format(bias="0 * bias"), "wrong_answer"),
+        ("linear", "def linear(x, w, bias, out):\n    out.copy_(x @ w.T + bias)", "accepted"),
+        ("linear", "def linear_setup(w, bias):\n    raise ValueError('too wide')\n\n"
+         "def linear(x, prepared, out):\n    pass", "runtime_error"),
+        ("linear", "def linear(x, w, bias, out):\n    out.copy_(x @ w.T + bias)\n    w.zero_()",
+         "rejected"),
+    ],
+)  # fmt: skip
+def test_verdict(name: str, source: str, verdict: str, tmp_path: Path) -> None:
+    report = graded(name, tmp_path, source)
+    assert report.verdict == verdict, report.reason
+
+
+def test_a_wrong_answer_among_several_is_told_by_the_problem_s_words(tmp_path: Path) -> None:
+    report = graded(
+        "any_largest",
+        tmp_path,
+        """
+        def any_largest(x, values, places):
+            values.copy_(x.amax(-1))
+            places.zero_()
+        """,
+    )
+    words = "rows whose place is not that of their largest element"
+    assert words in report.reason
+    assert "times what is allowed" in report.reason
+
+
+def test_the_setup_gets_weights_once_per_set_and_no_input_of_a_round(tmp_path: Path) -> None:
+    """What the memory of an input holds while the setup runs is not what a call then gets."""
+    report = graded(
+        "linear",
+        tmp_path,
+        """
+        import gc
+        import torch
+
+        seen = []
+
+        def linear_setup(w, bias):
+            n = {1: 1, 17: 9, 256: 16}[len(w)]
+            # The input lies in front of the weights in the lent block.
+            seen.append((w.clone(), torch.as_strided(w, (1,), (1,), 0).clone()))
+            print("SETUP", tuple(w.shape))
+            return w, bias
+
+        def linear(x, prepared, out):
+            w, bias = prepared
+            print("SAME", any(torch.equal(w, old) for old, _ in seen))
+            out.copy_(x @ w.T + bias)
+        """,
+    )
+    assert report.verdict == "accepted"
+    lines = report.log.splitlines()
+    assert lines.count("SETUP (1, 1)") == lines.count("SETUP (17, 33)") == 1
+    assert lines.count("SETUP (256, 256)") == 2  # a benchmark on a CPU has two sets
+    assert "SAME False" not in lines
+
+
+def test_a_problem_without_cost_has_no_throughput(tmp_path: Path) -> None:
+    source = "def moving_sum(x, out):\n    out.copy_(x.unfold(0, len(x) - len(out) + 1, 1).sum(-1))"
+    report = graded("moving_sum", tmp_path, source)
+    (timed,) = [case for case in report.cases if case.kind == "benchmark"]
+    assert timed.time_us is not None
+    assert (timed.gb_per_s, timed.tflop_per_s, timed.sol) == (None, None, None)
+    problem = Problem.load(FORMATS / "moving_sum")
+    assert problem.bytes(problem.spec.benchmarks[0]) == 4 * (10_000 + 10_000 - 15)
+
+
+def test_prototypes_have_strides_and_formats_of_eight_bits() -> None:
+    strided = prototypes(Problem.load(FORMATS / "transposed").spec)
+    assert "float* out, const int64_t* out_strides, int64_t rows" in strided["transposed"]
+    narrow = prototypes(Problem.load(FORMATS / "quantize_fp8").spec)
+    assert "const __nv_fp8_e5m2* previous, __nv_fp8_e4m3* out" in narrow["quantize_fp8"]
+    assert "__nv_fp8_e5m2* out" in narrow["quantize_fp8_fp8_e5m2"]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cuda_starter_compiles(name: str, tmp_path: Path) -> None:
+    report = graded(name, tmp_path, scaffold(Problem.load(FORMATS / name), "cuda"), ".cu")
+    assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
+
+
+def test_a_problem_with_several_right_answers_needs_a_judge(write_problem: WriteProblem) -> None:
+    problem = write_problem(
+        SPEC.replace(
+            "dtype: dtype, shape: [n]}\ncuda", "dtype: dtype, shape: [n], unique: false}\ncuda"
+        )
+    )
+    with pytest.raises(ProblemError, match=r"no function named 'residuals'; it must judge 'out'"):
+        ProblemCode(problem, "cpu")
