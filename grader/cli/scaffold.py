@@ -30,10 +30,8 @@ def _torch(problem: Problem) -> str:
     if plain.parameters:
         what = "to complete."
         news = ["0"] * len(written)
-        call = (
-            f"    # Call {plain.name}() here; {' and '.join(plain.parameters)} of a case can be told "
-            "from shapes and dtypes."
-        )
+        missing = " and ".join(plain.parameters)
+        call = f"    # Call {plain.name}() here; shapes and dtypes tell {missing} of a case."
     else:
         news = [f"new_{a.name}" for a in written]
         call = _wrapped(f"    {', '.join(news)} = {plain.name}(", inputs, ")")
