@@ -44,12 +44,12 @@ LIVE = {
 """User → their submissions, files of `submissions/`."""
 
 
-def prepare(url: str) -> dict[str, str]:
+def prepare(file: Path) -> dict[str, str]:
     """Create the database with boards and users; return the token of each user of `LIVE`."""
     problems = load_problems(ROOT / "problems")
-    count = fill(url, problems, datetime.now(UTC))
+    count = fill(file, problems, datetime.now(UTC))
     print_line(f"{count} made-up results fill the boards of {len(problems)} problems")
-    services = Services.open(url, problems)
+    services = Services.open(f"sqlite:///{file}", problems)
     try:
         add = services.accounts.add_user
         return {name: add(name, "competitor", by="demo") for name in LIVE}
@@ -103,9 +103,9 @@ def print_line(text: str) -> None:
 def main(port: int, sandbox: str, once: bool) -> None:
     """Serve leaderboards with example data until Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="demo-server-") as folder:
-        url = f"sqlite:///{folder}/board.sqlite3"
-        tokens = prepare(url)
-        command = ["serve", "--port", str(port), "--db", url, "--problems", str(ROOT / "problems")]
+        tokens = prepare(file := Path(folder) / "board.sqlite3")
+        command = ["serve", "--port", str(port), "--db", f"sqlite:///{file}"]
+        command += ["--problems", str(ROOT / "problems")]
         server = subprocess.Popen(
             [sys.executable, "-m", "grader.cli", *command, "--sandbox", sandbox],
             stdout=subprocess.PIPE,

@@ -8,9 +8,12 @@ real ones do, at dates in the past, and are the same for the same problems and e
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from grader.problem import Problem
 from grader.server.services.admin_service import BoardSettings
@@ -36,13 +39,14 @@ class _Clock:
         return self.time
 
 
-def fill(url: str, problems: Mapping[str, Problem], until: datetime) -> int:
-    """Fill the boards of all problems in a database. Returns the number of results.
+def fill(file: Path, problems: Mapping[str, Problem], until: datetime) -> int:
+    """Write a new SQLite database with filled boards. Returns the number of results.
 
     until: the end of the results' dates.
     """
     clock = _Clock(until)
-    services = Services.open(url, problems, now=clock)
+    # Thousands of transactions wait for no disk in memory.
+    services = Services.open("sqlite://", problems, now=clock)
     try:
         for name in problems:
             services.admin.set_board(name, BoardSettings(note=NOTE), MARK)
@@ -54,6 +58,8 @@ def fill(url: str, problems: Mapping[str, Problem], until: datetime) -> int:
         # Numbers of submissions grow with the dates, as on a real board.
         for attempt, number, maker in sorted(made, key=lambda one: one[0].at):
             maker.play(services, clock, attempt, number)
+        with closing(sqlite3.connect(file)) as target:
+            services.ledger.board._engine.raw_connection().driver_connection.backup(target)
     finally:
         services.close()
     return len(made)
