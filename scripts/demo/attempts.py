@@ -11,13 +11,13 @@ from typing import Literal
 from grader.problem import Case, Problem
 from grader.report import Verdict
 
-MARK = "example"
-"""In the name of every user and GPU of the example data."""
+MARK = "-example"
+"""At the end of the name of every user and GPU of the example data."""
 USERS = tuple(
-    f"{MARK}-{name}"
+    f"{name}{MARK}"
     for name in (
-        *("ann", "ben", "cem", "dia", "eli", "fay"),
-        *("gus", "ida", "jon", "kim", "leo", "mia"),
+        *("abe", "bea", "cat", "dia", "eli", "fay"),
+        *("gus", "ida", "jon", "kit", "leo", "tia"),
     )
 )
 DAYS = 42.0
@@ -53,9 +53,9 @@ class Gpu:
 
 
 GPUS = (
-    Gpu(f"H100 ({MARK})", 2.994e12, 51.57e12, 787.5e12, entrants=9, records=6),
-    Gpu(f"H200 ({MARK})", 4.236e12, 51.41e12, 810.7e12, entrants=6, records=5),
-    Gpu(f"A100 ({MARK})", 2.039e12, 19.5e12, 312e12, entrants=5, records=4),
+    Gpu(f"H100{MARK}", 2.994e12, 51.57e12, 787.5e12, entrants=9, records=6),
+    Gpu(f"H200{MARK}", 4.236e12, 51.41e12, 810.7e12, entrants=6, records=5),
+    Gpu(f"A100{MARK}", 2.039e12, 19.5e12, 312e12, entrants=5, records=4),
 )
 """H100 and H200 have the ceilings of `reference/timings/`; A100 the peaks in NVIDIA's data sheet of
 the 80 GB SXM card."""
@@ -117,11 +117,11 @@ def _race(gpu: Gpu, until: datetime, rng: random.Random) -> Iterator[Attempt]:
 
 def _records(count: int, rng: random.Random) -> Iterator[tuple[float, float]]:
     """The age in days and the slowdown of each record, oldest first, in ever smaller steps."""
-    first = rng.uniform(2.2, 3.5)
+    first, bend = rng.uniform(2.2, 3.5), rng.uniform(1.0, 2.0)
     for number in range(count):
         age = DAYS * (count - number - rng.uniform(0.0, 0.8)) / count
         left = (count - 1 - number) / (count - 1)
-        yield age, first ** (left**1.5 * rng.uniform(0.9, 1.0))
+        yield age, first ** (left**bend * rng.uniform(0.9, 1.0))
 
 
 def _before(until: datetime, days: float) -> datetime:

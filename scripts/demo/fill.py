@@ -23,9 +23,11 @@ from scripts.demo.reports import Reports
 from scripts.demo.sources import Sources
 
 NOTE = (
-    f"Example data: the demo server made up every result of a user named “{MARK}-…” and of a GPU "
-    f"named “… ({MARK})”. Nothing of it was measured. Submissions that you make are really graded."
+    f"Example data: the users and GPUs named “…{MARK}” and all of their results are made up, and "
+    "nothing of it was measured. Submissions that you make are really graded."
 )
+WORKER = "example data"
+"""Named as the worker, and as who set the notes."""
 GRADING = timedelta(seconds=30)
 
 
@@ -49,7 +51,7 @@ def fill(file: Path, problems: Mapping[str, Problem], until: datetime) -> int:
     services = Services.open("sqlite://", problems, now=clock)
     try:
         for name in problems:
-            services.admin.set_board(name, BoardSettings(note=NOTE), MARK)
+            services.admin.set_board(name, BoardSettings(note=NOTE), WORKER)
         made = [
             (attempt, number, maker)
             for maker in (_Maker(problem) for problem in problems.values())
@@ -83,7 +85,7 @@ class _Maker:
         submission, example = self._sources.pick(attempt, number)
         clock.time = attempt.at
         ledger.submit(attempt.user, problem.name, problem.digest, submission)
-        lease = ledger.claim(MARK, lease_s=60)
+        lease = ledger.claim(WORKER, lease_s=60)
         assert lease is not None
         ledger.begin(lease)
         clock.time += GRADING
