@@ -133,6 +133,12 @@ def test_pages_say_that_the_data_is_made_up(demo: Demo) -> None:
     assert set(graded) <= set(USERS)
 
 
+def test_all_who_share_the_first_rank_lead(demo: Demo) -> None:
+    for user in USERS:
+        text = words(demo.page(f"/users/{user}"))
+        assert text.count("leads") == len(re.findall(r"\b1 of \d", text))
+
+
 def test_every_result_says_that_it_is_made_up(demo: Demo) -> None:
     for result in demo.results():
         assert result.user in USERS

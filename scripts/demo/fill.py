@@ -60,8 +60,10 @@ def fill(file: Path, problems: Mapping[str, Problem], until: datetime) -> int:
         # Numbers of submissions grow with the dates, as on a real board.
         for attempt, number, maker in sorted(made, key=lambda one: one[0].at):
             maker.play(services, clock, attempt, number)
+        in_memory = services.ledger.board._engine.raw_connection().driver_connection
+        assert isinstance(in_memory, sqlite3.Connection)
         with closing(sqlite3.connect(file)) as target:
-            services.ledger.board._engine.raw_connection().driver_connection.backup(target)
+            in_memory.backup(target)
     finally:
         services.close()
     return len(made)

@@ -31,7 +31,7 @@ EAGER = (1.3, 3.0)
 """PyTorch's time as a multiple of the fastest kernel's."""
 UNEVEN = 0.05
 """How much better or worse a kernel is in one case than in another, at least, as a share."""
-OUTSIDE = 0.012
+OUTSIDE = 0.005
 """How far an interval reaches above its rounds at most, as a share: the judge's own clock is less
 exact than the reported times."""
 ROUNDS = 10
