@@ -1,6 +1,6 @@
 # Each command installs what it needs into .venv:
 #   make demo          grade an example softmax kernel on the best device and sandbox available
-#   make demo-server   serve a filled leaderboard, and grade ten submissions
+#   make demo-server   serve leaderboards of example data, and grade ten submissions
 #   make test          check format, lint, types and import rules, and run the tests
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c

@@ -57,8 +57,8 @@ from grader.submission import Submission
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEM = "softmax"
 SOURCE = ROOT / "submissions" / PROBLEM / "accepted" / "triton_softmax.py"
-RECORDED = ROOT / "scripts" / "demo" / "recorded.jsonl"
-"""Reports of real gradings; all results are copies of one of them."""
+RECORDED = ROOT / "benchmarks" / "recorded_report.json"
+"""The report of a real grading; all results are copies of it."""
 SUBMITTERS = 32
 QUEUED = 1000
 """Submissions that wait while the queue page is read."""
@@ -523,12 +523,7 @@ def main(
 ) -> None:
     """Measure a board with many results under load."""
     problem = Problem.load(ROOT / "problems" / PROBLEM)
-    entries = map(json.loads, RECORDED.read_text().splitlines())
-    model = next(
-        Report.model_validate(entry["report"])
-        for entry in entries
-        if entry["report"]["problem"] == PROBLEM
-    )
+    model = Report.model_validate_json(RECORDED.read_bytes())
     with tempfile.TemporaryDirectory(prefix="load-") as name:
         folder = Path(name)
         wrk = Wrk(folder, "identity" if plain else "gzip")

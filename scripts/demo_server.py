@@ -1,33 +1,28 @@
-"""A filled leaderboard server on this machine: `make demo-server`.
+"""A leaderboard server with example data on this machine: `make demo-server`.
 
-It serves the problems of this repository from a temporary database. The GPU boards show recorded
-gradings on an H100 and an H200 (`scripts/demo/recorded.jsonl`, see `scripts/demo/README.md`). Then
-ten submissions are made over HTTP and graded on this machine, on the CPU if there is no GPU. It
-prints the address and a token, and runs until Ctrl-C.
+It serves the problems of this repository from a temporary database. The boards of all problems show
+example data, which is made up (`scripts/demo/fill.py`). Then ten submissions are made over HTTP and
+graded on this machine, on the CPU if there is no GPU. It prints the address and a token, and runs
+until Ctrl-C.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import httpx
 
-from grader.fleet import Ledger
-from grader.problem import Problem
-from grader.report import Report
 from grader.server.services.container import Services, load_problems
-from grader.submission import Submission
+from scripts.demo.fill import fill
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDED = ROOT / "scripts" / "demo" / "recorded.jsonl"
 LIVE = {
     "ada": (
         "softmax/accepted/triton_softmax.py",
@@ -49,47 +44,17 @@ LIVE = {
 """User → their submissions, files of `submissions/`."""
 
 
-def problems() -> dict[str, Problem]:
-    """The repository's problems by name."""
-    return load_problems(ROOT / "problems")
-
-
-def recorded() -> Iterator[tuple[str, Path, Report]]:
-    """The user, file and report of each recorded grading."""
-    for line in RECORDED.read_text().splitlines():
-        entry = json.loads(line)
-        yield entry["user"], ROOT / entry["file"], Report.model_validate(entry["report"])
-
-
-def fill(ledger: Ledger, loaded: dict[str, Problem]) -> int:
-    """Put the recorded gradings on the board; return how many were skipped as outdated."""
-    left_out = 0
-    for user, file, report in recorded():
-        submission = Submission.read(file, 1 << 20)
-        current = loaded[report.problem].digest == report.problem_digest
-        if not current or submission.sha256 != report.submission_sha256:
-            left_out += 1
-            continue
-        ledger.submit(user, report.problem, report.problem_digest, submission)
-        lease = ledger.claim("recorded", lease_s=60)
-        assert lease is not None
-        ledger.begin(lease)
-        ledger.finish(lease, report)
-    return left_out
-
-
-def prepare(url: str) -> dict[str, str]:
+def prepare(file: Path) -> dict[str, str]:
     """Create the database with boards and users; return the token of each user of `LIVE`."""
-    services = Services.open(url, problems())
+    problems = load_problems(ROOT / "problems")
+    count = fill(file, problems, datetime.now(UTC))
+    print_line(f"{count} made-up results fill the boards of {len(problems)} problems")
+    services = Services.open(f"sqlite:///{file}", problems)
     try:
-        left_out = fill(services.ledger, services.problems)
         add = services.accounts.add_user
-        tokens = {name: add(name, "competitor", by="demo") for name in LIVE}
+        return {name: add(name, "competitor", by="demo") for name in LIVE}
     finally:
         services.close()
-    if left_out:
-        print_line(f"{left_out} recorded gradings of older versions are left out")
-    return tokens
 
 
 def submit_all(address: str, tokens: dict[str, str]) -> dict[int, str]:
@@ -136,11 +101,11 @@ def print_line(text: str) -> None:
 @click.option("--sandbox", default="auto", show_default=True, help="auto, docker or process.")
 @click.option("--once", is_flag=True, help="Exit when all submissions are graded, for tests.")
 def main(port: int, sandbox: str, once: bool) -> None:
-    """Serve a filled leaderboard until Ctrl-C."""
+    """Serve leaderboards with example data until Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="demo-server-") as folder:
-        url = f"sqlite:///{folder}/board.sqlite3"
-        tokens = prepare(url)
-        command = ["serve", "--port", str(port), "--db", url, "--problems", str(ROOT / "problems")]
+        tokens = prepare(file := Path(folder) / "board.sqlite3")
+        command = ["serve", "--port", str(port), "--db", f"sqlite:///{file}"]
+        command += ["--problems", str(ROOT / "problems")]
         server = subprocess.Popen(
             [sys.executable, "-m", "grader.cli", *command, "--sandbox", sandbox],
             stdout=subprocess.PIPE,

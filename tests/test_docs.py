@@ -5,14 +5,18 @@ Lengths are bounded too, so that pages stay readable.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from grader.cli.app import COMMANDS
+from grader.cli.output.render import render
+from grader.report import Report
 from grader.server.services import metrics
 from grader.server.settings import Settings
 
@@ -128,6 +132,20 @@ def test_every_result_is_in_its_index() -> None:
     index = (RESULTS / "README.md").read_text("utf-8")
     for page in RESULTS.glob("*.md"):
         assert page.stem == "README" or f"]({page.name})" in index, page.name
+
+
+def test_the_report_of_the_readme_is_a_recorded_one() -> None:
+    """Each of its lines is one of the report, as the terminal shows it."""
+    report = Report.model_validate_json((ROOT / "benchmarks/recorded_report.json").read_bytes())
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(render(report, 100))
+    shown = {" ".join(line.split()) for line in console.export_text().splitlines()}
+    quoted = re.search(r"^```\n(.*?)^```", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert quoted is not None
+    lines = [" ".join(line.split()) for line in quoted[1].splitlines()]
+    assert len(lines) > 20
+    left_out = {"", "…"}
+    assert [line for line in lines if line not in shown | left_out] == []
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

@@ -21,6 +21,7 @@ from grader.server.services.container import Services
 from tests.fleet.conftest import Clock
 from tests.server.conftest import H100, PROBLEMS, Server, World
 from tests.server.examples import (
+    A100,
     accepted,
     cpu_accepted,
     failed,
@@ -346,6 +347,14 @@ def test_user_page(site: Site) -> None:
     assert "Accepted" in text
     site.page("/users/nobody", status=404)
     assert "No submissions yet" in words(site.page("/users/bob", "bob"))
+
+
+def test_a_narrow_user_page_tells_boards_and_problems_apart(site: Site) -> None:
+    page = site.page("/users/katherine")  # on two GPUs
+    standings, submissions = page.split("<h2>Submissions</h2>")
+    narrow = re.compile(r'<span class="narrow-only soft small">([^<]+)</span>')
+    assert sorted(narrow.findall(standings)) == [A100, H100]
+    assert narrow.findall(submissions) == ["Softmax over rows"] * 2
 
 
 def test_queue_shows_waiting_jobs_and_workers(site: Site) -> None:

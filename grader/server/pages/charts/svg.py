@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-CHAR_WIDTH = 6.6
-"""The approximate width of a label's character, in units of the chart."""
+CHAR_WIDTH = 8.0
+"""The approximate width of a bold character in a wide font such as DejaVu Sans, in units of the
+chart."""
 
 LINE_HEIGHT = 15
 
