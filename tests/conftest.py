@@ -49,8 +49,8 @@ def _missing(marker: str) -> str | None:
     return None
 
 
-LONGEST = ("tests/test_corpus.py", "tests/fleet/test_ray_engine.py", "tests/judge/test_verif")
-"""Files of several minutes. One process runs a file, so they come first, lest one is left alone."""
+LONGEST = ("tests/fleet/test_ray_engine.py", "tests/test_corpus.py", "tests/judge/test_verif")
+"""Files of several minutes. They come first, lest one is left alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,15 +59,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute tests to processes by file, with all Docker tests in one process, as they check
-    which containers the engine has."""
+    """Distribute tests to processes by `scope_of`."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "docker" if "docker" in nodeid else nodeid.split("::")[0]
+            return scope_of(nodeid)
 
     return Scheduling(config, log)
+
+
+def scope_of(nodeid: str) -> str:
+    """The tests with the same scope run in one process: those of a file; of the examples, those of
+    a folder; of verification, each alone; and all with Docker, as they check which containers the
+    engine has."""
+    if "docker" in nodeid:
+        return "docker"
+    if nodeid.startswith("tests/test_corpus.py::"):
+        return nodeid.rpartition("/")[0]
+    if nodeid.startswith("tests/judge/test_verification.py::"):
+        return nodeid
+    return nodeid.split("::")[0]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
