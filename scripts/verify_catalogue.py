@@ -1,0 +1,111 @@
+"""Verify every problem in full: its check, its examples, and the times of its baselines.
+
+    python -m scripts.verify_catalogue OUT [--device cuda] [--share 1/4] [--for-s 540] [--only NAME]...
+
+For each problem it runs `grade verify --no-examples`, `scripts.grade_corpus` and, on a GPU,
+`grade baseline --record`, and writes what they print to OUT/<problem>.<step>.log. A step that has
+passed is not run again, so that a run can be continued; with --share 2/4, each of four machines
+takes a quarter. After --for-s seconds no step is begun. Exit status: 0 if all steps have passed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from grader.sandbox import Device
+
+ROOT = Path(__file__).resolve().parent.parent
+PASSED = "passed"
+"""The last line of the log of a step that need not be run again."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command for one problem."""
+
+    problem: str
+    name: str
+    command: list[str]
+
+    def log(self, out: Path) -> Path:
+        """Where its output is kept."""
+        return out / f"{self.problem}.{self.name}.log"
+
+    def has_passed(self, out: Path) -> bool:
+        """Whether an earlier run has seen it pass."""
+        log = self.log(out)
+        return log.exists() and log.read_text().splitlines()[-1:] == [PASSED]
+
+    def run(self, out: Path) -> bool:
+        """Run it; whether it passed."""
+        with self.log(out).open("w") as log:
+            command = [sys.executable, "-m", *self.command]
+            done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            log.write(f"{PASSED if done.returncode == 0 else f'failed: {done.returncode}'}\n")
+        return done.returncode == 0
+
+
+def steps(device: Device, sandbox: str) -> Iterator[Step]:
+    """All steps, the checks of all problems first."""
+    names = sorted(path.parent.name for path in ROOT.glob("problems/*/problem.yaml"))
+    for name in names:
+        command = ["grader.cli", "verify", name, "--no-examples", "--device", device]
+        yield Step(name, "check", command)
+    for name in names:
+        own = ["--only", f"{name}/", "--device", device, "--sandbox", sandbox]
+        yield Step(name, "examples", ["scripts.grade_corpus", *own])
+    for name in names if device == "cuda" else ():
+        yield Step(name, "times", ["grader.cli", "baseline", name, "--record"])
+
+
+def shared(every: list[Step], share: str) -> list[Step]:
+    """The steps of one share, such as ``2/4``. Raises click.BadParameter."""
+    number, _, count = share.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise click.BadParameter(f"{share!r} is no share such as 2/4", param_hint="--share")
+    return every[int(number) - 1 :: int(count)]
+
+
+@click.command()
+@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True)
+@click.option(
+    "--sandbox", type=click.Choice(["docker", "process"]), default="process", show_default=True
+)
+@click.option("--share", default="1/1", show_default=True, help="Which part of the work.")
+@click.option("--for-s", type=float, default=float("inf"), help="Seconds after which to stop.")
+@click.option("--only", multiple=True, help="Only these problems.")
+def main(
+    out: Path, device: Device, sandbox: str, share: str, for_s: float, only: tuple[str, ...]
+) -> None:
+    """Run what has not passed yet, and print one line per step."""
+    out.mkdir(parents=True, exist_ok=True)
+    end_s = time.monotonic() + for_s
+    wanted = [s for s in steps(device, sandbox) if not only or s.problem in only]
+    left = 0
+    for step in shared(wanted, share):
+        name = f"{step.problem} {step.name}"
+        if step.has_passed(out):
+            print(f"✔ {name} (earlier)", flush=True)
+        elif time.monotonic() >= end_s:
+            left += 1
+        else:
+            start = time.monotonic()
+            passed = step.run(out)
+            left += not passed
+            took_s = time.monotonic() - start
+            see = "" if passed else f"; see {step.log(out)}"
+            print(f"{'✔' if passed else '✘'} {name}, {took_s:.0f} s{see}", flush=True)
+    print(f"{left} steps are left" if left else "all steps have passed")
+    sys.exit(1 if left else 0)
+
+
+if __name__ == "__main__":
+    main()
