@@ -1,6 +1,6 @@
 """Verify every problem in full: its check, its examples, and the times of its baselines.
 
-    python -m scripts.verify_catalogue OUT [--device cuda] [--share 1/4] [--for-s 540] [--only NAME]...
+    python -m scripts.verify_catalogue OUT [--share 1/4] [--for-s 540] [--only NAME]...
 
 For each problem it runs `grade verify --no-examples`, `scripts.grade_corpus` and, on a GPU,
 `grade baseline --record`, and writes what they print to OUT/<problem>.<step>.log. A step that has

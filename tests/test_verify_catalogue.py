@@ -38,7 +38,8 @@ def test_shares_are_disjoint_and_complete() -> None:
 def test_what_has_passed_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = tmp_path / "flag"
     (tmp_path / "step.py").write_text(
-        f"import pathlib, sys\nprint('looked')\nsys.exit(not pathlib.Path({str(flag)!r}).exists())\n"
+        "import pathlib, sys\nprint('looked')\n"
+        f"sys.exit(not pathlib.Path({str(flag)!r}).exists())\n"
     )
     monkeypatch.setattr(verify_catalogue, "ROOT", tmp_path)
     every = [Step("softmax", "check", ["step"]), Step("rope", "check", ["step"])]
