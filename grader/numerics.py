@@ -1,7 +1,7 @@
 """What honest implementations and mutants in a problem's `checks.py` have in common.
 
-Sums in a stated order and precision, each along the last axis and in the dtype of its terms;
-functions of tensors computed in another precision; and the traces of usual mistakes.
+Sums and prefix sums in a stated order and precision, each along the last axis and in the dtype of
+its terms; functions of tensors computed in another precision; and the traces of usual mistakes.
 """
 
 from __future__ import annotations
@@ -70,6 +70,34 @@ def sum_pairwise(terms: Tensor) -> Tensor:
         terms = _padded(terms, 2)
         terms = terms[..., 0::2] + terms[..., 1::2]
     return terms[..., 0]
+
+
+def scan_sequential(terms: Tensor) -> Tensor:
+    """Inclusive prefix sums with one accumulator."""
+    if terms.dtype != torch.float32:
+        return terms.cumsum(-1)
+    # In fp32 after every term, which PyTorch's own need not be.
+    sums = np.add.accumulate(terms.cpu().numpy(), axis=-1, dtype=np.float32)
+    return torch.from_numpy(sums).to(terms.device)
+
+
+def scan_blocked(terms: Tensor, block: int) -> Tensor:
+    """Inclusive prefix sums within blocks of `block` terms, and the sums of the blocks before."""
+    blocks = _padded(terms, block).unflatten(-1, (-1, block))
+    within = scan_sequential(blocks)
+    totals = scan_sequential(within[..., -1])
+    within[..., 1:, :] += totals[..., :-1, None]
+    return within.flatten(-2)[..., : terms.shape[-1]]
+
+
+def scan_doubling(terms: Tensor) -> Tensor:
+    """Inclusive prefix sums in log2(n) steps, each adding what lies twice as far: Hillis and
+    Steele."""
+    sums, distance = terms.clone(), 1
+    while distance < terms.shape[-1]:
+        sums[..., distance:] += sums[..., :-distance].clone()
+        distance *= 2
+    return sums
 
 
 def matmul_in_steps(a: Tensor, b: Tensor, step: int) -> Tensor:
