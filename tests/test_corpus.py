@@ -18,6 +18,8 @@ from scripts.grade_corpus import grade_example, problems
 pytestmark = pytest.mark.slow
 
 COUNTS = {
+    ("bias_gelu", "accepted"): 3,
+    ("bias_gelu", "wrong_answer"): 4,
     ("flash_attention", "accepted"): 10,
     ("flash_attention", "compile_error"): 1,
     ("flash_attention", "memory_limit_exceeded"): 1,
@@ -26,6 +28,10 @@ COUNTS = {
     ("flash_attention", "runtime_error"): 1,
     ("flash_attention", "time_limit_exceeded"): 1,
     ("flash_attention", "wrong_answer"): 8,
+    ("gelu", "accepted"): 4,
+    ("gelu", "wrong_answer"): 4,
+    ("histogram", "accepted"): 3,
+    ("histogram", "wrong_answer"): 4,
     ("int4_matmul", "accepted"): 9,
     ("int4_matmul", "compile_error"): 1,
     ("int4_matmul", "memory_limit_exceeded"): 1,
@@ -42,6 +48,10 @@ COUNTS = {
     ("multi_tensor_adamw", "runtime_error"): 1,
     ("multi_tensor_adamw", "time_limit_exceeded"): 1,
     ("multi_tensor_adamw", "wrong_answer"): 9,
+    ("prefix_sum", "accepted"): 3,
+    ("prefix_sum", "wrong_answer"): 4,
+    ("reduce_sum", "accepted"): 3,
+    ("reduce_sum", "wrong_answer"): 4,
     ("softmax", "accepted"): 34,
     ("softmax", "compile_error"): 10,
     ("softmax", "memory_limit_exceeded"): 5,
@@ -50,6 +60,17 @@ COUNTS = {
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 23,
+    ("sort", "accepted"): 3,
+    ("sort", "wrong_answer"): 4,
+    ("square", "accepted"): 3,
+    ("square", "rejected"): 1,
+    ("square", "wrong_answer"): 4,
+    ("top_k", "accepted"): 3,
+    ("top_k", "wrong_answer"): 4,
+    ("transpose", "accepted"): 3,
+    ("transpose", "wrong_answer"): 4,
+    ("vector_add", "accepted"): 3,
+    ("vector_add", "wrong_answer"): 4,
 }
 """Number of files in each folder, so that a lost or ignored file is noticed."""
 

@@ -17,6 +17,12 @@ EXPECTED = {
         "softmax_fp16": "const __half* x, __half* out, int64_t rows, int64_t cols",
         "softmax_bf16": "const __nv_bfloat16* x, __nv_bfloat16* out, int64_t rows, int64_t cols",
     },
+    "reduce_sum": {
+        "reduce_sum": "const float* x, float* out, int64_t rows, int64_t cols",
+        "reduce_sum_bf16": "const __nv_bfloat16* x, float* out, int64_t rows, int64_t cols",
+    },
+    "histogram": {"histogram": "const float* x, int32_t* out, int64_t n, int64_t bins"},
+    "top_k": {"top_k": "const float* x, float* out, int64_t rows, int64_t cols, int64_t k"},
     "int4_matmul": {
         "int4_matmul": (
             "const __half* a, const uint8_t* b_packed, const __half* scales, __half* out, "
@@ -46,7 +52,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_prototypes_of_the_four_problems(name: str) -> None:
+def test_prototypes_of_problems(name: str) -> None:
     expected = {
         symbol: f'extern "C" void {symbol}({parameters}, cudaStream_t stream)'
         for symbol, parameters in EXPECTED[name].items()
