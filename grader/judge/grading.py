@@ -176,9 +176,11 @@ class Grading:
             "entry": spec.entry,
             "names": [a.name for a in spec.args],
             "roles": [a.role for a in spec.args],
-            "parameters": spec.parameters,
-            "weights": [a.name for a in spec.args if a.weight],
         }
+        if spec.nested:
+            request["parameters"] = spec.parameters
+        if self.code.has_weights:
+            request["weights"] = [a.name for a in spec.args if a.weight]
         if submission.language == "cuda":
             request |= {
                 "prototypes": prototypes(spec),

@@ -65,17 +65,18 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
     if function is None:
         raise LoadError(f"no function named '{name}' in the file{_suggestion(name, module)}")
     names, roles = list(request["names"]), list(request["roles"])
-    parameters = request["parameters"]
-    setup = getattr(module, f"{name}_setup", None) if request["weights"] else None
+    parameters = request.get("parameters", {argument: argument for argument in names})
+    weights = request.get("weights", [])
+    setup = getattr(module, f"{name}_setup", None) if weights else None
     if setup is not None:
-        parameters = _without_weights(parameters, request["weights"])
+        parameters = _without_weights(parameters, weights)
         names, roles = [*names, PREPARED], [*roles, "in"]
     role_of = dict(zip(names, roles, strict=True))
     # A parameter that holds several arguments is not what a function returns.
     own_roles = [role_of[t] if isinstance(t, str) else "in" for t in parameters.values()]
     entry = _python_entry(function, name, list(parameters), own_roles)
     if setup is not None:
-        entry = replace(entry, setup=_setting_up(setup, names, request["weights"]))
+        entry = replace(entry, setup=_setting_up(setup, names, weights))
     if list(parameters.values()) == names:
         return entry
     return replace(entry, prepare=_nesting(names, list(parameters.values())))
