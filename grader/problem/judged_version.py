@@ -79,6 +79,10 @@ def _json(value: Any) -> str:
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
+    if old is _NOT_SET and isinstance(new, dict):
+        old = {}
+    elif new is _NOT_SET and isinstance(old, dict):
+        new = {}
     if _NOT_SET not in (old, new) and _json(old) == _json(new):  # 1, 1.0 and True are equal
         return
     if isinstance(old, dict) and isinstance(new, dict):
