@@ -2,6 +2,7 @@
 
 from grader.board.ranking import BoardEntry, ranks
 from grader.board.store import Board, ListedResult, StoredResult, default_url
+from grader.board.versions import NoSuchVersion, ProblemVersion, choose_version
 from grader.db.engine import BoardError
 
 __all__ = [
@@ -9,7 +10,10 @@ __all__ = [
     "BoardEntry",
     "BoardError",
     "ListedResult",
+    "NoSuchVersion",
+    "ProblemVersion",
     "StoredResult",
+    "choose_version",
     "default_url",
     "ranks",
 ]

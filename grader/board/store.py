@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL
 
 from grader.board.ranking import BoardEntry, ranks
+from grader.board.versions import ProblemVersion, read_versions
 from grader.db.engine import BoardError, acquire_lock, connect, open_engine, safe_url, transaction
 from grader.db.schema import create_board_tables
 from grader.db.tables import results, voids
@@ -118,6 +119,11 @@ class Board:
         with connect(self._engine) as connection:
             return list(connection.scalars(query.where(self._not_void(connection))))
 
+    def versions(self, problem: str, current: str) -> list[ProblemVersion]:
+        """Every version of a problem by number; `current` is the digest of today's version."""
+        with connect(self._engine) as connection:
+            return read_versions(connection, problem, current, self._not_void(connection))
+
     def count(self, problem: str) -> int:
         """The number of results for any version of a problem."""
         query = select(func.count()).where(results.c.problem == problem)
@@ -151,11 +157,18 @@ class Board:
         return self._listed(conditions, most)
 
     def unranked(
-        self, problem: str, problem_digest: str, gpu: str | None = None, *, most: int
+        self,
+        problem: str,
+        problem_digest: str,
+        gpu: str | None = None,
+        *,
+        most: int,
+        of_version: bool = False,
     ) -> list[ListedResult]:
         """The newest results of a problem that do not rank for this version, newest first.
 
         gpu: only those of GPUs whose name contains this text.
+        of_version: only those of this version.
         """
         with connect(self._engine) as connection:
             ranks_now = and_(
@@ -164,6 +177,8 @@ class Board:
                 self._not_void(connection),
             )
         conditions = [results.c.problem == problem, not_(ranks_now)]
+        if of_version:
+            conditions.append(results.c.problem_digest == problem_digest)
         if gpu is not None:
             conditions.append(results.c.gpu.icontains(gpu, autoescape=True))
         return self._listed(conditions, most)

@@ -26,7 +26,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "problems": ("grade problems", "cd my_problems && grade problems"),
     "show": ("grade show softmax", "grade show '#12'"),
     "new": ("grade new softmax --lang triton", "grade new softmax --lang cuda -o kernel.cu"),
-    "leaderboard": ("grade leaderboard softmax", "grade leaderboard softmax --gpu H100 --json"),
+    "leaderboard": (
+        "grade leaderboard softmax --gpu H100",
+        "grade leaderboard softmax --version 1 --json",
+    ),
     "results": ("grade results", "grade results softmax --last 50"),
     "plot": ("grade plot softmax", "grade plot softmax old.py new.py --out times.svg"),
     "verify": ("grade verify softmax", "grade verify problems/mine --device cpu"),
@@ -93,6 +96,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "admin board set": (
         "grade admin board set softmax --deadline 2030-05-01T23:59+02:00",
         "grade admin board set softmax --hide --note 'opens on Monday'",
+    ),
+    "admin board versions": (
+        "grade admin board versions softmax",
+        "grade admin board versions --problems ./problems",
     ),
     "admin held": ("grade admin held", "grade admin held --json"),
     "admin release": (

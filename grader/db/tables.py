@@ -214,6 +214,19 @@ boards = Table(
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 
+problem_versions = Table(
+    "problem_versions",
+    metadata,
+    Column("problem", String(64), primary_key=True),
+    Column("digest", String(64), primary_key=True),
+    Column("spec", JSON, nullable=False),
+    Column("files", JSON, nullable=False),
+    Column("first_served_at", UtcDateTime, nullable=False),
+    Column("last_served_at", UtcDateTime, nullable=False),
+)
+"""The versions of problems that a server has served: spec and hashes of files as in
+`JudgedVersion`, and when a server first and last started with them."""
+
 audit = Table(
     "audit",
     metadata,

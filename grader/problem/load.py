@@ -1,4 +1,4 @@
-"""Loads a problem folder: its files, their digest, and the validated spec."""
+"""Loads a problem folder: its files, the validated spec, and their digests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from pydantic_core import ErrorDetails
 
 from grader.files import UnreadableFileError, read_regular_file
 from grader.problem import domain, strict_yaml, validation
+from grader.problem.judged_version import JudgedVersion
 from grader.problem.spec import Argument, Case, ProblemError, Spec
 
 FILES = ("problem.yaml", "reference.py", "inputs.py", "statement.md")
-"""The files of a problem; its digest covers them."""
+"""The files of a problem."""
 CHECKS_FILE = "checks.py"
-"""A file that a problem may have besides; its digest covers it, too. It holds what the check of
-this problem needs: the magnitude behind its error bound, honest implementations, mutants."""
+"""A file that a problem may have besides. It holds what the check of this problem needs: the
+magnitude behind its error bound, honest implementations, mutants."""
 
 FILE_BYTES = 1 << 20
 """Size limit of each file."""
@@ -39,13 +40,16 @@ class Problem:
     """The folder's name."""
     spec: Spec
     digest: str
-    """SHA-256, hexadecimal, over names and contents of the files: the problem's version."""
+    """Of `judged`: results with the same digest are ranked together."""
     times_digest: str
     """SHA-256, hexadecimal, over what times depend on: arguments, benchmarks, reference, inputs."""
     statement: str
     """Markdown."""
+    judged: JudgedVersion = field(repr=False, compare=False)
+    """What changes a verdict or a time."""
     files: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
-    """The contents of the files, as the digest covers them."""
+    """The contents of the files. The judge runs these bytes, which `judged` covers, whatever the
+    folder holds by then."""
     selected: frozenset[str] | None = None
     """The names of the cases to run; None for all."""
 
@@ -77,8 +81,8 @@ class Problem:
         ).encode()
         timed_code = {file: contents[file] for file in ("reference.py", "inputs.py")}
         times_digest = _digest({"timed": timed} | timed_code)
-        digest = _digest(contents)
-        return cls(folder, name, spec, digest, times_digest, statement, contents)
+        judged = JudgedVersion.of(name, spec, contents)
+        return cls(folder, name, spec, judged.digest, times_digest, statement, judged, contents)
 
     def cases(self, kind: Literal["test", "benchmark"], device: str) -> list[Case]:
         """The cases to run on `device` (``cpu`` or ``cuda``), in spec order."""

@@ -19,6 +19,7 @@ from grader.cli import app
 from grader.cli.app import COMMANDS
 from grader.cli.help_examples import EXAMPLES
 from grader.judge.verification.result import VerificationResult, VerificationRow
+from grader.problem import Problem
 from grader.report import Report
 from tests.cli.conftest import Shell
 
@@ -431,6 +432,12 @@ def test_no_statement_shows_latex(shell: Shell, name: str) -> None:
 # The board ---------------------------------------------------------------------------------------
 
 
+def change_reference(problem: Path) -> None:
+    """Make another version of a problem."""
+    with (problem / "reference.py").open("a") as file:
+        file.write("# changed\n")
+
+
 def test_leaderboard(shell: Shell, problem: Path, kernel: Path) -> None:
     for user, score_us in (("ada", 50.0), ("[red]bob", 50.4), ("cy", 60.0)):
         interval = (score_us - 0.5, score_us + 0.5)
@@ -470,12 +477,66 @@ def test_a_leaderboard_says_why_results_do_not_rank(
     assert whys == ["no, known to ±0.9 % only", "no, not accepted", "no, CPU times are practice"]
     _, board = shell.json("leaderboard", "double")
     assert [one["id"] for one in board["unranked"]] == [4, 3, 2]
-    (problem / "statement.md").write_text("# Changed\n")
+    change_reference(problem)
     _, out, _ = shell("leaderboard", "double", "--gpu", "h100")
     assert "No ranked result for this version of double on a GPU" in out
     assert "#1" in out
     assert "no, of another version of the problem" in out
     assert "CPU times" not in out
+
+
+def test_a_changed_text_leaves_the_leaderboard_as_it_is(
+    shell: Shell, problem: Path, kernel: Path
+) -> None:
+    shell("submit", problem, kernel)
+    before = shell.json("leaderboard", "double")
+    (problem / "statement.md").write_text("# Doubling, with a comma\n")
+    spec = (problem / "problem.yaml").read_text()
+    (problem / "problem.yaml").write_text("# comment\n" + spec.replace("twice", "two times"))
+    assert shell.json("leaderboard", "double") == before
+    assert len(before[1]["leaderboards"]) == 1
+
+
+def test_the_leaderboard_of_an_earlier_version(shell: Shell, problem: Path, kernel: Path) -> None:
+    old = Problem.load(problem).digest
+    shell("submit", problem, kernel, "--user", "ada")
+    shell("submit", problem, kernel, "--user", "bob")
+    shell.judge.changes = {"verdict": "wrong_answer", "ranked": False, "score_us": None}
+    shell("submit", problem, kernel, "--user", "cy")
+    change_reference(problem)
+    _, out, _ = shell("leaderboard", "double")
+    assert "No ranked result for this version" in out
+    (row,) = [
+        line.split() for line in out.partition("Other versions")[2].splitlines() if old[:12] in line
+    ]
+    assert row[:3] == ["1", "3", "2"]
+    assert "grade leaderboard double --version 1 shows its ranking" in out
+    shell.judge.changes = {"created_at": "2100-01-01T00:00:00Z"}
+    shell("submit", problem, kernel, "--user", "dan")
+    for version in ("1", old[:6], old):
+        status, out, _ = shell("leaderboard", "double", "--version", version)
+        assert status == 0
+        assert f"version 1 ({old[:12]}) of double, which is not graded any more" in out
+        ranked, _, rest = out.partition("Not ranked")
+        unranked, _, others = rest.partition("Other versions")
+        assert ["ada" in ranked, "bob" in ranked, "dan" in ranked] == [True, True, False]
+        assert "#3" in unranked
+        assert "#4" not in unranked
+        assert "today's" in others
+    _, shown = shell.json("leaderboard", "double", "--version", "1")
+    assert (shown["problem_digest"], shown["version"]) == (old, 1)
+    assert [one["user"] for one in shown["leaderboards"][0]["entries"]] == ["ada", "bob"]
+    (other,) = shown["other_versions"]
+    assert (other["number"], other["results"], other["users"]) == (2, 1, 1)
+    assert other["last_at"] == "2100-01-01T00:00:00+00:00"
+    _, current = shell.json("leaderboard", "double")
+    assert (current["version"], current["problem_digest"]) == (2, Problem.load(problem).digest)
+    assert shell.json("leaderboard", "double", "--version", "2") == (0, current)
+    status, _, err = shell("leaderboard", "double", "--version", "3")
+    assert status == 2
+    assert "--version 3: there is no such version; name a number from 1 to 2" in err
+    _, out, _ = shell("show", "1")
+    assert f"its ranking: grade leaderboard double --version {old[:12]}" in out
 
 
 def test_results_lists_every_verdict_newest_first(
@@ -575,7 +636,7 @@ def test_replay_from_a_file(shell: Shell, problem: Path, kernel: Path, tmp_path:
         status, _, err = shell("replay", *args)
         assert status == 2
         assert message in err
-    (problem / "statement.md").write_text("# Changed\n")
+    change_reference(problem)
     status, _, err = shell("replay", report, "--file", kernel)
     assert status == 2
     assert "is version" in err

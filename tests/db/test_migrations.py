@@ -18,6 +18,7 @@ from grader.db.tables import (
     boards,
     jobs,
     metadata,
+    problem_versions,
     rejudges,
     results,
     schema_info,
@@ -35,9 +36,12 @@ from tests.fleet.conftest import report_of as report_of
 MakeReport = Callable[..., Report]
 BOARD = {table.name for table in (schema_info, results)}
 LEDGER = {table.name for table in (blobs, submissions, jobs)}
-HOSTED = {t.name for t in (users, tokens, boards, audit, voids, rejudges, workers)}
+HOSTED = {
+    table.name
+    for table in (users, tokens, boards, audit, voids, rejudges, workers, problem_versions)
+}
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0005"
+HEAD = "0006"
 ADDED = {"rejudge_id", "original_id", "progress", "updated_at", "idempotency_key"}
 
 
@@ -105,7 +109,8 @@ def fill(url: str, report_of: MakeReport) -> None:
 
 
 def fill_hosted(connection: Connection) -> None:
-    """Add a row to each table of revision 3, and set each column that a later one adds."""
+    """Add a row to each table of revision 3 and later, and set each column that a later one
+    adds."""
     now = Clock()()
     user = connection.execute(
         insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
@@ -133,6 +138,12 @@ def fill_hosted(connection: Connection) -> None:
             name="w", via="local", device="cpu", slots=1, last_seen=now, problems={"softmax": "d"}
         )
     )
+    connection.execute(
+        insert(problem_versions).values(
+            problem="softmax", digest="d", spec={"entry": "softmax"}, files={"inputs.py": "e"},
+            first_served_at=now, last_served_at=now,
+        )
+    )  # fmt: skip
     again = submissions.c.id == 6
     connection.execute(
         update(submissions).where(again).values(rejudge_id=1, original_id=1, idempotency_key="k")

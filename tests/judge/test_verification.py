@@ -94,7 +94,7 @@ def test_a_mutant_that_passes_unannounced_is_not_ok() -> None:
 
 
 def test_a_problem_s_own_implementations_are_checked(write_problem: WriteProblem) -> None:
-    """`checks.py` is optional, and covered by the digest."""
+    """`checks.py` is optional, and part of the judged version."""
     problem = write_problem()
     checks = problem.folder / "checks.py"
     checks.write_text(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from grader.problem import Problem
 from tests.server.command_line import Grade, runner
 from tests.server.conftest import H100, World
+from tests.server.examples import queue_submission
 
 
 @pytest.fixture
@@ -219,3 +222,94 @@ def test_banning_a_worker_offers_to_hold_its_results(grade: Grade, world: World)
     assert grade("user", "hold", "wilma").status == 0
     assert grade("user", "unhold", "wilma").err == "results released: 1\n"
     assert grade("held").out == "none\n"
+
+
+@pytest.fixture
+def folder(world: World, tmp_path: Path) -> Path:
+    """A copy of the folder of the problems that the server has read."""
+    copy = tmp_path / "problems"
+    for problem in world.services.problems.values():
+        shutil.copytree(problem.folder, copy / problem.name)
+    return copy
+
+
+def change(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+
+
+def test_versions_are_listed(grade: Grade, world: World) -> None:
+    world.graded("ada")
+    world.graded("bob", verdict="wrong_answer", ranked=False)
+    shown = grade("board", "versions", "softmax")
+    assert (shown.status, shown.err) == (0, "")
+    (row,) = [line.split() for line in shown.out.splitlines() if "softmax" in line]
+    assert row[:5] == ["softmax", "1", "current", "2", "1"]
+    assert row[-1] == world.problem.digest[:12]
+    every = grade("board", "versions", "--json").json["problems"]
+    assert [one["problem"] for one in every] == sorted(world.services.problems)
+    assert set(every[0]) == {"problem", "versions"}
+    refused = grade("board", "versions", "nothing")
+    assert refused.status == 2
+    assert "no such problem here" in refused.err
+
+
+def test_an_organiser_sees_which_change_opens_a_new_ranking(
+    grade: Grade, world: World, folder: Path
+) -> None:
+    world.graded("ada")
+    unchanged = grade("board", "versions", "--problems", str(folder))
+    assert "new ranking, version" not in unchanged.out
+    assert unchanged.out.count("no new ranking") == len(world.services.problems)
+    change(folder / "softmax" / "statement.md", "\n", "\n, \n")
+    change(folder / "softmax" / "problem.yaml", "title:", "# a comment\ntitle: A")
+    texts = grade("board", "versions", "softmax", "--problems", str(folder))
+    assert "softmax: no new ranking\n" in texts.out
+    change(
+        folder / "softmax" / "problem.yaml",
+        "name: primes, params: {rows: 13",
+        "name: primes, params: {rows: 17",
+    )
+    change(folder / "softmax" / "inputs.py", "\n", "\n# changed\n")
+    changed = grade("board", "versions", "softmax", "--problems", str(folder))
+    assert changed.out.endswith(
+        "softmax: opens a new ranking, version 2\n"
+        "  tests[primes].params.rows: 13 → 17\n"
+        "  inputs.py: changed\n"
+    )
+    (one,) = grade("board", "versions", "softmax", "--problems", str(folder), "--json").json[
+        "problems"
+    ]
+    assert one["next"] == {
+        "digest": Problem.load(folder / "softmax").digest,
+        "version": 2,
+        "is_current": False,
+        "opens_new_ranking": True,
+        "results": 0,
+        "changes": ["tests[primes].params.rows: 13 → 17", "inputs.py: changed"],
+    }
+    board = world.client().get("/api/v1/leaderboards/softmax").json()
+    assert board["total"] == 1, "nothing has changed on the server"
+
+
+def test_a_folder_with_more_with_fewer_and_with_older_problems(
+    grade: Grade, world: World, folder: Path
+) -> None:
+    change(folder / "softmax" / "reference.py", "\n", "\n# older\n")
+    older = Problem.load(folder / "softmax")
+    queue_submission(world.services.ledger, older, "ada")
+    world.grade()
+    shutil.copytree(folder / "softmax", folder / "softmax_again")
+    shutil.rmtree(folder / "int4_matmul")
+    shown = grade("board", "versions", "--problems", str(folder)).out
+    assert "int4_matmul: not in this folder, so its board would disappear\n" in shown
+    assert "softmax_again: a new problem\n" in shown
+    assert "softmax: version 1 returns with its 1 result\n  reference.py: changed\n" in shown
+    alone = grade("board", "versions", "softmax_again", "--problems", str(folder), "--json").json
+    (one,) = alone["problems"]
+    assert (one["versions"], one["next"]["opens_new_ranking"]) == ([], True)
+    empty = folder / "softmax"
+    assert "holds no problem" in grade("board", "versions", "--problems", str(empty)).err
+    change(empty / "problem.yaml", "format: 1", "format: 2")
+    broken = grade("board", "versions", "--problems", str(folder))
+    assert (broken.status, "format" in broken.err) == (2, True)

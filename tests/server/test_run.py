@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 import httpx
 import pytest
 
+from grader.board import Board
 from grader.fleet import Lease, Ledger, State, job
 from grader.fleet.remote_ledger import RemoteLedger
 from grader.judge import Progress
@@ -117,6 +119,30 @@ def test_only_the_first_start_prints_an_admin_token(tmp_path: Path) -> None:
         assert again.end() == 0
         assert again.popen.stdout is not None
         assert again.popen.stdout.read() == ""
+
+
+def test_a_start_says_which_rankings_are_new(tmp_path: Path, make_report: MakeReport) -> None:
+    with serving(tmp_path, "--slots", "0") as first:
+        assert first.end() == 0
+        assert "new ranking" not in first.log.read_text()
+    folder = tmp_path / "problems"
+    shutil.copytree(ROOT / "problems", folder)
+    problem = Problem.load(folder / "softmax")
+    with closing(Board.open(f"sqlite:///{tmp_path}/board.sqlite3")) as board:
+        board.record(make_report(problem_digest=problem.digest), "ada", b"")
+    with (folder / "softmax" / "statement.md").open("a") as statement:
+        statement.write(", and a comma\n")
+    for name in ("softmax", "int4_matmul"):
+        with (folder / name / "reference.py").open("a") as reference:
+            reference.write("# changed\n")
+    with serving(tmp_path, "--slots", "0", "--problems", str(folder)) as again:
+        assert again.end() == 0
+        said = [line for line in again.log.read_text().splitlines() if "new ranking" in line]
+    assert said == [
+        f"softmax: version 2 ({Problem.load(folder / 'softmax').digest[:12]}) opens a new ranking "
+        "(reference.py: changed); the ranking of version 1, with 1 result, stays at "
+        "/leaderboards/softmax?version=1"
+    ]
 
 
 def test_a_lost_admin_token_is_replaced(tmp_path: Path) -> None:

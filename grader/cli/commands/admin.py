@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grader.cli.commands.board_versions import versions
 from grader.cli.commands.rejudge import rejudge
 from grader.cli.options import json_option
 from grader.cli.output.admin_output import (
@@ -165,7 +166,10 @@ def token_revoke(client: Client, name: str | None, number: int | None) -> None:
 
 @admin.group()
 def board() -> None:
-    """Set deadlines, hide boards, publish sources."""
+    """Set deadlines, hide boards, publish sources, list the versions of problems."""
+
+
+board.add_command(versions)
 
 
 @board.command("show")

@@ -12,68 +12,137 @@ from grader.cli.dependencies import Dependencies
 from grader.cli.options import db_option, find_problem, json_option
 
 if TYPE_CHECKING:
-    from grader.board import BoardEntry, ListedResult
+    from grader.board import BoardEntry, ListedResult, ProblemVersion
     from grader.cli.output.text_tables import ResponsiveTable
     from grader.problem import Problem
 
 UNRANKED_ROWS = 5
 """Results that do not rank, of which the newest are listed."""
 
+OTHER_VERSIONS = 10
+"""Other versions with results, of which the newest are listed."""
+
 
 @click.command()
 @click.argument("problem")
 @click.option("--gpu", metavar="NAME", help="Only GPUs whose name contains this text.")
+@click.option(
+    "--version",
+    "version_text",
+    metavar="N|DIGEST",
+    help="Another version of the problem: its number, or 6 or more characters of its digest.",
+)
 @db_option
 @json_option
 @click.pass_obj
 def leaderboard(
-    deps: Dependencies, problem: str, gpu: str | None, db: str | None, as_json: bool
+    deps: Dependencies,
+    problem: str,
+    gpu: str | None,
+    version_text: str | None,
+    db: str | None,
+    as_json: bool,
 ) -> None:
     """Show the best accepted result of each user for PROBLEM, fastest first, per GPU.
 
     Results whose confidence intervals overlap the leader's share a rank. The newest results that do
-    not rank follow, with the reason.
+    not rank follow, with the reason, and the other versions of the problem that have results.
     """
+    from grader.board import NoSuchVersion, choose_version
+    from grader.board.versions import version_of
     from grader.cli.commands.results import results_table
     from grader.cli.output.terminal import print_json, stdout
 
     found = find_problem(problem)
     with closing(deps.board(db)) as board:
-        names = [n for n in board.gpus(found.digest) if gpu is None or gpu.lower() in n.lower()]
-        boards = {name: board.leaderboard(found.digest, name) for name in names}
-        others = board.unranked(found.name, found.digest, gpu, most=UNRANKED_ROWS + 1)
+        versions = board.versions(found.name, found.digest)
+        try:
+            shown = (
+                version_of(versions, found.digest)
+                if version_text is None
+                else choose_version(versions, version_text)
+            )
+        except NoSuchVersion as error:
+            raise click.UsageError(f"--version {version_text}: {error}") from None
+        names = [n for n in board.gpus(shown.digest) if gpu is None or gpu.lower() in n.lower()]
+        boards = {name: board.leaderboard(shown.digest, name) for name in names}
+        is_current = shown.digest == found.digest
+        unranked = board.unranked(
+            found.name, shown.digest, gpu, most=UNRANKED_ROWS + 1, of_version=not is_current
+        )
+    others = [one for one in reversed(versions) if one.results and one is not shown]
     if as_json:
-        print_json(_as_json(found, boards, others[:UNRANKED_ROWS]))
+        print_json(_as_json(found, shown, boards, unranked[:UNRANKED_ROWS], others))
         return
     console = stdout()
+    if not is_current:
+        console.print(f"{shown.label} of {found.name}, which is not graded any more\n")
     for name, entries in boards.items():
         console.print(f"{found.spec.title} on {name}\n", style="bold")
         console.print(_table(entries))
     if not boards:
         where = f" on a GPU whose name contains '{gpu}'" if gpu else ""
         console.print(f"No ranked result for this version of {found.name}{where} yet.")
-    if others:
+    if unranked:
         console.print("\nNot ranked\n", style="bold")
-        console.print(results_table(others[:UNRANKED_ROWS], found.digest))
-    if len(others) > UNRANKED_ROWS:
+        console.print(results_table(unranked[:UNRANKED_ROWS], shown.digest))
+    if len(unranked) > UNRANKED_ROWS:
         console.print(f"older ones: grade results {found.name}", style="dim")
+    if others:
+        console.print("\nOther versions\n", style="bold")
+        console.print(_versions_table(others[:OTHER_VERSIONS], found.digest))
+        console.print(
+            f"grade leaderboard {found.name} --version {others[0].number} shows its ranking",
+            style="dim",
+        )
 
 
 def _as_json(
-    problem: Problem, boards: dict[str, list[BoardEntry]], unranked: list[ListedResult]
+    problem: Problem,
+    shown: ProblemVersion,
+    boards: dict[str, list[BoardEntry]],
+    unranked: list[ListedResult],
+    others: list[ProblemVersion],
 ) -> dict[str, object]:
     from grader.cli.commands.results import as_json_fields
 
-    shown = [
+    leaderboards = [
         {"gpu": gpu, "entries": [asdict(entry) for entry in entries]}
         for gpu, entries in boards.items()
     ]
     return {
         "problem": problem.name,
-        "problem_digest": problem.digest,
-        "leaderboards": shown,
-        "unranked": [as_json_fields(one, problem.digest) for one in unranked],
+        "problem_digest": shown.digest,
+        "version": shown.number,
+        "leaderboards": leaderboards,
+        "unranked": [as_json_fields(one, shown.digest) for one in unranked],
+        "other_versions": [_version_fields(one) for one in others],
     }
+
+
+def _version_fields(version: ProblemVersion) -> dict[str, object]:
+    moments = {"first_at": version.first_at, "last_at": version.last_at}
+    return asdict(version) | {name: at and at.isoformat() for name, at in moments.items()}
+
+
+def _versions_table(versions: list[ProblemVersion], current: str) -> ResponsiveTable:
+    from rich.text import Text
+
+    from grader.board.versions import DIGEST_CHARS
+    from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
+
+    states = ["today's" if one.digest == current else "" for one in versions]
+    return ResponsiveTable(
+        [
+            number_column("version", [Text(f"{one.number}", "bold") for one in versions]),
+            TableColumn("", [Text(state) for state in states]),
+            number_column("results", [Text(f"{one.results}") for one in versions]),
+            number_column("users ranked", [Text(f"{one.users}") for one in versions]),
+            TableColumn("first", [Text(f"{one.first_at:%Y-%m-%d}") for one in versions], 1),
+            TableColumn("last", [Text(f"{one.last_at:%Y-%m-%d}") for one in versions], 1),
+            TableColumn("digest", [Text(one.digest[:DIGEST_CHARS], "dim") for one in versions], 2),
+        ]
+    )
 
 
 def _table(entries: list[BoardEntry]) -> ResponsiveTable:

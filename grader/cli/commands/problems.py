@@ -85,6 +85,7 @@ def show(deps: Dependencies, what: str, db: str | None, as_json: bool) -> None:
 
 
 def _show_result(deps: Dependencies, number: int, db: str | None, as_json: bool) -> None:
+    from grader.board.versions import DIGEST_CHARS
     from grader.cli.local_grading import print_report
     from grader.cli.output.terminal import safe_text, stdout
 
@@ -92,9 +93,12 @@ def _show_result(deps: Dependencies, number: int, db: str | None, as_json: bool)
         stored = board.result(number)
     print_report(stored.report, as_json)
     if not as_json:
-        when = stored.report.created_at.astimezone()
-        line = f"submitted by {stored.user}, {when:%Y-%m-%d %H:%M}"
-        stdout().print(safe_text(line, style="dim"))
+        report = stored.report
+        when = report.created_at.astimezone()
+        version = report.problem_digest[:DIGEST_CHARS]
+        line = f"submitted by {stored.user}, {when:%Y-%m-%d %H:%M}; its ranking: "
+        line += f"grade leaderboard {report.problem} --version {version}"
+        stdout().print(safe_text(line, style="dim"), soft_wrap=True)
 
 
 def _show_problem(found: Problem) -> None:

@@ -76,7 +76,7 @@ def serve(
     """
     from grader.board import default_url
     from grader.cli.local_grading import unwind_on_sigterm
-    from grader.cli.output.terminal import print_warning
+    from grader.cli.output.terminal import print_note, print_warning
     from grader.fleet.dispatch import Dispatcher
 
     try:
@@ -97,6 +97,8 @@ def serve(
     loaded = load_problems(problems or _default_problems())
     url = db or os.environ.get("GRADE_DB") or default_url()
     services = Services.open(url, loaded, settings)
+    for change in services.version_changes:
+        print_note(change.line())
     with unwind_on_sigterm():
         engine, via, note = _engine(deps, engine_name, sandbox_name, slots)
         if note:

@@ -12,6 +12,7 @@ from grader.server.api.admin_schemas import (
     BanRequest,
     BoardReply,
     BoardUpdate,
+    BoardVersions,
     DeletionResult,
     GradedCount,
     HeldCount,
@@ -192,6 +193,19 @@ def set_board(
     settings = BoardSettings(new.deadline, new.hidden, new.publish_sources, new.note)
     name = _problem(services, problem).name
     return BoardReply.of(problem, services.admin.set_board(name, settings, by=admin.name))
+
+
+@router.get(
+    "/boards/{problem}/versions",
+    response_model=BoardVersions,
+    responses=error_responses(401, 403, 404),
+    summary="A board's versions",
+)
+def get_versions(services: ServicesDep, admin: AdminUser, problem: ProblemName) -> BoardVersions:
+    """Every version of the problem, and what the digest of the current one covers: with it, `grade
+    admin board versions` shows what a changed folder would change."""
+    found = _problem(services, problem)
+    return BoardVersions.of(found, services.standings.versions(found))
 
 
 @router.get(

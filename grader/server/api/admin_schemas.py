@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from grader.board import ProblemVersion
 from grader.fleet import Job
 from grader.fleet.ledger import ROOFLINE
+from grader.problem import Problem
+from grader.server.api.schemas import ProblemVersionInfo
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
 from grader.server.services.admin_service import BoardSettings, HeldResult
@@ -132,6 +136,32 @@ class BoardReply(BaseModel):
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:
         """From the stored settings."""
         return cls(problem=problem, **asdict(settings))
+
+
+class JudgedContent(BaseModel):
+    """What the digest of a problem covers."""
+
+    spec: dict[str, Any]
+    """The spec without its texts and defaults."""
+    files: dict[str, str]
+    """File → SHA-256, hexadecimal."""
+
+
+class BoardVersions(BaseModel):
+    """The versions of a problem, and what the current one consists of."""
+
+    problem: str
+    versions: list[ProblemVersionInfo]
+    current: JudgedContent
+
+    @classmethod
+    def of(cls, problem: Problem, versions: Iterable[ProblemVersion]) -> BoardVersions:
+        """From a problem of the server and the board's versions of it."""
+        return cls(
+            problem=problem.name,
+            versions=[ProblemVersionInfo.of(version, problem.digest) for version in versions],
+            current=JudgedContent(spec=problem.judged.spec, files=problem.judged.files),
+        )
 
 
 class GradedCount(BaseModel):

@@ -15,12 +15,14 @@ from grader.server.api.schemas import (
     ProblemDetail,
     ProblemList,
     ProblemSummary,
+    ProblemVersionInfo,
+    ProblemVersionList,
 )
 from grader.server.http.auth import Caller, ServicesDep
 from grader.server.http.errors import error_responses, fail
 from grader.server.http.etag import CacheableResponse, share
 from grader.server.http.fields import PrintableText
-from grader.server.http.lookup import comma_separated, problem_or_404
+from grader.server.http.lookup import comma_separated, problem_or_404, version_or_404
 from grader.server.services import visibility
 from grader.server.services.access import visible_problems
 from grader.server.services.admin_service import BoardSettings
@@ -70,6 +72,25 @@ def get_problem(services: ServicesDep, caller: Caller, name: ProblemName) -> Res
 
 
 @router.get(
+    "/problems/{name}/versions",
+    response_model=ProblemVersionList,
+    responses=error_responses(401, 404),
+    summary="The versions of a problem",
+    tags=["problems"],
+)
+def list_versions(services: ServicesDep, caller: Caller, name: ProblemName) -> ProblemVersionList:
+    """Every version by number. Each has leaderboards of its own."""
+    problem, _board = problem_or_404(services, caller, name)
+    return ProblemVersionList(
+        problem=problem.name,
+        versions=[
+            ProblemVersionInfo.of(version, problem.digest)
+            for version in services.standings.versions(problem)
+        ],
+    )
+
+
+@router.get(
     "/leaderboards/{name}",
     response_model=Leaderboard,
     responses=error_responses(401, 404) | {304: {"description": "The content of If-None-Match."}},
@@ -82,19 +103,24 @@ def get_leaderboard(
     caller: Caller,
     name: ProblemName,
     gpu: Annotated[PrintableText | None, Query(description="A GPU's name, or words of it.")] = None,
+    version: Annotated[
+        PrintableText | None,
+        Query(description="A version's number, or 6 or more characters of its digest."),
+    ] = None,
     limit: Annotated[
         int, Query(ge=1, le=MAX_ENTRIES, description="How many entries at most.")
     ] = MAX_ENTRIES,
     offset: Annotated[int, Query(ge=0, description="How many entries to skip, best first.")] = 0,
 ) -> Response:
-    """Each user's best ranked result on one GPU, for the current version of the problem.
+    """Each user's best ranked result on one GPU, for one version of the problem.
 
-    Without `gpu`, the GPU that comes first by name. A leaderboard with more than `limit` users
-    comes in parts; `total` is the number of all entries.
+    Without `version`, the current one. Without `gpu`, the GPU that comes first by name. A
+    leaderboard with more than `limit` users comes in parts; `total` is the number of all entries.
     """
     problem, board = problem_or_404(services, caller, name)
+    digest = version_or_404(services, problem, version).digest if version else problem.digest
     leaderboards = sorted(
-        services.standings.snapshot()(problem.digest), key=lambda leaderboard: leaderboard.gpu
+        services.standings.snapshot()(digest), key=lambda leaderboard: leaderboard.gpu
     )
     gpus = [leaderboard.gpu for leaderboard in leaderboards]
     leaderboard = next(
@@ -111,12 +137,12 @@ def get_leaderboard(
 
     def make() -> CacheableResponse:
         part = slice(offset, offset + limit)
-        content = _leaderboard(services, problem, board, leaderboard, gpus, part)
+        content = _leaderboard(services, problem, digest, board, leaderboard, gpus, part)
         return CacheableResponse(content.model_dump_json().encode(), "application/json")
 
     cache: TtlCache[CacheableResponse] = request.app.state.leaderboard_cache
     is_over = visibility.deadline_passed(board, services.now())
-    key = (name, leaderboard and leaderboard.gpu, offset, limit)
+    key = (name, digest, leaderboard and leaderboard.gpu, offset, limit)
     response = cache.get(
         key, make, ([leaderboard.version for leaderboard in leaderboards], board, is_over)
     )
@@ -126,6 +152,7 @@ def get_leaderboard(
 def _leaderboard(
     services: Services,
     problem: Problem,
+    digest: str,
     board: BoardSettings,
     leaderboard: GpuLeaderboard | None,
     gpus: list[str],
@@ -136,7 +163,7 @@ def _leaderboard(
     details = services.standings.details([standing.result_id for standing in standings])
     return Leaderboard(
         problem=problem.name,
-        digest=problem.digest,
+        digest=digest,
         gpu=leaderboard.gpu if leaderboard else None,
         gpus=gpus,
         board=_board_info(services, board),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from grader.board import ProblemVersion
 from grader.fleet import Job, State
 from grader.judge import Progress
 from grader.report import Report, Verdict
@@ -192,6 +194,34 @@ class ProblemList(BaseModel):
     problems: list[ProblemSummary]
 
 
+class ProblemVersionInfo(BaseModel):
+    """A version of a problem, and the number of results that count."""
+
+    number: int
+    """From 1, in the order in which versions appeared."""
+    digest: str
+    is_current: bool
+    """Whether submissions are graded by it now."""
+    results: int
+    users: int
+    """Users with a ranked result."""
+    first_at: datetime | None
+    """When its first result was graded; null without results."""
+    last_at: datetime | None
+
+    @classmethod
+    def of(cls, version: ProblemVersion, current: str) -> ProblemVersionInfo:
+        """From the board's version; `current` is the digest of the current one."""
+        return cls(is_current=version.digest == current, **asdict(version))
+
+
+class ProblemVersionList(BaseModel):
+    """The versions of a problem, by number."""
+
+    problem: str
+    versions: list[ProblemVersionInfo]
+
+
 class LeaderboardEntry(BaseModel):
     """A user's best ranked result."""
 
@@ -228,6 +258,7 @@ class Leaderboard(BaseModel):
 
     problem: str
     digest: str
+    """The version of the problem."""
     gpu: str | None
     """Null if there is no ranked result."""
     gpus: list[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from grader.board import NoSuchVersion, ProblemVersion, choose_version
 from grader.problem import Problem
 from grader.server.http.errors import fail
 from grader.server.services.access import (
@@ -27,6 +28,14 @@ def problem_or_404(
     names = [problem.name for problem, _ in visible_problems(services, caller)]
     message = f"there is no such problem here; there are: {comma_separated(names)}"
     fail(404, "no_such_problem", message)
+
+
+def version_or_404(services: Services, problem: Problem, text: str) -> ProblemVersion:
+    """A version of a problem by number or digest. Raises `Refusal` if there is none."""
+    try:
+        return choose_version(services.standings.versions(problem), text)
+    except NoSuchVersion as error:
+        fail(404, "no_such_version", str(error))
 
 
 def submission_or_404(services: Services, caller: User | None, number: int) -> VisibleSubmission:

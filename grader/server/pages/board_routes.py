@@ -65,10 +65,12 @@ def leaderboard_page(
     cache: FragmentCache,
     name: str,
     gpu: str | None = None,
+    version: PrintableText | None = None,
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
-    """The standings on one GPU."""
-    board = board_views.board_view(services, caller, name)
+    """The standings on one GPU, of the current or of another version of the problem."""
+    board = board_views.board_view(services, caller, name, version)
+    others = board_views.other_versions(services, board)
     leaderboard = board_views.leaderboard_of(board, gpu)
     page = min(page, board_views.page_count(leaderboard)) if leaderboard else 1
     entries = board_views.entries_on(leaderboard, page) if leaderboard else ()
@@ -81,15 +83,18 @@ def leaderboard_page(
             return render_fragment(
                 "_no_entries.html",
                 board=board,
-                recorded_times=recorded_times(board.problem),
+                others=others,
+                recorded_times=[] if board.other else recorded_times(board.problem),
                 cpu_accepted=board_views.cpu_accepted(services, caller, board),
                 now=services.now(),
             )
         table = board_views.leaderboard_page(services, board, leaderboard, page)
-        return render_fragment("_standings.html", table=table, me=me, now=services.now())
+        return render_fragment(
+            "_standings.html", table=table, board=board, others=others, me=me, now=services.now()
+        )
 
-    version = (board.version, None if leaderboard else services.submissions.version())
-    content = cache.get((name, gpu, page, me), make, version)
+    changes = (board.version, others, None if leaderboard else services.submissions.version())
+    content = cache.get((name, board.digest, gpu, page, me), make, changes)
     return render(
         request,
         "leaderboard.html",

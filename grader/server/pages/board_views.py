@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from grader.board import ProblemVersion
 from grader.problem import Problem
 from grader.report import Verdict
 from grader.server.http.errors import fail
-from grader.server.http.lookup import problem_or_404
+from grader.server.http.lookup import problem_or_404, version_or_404
 from grader.server.services.access import access_to, visible_problems
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
@@ -38,6 +39,18 @@ class BoardView:
     """Whether the deadline has passed."""
     leaderboards: tuple[GpuLeaderboard, ...]
     """One per GPU, most users first."""
+    other: ProblemVersion | None = None
+    """The version of the problem whose leaderboards these are; None for the current one."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the version whose leaderboards these are."""
+        return self.other.digest if self.other else self.problem.digest
+
+    @property
+    def query(self) -> str:
+        """The beginning of a link's query to this version: ``version=1&``, or nothing."""
+        return f"version={self.other.number}&" if self.other else ""
 
     @property
     def name(self) -> str:
@@ -48,7 +61,7 @@ class BoardView:
     def version(self) -> object:
         """A small value that differs after every change."""
         versions = tuple(leaderboard.version for leaderboard in self.leaderboards)
-        return self.name, self.settings, self.over, versions
+        return self.name, self.other, self.settings, self.over, versions
 
     @property
     def shows_submissions(self) -> bool:
@@ -104,19 +117,40 @@ def board_views(services: Services, caller: User | None) -> list[BoardView]:
     )
 
 
-def board_view(services: Services, caller: User | None, name: str) -> BoardView:
-    """One board. Raises `Refusal` if the caller may see no such problem."""
+def board_view(
+    services: Services, caller: User | None, name: str, version: str | None = None
+) -> BoardView:
+    """One board, of the current or of another version of the problem (number or digest).
+
+    Raises `Refusal` if the caller may see no such problem, or it has no such version.
+    """
     problem, settings = problem_or_404(services, caller, name)
-    return _board_view(services, problem, settings, services.standings.snapshot()(problem.digest))
+    shown = version_or_404(services, problem, version) if version else None
+    other = shown if shown and shown.digest != problem.digest else None
+    leaderboards = services.standings.snapshot()(shown.digest if shown else problem.digest)
+    return _board_view(services, problem, settings, leaderboards, other)
 
 
 def board_of_submission(services: Services, summary: SubmissionSummary) -> BoardView | None:
-    """The board of a submission's problem; None if the server no longer has the problem."""
+    """The board of the problem's version that a submission was graded against; None if the server
+    no longer has the problem."""
     problem = services.problems.get(summary.problem)
     if problem is None:
         return None
     settings = services.admin.board(problem.name)
-    return _board_view(services, problem, settings, services.standings.snapshot()(problem.digest))
+    digest, other = summary.problem_digest, None
+    if digest != problem.digest:
+        versions = services.standings.versions(problem)
+        # A version without a result may be unknown.
+        other = next((one for one in versions if one.digest == digest), None)
+    leaderboards = services.standings.snapshot()(digest)
+    return _board_view(services, problem, settings, leaderboards, other)
+
+
+def other_versions(services: Services, board: BoardView) -> list[ProblemVersion]:
+    """The versions with results whose leaderboards are not shown, newest first."""
+    versions = services.standings.versions(board.problem)
+    return [one for one in reversed(versions) if one.results and one.digest != board.digest]
 
 
 def _board_view(
@@ -124,8 +158,10 @@ def _board_view(
     problem: Problem,
     settings: BoardSettings,
     leaderboards: tuple[GpuLeaderboard, ...],
+    other: ProblemVersion | None = None,
 ) -> BoardView:
-    return BoardView(problem, settings, deadline_passed(settings, services.now()), leaderboards)
+    over = deadline_passed(settings, services.now())
+    return BoardView(problem, settings, over, leaderboards, other)
 
 
 def leaderboard_of(board: BoardView, gpu: str | None) -> GpuLeaderboard | None:
@@ -155,7 +191,7 @@ def leaderboard_page(
     """One page of a leaderboard."""
     leaderboards = services.standings
     entries = entries_on(leaderboard, page)
-    baselines = leaderboards.baselines(board.problem, leaderboard)
+    baselines = leaderboards.baselines(board.problem, leaderboard, recorded=not board.other)
     roofline_us = leaderboards.roofline_us(leaderboard)
     marks = {one.name: roofline_us / one.time_us for one in baselines} if roofline_us else {}
     details = leaderboards.details([entry.result_id for entry in entries])
@@ -164,6 +200,10 @@ def leaderboard_page(
         for entry in entries
     ]
     cases = [case.name for case in board.problem.cases("benchmark", "cuda")]
+    if board.other:  # it may have had other cases
+        cases = list(
+            dict.fromkeys(case for row in rows if row.detail for case in row.detail.times_us)
+        )
     times_us = [
         row.detail.times_us
         for row in rows[:BREAKDOWN_ROWS]
@@ -210,9 +250,9 @@ def cpu_accepted(
     found: dict[str, SubmissionSummary] = {}
     for summary in services.submissions.summaries(limit=200, problems=[board.name]):
         access = access_to(services, caller, summary, board.settings)
-        is_current = summary.problem_digest == board.problem.digest
+        is_of_version = summary.problem_digest == board.digest
         is_accepted = summary.verdict is Verdict.ACCEPTED and summary.gpu is None
-        if access.result and is_current and is_accepted:
+        if access.result and is_of_version and is_accepted:
             found.setdefault(summary.user, summary)
     return list(found.values())
 

@@ -40,7 +40,7 @@ class SubmissionView:
     access: Access
     report: Report | None
     board: BoardView | None
-    """None if the server no longer has the problem."""
+    """That of its version of the problem; None if the server no longer has the problem."""
     rank: int | None
     is_current: bool
     """Whether it was graded against the problem's current version."""
@@ -125,7 +125,7 @@ def suggested_comparisons(submission: SubmissionView) -> list[tuple[str, int]]:
     """Descriptions and numbers of submissions to compare a ranked one with: the leader, the next
     faster user, the same user's best."""
     summary, board = submission.summary, submission.board
-    is_ranked = submission.report and summary.ranked and summary.gpu and submission.is_current
+    is_ranked = submission.report and summary.ranked and summary.gpu
     if board is None or not is_ranked:
         return []
     leaderboard = next((one for one in board.leaderboards if one.gpu == summary.gpu), None)

@@ -16,6 +16,7 @@ from grader.server.services.admin_service import AdminService
 from grader.server.services.drain import Drain
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
+from grader.server.services.problem_versions import VersionChange, record_served
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
 from grader.server.settings import Settings
@@ -36,6 +37,8 @@ class Services:
     admin: AdminService
     problems: dict[str, Problem]
     """By name, as loaded at the start of the server."""
+    version_changes: list[VersionChange]
+    """Problems whose version was another one at the last start of a server."""
     now: Callable[[], datetime]
     submissions: SubmissionQueries
     standings: LeaderboardQueries
@@ -51,11 +54,13 @@ class Services:
         settings: Settings | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> Services:
-        """Open the database at a URL, and create or migrate its tables. Raises `BoardError`."""
+        """Open the database at a URL, create or migrate its tables, and record the versions of the
+        problems. Raises `BoardError`."""
         settings = settings or Settings()
         engine = open_engine(url, create=True)
         try:
             upgrade(engine)
+            version_changes = record_served(engine, problems.values(), now())
         except BoardError:
             engine.dispose()
             raise
@@ -66,6 +71,7 @@ class Services:
             accounts=Accounts(engine, now),
             admin=AdminService(engine, now),
             problems=dict(problems),
+            version_changes=version_changes,
             now=now,
             submissions=submissions,
             standings=LeaderboardQueries(submissions),

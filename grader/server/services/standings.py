@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from grader.board.ranking import ranks
+from grader.board.versions import ProblemVersion
 from grader.judge.timing.baseline_store import RecordedBaselines, load_recorded
 from grader.problem import Problem, ProblemError
 from grader.report import geometric_mean
@@ -125,6 +126,16 @@ class LeaderboardQueries:
     _cache: TtlCache[tuple[GpuLeaderboard, ...]] = field(
         default_factory=lambda: TtlCache(CACHE_AGE_S)
     )
+    _versions: TtlCache[tuple[ProblemVersion, ...]] = field(
+        default_factory=lambda: TtlCache(CACHE_AGE_S)
+    )
+
+    def versions(self, problem: Problem) -> tuple[ProblemVersion, ...]:
+        """Every version of a problem by number. Raises `BoardError` if the database fails."""
+        name, digest, version = problem.name, problem.digest, self.submissions.version()
+        return self._versions.get(
+            (name, digest), lambda: tuple(self.submissions.versions(name, digest)), version
+        )
 
     def snapshot(self) -> Callable[[str], tuple[GpuLeaderboard, ...]]:
         """A function from a problem's digest to its current leaderboards, most users first.
@@ -177,13 +188,16 @@ class LeaderboardQueries:
                 del self._details[oldest]
         return known | read
 
-    def baselines(self, problem: Problem, leaderboard: GpuLeaderboard) -> list[BaselineTime]:
+    def baselines(
+        self, problem: Problem, leaderboard: GpuLeaderboard, *, recorded: bool = True
+    ) -> list[BaselineTime]:
         """The baselines measured beside the leader, and those recorded for this GPU, fastest first.
 
-        Each result has its own baseline times; the leader's are used.
+        Each result has its own baseline times; the leader's are used. Recorded ones are of the
+        current version of the problem.
         """
         found: dict[str, BaselineTime] = {}
-        for record in recorded_times(problem):
+        for record in recorded_times(problem) if recorded else []:
             if record.hardware == leaderboard.gpu:
                 found.update({one.name: one for one in _recorded_baselines(problem, record)})
         if leaderboard.leader is not None:

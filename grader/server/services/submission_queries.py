@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, func, or_, select
 
 from grader.board.store import MAX_ID, not_void
+from grader.board.versions import ProblemVersion, read_versions
 from grader.db.engine import connect
 from grader.db.tables import blobs, jobs, results, submissions, voids
 from grader.fleet import State
@@ -197,6 +198,11 @@ class SubmissionQueries:
         )
         with connect(self._engine) as connection:
             return [RankedResult(*row) for row in connection.execute(query)]
+
+    def versions(self, problem: str, current: str) -> list[ProblemVersion]:
+        """Every version of a problem by number; `current` is the digest of today's version."""
+        with connect(self._engine) as connection:
+            return read_versions(connection, problem, current, not_void())
 
     def _summaries(
         self, query: Select[tuple[object, ...]], values: Mapping[str, int] | None = None

@@ -213,8 +213,8 @@ def test_a_worker_logs_other_versions_once_and_the_queue_shows_them(
 ) -> None:
     folder = tmp_path / "softmax"
     shutil.copytree(world.problem.folder, folder)
-    with (folder / "statement.md").open("a") as file:
-        file.write("Changed.\n")
+    with (folder / "reference.py").open("a") as file:
+        file.write("# Changed.\n")
     admin = world.client("root")
 
     def why() -> Any:
