@@ -6,9 +6,10 @@ Tests use an in-memory board, `Board.open("sqlite://")`. Every failure of the da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import (
@@ -24,6 +25,7 @@ from sqlalchemy import (
     not_,
     select,
     true,
+    update,
 )
 from sqlalchemy.engine import URL
 
@@ -46,6 +48,12 @@ class StoredResult:
     report: Report
     user: str
     source: bytes
+    """Empty if it was removed."""
+
+    @property
+    def source_was_removed(self) -> bool:
+        """Whether a server has removed the source, since it was old and did not rank."""
+        return not self.source and self.report.submission_sha256 != sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -257,6 +265,11 @@ def insert_result(connection: Connection, report: Report, user: str, source: byt
     added = connection.execute(insert(results).values(_row(report, user, source)))
     assert added.inserted_primary_key is not None
     return int(added.inserted_primary_key[0])
+
+
+def clear_sources(connection: Connection, result_ids: Collection[int]) -> None:
+    """Remove the sources of results within the caller's transaction; all else of them is kept."""
+    connection.execute(update(results).where(results.c.id.in_(result_ids)).values(source=b""))
 
 
 def default_url() -> str:

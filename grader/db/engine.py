@@ -6,6 +6,7 @@ becomes a `BoardError`.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
@@ -42,8 +43,20 @@ share a database, so an id never changes."""
 _WRITE_LOCKS: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
 
 
+_DISK_FULL_AT_S: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
+"""When a transaction last failed since the disk was full, by the monotonic clock."""
+
+
+_POSTGRES_DISK_FULL = "53100"
+"""The SQLSTATE ``disk_full``."""
+
+
 class BoardError(Exception):
     """The database cannot be opened, read or written. The text says why, and what to do."""
+
+
+class DiskFull(BoardError):
+    """The database has no room on its disk. Nothing of the transaction was stored."""
 
 
 def open_engine(url: str, *, create: bool) -> Engine:
@@ -102,7 +115,7 @@ def safe_url(url: URL) -> str:
 @contextmanager
 def connect(engine: Engine) -> Iterator[Connection]:
     """A connection for reading. Raises `BoardError` for any failure of the database."""
-    with translate_errors(engine.url), engine.connect() as connection:
+    with _noting_full_disk(engine), translate_errors(engine.url), engine.connect() as connection:
         yield connection
 
 
@@ -114,7 +127,12 @@ def transaction(engine: Engine, lock: LockName | None = None) -> Iterator[Connec
     commit. PostgreSQL only excludes transactions with the same `lock`. Raises `BoardError` for any
     failure of the database.
     """
-    with translate_errors(engine.url), _write_lock(engine), engine.connect() as connection:
+    with (
+        _noting_full_disk(engine),
+        translate_errors(engine.url),
+        _write_lock(engine),
+        engine.connect() as connection,
+    ):
         connection = connection.execution_options(grade_writes=True)
         with connection.begin():
             if lock is not None:
@@ -126,6 +144,42 @@ def acquire_lock(connection: Connection, lock: LockName) -> None:
     """Hold an advisory lock until the transaction ends. SQLite has one writer at a time anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCK_IDS[lock]})
+
+
+def free_bytes(connection: Connection) -> int | None:
+    """How much the database can still grow. None if that is not known: PostgreSQL does not say it.
+
+    An SQLite file has the free room of its file system, and the pages that were freed within it.
+    """
+    file = _sqlite_file(connection.engine.url)
+    if file is None:
+        return None
+    disk = os.statvfs(file.parent)
+    pages = connection.scalar(text("PRAGMA freelist_count"))
+    page_bytes = connection.scalar(text("PRAGMA page_size"))
+    return disk.f_bavail * disk.f_frsize + int(pages or 0) * int(page_bytes or 0)
+
+
+def database_bytes(connection: Connection) -> int:
+    """The size of the database, without its write-ahead log."""
+    if connection.dialect.name == "postgresql":
+        return int(connection.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+    pages = connection.scalar(text("PRAGMA page_count"))
+    return int(pages or 0) * int(connection.scalar(text("PRAGMA page_size")) or 0)
+
+
+def seconds_since_disk_full(engine: Engine) -> float:
+    """How long ago a transaction of this process failed with `DiskFull`; infinity for never."""
+    return time.monotonic() - _DISK_FULL_AT_S.get(engine, -math.inf)
+
+
+@contextmanager
+def _noting_full_disk(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except DiskFull:
+        _DISK_FULL_AT_S[engine] = time.monotonic()
+        raise
 
 
 @contextmanager
@@ -149,7 +203,19 @@ def translate_errors(url: URL) -> Iterator[None]:
     try:
         yield
     except (ModuleNotFoundError, SQLAlchemyError) as error:
-        raise BoardError(_explain(error, safe_url(url))) from None
+        kind = DiskFull if _is_disk_full(error) else BoardError
+        raise kind(_explain(error, safe_url(url))) from None
+
+
+def _is_disk_full(error: ModuleNotFoundError | SQLAlchemyError) -> bool:
+    """Whether the disk is full. SQLite says otherwise if only its index of the log cannot grow."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return (
+        "database or disk is full" in str(error.orig)
+        or getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE
+        or getattr(error.orig, "sqlstate", None) == _POSTGRES_DISK_FULL
+    )
 
 
 def _explain(error: ModuleNotFoundError | SQLAlchemyError, place: str) -> str:
@@ -167,11 +233,12 @@ def _explain(error: ModuleNotFoundError | SQLAlchemyError, place: str) -> str:
 
 def _explain_operational(error: OperationalError) -> str:
     cause = str(error.orig).splitlines()[0]
+    if _is_disk_full(error):
+        return f"{cause}; make room on that disk; nothing was recorded"
     for sign, advice in (
         ("locked", "another process has been writing for too long; try again"),
         ("readonly", "this user may not write it; name another place with --db"),
         ("unable to open", "check that its folder exists and is writable, or use --db"),
-        ("full", "make room on that disk; nothing was recorded"),
         ("no such column", "another grade made it; name another place with --db"),
     ):
         if sign in cause:

@@ -5,7 +5,8 @@
 - ``0003``: users, board settings, rejudges, workers and the audit log;
 - ``0004``: the problem versions of a worker;
 - ``0005``: the idempotency key of a submission;
-- ``0006``: the versions of problems that a server has served.
+- ``0006``: the versions of problems that a server has served;
+- ``0007``: what sources take, and when they were removed.
 """
 
 from __future__ import annotations

@@ -90,8 +90,9 @@ voids = Table(
 """Results that do not count, and why: ``rejudged``, ``preview``, ``deleted``, ``banned``, or
 ``held`` until an admin has looked at them.
 
-Results are never changed or deleted. A row here takes a result off the leaderboards; it counts
-again when its last row is removed. Only the migrations make this table, not `Board.open`."""
+Results are never deleted, and never changed, but that a source may be removed. A row here takes a
+result off the leaderboards; it counts again when its last row is removed. Only the migrations make
+this table, not `Board.open`."""
 
 blobs = Table(
     "blobs",
@@ -100,6 +101,7 @@ blobs = Table(
     Column("size_bytes", Integer, nullable=False),
     Column("content", LargeBinary, nullable=False),
 )
+"""Sources by hash. One that no submission keeps any more is empty, and has its size still."""
 
 rejudges = Table(
     "rejudges",
@@ -132,8 +134,13 @@ submissions = Table(
     Column("original_id", Integer, ForeignKey("submissions.id")),
     # Chosen by the client: a repeated request has the same.
     Column("idempotency_key", String(100)),
+    # What counts against its user's quota: 0 for one of a rejudge, and once the source is removed.
+    Column("stored_bytes", Integer, nullable=False, server_default="0"),
+    Column("source_removed_at", UtcDateTime),
     Index("submissions_by_key", "user", "idempotency_key", unique=True),
     Index("submissions_by_user", "user"),
+    Index("submissions_by_size", "user", "stored_bytes"),
+    Index("submissions_by_source", "sha256"),
     Index("submissions_by_rejudge", "rejudge_id"),
     sqlite_autoincrement=True,
 )

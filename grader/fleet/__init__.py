@@ -2,9 +2,11 @@
 
 from grader.fleet.job import (
     DeadlinePassed,
+    DiskNearlyFull,
     Job,
     Lease,
     QueueFull,
+    QuotaExceeded,
     State,
     SubmissionRefused,
     TooManyInFlight,
@@ -15,10 +17,12 @@ from grader.fleet.ledger import Ledger
 
 __all__ = [
     "DeadlinePassed",
+    "DiskNearlyFull",
     "Job",
     "Lease",
     "Ledger",
     "QueueFull",
+    "QuotaExceeded",
     "State",
     "SubmissionRefused",
     "TooManyInFlight",

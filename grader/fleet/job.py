@@ -224,6 +224,14 @@ class TooManyInFlight(SubmissionRefused):
     """The user has reached the limit of submissions in flight."""
 
 
+class DiskNearlyFull(SubmissionRefused):
+    """The database's disk has less room than the server keeps free."""
+
+
+class QuotaExceeded(Exception):
+    """The user's stored sources leave no room for this one. The text is one line."""
+
+
 class KeyReused(Exception):
     """The idempotency key belongs to another submission of the user. The text is one line."""
 

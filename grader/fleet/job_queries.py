@@ -23,14 +23,16 @@ from sqlalchemy import (
 )
 
 from grader.board.store import MAX_ID
-from grader.db.engine import connect
+from grader.db.engine import connect, free_bytes
 from grader.db.tables import jobs, submissions, workers
 from grader.fleet.job import (
     IN_FLIGHT_STATES,
+    DiskNearlyFull,
     Job,
     QueueFull,
     QueueHead,
     QueuePlace,
+    QuotaExceeded,
     State,
     TooManyInFlight,
     WorkerStatus,
@@ -40,6 +42,9 @@ from grader.judge import Progress
 
 RETRY_AFTER_S = 30
 """When a refused submitter may try again: about the time of one grading."""
+
+DISK_RETRY_AFTER_S = 300
+"""When a submitter may try again whom a full disk refused: a person must make room."""
 
 PROGRESS = TypeAdapter(Progress)
 """Progress is stored as JSON."""
@@ -184,6 +189,43 @@ def check_limits(connection: Connection, user: str, max_in_flight: int, max_queu
         )
     if (connection.scalar(of_users.where(jobs.c.state == State.QUEUED)) or 0) >= max_queue:
         raise QueueFull(f"{max_queue} submissions wait already; try again later", RETRY_AFTER_S)
+
+
+def check_storage(
+    connection: Connection,
+    user: str,
+    source_bytes: int,
+    max_stored_bytes: int | None,
+    min_free_bytes: int,
+) -> None:
+    """Raise `DiskNearlyFull` or `QuotaExceeded` if a source of this size cannot be stored.
+
+    The caller's transaction must exclude other submits. What the disk has free is not known of
+    every database.
+    """
+    free = free_bytes(connection)
+    if free is not None and free < min_free_bytes:
+        raise DiskNearlyFull(
+            "the server's disk is nearly full, so it takes no submissions; try again later, or "
+            "tell its admin",
+            DISK_RETRY_AFTER_S,
+        )
+    if max_stored_bytes is None:
+        return
+    used = stored_bytes(connection, user)
+    if used + source_bytes > max_stored_bytes:
+        raise QuotaExceeded(
+            f"{user}'s stored sources take {used:,} of {max_stored_bytes:,} bytes, and this one "
+            f"has {source_bytes:,}; wait until old ones are removed, or ask an admin for more"
+        )
+
+
+def stored_bytes(connection: Connection, user: str | None = None) -> int:
+    """What the stored sources of a user's own submissions take, or those of all users."""
+    query = select(func.sum(submissions.c.stored_bytes))
+    if user is not None:
+        query = query.where(submissions.c.user == user)
+    return int(connection.scalar(query) or 0)
 
 
 def next_job(

@@ -7,7 +7,7 @@ whether it happened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Update,
     case,
     false,
+    func,
     insert,
     literal,
     or_,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from grader.board.store import clear_sources
 from grader.db.tables import UtcDateTime, blobs, jobs, submissions
 from grader.fleet.job import LEASED_STATES, UNFINISHED_STATES, LeaseKey, State
 from grader.fleet.job_queries import is_valid_id
@@ -79,6 +81,7 @@ def add_submission(
             gpu=gpu,
             created_at=now,
             idempotency_key=idempotency_key,
+            stored_bytes=len(submission.source),
         )
     )
     assert added.inserted_primary_key is not None
@@ -95,7 +98,7 @@ def queue_rejudge(
     connection: Connection,
     rejudge_id: int,
     problem_digest: str,
-    originals: Iterable[RowMapping],
+    originals: Iterable[Mapping[str, Any]],
     now: datetime,
 ) -> None:
     """Add the submissions of a rejudge, and queue their jobs.
@@ -230,6 +233,29 @@ def hold_outdated(connection: Connection, versions: Mapping[str, str], now: date
     return _count(connection, statement, values, now)
 
 
+def remove_sources(connection: Connection, expired: Sequence[RowMapping], now: datetime) -> None:
+    """Remove the sources of submissions, and of their results.
+
+    `expired` has the rows of `retention.expired_sources`: id, sha256 and result_id. A source that
+    another submission keeps stays for that one.
+    """
+    ids = [row["id"] for row in expired]
+    connection.execute(
+        update(submissions)
+        .where(submissions.c.id.in_(ids))
+        .values(source_removed_at=now, stored_bytes=0)
+    )
+    clear_sources(connection, [row["result_id"] for row in expired if row["result_id"] is not None])
+    keeps = submissions.c.source_removed_at.is_(None)
+    kept = select(submissions).where(submissions.c.sha256 == blobs.c.sha256, keeps)
+    hashes = {row["sha256"] for row in expired}
+    connection.execute(
+        update(blobs)
+        .where(blobs.c.sha256.in_(hashes), ~kept.correlate(blobs).exists())
+        .values(content=b"")
+    )
+
+
 def failed(counter: Column[Any], reason: str) -> Values:
     """The values for one more failure or death: queued again, or held at the last one allowed."""
     last = counter + 1 >= MAX_FAILURES
@@ -273,9 +299,11 @@ def _count(connection: Connection, statement: Update, values: Values, now: datet
 
 
 def _store_source(connection: Connection, submission: Submission) -> None:
-    """Store a source under its hash, once for all equal ones."""
-    stored = select(blobs.c.sha256).where(blobs.c.sha256 == submission.sha256)
-    if connection.scalar(stored) is None:
+    """Store a source under its hash, once for all equal ones, and again if it was removed."""
+    kept = func.length(blobs.c.content) == blobs.c.size_bytes
+    mine = blobs.c.sha256 == submission.sha256
+    stored = connection.execute(select(kept).where(mine)).first()
+    if stored is None:
         connection.execute(
             insert(blobs).values(
                 sha256=submission.sha256,
@@ -283,3 +311,5 @@ def _store_source(connection: Connection, submission: Submission) -> None:
                 content=submission.source,
             )
         )
+    elif not stored[0]:
+        connection.execute(update(blobs).where(mine).values(content=submission.source))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import (
     Connection,
@@ -28,7 +29,16 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from grader.board.store import Board, insert_result
-from grader.db.engine import BoardError, open_engine, transaction
+from grader.db.engine import (
+    BoardError,
+    acquire_lock,
+    connect,
+    database_bytes,
+    free_bytes,
+    open_engine,
+    seconds_since_disk_full,
+    transaction,
+)
 from grader.db.migrate import upgrade
 from grader.db.tables import UtcDateTime, blobs, jobs, submissions, voids, workers
 from grader.fleet import job_updates
@@ -42,7 +52,16 @@ from grader.fleet.job import (
     State,
     Worker,
 )
-from grader.fleet.job_queries import PROGRESS, LedgerReader, Problems, check_limits, next_job
+from grader.fleet.job_queries import (
+    PROGRESS,
+    LedgerReader,
+    Problems,
+    check_limits,
+    check_storage,
+    next_job,
+    stored_bytes,
+)
+from grader.fleet.retention import expired_sources, sources_before
 from grader.judge import Progress
 from grader.report import Report, is_above_roofline, one_line
 from grader.submission import Submission
@@ -59,6 +78,23 @@ RETRY_DELAYS_S = (10.0, 60.0)
 
 ROOFLINE = "roofline"
 """Stands in `voids.by` for results that are held for being faster than the hardware allows."""
+
+
+class SourceBatch(NamedTuple):
+    """A batch of `Ledger.remove_old_sources`."""
+
+    removed: int
+    """The number of submissions whose sources were removed."""
+    last: int | None
+    """The highest id that it looked at; None if there was no submission left to look at."""
+
+
+class Storage(NamedTuple):
+    """What the database takes."""
+
+    database_bytes: int
+    source_bytes: int
+    """The stored sources, as the users' quotas count them."""
 
 
 class Ledger(LedgerReader):
@@ -103,6 +139,8 @@ class Ledger(LedgerReader):
         *,
         max_in_flight: int = 10,
         max_queue: int = 1000,
+        max_stored_bytes: int | None = None,
+        min_free_bytes: int = 0,
         deadline: datetime | None = None,
         idempotency_key: str | None = None,
     ) -> int:
@@ -110,8 +148,9 @@ class Ledger(LedgerReader):
 
         `gpu` is the required GPU type; None allows any worker. Raises `DeadlinePassed` from the
         `deadline` on, `TooManyInFlight` when the user has `max_in_flight` unfinished jobs,
-        `QueueFull` when `max_queue` jobs are queued, and ValueError for a source larger than
-        `MAX_SOURCE_BYTES`.
+        `QueueFull` when `max_queue` jobs are queued, `QuotaExceeded` when the user's stored sources
+        would take more than `max_stored_bytes`, `DiskNearlyFull` when the disk is known to have
+        less than `min_free_bytes`, and ValueError for a source larger than `MAX_SOURCE_BYTES`.
 
         A call that repeats the user's `idempotency_key` stores nothing, whatever the limits, and
         returns the id of the first; it raises `KeyReused` if it submits something else.
@@ -128,6 +167,9 @@ class Ledger(LedgerReader):
             if deadline is not None and now >= deadline:
                 raise DeadlinePassed(problem, deadline)
             check_limits(connection, user, max_in_flight, max_queue)
+            check_storage(
+                connection, user, len(submission.source), max_stored_bytes, min_free_bytes
+            )
             return job_updates.add_submission(
                 connection, user, problem, problem_digest, submission, gpu, now, idempotency_key
             )
@@ -274,6 +316,36 @@ class Ledger(LedgerReader):
         """Queue a held job again, with its failures and deaths reset. False if it is not held."""
         with transaction(self._engine) as connection:
             return job_updates.release_held(connection, submission_id, self._now())
+
+    def remove_old_sources(self, before: datetime, *, after: int, limit: int) -> SourceBatch:
+        """Remove sources from before a time that `retention` does not keep, in one batch.
+
+        The batch looks at the next `limit` submissions with ids above `after`.
+        """
+        with connect(self._engine) as connection:
+            seen = sources_before(connection, before, after, limit)
+            expired = expired_sources(connection, seen) if seen else ()
+        if expired:
+            # No ban, rejudge or equal source may come in between from here on.
+            with transaction(self._engine, "admin") as connection:
+                acquire_lock(connection, "submit")
+                expired = expired_sources(connection, [row["id"] for row in expired])
+                job_updates.remove_sources(connection, expired, self._now())
+        return SourceBatch(len(expired), seen[-1] if seen else None)
+
+    def storage(self) -> Storage:
+        """What the database and the sources of its submissions take."""
+        with connect(self._engine) as connection:
+            return Storage(database_bytes(connection), stored_bytes(connection))
+
+    def free_bytes(self) -> int | None:
+        """How much the database can still grow; None if that is not known."""
+        with connect(self._engine) as connection:
+            return free_bytes(connection)
+
+    def seconds_since_disk_full(self) -> float:
+        """How long ago the disk was full at a write of this process; infinity for never."""
+        return seconds_since_disk_full(self._engine)
 
     def _update(self, key: LeaseKey, states: tuple[State, ...], values: job_updates.Values) -> bool:
         now = self._now()

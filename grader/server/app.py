@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +15,19 @@ from starlette.staticfiles import StaticFiles
 
 from grader import __version__
 from grader.board import BoardError
+from grader.db.engine import DiskFull
 from grader.report import one_line
 from grader.server.api import admin, boards, events, submissions, worker_api
 from grader.server.api.schemas import Health
 from grader.server.http.auth import ServicesDep, check_not_draining
-from grader.server.http.errors import ErrorReply, Refusal, error_response, unavailable
+from grader.server.http.errors import (
+    ErrorReply,
+    Refusal,
+    disk_full,
+    error_response,
+    fail,
+    unavailable,
+)
 from grader.server.http.etag import VersionName
 from grader.server.http.logs import RequestLog
 from grader.server.http.middleware import AdmissionMiddleware
@@ -32,6 +41,7 @@ from grader.server.pages import board_routes, session_routes, submission_routes
 from grader.server.pages.templates import STATIC, render_error
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.container import Services
+from grader.server.services.disk import disk_problem
 from grader.server.services.standings import CACHE_AGE_S
 from grader.server.services.ttl_cache import TtlCache
 
@@ -52,15 +62,23 @@ operation = APIRouter()
 @operation.get(
     "/healthz",
     response_model=Health,
-    responses={503: {"model": ErrorReply, "description": "The database is away, or draining."}},
+    responses={
+        503: {
+            "model": ErrorReply,
+            "description": "The database is away, its disk is full or nearly so, or draining.",
+        }
+    },
     summary="Health check",
     tags=["operation"],
 )
 def healthz(services: ServicesDep) -> Health:
-    """Run a small database query. While the server drains, this answers 503, so that a load
-    balancer sends new requests elsewhere; other requests are still served."""
+    """Run a small database query. While the server drains, or its database's disk is full or nearly
+    so, this answers 503, so that a load balancer sends new requests elsewhere; other requests are
+    still served."""
     check_not_draining(services)
     services.submissions.states()
+    if problem := disk_problem(services.ledger, services.settings.min_free_bytes):
+        fail(503, "disk_full", problem, {"Retry-After": "60"})
     return Health(status="ok")
 
 
@@ -72,7 +90,8 @@ def healthz(services: ServicesDep) -> Health:
     tags=["operation"],
 )
 def metrics(services: ServicesDep) -> Response:
-    """Jobs by state, results by verdict, the age of the queue, workers, and request times."""
+    """Jobs by state, results by verdict, the age of the queue, workers, storage, and request
+    times."""
     return Response(services.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -115,6 +134,9 @@ def create_app(services: Services) -> FastAPI:
 async def _on_http_error(request: Request, error: Any) -> Response:
     if isinstance(error, Refusal):
         return _error_answer(request, error)
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:  # a large upload is spooled
+        return _error_answer(request, disk_full())
     code = _CODES.get(error.status_code, "error")
     message = {
         404: "there is nothing at this address",
@@ -138,7 +160,8 @@ async def _on_service_error(request: Request, error: Any) -> Response:
 
 async def _on_database_error(request: Request, error: Any) -> Response:
     log.error("%s", one_line(str(error), 1000))
-    return _error_answer(request, unavailable())
+    is_full = isinstance(error, DiskFull)
+    return _error_answer(request, disk_full() if is_full else unavailable())
 
 
 def _error_answer(request: Request, refusal: Refusal) -> Response:

@@ -71,6 +71,7 @@ def serve(
     gc.freeze()  # objects alive now stay alive; scanning them in each collection takes up to 0.1 s
     try:
         dispatcher.start()
+        services.retention.start()
         _Server(config, services, dispatcher).run(sockets=[listener])
     finally:
         dispatcher.drain(0)

@@ -23,6 +23,13 @@ class Settings:
     """Unfinished submissions of one user."""
     max_queue: int = 1000
     """Waiting submissions of all users together."""
+    source_bytes_per_user: int = 1 << 30
+    """Stored sources of one user: the sizes of all files submitted, until a source is removed."""
+    source_days: float = 36500.0
+    """How long a source is kept that does not rank; a hundred years, so forever by default."""
+    min_free_bytes: int = 512 << 20
+    """Free room of the database's disk below which no submission is stored. The results of those
+    that wait take about 300 KB each."""
     body_bytes: int = (16 << 20) + (64 << 10)
     """The largest body of a submission: the largest source, plus the form around it."""
     report_bytes: int = 4 << 20

@@ -15,9 +15,12 @@ from typing import Any
 import click
 import pytest
 
+from grader.board.store import clear_sources
 from grader.cli import app
 from grader.cli.app import COMMANDS
 from grader.cli.help_examples import EXAMPLES
+from grader.db.engine import open_engine, transaction
+from grader.db.migrate import upgrade
 from grader.judge.verification.result import VerificationResult, VerificationRow
 from grader.problem import Problem
 from grader.report import Report
@@ -606,6 +609,21 @@ def test_replay_from_the_board(shell: Shell, problem: Path, kernel: Path) -> Non
     status, _, err = shell("replay", 1, "--file", kernel)
     assert status == 2
     assert "the board holds the source of result 1" in err
+
+
+def test_replay_without_the_source(
+    shell: Shell, problem: Path, kernel: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/served.sqlite3"
+    shell("submit", problem, kernel, "--db", url)
+    engine = open_engine(url, create=False)
+    upgrade(engine)
+    with transaction(engine) as connection:
+        clear_sources(connection, [1])
+    engine.dispose()
+    status, _, err = shell("replay", 1, "--db", url)
+    assert status == 2
+    assert "the source of result 1 was removed" in err
 
 
 def test_a_replay_that_fails_is_a_judge_error(shell: Shell, problem: Path, kernel: Path) -> None:

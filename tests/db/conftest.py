@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database: an SQLite file, or a new PostgreSQL schema."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/ledger.sqlite3"
-        return
+    else:
+        with postgres_schema() as made:
+            yield made
+
+
+@contextmanager
+def postgres_schema() -> Iterator[str]:
+    """The URL of a new PostgreSQL schema."""
     server = make_url(os.environ["GRADE_TEST_POSTGRES"]).set(drivername="postgresql+psycopg")
     name = f"test_{uuid.uuid4().hex}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT")

@@ -41,8 +41,16 @@ HOSTED = {
     for table in (users, tokens, boards, audit, voids, rejudges, workers, problem_versions)
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0006"
-ADDED = {"rejudge_id", "original_id", "progress", "updated_at", "idempotency_key"}
+HEAD = "0007"
+ADDED = {
+    "rejudge_id",
+    "original_id",
+    "progress",
+    "updated_at",
+    "idempotency_key",
+    "stored_bytes",
+    "source_removed_at",
+}
 
 
 @pytest.fixture
@@ -234,6 +242,24 @@ def test_a_downgrade_to_0002_keeps_the_ledger(
     ledger.close()
 
 
+def test_what_sources_take_is_known_of_old_submissions(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
+    fill(url, report_of)
+    with engine.begin() as connection:
+        connection.execute(insert(blobs).values(sha256="f" * 64, size_bytes=9, content=b""))
+        connection.execute(update(submissions).where(submissions.c.id == 2).values(sha256="f" * 64))
+    downgrade(engine, "0006")
+    upgrade(engine)
+    sizes = {number: len("x = 1") for number in range(1, 7)}
+    sizes |= {2: 0, 6: 0}  # one without its source, and one of a rejudge
+    columns = (submissions.c.id, submissions.c.stored_bytes, submissions.c.source_removed_at)
+    with engine.connect() as connection:
+        rows = list(connection.execute(select(*columns)))
+    assert {row[0]: row[1] for row in rows} == sizes
+    assert [row[0] for row in rows if row[2] is not None] == [2]
+
+
 def test_the_audit_is_append_only(url: str, engine: Engine, report_of: MakeReport) -> None:
     fill(url, report_of)
     if engine.dialect.name != "sqlite":
@@ -324,7 +350,12 @@ def test_results_stay_append_only_after_a_migration(
         pattern, statements = "foreign key", ["DELETE FROM results"]
     else:
         pattern = "append-only"
-        statements = ["DELETE FROM results", "UPDATE results SET score_us = 1"]
+        statements = [
+            "DELETE FROM results",
+            "UPDATE results SET score_us = 1",
+            "UPDATE results SET source = x'', report = ''",
+            "UPDATE results SET source = x'00'",
+        ]
     for statement in statements:
         with engine.connect() as connection, pytest.raises(Exception, match=pattern):
             connection.execute(text(statement))

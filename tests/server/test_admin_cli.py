@@ -198,6 +198,21 @@ def test_a_rejudge_of_a_workers_results(grade: Grade, world: World) -> None:
     assert long.status_code == 422
 
 
+def test_a_rejudge_says_which_sources_were_removed(grade: Grade, world: World) -> None:
+    world.graded("ada", score_us=50.0, score_ci_us=(49, 51))
+    slower = world.graded("ada", score_us=60.0, score_ci_us=(59, 61))
+    world.clock.move(86_400)
+    world.services.ledger.remove_old_sources(world.clock(), after=0, limit=10)
+    refused = grade("rejudge", "start", "softmax", str(slower))
+    assert refused.status == 2
+    assert f"sources were removed, so these cannot be graded again: {slower}" in refused.err
+    started = grade("rejudge", "start", "softmax", "--all")
+    assert started.status == 0
+    assert started.err.endswith("left out, since their sources were removed: 1\n")
+    again = grade("rejudge", "start", "softmax", "--all", "--json")
+    assert again.json == {"id": 2, "without_source": 1}
+
+
 def test_banning_a_worker_offers_to_hold_its_results(grade: Grade, world: World) -> None:
     number = world.submitted("ada")
     lease = world.services.ledger.claim("wilma/host", lease_s=60, gpu=H100)

@@ -50,7 +50,7 @@ def rejudge_start(
 
     Live submissions are graded first. The board does not change before `apply`.
     """
-    from grader.cli.output.terminal import print_json
+    from grader.cli.output.terminal import print_json, print_note
 
     if bool(numbers) + everything + (worker is not None) > 1:
         raise click.UsageError("give submission IDs, --all or --worker, and only one of them")
@@ -64,10 +64,10 @@ def rejudge_start(
     new = client.request("POST", "/admin/rejudges", json=body)
     if as_json:
         print_json(new)
-    else:
-        print_done(
-            f"rejudge {new['id']} is queued; see it with grade admin rejudge show {new['id']}"
-        )
+        return
+    print_done(f"rejudge {new['id']} is queued; see it with grade admin rejudge show {new['id']}")
+    if left_out := new.get("without_source"):
+        print_note(f"left out, since their sources were removed: {left_out}")
 
 
 @rejudge.command("list")

@@ -100,6 +100,11 @@ def _from_board(deps: Dependencies, number: int, db: str | None) -> tuple[Report
     with closing(deps.board(db)) as board:
         stored = board.result(number)
     report = stored.report
+    if stored.source_was_removed:
+        raise click.UsageError(
+            f"the source of result {number} was removed, since it was old and did not rank, so it "
+            "cannot be graded again"
+        )
     return report, Submission(report.submission_name, report.language, stored.source)
 
 

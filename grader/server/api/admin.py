@@ -263,6 +263,7 @@ def list_rejudges(services: ServicesDep, admin: AdminUser) -> RejudgeList:
     "/rejudges",
     status_code=201,
     response_model=RejudgeStarted,
+    response_model_exclude_defaults=True,
     responses=error_responses(401, 403, 404),
     summary="Start a rejudge",
 )
@@ -270,11 +271,12 @@ def start_rejudge(services: ServicesDep, admin: AdminUser, new: NewRejudge) -> R
     """Queue results to be graded again, behind users' submissions. The board changes only when the
     rejudge is applied."""
     problem = _problem(services, new.problem)
-    return RejudgeStarted(
-        id=services.admin.rejudges.start(
-            problem.name, problem.digest, new.selection(), reason=new.reason, by=admin.name
-        )
+    rejudges, selection = services.admin.rejudges, new.selection()
+    number = rejudges.start(
+        problem.name, problem.digest, selection, reason=new.reason, by=admin.name
     )
+    without = rejudges.without_source(problem.name, problem.digest, selection)
+    return RejudgeStarted(id=number, without_source=without)
 
 
 @router.get(

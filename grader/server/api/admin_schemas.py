@@ -250,6 +250,8 @@ class RejudgeStarted(BaseModel):
     """The number of the new rejudge."""
 
     id: int
+    without_source: int = 0
+    """Results that are left out, since their sources were removed. Absent if there are none."""
 
 
 class RejudgeList(BaseModel):

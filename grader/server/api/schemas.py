@@ -118,6 +118,8 @@ class SubmissionStatus(BaseModel):
     url: str
     counts: bool | None = None
     """Whether the result counts; null until it is done. A rejudged or deleted one does not."""
+    source_removed_at: datetime | None = None
+    """When the server removed the source, which was old and did not rank; null if it is there."""
 
 
 if TYPE_CHECKING:

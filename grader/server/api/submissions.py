@@ -44,7 +44,7 @@ router = APIRouter()
     "/submissions",
     status_code=202,
     response_model=SubmissionQueued,
-    responses=error_responses(401, 403, 404, 409, 415),
+    responses=error_responses(401, 403, 404, 409, 415, 507),
     summary="Submit a kernel",
     tags=["submissions"],
 )
@@ -131,6 +131,7 @@ def get_submission(
         submitted_at=job.created_at,
         url=_url(request, number),
         counts=None if job.result_id is None or not access.result else not summary.void,
+        source_removed_at=summary.source_removed_at if access.source else None,
     )
     fields = {
         "problem": job.problem,
@@ -154,7 +155,7 @@ def get_submission(
 @router.get(
     "/submissions/{number}/source",
     response_class=PlainTextResponse,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(401, 403, 404, 410),
     summary="The submitted source",
     tags=["submissions"],
 )
@@ -163,6 +164,13 @@ def get_source(services: ServicesDep, caller: Caller, number: SubmissionNumber) 
     _, summary, access = submission_or_404(services, caller, number)
     if not access.source:
         fail(403, "private_source", "this source is its author's; the board does not publish it")
+    if summary.source_removed_at is not None:
+        fail(
+            410,
+            "source_removed",
+            f"the source of submission {number} was removed on "
+            f"{summary.source_removed_at:%Y-%m-%d}, since it was old and did not rank",
+        )
     extension = next(ext for ext, language in LANGUAGES.items() if language == summary.language)
     headers = {"Content-Disposition": f'attachment; filename="submission-{number}{extension}"'}
     return PlainTextResponse(services.submissions.source(number) or b"", headers=headers)

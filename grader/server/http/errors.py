@@ -64,6 +64,12 @@ def unavailable() -> Refusal:
     return Refusal(503, "unavailable", message, {"Retry-After": "5"})
 
 
+def disk_full() -> Refusal:
+    """The refusal of a change for which the database's disk has no room."""
+    message = "the server's disk is full, so nothing was stored; try again later, or tell its admin"
+    return Refusal(507, "disk_full", message, {"Retry-After": "300"})
+
+
 def error_response(refusal: Refusal) -> JSONResponse:
     """A refusal as JSON, in the form of `ErrorReply`."""
     body = {"error": {"code": refusal.code, "message": refusal.detail}}
@@ -86,9 +92,11 @@ _DESCRIPTIONS = {
     404: "It does not exist, or this user may not see it.",
     408: "The body took too long to arrive.",
     409: "Its state does not allow this.",
+    410: "It was removed.",
     413: "The body or the file is too large.",
     415: "The file's extension is of no known language.",
     422: "A value is not valid; the message says which.",
     429: "Too many requests; Retry-After says when to try again.",
     503: "The server cannot do this now; Retry-After says when to try again.",
+    507: "The server's disk is full, or nearly so.",
 }

@@ -6,7 +6,14 @@ from pathlib import PurePosixPath
 
 from fastapi import Request, UploadFile
 
-from grader.fleet import DeadlinePassed, QueueFull, SubmissionRefused
+from grader.fleet import (
+    DeadlinePassed,
+    DiskNearlyFull,
+    QueueFull,
+    QuotaExceeded,
+    SubmissionRefused,
+    TooManyInFlight,
+)
 from grader.fleet.job import KeyReused, gpu_matches
 from grader.problem import Problem
 from grader.server.http.auth import check_not_draining
@@ -16,6 +23,12 @@ from grader.server.services import visibility
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
 from grader.submission import LANGUAGES, Submission, language_of
+
+_REFUSALS: dict[type[SubmissionRefused], tuple[int, str]] = {
+    DiskNearlyFull: (507, "disk_full"),
+    QueueFull: (503, "queue_full"),
+    TooManyInFlight: (429, "too_many_in_flight"),
+}
 
 
 def submit_upload(
@@ -68,6 +81,8 @@ def _submit(
             wanted_gpu,
             max_in_flight=services.settings.max_in_flight,
             max_queue=services.settings.max_queue,
+            max_stored_bytes=services.settings.source_bytes_per_user,
+            min_free_bytes=services.settings.min_free_bytes,
             deadline=deadline,
             idempotency_key=idempotency_key,
         )
@@ -75,14 +90,11 @@ def _submit(
         fail(409, "key_reused", str(reused))
     except DeadlinePassed as late:
         fail(403, "deadline_passed", str(late))
+    except QuotaExceeded as exceeded:
+        fail(403, "quota_exceeded", str(exceeded))
     except SubmissionRefused as refused:
-        is_full = isinstance(refused, QueueFull)
-        fail(
-            503 if is_full else 429,
-            "queue_full" if is_full else "too_many_in_flight",
-            str(refused),
-            {"Retry-After": str(refused.retry_after_s)},
-        )
+        status, code = _REFUSALS[type(refused)]
+        fail(status, code, str(refused), {"Retry-After": str(refused.retry_after_s)})
     # The caller may have been banned while the file was uploaded, after they were authenticated.
     account = services.accounts.user(caller.name)
     if account is not None and account.banned_at is not None:

@@ -114,11 +114,11 @@ def view_of(
 
 
 def source_text(services: Services, submission: SubmissionView) -> str | None:
-    """The submitted source; None if the caller may not see it."""
+    """The submitted source; None if the caller may not see it, or if it was removed."""
     if not submission.access.source:
         return None
-    content = services.submissions.source(submission.id) or b""
-    return content.decode("utf-8", "replace")
+    content = services.submissions.source(submission.id)
+    return None if content is None else content.decode("utf-8", "replace")
 
 
 def suggested_comparisons(submission: SubmissionView) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ from grader.server.services.drain import Drain
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
 from grader.server.services.problem_versions import VersionChange, record_served
+from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
 from grader.server.settings import Settings
@@ -45,6 +46,7 @@ class Services:
     events: JobEvents
     metrics: Metrics
     drain: Drain
+    retention: SourceRetention
 
     @classmethod
     def open(
@@ -80,10 +82,12 @@ class Services:
             ),
             metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
             drain=Drain(),
+            retention=SourceRetention(ledger, settings.source_days, now),
         )
 
     def close(self) -> None:
-        """Close the database connections."""
+        """End the removal of old sources, and close the database connections."""
+        self.retention.stop()
         self.ledger.close()
 
 

@@ -104,3 +104,15 @@ class _DatabaseCollector(Collector):
         for (via, gpu), count in totals.items():
             slots.add_metric([via, gpu], count)
         yield slots
+        yield from self._storage()
+
+    def _storage(self) -> Iterator[Metric]:
+        free_bytes = self._ledger.free_bytes()
+        if free_bytes is not None:
+            text = "Bytes by which the database can still grow."
+            yield GaugeMetricFamily("grade_disk_free_bytes", text, free_bytes)
+        storage = self._ledger.storage()
+        text = "Size of the database."
+        yield GaugeMetricFamily("grade_database_bytes", text, storage.database_bytes)
+        text = "Stored sources, as the users' quotas count them."
+        yield GaugeMetricFamily("grade_source_bytes", text, storage.source_bytes)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    RowMapping,
     Select,
     delete,
     func,
@@ -106,7 +105,9 @@ class RejudgeService:
         selection: chooses among the results of this version, or lists submissions of any version.
             Only results that count or are held are graded again.
 
-        Raises `Invalid` if a listed submission has no result that counts, or none is selected.
+        Results whose sources were removed are left out; `without_source` has their number. Raises
+        `Invalid` if a listed submission has no result that counts, or no source, or if there is
+        none to grade.
         """
         with transaction(self._engine, "admin") as connection:
             originals = _originals(connection, problem, digest, selection)
@@ -125,6 +126,13 @@ class RejudgeService:
             detail = f"rejudge {rejudge_id}, {len(originals)} submissions: {reason}"
             record_action(connection, self._now(), by, "rejudge start", problem, detail)
         return rejudge_id
+
+    def without_source(self, problem: str, digest: str, selection: Selection) -> int:
+        """How many results `start` leaves out, since their sources were removed."""
+        query = _selected(problem, digest, selection)
+        removed = query.where(submissions.c.source_removed_at.is_not(None)).subquery()
+        with connect(self._engine) as connection:
+            return int(connection.scalar(select(func.count()).select_from(removed)) or 0)
 
     def rejudge(self, number: int) -> Rejudge | None:
         """A rejudge by its id; None if there is none."""
@@ -215,10 +223,8 @@ def _rejudge(connection: Connection, number: int) -> Rejudge | None:
     return None if row is None else Rejudge(**row)
 
 
-def _originals(
-    connection: Connection, problem: str, digest: str, selection: Selection
-) -> list[RowMapping]:
-    """The submissions to regrade, as rows of their copies.
+def _selected(problem: str, digest: str, selection: Selection) -> Select[tuple[object, ...]]:
+    """The submissions to regrade, as rows of their copies, with `source_removed_at`.
 
     Each copy requests the GPU of its old result, so that the two results are comparable. On a
     cluster that knows only GPU types, a result from another GPU is not exchanged.
@@ -229,6 +235,7 @@ def _originals(
             *(submissions.c[name] for name in copied),
             func.coalesce(results.c.gpu, submissions.c.gpu).label("gpu"),
             submissions.c.id.label("original_id"),
+            submissions.c.source_removed_at,
         )
         .join(jobs, jobs.c.submission_id == submissions.c.id)
         .join(results, results.c.id == jobs.c.result_id)
@@ -237,28 +244,47 @@ def _originals(
     )
     current = results.c.problem_digest == digest
     if selection == "best":
-        query = query.where(results.c.id.in_(_best(digest)))
-    elif selection == "accepted":
-        query = query.where(current, results.c.verdict == Verdict.ACCEPTED.value)
-    elif isinstance(selection, GradedBy):
-        query = query.where(current, selection.condition())
-    else:
-        listed = sorted(set(selection))
-        query = query.where(submissions.c.id.in_([n for n in listed if is_valid_id(n)]))
-    found = list(connection.execute(query).mappings())
+        return query.where(results.c.id.in_(_best(digest)))
+    if selection == "accepted":
+        return query.where(current, results.c.verdict == Verdict.ACCEPTED.value)
+    if isinstance(selection, GradedBy):
+        return query.where(current, selection.condition())
+    return query.where(submissions.c.id.in_([n for n in set(selection) if is_valid_id(n)]))
+
+
+def _originals(
+    connection: Connection, problem: str, digest: str, selection: Selection
+) -> list[dict[str, Any]]:
+    """The rows to copy. Raises `Invalid` for listed submissions that cannot be graded again, and
+    if there are none."""
+    found: list[dict[str, Any]] = []
+    removed: list[int] = []
+    for row in connection.execute(_selected(problem, digest, selection)).mappings():
+        if row["source_removed_at"] is None:
+            found.append({name: row[name] for name in row if name != "source_removed_at"})
+        else:
+            removed.append(row["original_id"])
     if not isinstance(selection, str | GradedBy):
-        missing = sorted(set(selection) - {row["original_id"] for row in found})
-        if missing:
+        known = {row["original_id"] for row in found} | set(removed)
+        if missing := sorted(set(selection) - known):
             numbers = ", ".join(map(str, missing[:10]))
             raise Invalid(f"{problem} has no such submission whose result counts: {numbers}")
-    if not found and isinstance(selection, GradedBy):
+        if removed:
+            numbers = ", ".join(map(str, removed[:10]))
+            raise Invalid(f"sources were removed, so these cannot be graded again: {numbers}")
+    if found:
+        return found
+    if removed:
+        raise Invalid(
+            f"the sources of all {len(removed)} such results of {problem} were removed, so they "
+            "cannot be graded again"
+        )
+    if isinstance(selection, GradedBy):
         raise Invalid(
             f"no result of {problem} that counts is of a worker {one_line(selection.worker, 100)}; "
             "a submission's page names its worker"
         )
-    if not found:
-        raise Invalid(f"{problem} has no such results; name submissions, or take all accepted ones")
-    return found
+    raise Invalid(f"{problem} has no such results; name submissions, or take all accepted ones")
 
 
 def _best(digest: str) -> Select[int]:

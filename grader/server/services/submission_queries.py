@@ -31,6 +31,8 @@ class SubmissionSummary:
     """File name, escaped."""
     language: Language
     created_at: datetime
+    source_removed_at: datetime | None
+    """When its source was removed; None if it is there."""
     state: State
     rejudge_id: int | None
     result_id: int | None
@@ -127,11 +129,11 @@ class SubmissionQueries:
             return connection.scalar(query.limit(1))
 
     def source(self, submission_id: int) -> bytes | None:
-        """The source of a submission; None if there is none with this id."""
+        """The source of a submission; None if it was removed, or there is none with this id."""
         query = (
             select(blobs.c.content)
             .join(submissions, submissions.c.sha256 == blobs.c.sha256)
-            .where(submissions.c.id == submission_id)
+            .where(submissions.c.id == submission_id, submissions.c.source_removed_at.is_(None))
         )
         with connect(self._engine) as connection:
             content = connection.scalar(query)
@@ -227,6 +229,7 @@ _SUMMARIES: Select[tuple[object, ...]] = (
         submissions.c.name,
         submissions.c.language,
         submissions.c.created_at,
+        submissions.c.source_removed_at,
         submissions.c.rejudge_id,
         jobs.c.state,
         jobs.c.result_id,

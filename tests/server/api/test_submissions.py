@@ -137,6 +137,42 @@ class TestBounds:
         assert reply.headers["Retry-After"]
 
 
+class TestQuota:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(source_bytes_per_user=len(KERNEL) + 1)
+
+    def test_stored_sources_of_a_user(self, world: World) -> None:
+        assert world.submit("ada").status_code == 202
+        reply = world.submit("ada", content=b"xx")
+        assert error(reply) == (403, "quota_exceeded")
+        message = reply.json()["error"]["message"]
+        assert f"take {len(KERNEL)} of {len(KERNEL) + 1} bytes, and this one has 2" in message
+        assert "ask an admin for more" in message
+        assert world.submit("bob").status_code == 202
+        assert len(world.services.ledger.queue()) == 2
+
+
+class TestRefused:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(submissions_per_minute=1, source_bytes_per_user=len(KERNEL))
+
+    def test_refused_submissions_do_not_use_up_the_minute(self, world: World) -> None:
+        """Whatever the reason is. One that is stored does."""
+        set_board(world, deadline=world.clock())
+        assert error(world.submit("ada")) == (403, "deadline_passed")
+        set_board(world)
+        assert error(world.submit("ada", file="k.rs")) == (415, "unknown_language")
+        assert error(world.submit("ada", gpu="B200")) == (422, "no_worker")
+        assert error(world.submit("ada", problem="no")) == (404, "no_such_problem")
+        assert error(world.submit("ada", content=KERNEL + b"#")) == (403, "quota_exceeded")
+        too_large = b"#" * (world.problem.spec.limits.source_bytes + 1)
+        assert error(world.submit("ada", content=too_large)) == (413, "too_large")
+        assert world.submit("ada").status_code == 202
+        assert error(world.submit("ada")) == (429, "too_often")
+
+
 # Reports -----------------------------------------------------------------------------------------
 
 
@@ -214,6 +250,35 @@ def test_a_source_is_private_until_the_board_publishes_it(world: World) -> None:
     assert world.client("bob").get(address).content == KERNEL
 
 
+def test_a_removed_source(world: World) -> None:
+    set_board(world, publish_sources=True)
+    kept, removed = world.graded("ada"), world.graded("ada", verdict="wrong_answer", ranked=False)
+    world.clock.move(86_400 * 36_500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.services.retention, "_keep_days", 365.0)
+        assert world.services.retention.run_pass(pause_s=0) == 1
+    client = world.client("ada")
+    assert client.get(f"/api/v1/submissions/{kept}/source").content == KERNEL
+    reply = client.get(f"/api/v1/submissions/{removed}/source")
+    assert error(reply) == (410, "source_removed")
+    assert reply.json()["error"]["message"].endswith(
+        "was removed on 2129-12-08, since it was old and did not rank"
+    )
+    found = report(world, removed)
+    assert found["source_removed_at"].startswith("2129-12-08")
+    assert found["verdict"] == "wrong_answer"
+    assert found["submission_sha256"] == report(world, kept)["submission_sha256"]
+    assert report(world, kept)["source_removed_at"] is None
+    set_board(world, publish_sources=False)
+    assert report(world, removed, "bob")["source_removed_at"] is None
+    page = client.get(f"/submissions/{removed}", headers=HTML).text
+    assert "The source was removed on 2129-12-08, since it was old and did not rank." in page
+    assert found["submission_sha256"] in page
+    assert "/source" not in page
+    compared = client.get(f"/submissions/{removed}/compare/{kept}", headers=HTML).text
+    assert "neither was removed" in compared
+
+
 def test_a_deleted_submission_is_visible_to_admins_only(world: World) -> None:
     number = world.graded("ada")
     assert world.client("root").delete(f"/api/v1/submissions/{number}").status_code == 204
@@ -271,6 +336,23 @@ def test_what_one_may_not_see_does_not_shorten_a_page(world: World) -> None:
     assert page(None) == page("ada") == seen[::-1]
     assert page("bob") == [mine, seen[1]]
     assert page("root") == [6, 5]
+
+
+def test_a_filter_does_not_shorten_a_page(world: World) -> None:
+    """Filters, hidden boards and deletions apply before the limit: pages are full to the last."""
+    mine = [world.submitted("ada") for _ in range(3)]
+    deleted = world.graded("bob")
+    assert world.services.admin.delete(deleted, "root") is not None
+    for _ in range(3):
+        world.submitted("bob", problem="flash_attention")
+    world.services.admin.set_board("flash_attention", BoardSettings(hidden=True), "root")
+
+    def page(filters: str = "", name: str | None = None) -> list[int]:
+        answer = world.client(name).get(f"/api/v1/submissions?limit=2{filters}").json()
+        return [one["id"] for one in answer["submissions"]]
+
+    assert page() == page("&user=ada", "root") == page("&problem=softmax&state=queued") == [3, 2]
+    assert page("&state=done", "root") == [mine[0]]
 
 
 def test_the_leaderboard(world: World) -> None:
