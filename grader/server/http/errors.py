@@ -58,6 +58,11 @@ def too_often(what: str, wait_s: int) -> Refusal:
     )
 
 
+def too_many_wrong_tokens(wait_s: int) -> Refusal:
+    """The refusal of a wrong token from an address that sent too many."""
+    return too_often("too many tokens that are not valid from this address", wait_s)
+
+
 def unavailable() -> Refusal:
     """The refusal while the database cannot be used."""
     message = "the server's database does not answer; try again soon"

@@ -62,6 +62,13 @@ class User:
 
 
 @dataclass(frozen=True)
+class Banned:
+    """What is found instead of a user by a valid token of one who is banned."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Account(User):
     """A user as admins see it."""
 
@@ -183,30 +190,29 @@ class Accounts:
 
     def whoami(self, token: str) -> User | None:
         """The user of a token or session; None if it is invalid or its user is banned."""
-        return self.users_of({token}).get(token)
+        found = self.users_of({token}).get(token)
+        return found if isinstance(found, User) else None
 
-    def users_of(self, wanted: Collection[str]) -> dict[str, User]:
-        """The users of these tokens and sessions, without those for which `whoami` gives None."""
-        rows = {
-            token: row for token, row in self._find_all(wanted).items() if row["banned_at"] is None
-        }
-        self._note_use(rows.values())
+    def users_of(self, wanted: Collection[str]) -> dict[str, User | Banned]:
+        """The users of these tokens and sessions, by one query; none for an invalid one."""
+        rows = self._find_all(wanted)
+        self._note_use(row for row in rows.values() if row["banned_at"] is None)
         return {
-            token: User(row["user_id"], row["name"], row["role"]) for token, row in rows.items()
+            token: User(row["user_id"], row["name"], row["role"])
+            if row["banned_at"] is None
+            else Banned(str(row["banned_reason"]))
+            for token, row in rows.items()
         }
 
-    def banned(self, token: str) -> str | None:
-        """Why the user of a valid token is banned; None if the user is not banned."""
-        row = self._find(token)
-        return None if row is None or row["banned_at"] is None else str(row["banned_reason"])
-
-    def open_session(self, token: str) -> str | None:
+    def open_session(self, token: str) -> str | Banned | None:
         """Open a web session. Returns its token for the cookie.
 
         None for an invalid token, and for one of a session: a session cannot open another.
         """
-        row = self._find(token)
-        if row is None or row["banned_at"] is not None or row["kind"] != "api":
+        row = self._find_all({token}).get(token)
+        if row is not None and row["banned_at"] is not None:
+            return Banned(str(row["banned_reason"]))
+        if row is None or row["kind"] != "api":
             return None
         now = self._now()
         old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
@@ -264,12 +270,8 @@ class Accounts:
         assert added.inserted_primary_key is not None
         return token, int(added.inserted_primary_key[0])
 
-    def _find(self, token: str) -> RowMapping | None:
-        """The row of a token that is neither revoked nor expired, joined with its user's."""
-        return self._find_all({token}).get(token)
-
     def _find_all(self, wanted: Collection[str]) -> dict[str, RowMapping]:
-        """Token → its row as of `_find`, by one query."""
+        """Token → its row, joined with its user's, if it is neither revoked nor expired."""
         digests = {token: _hash(token) for token in wanted}
         with connect(self._engine) as connection:
             rows = connection.execute(_TOKENS, {"hashes": list(digests.values())}).mappings().all()
@@ -315,7 +317,7 @@ def validate_name(name: str) -> str:
 
 
 def name_key(name: str) -> str:
-    """The key that must be unique: two names with the same key look alike."""
+    """The key that a user is found by: upper and lower case are alike, and so are variants."""
     return unicodedata.normalize("NFKC", name.strip()).casefold()
 
 
