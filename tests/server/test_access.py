@@ -206,8 +206,8 @@ TABLE = [
 CALLERS = [None, "ada", "bob", "wilma", "root"]
 
 
-def routes(world: World) -> set[tuple[str, str]]:
-    """Method and path of every route of the application."""
+def routes(world: World, *, heads: bool = False) -> set[tuple[str, str]]:
+    """Method and path of every route of the application; with `heads`, also of HEAD requests."""
     found: set[tuple[str, str]] = set()
     for route in world.app.routes:
         contexts = getattr(route, "effective_route_contexts", None)
@@ -215,7 +215,7 @@ def routes(world: World) -> set[tuple[str, str]]:
         for one in everything:
             path = re.sub(r":\w+}", "}", one.path)
             for method in getattr(one, "methods", None) or {"GET"}:
-                if method != "HEAD":
+                if heads or method != "HEAD":
                     found.add((method, path))
     return found
 

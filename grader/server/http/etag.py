@@ -8,10 +8,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
+
+NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The content of If-None-Match."}
+}
+"""The `responses` that a `CacheableResponse` adds to a route in the OpenAPI document."""
 
 
 @dataclass(frozen=True)
