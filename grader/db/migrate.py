@@ -4,7 +4,8 @@
 - ``0002``: the ledger's tables;
 - ``0003``: users, board settings, rejudges, workers and the audit log;
 - ``0004``: the problem versions of a worker;
-- ``0005``: the idempotency key of a submission.
+- ``0005``: the idempotency key of a submission;
+- ``0006``: what users' names look like.
 """
 
 from __future__ import annotations

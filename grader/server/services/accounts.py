@@ -33,6 +33,7 @@ from sqlalchemy import (
 )
 
 from grader.board.store import MAX_ID
+from grader.confusables import mixes_scripts, scripts, skeleton
 from grader.db.engine import BoardError, connect, transaction
 from grader.db.tables import tokens, users
 from grader.report import one_line
@@ -128,7 +129,8 @@ class Accounts:
     def add_user(self, name: str, role: Role = "competitor", by: str = SERVER_ACTOR) -> str:
         """Create a user. Returns its token.
 
-        Raises `Invalid` for an invalid name, and `Conflict` for one that is taken.
+        Raises `Invalid` for an invalid name, and `Conflict` for one that is taken or looks like
+        one that is.
         """
         with transaction(self._engine, "admin") as connection:
             return self._add_user(connection, name, role, by)
@@ -236,11 +238,17 @@ class Accounts:
 
     def _add_user(self, connection: Connection, name: str, role: Role, by: str) -> str:
         name = validate_name(name)
-        key = name_key(name)
+        key, look = name_key(name), skeleton(name)
         if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
             raise Conflict(f"the name {name} is taken; choose another")
+        if twin := connection.scalar(select(users.c.name).where(users.c.skeleton == look)):
+            raise Conflict(
+                f"the name {name} looks like {twin}, which is another user's; choose another"
+            )
         added = connection.execute(
-            insert(users).values(name=name, name_key=key, role=role, created_at=self._now())
+            insert(users).values(
+                name=name, name_key=key, skeleton=look, role=role, created_at=self._now()
+            )
         )
         assert added.inserted_primary_key is not None
         record_action(connection, self._now(), by, "user add", name, role)
@@ -307,12 +315,18 @@ class Accounts:
 def validate_name(name: str) -> str:
     """A user's name, normalized. It is shown on boards, and is part of URLs.
 
-    Raises `Invalid` unless it is 1 to `MAX_NAME_CHARS` printable characters without slashes.
+    Raises `Invalid` unless it is 1 to `MAX_NAME_CHARS` printable characters without slashes, in
+    letters of one script.
     """
     name = unicodedata.normalize("NFC", name.strip())
     fits = 0 < len(name) <= MAX_NAME_CHARS and len(name_key(name)) <= MAX_NAME_CHARS
-    if not fits or not name.isprintable() or set("/\\") & set(name) or name in (".", ".."):
+    look = skeleton(name)
+    is_path = bool(set("/\\") & set(name + look)) or name in (".", "..")
+    if not fits or not name.isprintable() or not look or is_path:
         raise Invalid(f"a name is 1 to {MAX_NAME_CHARS} printable characters without slashes")
+    if mixes_scripts(name):
+        mixed = " and ".join(sorted(scripts(name)))
+        raise Invalid(f"a name has the letters of one script, and {name} mixes {mixed}")
     return name
 
 
@@ -322,7 +336,11 @@ def name_key(name: str) -> str:
 
 
 def worker_name(user: str, worker: str = "") -> str:
-    """The full name of a user's worker. It is unambiguous, since user names have no slash."""
+    """The full name of a user's worker. It is unambiguous, since user names have no slash.
+
+    The part after the slash may look like that of another worker of the same user, who alone gave
+    both.
+    """
     return one_line(f"{user}/{worker}", 200)
 
 
@@ -367,4 +385,5 @@ _ACCOUNTS: Select[tuple[object, ...]] = select(users, _LAST_USE)
 
 
 def _account(row: RowMapping) -> Account:
-    return Account(**{name: value for name, value in row.items() if name != "name_key"})
+    hidden = ("name_key", "skeleton")
+    return Account(**{name: value for name, value in row.items() if name not in hidden})
