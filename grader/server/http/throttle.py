@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 
 from grader.server.settings import Settings
 
@@ -158,6 +159,7 @@ class _RecentKeys:
             self._keys.pop(key, None)
 
 
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
     """The key under which an address is counted: itself for IPv4, its /64 for IPv6.
 

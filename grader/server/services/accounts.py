@@ -7,19 +7,19 @@ bits cannot be guessed. The token itself is shown once, when it is created.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 import secrets
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Row,
     RowMapping,
     Select,
     bindparam,
@@ -198,11 +198,11 @@ class Accounts:
     def users_of(self, wanted: Collection[str]) -> dict[str, User | Banned]:
         """The users of these tokens and sessions, by one query; none for an invalid one."""
         rows = self._find_all(wanted)
-        self._note_use(row for row in rows.values() if row["banned_at"] is None)
+        self._note_use([row.id for row in rows.values() if row.is_due and not row.is_banned])
         return {
-            token: User(row["user_id"], row["name"], row["role"])
-            if row["banned_at"] is None
-            else Banned(str(row["banned_reason"]))
+            token: Banned(str(row.banned_reason))
+            if row.is_banned
+            else User(row.user_id, row.name, row.role)
             for token, row in rows.items()
         }
 
@@ -212,9 +212,9 @@ class Accounts:
         None for an invalid token, and for one of a session: a session cannot open another.
         """
         row = self._find_all({token}).get(token)
-        if row is not None and row["banned_at"] is not None:
-            return Banned(str(row["banned_reason"]))
-        if row is None or row["kind"] != "api":
+        if row is not None and row.is_banned:
+            return Banned(str(row.banned_reason))
+        if row is None or row.kind != "api":
             return None
         now = self._now()
         old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
@@ -222,10 +222,10 @@ class Accounts:
             connection.execute(delete(tokens).where(old))
             session, _ = self._add_token(
                 connection,
-                row["user_id"],
+                row.user_id,
                 "session",
                 "pages",
-                opened_by=row["id"],
+                opened_by=row.id,
                 expires_at=now + SESSION_LIFETIME,
             )
         return session
@@ -278,36 +278,22 @@ class Accounts:
         assert added.inserted_primary_key is not None
         return token, int(added.inserted_primary_key[0])
 
-    def _find_all(self, wanted: Collection[str]) -> dict[str, RowMapping]:
-        """Token → its row, joined with its user's, if it is neither revoked nor expired."""
-        digests = {token: _hash(token) for token in wanted}
+    def _find_all(self, wanted: Collection[str]) -> dict[str, Row[Any]]:
+        """Token → its row of `_TOKENS`, if it is neither revoked nor expired."""
+        digests = {_hash(token): token for token in wanted}
+        now = self._now()
+        values = {"hashes": list(digests), "now": now, "due": now - USE_INTERVAL}
         with connect(self._engine) as connection:
-            rows = connection.execute(_TOKENS, {"hashes": list(digests.values())}).mappings().all()
-        now = self._now()
-        live = {
-            row["hash"]: row
-            for row in rows
-            if row["revoked_at"] is None and (row["expires_at"] is None or row["expires_at"] > now)
-        }
-        return {
-            token: live[digest]
-            for token, digest in digests.items()
-            if digest in live and hmac.compare_digest(live[digest]["hash"], digest)
-        }
+            return {digests[row.hash]: row for row in connection.execute(_TOKENS, values)}
 
-    def _note_use(self, rows: Iterable[RowMapping]) -> None:
-        now = self._now()
-        old = [
-            row["id"]
-            for row in rows
-            if row["last_used_at"] is None or row["last_used_at"] <= now - USE_INTERVAL
-        ]
-        if not old:
+    def _note_use(self, numbers: Collection[int]) -> None:
+        """Store the time of the last use of tokens."""
+        if not numbers:
             return
-        used = update(tokens).where(tokens.c.id.in_(old))
+        used = update(tokens).where(tokens.c.id.in_(numbers))
         try:
             with transaction(self._engine) as connection:
-                connection.execute(used.values(last_used_at=now))
+                connection.execute(used.values(last_used_at=self._now()))
         except BoardError as error:  # such as a full disk, which can still be read
             log.warning("the last use of a token was not stored: %s", one_line(str(error)))
 
@@ -370,10 +356,27 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+# It is read for every request with a token, so it has no column that takes long to convert.
 _TOKENS = (
-    select(tokens, users.c.name, users.c.role, users.c.banned_at, users.c.banned_reason)
+    select(
+        tokens.c.id,
+        tokens.c.hash,
+        tokens.c.kind,
+        tokens.c.user_id,
+        users.c.name,
+        users.c.role,
+        users.c.banned_reason,
+        users.c.banned_at.is_not(None).label("is_banned"),
+        or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= bindparam("due")).label(
+            "is_due"
+        ),
+    )
     .join(users, users.c.id == tokens.c.user_id)
-    .where(tokens.c.hash.in_(bindparam("hashes", expanding=True)))
+    .where(
+        tokens.c.hash.in_(bindparam("hashes", expanding=True)),
+        tokens.c.revoked_at.is_(None),
+        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+    )
 )
 _LAST_USE = (
     select(func.max(tokens.c.last_used_at))
