@@ -22,6 +22,7 @@ from grader.server.http import response_cache
 from grader.server.http.etag import CacheableResponse, share
 from grader.server.http.response_cache import MAX_AGE_S, MAX_ENTRIES, ResponseCache
 from grader.server.pages import board_routes
+from grader.server.services.access import list_submissions
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.standings import GpuLeaderboard
@@ -336,11 +337,10 @@ def test_a_users_page_is_made_anew_for_that_users_submissions_only(
 ) -> None:
     world.graded("ada")
     made = []
-    find = board_routes.list_submissions
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         made.append(kwargs["user"])
-        return find(*args, **kwargs)
+        return list_submissions(*args, **kwargs)
 
     monkeypatch.setattr(board_routes, "list_submissions", counted)
     monkeypatch.setattr(response_cache, "MAX_AGE_S", 1e9)
