@@ -251,6 +251,8 @@ def escape(text: str, limit: int) -> str:
     Newline and tab stay. Bidirectional overrides, invisible characters and piles of combining marks
     are escaped too, since they can make a terminal or page show a different text.
     """
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
     shown = "".join(_shown(text[: limit + 1]))
     return shown if len(shown) <= limit else shown[: max(limit - 1, 0)] + "…"
 

@@ -13,17 +13,28 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InvalidatePoolError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 LOCK_TIMEOUT_S = 30.0
 """How long a writer waits for another writer."""
+
+PING_AFTER_S = 1.0
+"""A connection to PostgreSQL that was idle for longer is tried before it is used."""
 
 SCHEMA_TABLE = "grade_board"
 """The table that marks a database as ours."""
@@ -114,8 +125,14 @@ def safe_url(url: URL) -> str:
 
 @contextmanager
 def connect(engine: Engine) -> Iterator[Connection]:
-    """A connection for reading. Raises `BoardError` for any failure of the database."""
+    """A connection for reading. Raises `BoardError` for any failure of the database.
+
+    On PostgreSQL each statement is a transaction of its own, which saves two messages; it sees
+    what is committed when it begins either way.
+    """
     with _noting_full_disk(engine), translate_errors(engine.url), engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         yield connection
 
 
@@ -271,7 +288,10 @@ def _create_private_file(file: Path) -> None:
 def _create_engine(url: URL, create: bool) -> Engine:
     if url.get_backend_name() != "sqlite":
         # Our transactions are written for READ COMMITTED, whatever the server's default is.
-        return create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
+        engine = create_engine(url, isolation_level="READ COMMITTED")
+        event.listen(engine, "checkin", _note_checkin)
+        event.listen(engine, "checkout", partial(_ping_idle, engine))
+        return engine
     if _sqlite_file(url) is None:
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
@@ -282,6 +302,25 @@ def _create_engine(url: URL, create: bool) -> Engine:
         event.listen(engine, "connect", _enable_wal)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _note_checkin(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info["idle_since"] = time.monotonic()
+
+
+def _ping_idle(
+    engine: Engine, connection: DBAPIConnection, record: ConnectionPoolEntry, _proxy: object
+) -> None:
+    """Replace all connections if one that was idle has been closed, such as by a restart.
+
+    One that was used just now is not tried: a message for each use would double the messages.
+    """
+    if time.monotonic() - record.info.get("idle_since", math.inf) < PING_AFTER_S:
+        return
+    try:
+        engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError(str(error)) from None
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:

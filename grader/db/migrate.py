@@ -6,7 +6,8 @@
 - ``0004``: the problem versions of a worker;
 - ``0005``: the idempotency key of a submission;
 - ``0006``: the versions of problems that a server has served;
-- ``0007``: what sources take, and when they were removed.
+- ``0007``: what sources take, and when they were removed;
+- ``0008``: what users' names look like.
 """
 
 from __future__ import annotations

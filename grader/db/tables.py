@@ -189,6 +189,10 @@ users = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("banned_at", UtcDateTime),
     Column("banned_reason", String(300)),
+    # What the name looks like, or null for a user from before it was checked whose name looks like
+    # that of an older one.
+    Column("skeleton", String(200)),
+    Index("users_by_skeleton", "skeleton", unique=True),
     sqlite_autoincrement=True,
 )
 

@@ -96,6 +96,9 @@ _QUEUE_VERSION = (
     .group_by(jobs.c.state)
     .order_by(jobs.c.state)
 )
+_USER_QUEUE_VERSION = _QUEUE_VERSION.join(
+    submissions, submissions.c.id == jobs.c.submission_id
+).where(submissions.c.user == bindparam("user"))
 
 
 class LedgerReader:
@@ -141,13 +144,17 @@ class LedgerReader:
             by_id = {row["id"]: _job(row, first[row["id"]]) for row in found}
         return QueueHead(places, [by_id[number] for number in first])
 
-    def queue_version(self) -> object:
+    def queue_version(self, user: str | None = None) -> object:
         """A small value that differs after a change of a job in flight, also of its progress.
 
         Two changes that are committed out of order may have the same value.
+
+        user: whose jobs count; all if None.
         """
+        query = _QUEUE_VERSION if user is None else _USER_QUEUE_VERSION
+        values = {} if user is None else {"user": user}
         with connect(self._engine) as connection:
-            return [tuple(row) for row in connection.execute(_QUEUE_VERSION)]
+            return [tuple(row) for row in connection.execute(query, values)]
 
     def held(self) -> list[Job]:
         """The held jobs, oldest first."""

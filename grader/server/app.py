@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 
 from grader import __version__
@@ -21,10 +22,10 @@ from grader.server.api import admin, boards, events, submissions, worker_api
 from grader.server.api.schemas import Health
 from grader.server.http.auth import ServicesDep, check_not_draining
 from grader.server.http.errors import (
-    ErrorReply,
     Refusal,
     disk_full,
     error_response,
+    error_responses,
     fail,
     unavailable,
 )
@@ -62,12 +63,7 @@ operation = APIRouter()
 @operation.get(
     "/healthz",
     response_model=Health,
-    responses={
-        503: {
-            "model": ErrorReply,
-            "description": "The database is away, its disk is full or nearly so, or draining.",
-        }
-    },
+    responses=error_responses(),
     summary="Health check",
     tags=["operation"],
 )
@@ -85,7 +81,8 @@ def healthz(services: ServicesDep) -> Health:
 @operation.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}},
+    responses=error_responses()
+    | {200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}},
     summary="Prometheus metrics",
     tags=["operation"],
 )
@@ -95,13 +92,32 @@ def metrics(services: ServicesDep) -> Response:
     return Response(services.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+@operation.head(
+    f"{API}/openapi.json",
+    response_class=Response,
+    responses=error_responses(),
+    summary="Headers of the OpenAPI document",
+    tags=["operation"],
+)
+@operation.get(
+    f"{API}/openapi.json",
+    response_model=dict[str, Any],
+    responses=error_responses(),
+    summary="The OpenAPI document",
+    tags=["operation"],
+)
+def openapi_document(request: Request) -> JSONResponse:
+    """This document: every route of the API, what it takes and what it answers."""
+    return JSONResponse(request.app.openapi())
+
+
 def create_app(services: Services) -> FastAPI:
     """The application over these services."""
     app = FastAPI(
         title="grade",
         summary="A leaderboard for GPU kernels.",
         version=__version__,
-        openapi_url=f"{API}/openapi.json",
+        openapi_url=None,  # `openapi_document` is a route of the document itself
         docs_url=None,  # its page loads scripts from another site
         redoc_url=None,
         strict_content_type=False,

@@ -43,7 +43,8 @@ class Settings:
     submissions_per_minute: int = 20
     """Per user."""
     failures_per_minute: int = 10
-    """Wrong tokens per address, after which its tokens are refused for a while."""
+    """Wrong tokens per address that are answered with 401, and more of them with 429. Valid tokens
+    are let in regardless."""
     listeners: int = 1000
     """Open event streams."""
     listeners_per_address: int = 100

@@ -30,6 +30,8 @@ from grader.db.tables import (
 )
 from grader.fleet import Ledger, State
 from grader.report import Report
+from grader.server.services import Conflict
+from grader.server.services.accounts import Accounts
 from tests.fleet.conftest import Clock, enqueue
 from tests.fleet.conftest import report_of as report_of
 
@@ -41,7 +43,7 @@ HOSTED = {
     for table in (users, tokens, boards, audit, voids, rejudges, workers, problem_versions)
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0007"
+HEAD = "0008"
 ADDED = {
     "rejudge_id",
     "original_id",
@@ -121,7 +123,9 @@ def fill_hosted(connection: Connection) -> None:
     adds."""
     now = Clock()()
     user = connection.execute(
-        insert(users).values(name="Ada", name_key="ada", role="admin", created_at=now)
+        insert(users).values(
+            name="Ada", name_key="ada", role="admin", created_at=now, skeleton="ada"
+        )
     ).inserted_primary_key
     assert user is not None
     token = {"user_id": user[0], "label": "", "created_at": now}
@@ -258,6 +262,35 @@ def test_what_sources_take_is_known_of_old_submissions(
         rows = list(connection.execute(select(*columns)))
     assert {row[0]: row[1] for row in rows} == sizes
     assert [row[0] for row in rows if row[2] is not None] == [2]
+
+
+def test_users_who_look_alike_already_are_kept(url: str, engine: Engine) -> None:
+    Ledger.open(url).close()
+    downgrade(engine, "0007")
+    with engine.begin() as connection:
+        for name in ("bill", "BiIl", "ada", "\u0430\u0501\u0430", "bi1l"):
+            connection.execute(
+                text(
+                    "INSERT INTO users (name, name_key, role, created_at) VALUES (:n, :n, 'x', :t)"
+                ),
+                {"n": name, "t": Clock()().isoformat()},
+            )
+    before = rows_of_users(engine)
+    ledger = Ledger.open(url)
+    accounts = Accounts(ledger._engine, Clock())
+    assert rows_of_users(engine) == before
+    with engine.connect() as connection:
+        looks = list(connection.scalars(select(users.c.skeleton).order_by(users.c.id)))
+    assert looks == ["bill", None, "ada", None, None]
+    with pytest.raises(Conflict, match="the name bil1 looks like bill"):
+        accounts.add_user("bil1")
+    ledger.close()
+
+
+def rows_of_users(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        query = text("SELECT id, name, name_key, role, created_at FROM users ORDER BY id")
+        return [tuple(row) for row in connection.execute(query)]
 
 
 def test_the_audit_is_append_only(url: str, engine: Engine, report_of: MakeReport) -> None:

@@ -427,6 +427,21 @@ def test_the_head_of_the_queue(ledger: Ledger) -> None:
     assert versions[-1] == ledger.queue_version()
 
 
+def test_the_version_of_one_users_queue(ledger: Ledger) -> None:
+    versions = [ledger.queue_version("ada")]
+    enqueue(ledger, user="ada")
+    versions.append(ledger.queue_version("ada"))
+    enqueue(ledger, user="bob", source="x = 2")
+    assert ledger.queue_version("ada") == versions[-1]
+    lease = begun(ledger)
+    versions.append(ledger.queue_version("ada"))
+    assert ledger.cancel(2, "bob")
+    assert ledger.queue_version("ada") == versions[-1]
+    assert ledger.fail(lease, "broken")
+    versions.append(ledger.queue_version("ada"))
+    assert all(before != after for before, after in pairwise(versions))
+
+
 def test_a_heartbeat_changes_the_version_of_the_queue(ledger: Ledger, clock: Clock) -> None:
     enqueue(ledger)
     lease, before = begun(ledger), ledger.queue_version()

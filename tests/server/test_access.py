@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from grader.server.settings import Settings
-from tests.server.conftest import H100, KERNEL, SEED, World
+from tests.server.conftest import H100, KERNEL, SEED, World, statements
 from tests.waiting import PATIENCE_S
 
 FORM = {"data": {"problem": "softmax"}, "files": {"file": ("kernel.py", KERNEL)}}
@@ -208,8 +208,8 @@ TABLE = [
 CALLERS = [None, "ada", "bob", "wilma", "root"]
 
 
-def routes(world: World) -> set[tuple[str, str]]:
-    """Method and path of every route of the application."""
+def routes(world: World, *, heads: bool = False) -> set[tuple[str, str]]:
+    """Method and path of every route of the application; with `heads`, also of HEAD requests."""
     found: set[tuple[str, str]] = set()
     for route in world.app.routes:
         contexts = getattr(route, "effective_route_contexts", None)
@@ -217,7 +217,7 @@ def routes(world: World) -> set[tuple[str, str]]:
         for one in everything:
             path = re.sub(r":\w+}", "}", one.path)
             for method in getattr(one, "methods", None) or {"GET"}:
-                if method != "HEAD":
+                if heads or method != "HEAD":
                     found.add((method, path))
     return found
 
@@ -357,23 +357,53 @@ class TestGuessing:
         reply = guesses[3].get("/api/v1/me")
         assert reply.status_code == 429
         assert 0 < int(reply.headers["Retry-After"]) <= 60
-        # Now even a valid token is refused at this address.
-        assert world.client("ada").get("/api/v1/me").status_code == 429
+
+    def test_a_valid_token_is_let_in_beside_guesses(self, world: World) -> None:
+        for n in range(10):
+            world.client(token=f"guess{n}").get("/api/v1/me")
+            for name in ("ada", "wilma"):
+                assert world.client(name).get("/api/v1/me").status_code == 200
+        assert world.client(token="guess").get("/api/v1/me").status_code == 429
+        cookie = {"Cookie": f"grade_session={session(world, 'bob')}"}
+        assert world.client().get("/api/v1/me", headers=cookie).json()["name"] == "bob"
         assert world.client().get("/api/v1/problems").status_code == 200
+
+    def test_a_wrong_token_costs_one_query_at_most(self, world: World) -> None:
+        def api(token: str) -> httpx.Response:
+            return world.client(token=token).get("/api/v1/me")
+
+        def form(token: str) -> httpx.Response:
+            return world.client().post("/login", data={"token": token})
+
+        for call in (api, form):
+            for n in range(5):
+                token = f"guess{n} {call.__name__}"
+                with statements(world) as seen:
+                    call(token)
+                assert [("FROM tokens" in one) for one in seen if one != "BEGIN"] == [True]
+                with statements(world) as seen:
+                    call(token)
+                assert seen == []
 
     def test_cookies_are_throttled_too(self, world: World) -> None:
         for n in range(3):
             reply = world.client().get("/api/v1/me", headers={"Cookie": f"grade_session=guess{n}"})
             assert reply.status_code == 401
             assert "grade_session=;" in reply.headers["Set-Cookie"]
-        reply = world.client().get("/api/v1/me", headers={"Cookie": "grade_session=guess"})
+        cookie = {"Cookie": "grade_session=guess"}
+        reply = world.client().get("/", headers=cookie)
         assert reply.status_code == 429
+        # The browser drops the cookie, and may read on without one.
+        assert "grade_session=;" in reply.headers["Set-Cookie"]
+        assert world.client().get("/").status_code == 200
 
     def test_the_login_page_is_throttled_too(self, world: World) -> None:
         for n in range(3):
-            world.client().post("/login", data={"token": f"guess{n}"})
+            reply = world.client().post("/login", data={"token": f"guess{n}"})
+            assert reply.status_code == 401
+        assert world.client().post("/login", data={"token": "guess"}).status_code == 429
         right = {"token": world.tokens["ada"]}
-        assert world.client().post("/login", data=right).status_code == 429
+        assert world.client().post("/login", data=right).status_code == 303
 
     def test_a_banned_user_gets_the_reason_and_is_not_throttled(self, world: World) -> None:
         opened = [session(world, "ada") for _ in range(5)]
@@ -396,6 +426,27 @@ class TestGuessing:
         for _ in range(10):
             assert old.get("/api/v1/me").status_code == 401
         assert world.client("ada").get("/api/v1/me").status_code == 200
+
+
+class TestFlood:
+    """Requests of workers are not counted, so only look-ups in vain limit guesses there."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(requests_per_minute=30)
+
+    def test_lookups_at_the_addresses_of_workers_are_limited(self, world: World) -> None:
+        def claim(client: httpx.Client) -> int:
+            wish = {"worker": "w", "problems": {}}
+            return client.post("/api/v1/work/claim", json=wish).status_code
+
+        wilma = world.client("wilma")
+        assert claim(wilma) == 204
+        with statements(world) as seen:
+            for n in range(50):
+                assert claim(world.client(token=f"guess{n}")) in (401, 429)
+        assert sum("FROM tokens" in one for one in seen) == 30
+        assert claim(wilma) == 204
 
 
 class TestRates:
@@ -445,7 +496,7 @@ class TestRates:
 
 def session(world: World, name: str) -> str:
     opened = world.services.accounts.open_session(world.tokens[name])
-    assert opened is not None
+    assert isinstance(opened, str)
     return opened
 
 

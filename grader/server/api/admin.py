@@ -47,7 +47,7 @@ Number = Annotated[int, Path(description="Its number.")]
 
 
 @router.get(
-    "/users", response_model=UserList, responses=error_responses(401, 403), summary="List the users"
+    "/users", response_model=UserList, responses=error_responses(), summary="List the users"
 )
 def list_users(services: ServicesDep, admin: AdminUser) -> UserList:
     """Every user, with their ban and last use."""
@@ -58,7 +58,7 @@ def list_users(services: ServicesDep, admin: AdminUser) -> UserList:
     "/users",
     status_code=201,
     response_model=IssuedToken,
-    responses=error_responses(401, 403, 409),
+    responses=error_responses(409),
     summary="Add a user",
 )
 def add_user(services: ServicesDep, admin: AdminUser, new: NewUser) -> IssuedToken:
@@ -70,7 +70,7 @@ def add_user(services: ServicesDep, admin: AdminUser, new: NewUser) -> IssuedTok
 @router.get(
     "/users/{name}/tokens",
     response_model=TokenList,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="List a user's tokens",
 )
 def list_tokens(services: ServicesDep, admin: AdminUser, name: UserName) -> TokenList:
@@ -82,7 +82,7 @@ def list_tokens(services: ServicesDep, admin: AdminUser, name: UserName) -> Toke
     "/users/{name}/tokens",
     status_code=201,
     response_model=IssuedToken,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Make another token for a user",
 )
 def add_token(
@@ -95,7 +95,7 @@ def add_token(
 @router.delete(
     "/users/{name}/tokens",
     response_model=RevokedCount,
-    responses=error_responses(401, 403, 404, 409),
+    responses=error_responses(404, 409),
     summary="Revoke all of a user's tokens",
 )
 def revoke_tokens(services: ServicesDep, admin: AdminUser, name: UserName) -> RevokedCount:
@@ -106,7 +106,7 @@ def revoke_tokens(services: ServicesDep, admin: AdminUser, name: UserName) -> Re
 @router.delete(
     "/tokens/{number}",
     response_model=RevokedCount,
-    responses=error_responses(401, 403, 404, 409),
+    responses=error_responses(404, 409),
     summary="Revoke a token",
 )
 def revoke_token(services: ServicesDep, admin: AdminUser, number: Number) -> RevokedCount:
@@ -117,7 +117,7 @@ def revoke_token(services: ServicesDep, admin: AdminUser, number: Number) -> Rev
 @router.post(
     "/users/{name}/ban",
     status_code=204,
-    responses=error_responses(401, 403, 404, 409),
+    responses=error_responses(404, 409),
     summary="Ban a user",
 )
 def ban(services: ServicesDep, admin: AdminUser, name: UserName, request: BanRequest) -> None:
@@ -128,7 +128,7 @@ def ban(services: ServicesDep, admin: AdminUser, name: UserName, request: BanReq
 @router.post(
     "/users/{name}/unban",
     status_code=204,
-    responses=error_responses(401, 403, 404, 409),
+    responses=error_responses(404, 409),
     summary="Unban a user",
 )
 def unban(services: ServicesDep, admin: AdminUser, name: UserName) -> None:
@@ -139,7 +139,7 @@ def unban(services: ServicesDep, admin: AdminUser, name: UserName) -> None:
 @router.get(
     "/users/{name}/graded",
     response_model=GradedCount,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Count what a user's workers graded",
 )
 def get_graded(services: ServicesDep, admin: AdminUser, name: UserName) -> GradedCount:
@@ -150,7 +150,7 @@ def get_graded(services: ServicesDep, admin: AdminUser, name: UserName) -> Grade
 @router.post(
     "/users/{name}/hold",
     response_model=HeldCount,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Hold what a user's workers graded",
 )
 def hold(services: ServicesDep, admin: AdminUser, name: UserName) -> HeldCount:
@@ -161,7 +161,7 @@ def hold(services: ServicesDep, admin: AdminUser, name: UserName) -> HeldCount:
 @router.post(
     "/users/{name}/unhold",
     response_model=ReleasedCount,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Release what a user's workers graded",
 )
 def unhold(services: ServicesDep, admin: AdminUser, name: UserName) -> ReleasedCount:
@@ -172,7 +172,7 @@ def unhold(services: ServicesDep, admin: AdminUser, name: UserName) -> ReleasedC
 @router.get(
     "/boards/{problem}",
     response_model=BoardReply,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="A board's settings",
 )
 def get_board(services: ServicesDep, admin: AdminUser, problem: ProblemName) -> BoardReply:
@@ -183,7 +183,7 @@ def get_board(services: ServicesDep, admin: AdminUser, problem: ProblemName) -> 
 @router.put(
     "/boards/{problem}",
     response_model=BoardReply,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Set a board's settings",
 )
 def set_board(
@@ -211,7 +211,7 @@ def get_versions(services: ServicesDep, admin: AdminUser, problem: ProblemName) 
 @router.get(
     "/held",
     response_model=HeldJobList,
-    responses=error_responses(401, 403),
+    responses=error_responses(),
     summary="List held jobs",
 )
 def list_held(services: ServicesDep, admin: AdminUser) -> HeldJobList:
@@ -225,7 +225,7 @@ def list_held(services: ServicesDep, admin: AdminUser) -> HeldJobList:
 @router.post(
     "/submissions/{number}/release",
     status_code=204,
-    responses=error_responses(401, 403, 409),
+    responses=error_responses(409),
     summary="Release a held submission",
 )
 def release(services: ServicesDep, admin: AdminUser, number: Number) -> None:
@@ -237,7 +237,7 @@ def release(services: ServicesDep, admin: AdminUser, number: Number) -> None:
 @router.delete(
     "/submissions/{number}",
     response_model=DeletionResult,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Delete a submission",
 )
 def delete(services: ServicesDep, admin: AdminUser, number: Number) -> DeletionResult:
@@ -251,7 +251,7 @@ def delete(services: ServicesDep, admin: AdminUser, number: Number) -> DeletionR
 @router.get(
     "/rejudges",
     response_model=RejudgeList,
-    responses=error_responses(401, 403),
+    responses=error_responses(),
     summary="List the rejudges",
 )
 def list_rejudges(services: ServicesDep, admin: AdminUser) -> RejudgeList:
@@ -264,7 +264,7 @@ def list_rejudges(services: ServicesDep, admin: AdminUser) -> RejudgeList:
     status_code=201,
     response_model=RejudgeStarted,
     response_model_exclude_defaults=True,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Start a rejudge",
 )
 def start_rejudge(services: ServicesDep, admin: AdminUser, new: NewRejudge) -> RejudgeStarted:
@@ -282,7 +282,7 @@ def start_rejudge(services: ServicesDep, admin: AdminUser, new: NewRejudge) -> R
 @router.get(
     "/rejudges/{number}",
     response_model=RejudgeDetail,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="Preview a rejudge",
 )
 def get_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> RejudgeDetail:
@@ -296,7 +296,7 @@ def get_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> Reju
 @router.post(
     "/rejudges/{number}/apply",
     response_model=RejudgeApplied,
-    responses=error_responses(401, 403, 404, 409),
+    responses=error_responses(404, 409),
     summary="Apply a rejudge",
 )
 def apply_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> RejudgeApplied:
@@ -307,7 +307,7 @@ def apply_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> Re
 @router.post(
     "/rejudges/{number}/drop",
     status_code=204,
-    responses=error_responses(401, 403, 404, 409),
+    responses=error_responses(404, 409),
     summary="Drop a rejudge",
 )
 def drop_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> None:
@@ -315,9 +315,7 @@ def drop_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> Non
     services.admin.rejudges.drop(number, by=admin.name)
 
 
-@router.get(
-    "/audit", response_model=AuditLog, responses=error_responses(401, 403), summary="The audit log"
-)
+@router.get("/audit", response_model=AuditLog, responses=error_responses(), summary="The audit log")
 def get_audit(
     services: ServicesDep,
     admin: AdminUser,

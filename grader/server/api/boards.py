@@ -18,9 +18,9 @@ from grader.server.api.schemas import (
     ProblemVersionInfo,
     ProblemVersionList,
 )
-from grader.server.http.auth import Caller, ServicesDep
+from grader.server.http.auth import OPTIONAL_TOKEN, Caller, ServicesDep
 from grader.server.http.errors import error_responses, fail
-from grader.server.http.etag import CacheableResponse, share
+from grader.server.http.etag import NOT_MODIFIED, CacheableResponse, share
 from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import comma_separated, problem_or_404, version_or_404
 from grader.server.services import visibility
@@ -41,7 +41,8 @@ ProblemName = Annotated[PrintableText, Path(description="A problem's name.")]
 @router.get(
     "/problems",
     response_model=ProblemList,
-    responses=error_responses(401),
+    responses=error_responses(),
+    openapi_extra=OPTIONAL_TOKEN,
     summary="List the problems",
     tags=["problems"],
 )
@@ -58,7 +59,8 @@ def list_problems(services: ServicesDep, caller: Caller) -> ProblemList:
 @router.get(
     "/problems/{name}",
     response_model=ProblemDetail,
-    responses=error_responses(401, 404),
+    responses=error_responses(404),
+    openapi_extra=OPTIONAL_TOKEN,
     summary="A problem",
     tags=["problems"],
 )
@@ -93,7 +95,8 @@ def list_versions(services: ServicesDep, caller: Caller, name: ProblemName) -> P
 @router.get(
     "/leaderboards/{name}",
     response_model=Leaderboard,
-    responses=error_responses(401, 404) | {304: {"description": "The content of If-None-Match."}},
+    responses=error_responses(404) | NOT_MODIFIED,
+    openapi_extra=OPTIONAL_TOKEN,
     summary="A leaderboard",
     tags=["problems"],
 )

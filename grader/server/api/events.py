@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from grader.board import BoardError
 from grader.fleet import Job
 from grader.server.api.schemas import DoneEvent, GradingProgress, StateEvent
-from grader.server.http.auth import Caller, ServicesDep, is_still_authenticated
+from grader.server.http.auth import OPTIONAL_TOKEN, Caller, ServicesDep, is_still_authenticated
 from grader.server.http.errors import NO_TOKEN, Refusal, error_responses, fail
 from grader.server.http.fields import SubmissionNumber
 from grader.server.http.lookup import submission_or_404
@@ -38,7 +38,8 @@ def _check_listener(
     "/submissions/{number}/events",
     response_class=EventSourceResponse,
     dependencies=[Depends(_check_listener)],
-    responses=error_responses(401, 404),
+    responses=error_responses(404),
+    openapi_extra=OPTIONAL_TOKEN,
     summary="Follow a submission",
     tags=["submissions"],
 )

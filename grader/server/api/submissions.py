@@ -20,9 +20,9 @@ from grader.server.api.schemas import (
     SubmissionQueued,
     SubmissionStatus,
 )
-from grader.server.http.auth import AnyUser, Caller, CompetitorUser, ServicesDep
+from grader.server.http.auth import OPTIONAL_TOKEN, AnyUser, Caller, CompetitorUser, ServicesDep
 from grader.server.http.errors import error_responses, fail
-from grader.server.http.etag import CacheableResponse, share
+from grader.server.http.etag import NOT_MODIFIED, CacheableResponse, share
 from grader.server.http.fields import PrintableText, SubmissionNumber
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.submit import submit_upload
@@ -44,7 +44,7 @@ router = APIRouter()
     "/submissions",
     status_code=202,
     response_model=SubmissionQueued,
-    responses=error_responses(401, 403, 404, 409, 415, 507),
+    responses=error_responses(404, 409, 415, 507),
     summary="Submit a kernel",
     tags=["submissions"],
 )
@@ -80,7 +80,8 @@ def submit(
 @router.get(
     "/submissions",
     response_model=SubmissionList,
-    responses=error_responses(401),
+    responses=error_responses(),
+    openapi_extra=OPTIONAL_TOKEN,
     summary="List submissions",
     tags=["submissions"],
 )
@@ -113,7 +114,8 @@ def get_submissions(
     "/submissions/{number}",
     response_model=SubmissionDetail,
     name="api_submission",
-    responses=error_responses(401, 404),
+    responses=error_responses(404),
+    openapi_extra=OPTIONAL_TOKEN,
     summary="A submission and its report",
     tags=["submissions"],
 )
@@ -155,7 +157,8 @@ def get_submission(
 @router.get(
     "/submissions/{number}/source",
     response_class=PlainTextResponse,
-    responses=error_responses(401, 403, 404, 410),
+    responses=error_responses(404, 410),
+    openapi_extra=OPTIONAL_TOKEN,
     summary="The submitted source",
     tags=["submissions"],
 )
@@ -179,7 +182,7 @@ def get_source(services: ServicesDep, caller: Caller, number: SubmissionNumber) 
 @router.delete(
     "/submissions/{number}",
     status_code=204,
-    responses=error_responses(401, 403, 404, 409),
+    responses=error_responses(404, 409),
     summary="Cancel a submission",
     tags=["submissions"],
 )
@@ -199,7 +202,8 @@ def cancel(services: ServicesDep, caller: CompetitorUser, number: SubmissionNumb
 @router.get(
     "/queue",
     response_model=Queue,
-    responses=error_responses(401),
+    responses=error_responses() | NOT_MODIFIED,
+    openapi_extra=OPTIONAL_TOKEN,
     summary="The queue",
     tags=["submissions"],
 )
@@ -216,7 +220,7 @@ def get_queue(request: Request, services: ServicesDep, caller: Caller) -> Respon
 @router.get(
     "/me",
     response_model=CurrentUser,
-    responses=error_responses(401),
+    responses=error_responses(),
     summary="The user of a token",
     tags=["users"],
 )

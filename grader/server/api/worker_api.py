@@ -27,7 +27,7 @@ from grader.server.http.auth import ServicesDep, WorkerUser
 from grader.server.http.errors import banned, error_responses, fail
 from grader.server.services.accounts import User, worker_name
 
-router = APIRouter(prefix="/work", tags=["work"], responses=error_responses(401, 403))
+router = APIRouter(prefix="/work", tags=["work"], responses=error_responses())
 
 Number = Annotated[int, Path(ge=1, le=MAX_ID, description="The submission's number.")]
 

@@ -28,8 +28,15 @@ async def _services(request: Request) -> Services:
 
 
 # These document authentication in the OpenAPI document. The middleware does it.
-_bearer = HTTPBearer(auto_error=False, description="A token of `grade admin user add`.")
-_cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="The pages' session.")
+_bearer = HTTPBearer(
+    scheme_name="bearer", auto_error=False, description="A token of `grade admin user add`."
+)
+_cookie = APIKeyCookie(
+    scheme_name="session", name=COOKIE, auto_error=False, description="The pages' session."
+)
+
+OPTIONAL_TOKEN: dict[str, Any] = {"security": [{}]}
+"""The `openapi_extra` of a route that needs no token: "none" is one of the ways to authenticate."""
 
 
 async def _caller(

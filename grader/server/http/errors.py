@@ -58,6 +58,11 @@ def too_often(what: str, wait_s: int) -> Refusal:
     )
 
 
+def too_many_wrong_tokens(wait_s: int) -> Refusal:
+    """The refusal of a wrong token from an address that sent too many."""
+    return too_often("too many tokens that are not valid from this address", wait_s)
+
+
 def unavailable() -> Refusal:
     """The refusal while the database cannot be used."""
     message = "the server's database does not answer; try again soon"
@@ -78,7 +83,7 @@ def error_response(refusal: Refusal) -> JSONResponse:
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route in the OpenAPI document: these statuses and the common ones."""
-    common = {400, 408, 413, 422, 429, 503}
+    common = {400, 401, 403, 408, 413, 422, 429, 500, 503}
     return {
         status: {"model": ErrorReply, "description": _DESCRIPTIONS[status]}
         for status in sorted(common | set(statuses))
@@ -87,8 +92,8 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _DESCRIPTIONS = {
     400: "The request cannot be parsed.",
-    401: "The token is missing or not valid.",
-    403: "This user may not do that.",
+    401: "The token is not valid, or is missing where one is needed.",
+    403: "This user may not do that, or is banned.",
     404: "It does not exist, or this user may not see it.",
     408: "The body took too long to arrive.",
     409: "Its state does not allow this.",
@@ -97,6 +102,7 @@ _DESCRIPTIONS = {
     415: "The file's extension is of no known language.",
     422: "A value is not valid; the message says which.",
     429: "Too many requests; Retry-After says when to try again.",
+    500: "The server has a fault, and has logged it.",
     503: "The server cannot do this now; Retry-After says when to try again.",
     507: "The server's disk is full, or nearly so.",
 }

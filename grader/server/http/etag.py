@@ -8,10 +8,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
+
+_REGION = re.compile(rb"(?s)<!--([a-z]+)-->(.*?)<!--/\1-->")
+
+NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The content of If-None-Match."}
+}
+"""The `responses` that a `CacheableResponse` adds to a route in the OpenAPI document."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,11 @@ class CacheableResponse:
         return Response(content, headers=headers, media_type=self.media_type)
 
     @cached_property
+    def pieces(self) -> Pieces:
+        """The content, split at its regions."""
+        return split_regions(self.content)
+
+    @cached_property
     def _digest(self) -> str:
         return hashlib.sha256(self.content).hexdigest()[:32]
 
@@ -51,7 +63,11 @@ class CacheableResponse:
 
 
 VersionName = Literal["boards", "queue"]
-"""What a shared answer depends on: the leaderboards, or these and the jobs in flight."""
+"""What many shared answers depend on: the leaderboards, or these and the jobs in flight."""
+
+Version = VersionName | Callable[[], object]
+"""What a shared answer depends on. A function has a value that differs after each change of it, and
+may raise `BoardError`."""
 
 Regions = Mapping[str, str]
 """Region of a page → its HTML for one caller."""
@@ -61,7 +77,7 @@ class Shared(NamedTuple):
     """An answer that is the same for every caller without an account."""
 
     response: CacheableResponse
-    version: VersionName
+    version: Version
     regions: Callable[[Request], Regions | None] | None
     """The regions of the page that differ for a signed-in caller who is no admin. The function
     returns None for a caller whose page differs elsewhere; without it, all of their pages do. It is
@@ -71,7 +87,7 @@ class Shared(NamedTuple):
 def share(
     request: Request,
     response: CacheableResponse,
-    version: VersionName = "boards",
+    version: Version = "boards",
     regions: Callable[[Request], Regions | None] | None = None,
 ) -> CacheableResponse:
     """Let `response_cache` send this answer to other callers; see `Shared`.
@@ -84,16 +100,41 @@ def share(
 
 
 def personal_content(content: bytes, regions: Regions) -> bytes:
-    """A shared page with a caller's own regions.
+    """A shared page with a caller's own regions."""
+    return fill_regions(split_regions(content), regions)
+
+
+class Pieces(NamedTuple):
+    """A page, split at its regions."""
+
+    first: bytes
+    """All before the first region."""
+    others: list[tuple[str, bytes, bytes]]
+    """Each region's name, its content, and what is between it and the next."""
+
+
+def split_regions(content: bytes) -> Pieces:
+    """Split a page at its regions.
 
     A region is all between ``<!--name-->`` and ``<!--/name-->``, which no escaped text contains.
     """
-    for name, html in regions.items():
-        before, start, rest = content.partition(f"<!--{name}-->".encode())
-        _, end, after = rest.partition(f"<!--/{name}-->".encode())
-        if end:
-            content = b"".join((before, start, html.encode(), end, after))
-    return content
+    first, *others = _REGION.split(content)
+    return Pieces(
+        first,
+        [
+            (name.decode(), region, b"<!--/%b-->%b" % (name, after))
+            for name, region, after in zip(*(others[n::3] for n in range(3)), strict=True)
+        ],
+    )
+
+
+def fill_regions(pieces: Pieces, regions: Regions) -> bytes:
+    """The page with other content in those of its regions that are in `regions`."""
+    parts = [pieces.first]
+    for name, region, after in pieces.others:
+        own = regions.get(name)
+        parts += (f"<!--{name}-->".encode(), region if own is None else own.encode(), after)
+    return b"".join(parts)
 
 
 def _accepts_gzip(accept_encoding: str) -> bool:

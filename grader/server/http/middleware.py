@@ -48,6 +48,10 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+_RAW_SECURITY_HEADERS = [
+    (name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()
+]
+
 
 class AdmissionMiddleware:
     """Admits a request to the application, or answers it with a refusal.
@@ -163,9 +167,8 @@ def _send_with_headers(scope: Scope, send: Send) -> Send:
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
+            message["headers"].extend(_RAW_SECURITY_HEADERS)
             headers = MutableHeaders(scope=message)
-            for name, value in SECURITY_HEADERS.items():
-                headers[name] = value
             if not scope["path"].startswith("/static/"):
                 headers.setdefault("Cache-Control", "no-store")
             if scope["state"]["stale_session"] and "set-cookie" not in headers:

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grader.board import BoardError
-from grader.server.http.etag import Shared, VersionName, personal_content
+from grader.server.http.etag import Shared, VersionName, fill_regions
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
 from grader.server.services.visibility import deadline_passed
@@ -91,7 +91,12 @@ class ResponseCache:
             self._entries.pop(key, None)
             return
         # No version was read before this answer was made, so the next request makes it again.
-        self._put(key, _Entry(shared, scope.get("route")))
+        self._put(key, _Entry(shared, self._reader_of(shared), scope.get("route")))
+
+    def _reader_of(self, shared: Shared) -> _VersionReader:
+        """The reader of the versions of an answer; its own, if no other answer has the same."""
+        version = shared.version
+        return self._versions[version] if isinstance(version, str) else _VersionReader(version)
 
     def _put(self, key: Hashable, entry: _Entry) -> None:
         """Keep an entry, also one that was evicted while it was renewed."""
@@ -103,7 +108,7 @@ class ResponseCache:
     async def _renew(self, entry: _Entry, scope: Scope, receive: Receive) -> bool:
         """Make the entry's answer anew if it is out of date. False if it is no longer shared."""
         try:
-            versions = self._versions[entry.shared.version]
+            versions = entry.versions
             version = await versions.next()
             if self._is_current(entry, version):
                 return True
@@ -148,6 +153,7 @@ _NEVER = _Version(0, None)
 class _Entry:
     shared: Shared
     """Not sent before it is made anew: the first one may be an answer to a signed-in caller."""
+    versions: _VersionReader
     route: Any
     """The route that made it, for the log."""
     version: _Version = _NEVER
@@ -184,9 +190,9 @@ class _VersionReader:
 
 def boards_version(services: Services) -> object:
     """A small value that differs after every change of a shared answer. Raises `BoardError`."""
-    boards, now = services.admin.boards(), services.now()
+    (boards, version), now = services.admin.boards_with_version(), services.now()
     over = [name for name, board in boards.items() if deadline_passed(board, now)]
-    return services.submissions.version(), boards, over
+    return version, boards, over
 
 
 def queue_version(services: Services) -> object:
@@ -197,6 +203,14 @@ def queue_version(services: Services) -> object:
     return boards_version(services), services.ledger.queue_version()
 
 
+def user_version(services: Services, name: str) -> object:
+    """A small value that differs after every change of a leaderboard or of a user's submissions.
+
+    Raises `BoardError`.
+    """
+    return boards_version(services), services.ledger.queue_version(name)
+
+
 def _response(shared: Shared, request: Request) -> Response | None:
     """A shared answer for the caller; None if it is not shared with this one."""
     if request.state.caller is None:
@@ -204,7 +218,7 @@ def _response(shared: Shared, request: Request) -> Response | None:
     regions = shared.regions(request) if shared.regions is not None else None
     if regions is None:
         return None
-    content = personal_content(shared.response.content, regions)
+    content = fill_regions(shared.response.pieces, regions)
     # A page for one user is neither kept by the browser nor compressed: it holds a secret.
     return Response(content, 200, shared.response.headers, shared.response.media_type)
 

@@ -7,12 +7,16 @@ import ipaddress
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 
 from grader.server.settings import Settings
 
 WINDOW_S = 60.0
+
+MAX_VALID_TOKENS = 10_000
+"""How many tokens are remembered as valid, by their digests."""
 
 
 class Throttle:
@@ -23,6 +27,8 @@ class Throttle:
         self._failures = _SlidingWindow(settings.failures_per_minute, clock)
         self._submissions = _SlidingWindow(settings.submissions_per_minute, clock)
         self._wrong_tokens = _SlidingWindow(1, clock)
+        self._vain_lookups = _SlidingWindow(settings.requests_per_minute, clock)
+        self._valid_tokens = _RecentKeys(MAX_VALID_TOKENS)
 
     def request(self, address: str) -> int | None:
         """Count a request. Returns the seconds to wait if it exceeds the limit, None if not."""
@@ -36,22 +42,38 @@ class Throttle:
         """Take back a count of `submission`, since it was refused."""
         self._submissions.undo(user)
 
-    def failure(self, address: str, token: str) -> None:
-        """Count a wrong token.
+    def lookup_wait_s(self, address: str, token: str) -> int | None:
+        """Seconds until this token may be looked up; None if it may be now.
+
+        An address may have as many tokens looked up in vain as it may send requests, so that
+        guesses at an address whose requests are not counted stay cheap. A token that was valid
+        lately may always be looked up.
+        """
+        if _digest(token) in self._valid_tokens:
+            return None
+        return self._vain_lookups.wait_s(network_of(address))
+
+    def success(self, token: str) -> None:
+        """Note that a token is valid."""
+        self._valid_tokens.add(_digest(token))
+
+    def failure(self, address: str, token: str) -> int | None:
+        """Count a wrong token. Returns the seconds to wait if the address sent too many, None if
+        not.
 
         The same token counts once a minute: a browser with an ended session, or a forgotten worker,
-        must not lock out others at its address.
+        must not use up the limit of its address.
         """
-        if self._wrong_tokens.hit(_token_key(address, token)) is None:
-            self._failures.hit(network_of(address))
+        self._valid_tokens.discard(_digest(token))
+        network = network_of(address)
+        if self._wrong_tokens.hit(_token_key(address, token)) is not None:
+            return self._failures.wait_s(network)
+        self._vain_lookups.hit(network)
+        return self._failures.hit(network)
 
     def is_known_wrong(self, address: str, token: str) -> bool:
         """Whether this token was wrong within the last minute, so that no look-up is needed."""
         return self._wrong_tokens.wait_s(_token_key(address, token)) is not None
-
-    def guess_wait_s(self, address: str) -> int | None:
-        """Seconds until tokens from this address are accepted again; None if they are now."""
-        return self._failures.wait_s(network_of(address))
 
 
 class _SlidingWindow:
@@ -112,6 +134,32 @@ class _SlidingWindow:
         return elapsed_s
 
 
+class _RecentKeys:
+    """The keys that were added last, `limit` of them at most."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._keys: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        """Add a key, and forget the oldest if there are too many."""
+        with self._lock:
+            self._keys[key] = None
+            self._keys.move_to_end(key)
+            if len(self._keys) > self._limit:
+                self._keys.popitem(last=False)
+
+    def discard(self, key: str) -> None:
+        """Forget a key."""
+        with self._lock:
+            self._keys.pop(key, None)
+
+
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
     """The key under which an address is counted: itself for IPv4, its /64 for IPv6.
 
@@ -129,5 +177,8 @@ def network_of(address: str) -> str:
 
 
 def _token_key(address: str, token: str) -> str:
-    digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{network_of(address)} {digest}"
+    return f"{network_of(address)} {_digest(token)}"
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,6 +12,7 @@ from markupsafe import Markup
 from grader.server.http.auth import Caller, ServicesDep
 from grader.server.http.errors import fail
 from grader.server.http.fields import PrintableText
+from grader.server.http.response_cache import user_version
 from grader.server.pages import board_views, markdown
 from grader.server.pages.templates import FragmentCache, render, render_fragment
 from grader.server.services.access import list_submissions
@@ -125,7 +126,7 @@ def user_page(
         request,
         "user.html",
         shared=not is_own,
-        version="queue",
+        version=partial(user_version, services, name),
         own=lambda user: None if user.name == name else "",
         user=name,
         standings=standings,

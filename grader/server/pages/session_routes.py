@@ -8,9 +8,11 @@ from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from grader.server.http.auth import COOKIE, Caller, ServicesDep, check_csrf
-from grader.server.http.errors import banned, too_often
+from grader.server.http.credentials import is_plausible
+from grader.server.http.errors import banned, too_many_wrong_tokens
+from grader.server.http.throttle import Throttle
 from grader.server.pages.templates import render
-from grader.server.services.accounts import SESSION_LIFETIME
+from grader.server.services.accounts import SESSION_LIFETIME, Banned
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -30,17 +32,21 @@ def log_in(
 ) -> Response:
     """Exchange a token for a session cookie."""
     address = request.client.host if request.client else "unknown"
-    throttle = request.state.throttle
-    if (wait_s := throttle.guess_wait_s(address)) is not None:
-        raise too_often("too many tokens that are not valid from this address", wait_s)
+    throttle: Throttle = request.state.throttle
     token = token.strip()
-    session = services.accounts.open_session(token) if token.isascii() else None
-    if session is None and (reason := services.accounts.banned(token)) is not None:
-        raise banned(reason)
+    session = None
+    if is_plausible(token) and not throttle.is_known_wrong(address, token):
+        if (wait_s := throttle.lookup_wait_s(address, token)) is not None:
+            raise too_many_wrong_tokens(wait_s)
+        session = services.accounts.open_session(token)
+    if isinstance(session, Banned):
+        raise banned(session.reason)
     if session is None:
-        throttle.failure(address, token)
+        if (wait_s := throttle.failure(address, token)) is not None:
+            raise too_many_wrong_tokens(wait_s)
         message = "This token is not valid. Paste the whole token, or ask an admin for another one."
         return render(request, "login.html", status=401, to=_local_path(to), message=message)
+    throttle.success(token)
     answer = RedirectResponse(_local_path(to), 303)
     answer.set_cookie(
         COOKIE, session, max_age=int(SESSION_LIFETIME.total_seconds()), httponly=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from grader import format
 from grader.report import provenance
 from grader.server.http.auth import csrf_field
 from grader.server.http.errors import Refusal
-from grader.server.http.etag import CacheableResponse, VersionName, share
+from grader.server.http.etag import CacheableResponse, Version, share
 from grader.server.pages.board_views import BREAKDOWN_ROWS
 from grader.server.pages.charts import error_map, record_history, timing
 from grader.server.pages.submission_views import share_done
@@ -54,7 +55,7 @@ def render(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
     shared: bool = False,
-    version: VersionName = "boards",
+    version: Version = "boards",
     own: Callable[[User], str | None] | None = None,
     **values: Any,
 ) -> Response:
@@ -99,10 +100,15 @@ def _regions(
         content = own(caller)
         if content is None:
             return None
-        person = render_fragment("_person.html", caller=caller, csrf=csrf_field(request))
-        return {"person": person, "own": content}
+        return {"person": _person(caller, csrf_field(request)), "own": content}
 
     return regions
+
+
+@lru_cache(maxsize=1024)
+def _person(caller: User, csrf: str) -> Markup:
+    """The page's region `person`. It is made for every answer to a signed-in caller."""
+    return render_fragment("_person.html", caller=caller, csrf=csrf)
 
 
 def render_fragment(template: str, **values: Any) -> Markup:

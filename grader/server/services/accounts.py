@@ -7,19 +7,19 @@ bits cannot be guessed. The token itself is shown once, when it is created.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 import secrets
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Row,
     RowMapping,
     Select,
     bindparam,
@@ -33,6 +33,7 @@ from sqlalchemy import (
 )
 
 from grader.board.store import MAX_ID
+from grader.confusables import mixes_scripts, scripts, skeleton
 from grader.db.engine import BoardError, connect, transaction
 from grader.db.tables import tokens, users
 from grader.report import one_line
@@ -59,6 +60,13 @@ class User:
     id: int
     name: str
     role: Role
+
+
+@dataclass(frozen=True)
+class Banned:
+    """What is found instead of a user by a valid token of one who is banned."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,8 @@ class Accounts:
     def add_user(self, name: str, role: Role = "competitor", by: str = SERVER_ACTOR) -> str:
         """Create a user. Returns its token.
 
-        Raises `Invalid` for an invalid name, and `Conflict` for one that is taken.
+        Raises `Invalid` for an invalid name, and `Conflict` for one that is taken or looks like
+        one that is.
         """
         with transaction(self._engine, "admin") as connection:
             return self._add_user(connection, name, role, by)
@@ -183,30 +192,29 @@ class Accounts:
 
     def whoami(self, token: str) -> User | None:
         """The user of a token or session; None if it is invalid or its user is banned."""
-        return self.users_of({token}).get(token)
+        found = self.users_of({token}).get(token)
+        return found if isinstance(found, User) else None
 
-    def users_of(self, wanted: Collection[str]) -> dict[str, User]:
-        """The users of these tokens and sessions, without those for which `whoami` gives None."""
-        rows = {
-            token: row for token, row in self._find_all(wanted).items() if row["banned_at"] is None
-        }
-        self._note_use(rows.values())
+    def users_of(self, wanted: Collection[str]) -> dict[str, User | Banned]:
+        """The users of these tokens and sessions, by one query; none for an invalid one."""
+        rows = self._find_all(wanted)
+        self._note_use([row.id for row in rows.values() if row.is_due and not row.is_banned])
         return {
-            token: User(row["user_id"], row["name"], row["role"]) for token, row in rows.items()
+            token: Banned(str(row.banned_reason))
+            if row.is_banned
+            else User(row.user_id, row.name, row.role)
+            for token, row in rows.items()
         }
 
-    def banned(self, token: str) -> str | None:
-        """Why the user of a valid token is banned; None if the user is not banned."""
-        row = self._find(token)
-        return None if row is None or row["banned_at"] is None else str(row["banned_reason"])
-
-    def open_session(self, token: str) -> str | None:
+    def open_session(self, token: str) -> str | Banned | None:
         """Open a web session. Returns its token for the cookie.
 
         None for an invalid token, and for one of a session: a session cannot open another.
         """
-        row = self._find(token)
-        if row is None or row["banned_at"] is not None or row["kind"] != "api":
+        row = self._find_all({token}).get(token)
+        if row is not None and row.is_banned:
+            return Banned(str(row.banned_reason))
+        if row is None or row.kind != "api":
             return None
         now = self._now()
         old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
@@ -214,10 +222,10 @@ class Accounts:
             connection.execute(delete(tokens).where(old))
             session, _ = self._add_token(
                 connection,
-                row["user_id"],
+                row.user_id,
                 "session",
                 "pages",
-                opened_by=row["id"],
+                opened_by=row.id,
                 expires_at=now + SESSION_LIFETIME,
             )
         return session
@@ -230,11 +238,17 @@ class Accounts:
 
     def _add_user(self, connection: Connection, name: str, role: Role, by: str) -> str:
         name = validate_name(name)
-        key = name_key(name)
+        key, look = name_key(name), skeleton(name)
         if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
             raise Conflict(f"the name {name} is taken; choose another")
+        if twin := connection.scalar(select(users.c.name).where(users.c.skeleton == look)):
+            raise Conflict(
+                f"the name {name} looks like {twin}, which is another user's; choose another"
+            )
         added = connection.execute(
-            insert(users).values(name=name, name_key=key, role=role, created_at=self._now())
+            insert(users).values(
+                name=name, name_key=key, skeleton=look, role=role, created_at=self._now()
+            )
         )
         assert added.inserted_primary_key is not None
         record_action(connection, self._now(), by, "user add", name, role)
@@ -264,40 +278,22 @@ class Accounts:
         assert added.inserted_primary_key is not None
         return token, int(added.inserted_primary_key[0])
 
-    def _find(self, token: str) -> RowMapping | None:
-        """The row of a token that is neither revoked nor expired, joined with its user's."""
-        return self._find_all({token}).get(token)
-
-    def _find_all(self, wanted: Collection[str]) -> dict[str, RowMapping]:
-        """Token → its row as of `_find`, by one query."""
-        digests = {token: _hash(token) for token in wanted}
+    def _find_all(self, wanted: Collection[str]) -> dict[str, Row[Any]]:
+        """Token → its row of `_TOKENS`, if it is neither revoked nor expired."""
+        digests = {_hash(token): token for token in wanted}
+        now = self._now()
+        values = {"hashes": list(digests), "now": now, "due": now - USE_INTERVAL}
         with connect(self._engine) as connection:
-            rows = connection.execute(_TOKENS, {"hashes": list(digests.values())}).mappings().all()
-        now = self._now()
-        live = {
-            row["hash"]: row
-            for row in rows
-            if row["revoked_at"] is None and (row["expires_at"] is None or row["expires_at"] > now)
-        }
-        return {
-            token: live[digest]
-            for token, digest in digests.items()
-            if digest in live and hmac.compare_digest(live[digest]["hash"], digest)
-        }
+            return {digests[row.hash]: row for row in connection.execute(_TOKENS, values)}
 
-    def _note_use(self, rows: Iterable[RowMapping]) -> None:
-        now = self._now()
-        old = [
-            row["id"]
-            for row in rows
-            if row["last_used_at"] is None or row["last_used_at"] <= now - USE_INTERVAL
-        ]
-        if not old:
+    def _note_use(self, numbers: Collection[int]) -> None:
+        """Store the time of the last use of tokens."""
+        if not numbers:
             return
-        used = update(tokens).where(tokens.c.id.in_(old))
+        used = update(tokens).where(tokens.c.id.in_(numbers))
         try:
             with transaction(self._engine) as connection:
-                connection.execute(used.values(last_used_at=now))
+                connection.execute(used.values(last_used_at=self._now()))
         except BoardError as error:  # such as a full disk, which can still be read
             log.warning("the last use of a token was not stored: %s", one_line(str(error)))
 
@@ -305,22 +301,32 @@ class Accounts:
 def validate_name(name: str) -> str:
     """A user's name, normalized. It is shown on boards, and is part of URLs.
 
-    Raises `Invalid` unless it is 1 to `MAX_NAME_CHARS` printable characters without slashes.
+    Raises `Invalid` unless it is 1 to `MAX_NAME_CHARS` printable characters without slashes, in
+    letters of one script.
     """
     name = unicodedata.normalize("NFC", name.strip())
     fits = 0 < len(name) <= MAX_NAME_CHARS and len(name_key(name)) <= MAX_NAME_CHARS
-    if not fits or not name.isprintable() or set("/\\") & set(name) or name in (".", ".."):
+    look = skeleton(name)
+    is_path = bool(set("/\\") & set(name + look)) or name in (".", "..")
+    if not fits or not name.isprintable() or not look or is_path:
         raise Invalid(f"a name is 1 to {MAX_NAME_CHARS} printable characters without slashes")
+    if mixes_scripts(name):
+        mixed = " and ".join(sorted(scripts(name)))
+        raise Invalid(f"a name has the letters of one script, and {name} mixes {mixed}")
     return name
 
 
 def name_key(name: str) -> str:
-    """The key that must be unique: two names with the same key look alike."""
+    """The key that a user is found by: upper and lower case are alike, and so are variants."""
     return unicodedata.normalize("NFKC", name.strip()).casefold()
 
 
 def worker_name(user: str, worker: str = "") -> str:
-    """The full name of a user's worker. It is unambiguous, since user names have no slash."""
+    """The full name of a user's worker. It is unambiguous, since user names have no slash.
+
+    The part after the slash may look like that of another worker of the same user, who alone gave
+    both.
+    """
     return one_line(f"{user}/{worker}", 200)
 
 
@@ -350,10 +356,27 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+# It is read for every request with a token, so it has no column that takes long to convert.
 _TOKENS = (
-    select(tokens, users.c.name, users.c.role, users.c.banned_at, users.c.banned_reason)
+    select(
+        tokens.c.id,
+        tokens.c.hash,
+        tokens.c.kind,
+        tokens.c.user_id,
+        users.c.name,
+        users.c.role,
+        users.c.banned_reason,
+        users.c.banned_at.is_not(None).label("is_banned"),
+        or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= bindparam("due")).label(
+            "is_due"
+        ),
+    )
     .join(users, users.c.id == tokens.c.user_id)
-    .where(tokens.c.hash.in_(bindparam("hashes", expanding=True)))
+    .where(
+        tokens.c.hash.in_(bindparam("hashes", expanding=True)),
+        tokens.c.revoked_at.is_(None),
+        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+    )
 )
 _LAST_USE = (
     select(func.max(tokens.c.last_used_at))
@@ -365,4 +388,5 @@ _ACCOUNTS: Select[tuple[object, ...]] = select(users, _LAST_USE)
 
 
 def _account(row: RowMapping) -> Account:
-    return Account(**{name: value for name, value in row.items() if name != "name_key"})
+    hidden = ("name_key", "skeleton")
+    return Account(**{name: value for name, value in row.items() if name not in hidden})

@@ -20,6 +20,7 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    true,
     update,
 )
 
@@ -34,6 +35,7 @@ from grader.server.services import Conflict
 from grader.server.services.accounts import find_user, worker_name
 from grader.server.services.audit import AuditEntry, audit_entries, record_action
 from grader.server.services.rejudge import GradedBy, RejudgeService
+from grader.server.services.submission_queries import VERSION
 
 MAX_REASON_CHARS = 300
 
@@ -88,6 +90,13 @@ class AdminService:
             rows = connection.execute(select(boards)).mappings().all()
         names = [field.name for field in fields(BoardSettings)]
         return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
+
+    def boards_with_version(self) -> tuple[dict[str, BoardSettings], tuple[int, int, int]]:
+        """`boards`, and `SubmissionQueries.version`, by one query."""
+        with connect(self._engine) as connection:
+            rows = connection.execute(_BOARDS_WITH_VERSION).all()
+        stored = {name: BoardSettings(*row) for _, _, _, name, *row in rows if name is not None}
+        return stored, tuple(rows[0][:3])
 
     def set_board(self, problem: str, settings: BoardSettings, by: str) -> BoardSettings:
         """Store the settings of a board."""
@@ -276,6 +285,13 @@ class AdminService:
 
 _BOARD = select(boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note).where(
     boards.c.problem == bindparam("name")
+)
+_STORED = select(
+    boards.c.problem, boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note
+).subquery()
+_CURRENT = VERSION.subquery()
+_BOARDS_WITH_VERSION = select(*_CURRENT.c, *_STORED.c).select_from(
+    _CURRENT.join(_STORED, true(), isouter=True)
 )
 _VOID_COLUMNS = ["result_id", "why", "at", "by"]
 

@@ -152,7 +152,7 @@ class SubmissionQueries:
     def version(self) -> tuple[int, int, int]:
         """A value that differs after every change of any leaderboard."""
         with connect(self._engine) as connection:
-            row = connection.execute(_VERSION).one()
+            row = connection.execute(VERSION).one()
         return int(row[0]), int(row[1]), int(row[2])
 
     def states(self) -> dict[State, int]:
@@ -252,10 +252,11 @@ _VOID_REASONS = select(voids.c.result_id, voids.c.why).where(
     voids.c.result_id.in_(bindparam("ids", expanding=True))
 )
 _VOID_COUNTS = select(func.count(), func.coalesce(func.sum(voids.c.result_id), 0)).subquery()
-_VERSION = select(
-    select(func.coalesce(func.max(results.c.id), 0)).scalar_subquery(),
+VERSION = select(
+    select(func.coalesce(func.max(results.c.id), 0)).scalar_subquery().label("last_result"),
     *_VOID_COUNTS.c,
 )
+"""One row that differs after every change of any leaderboard."""
 
 
 def _is_void(why: str) -> ColumnElement[bool]:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from grader.server.settings import Settings
 from tests.fleet.conftest import url as database  # noqa: F401  # on both databases
 from tests.server.conftest import World
+from tests.server.test_access import TABLE, routes
 from tests.waiting import PATIENCE_S
 
 with warnings.catch_warnings():
@@ -35,17 +36,70 @@ def limits() -> Settings:
     )
 
 
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
+
+
+def document_of(world: World) -> dict[str, Any]:
+    document: dict[str, Any] = world.client().get("/api/v1/openapi.json").json()
+    return document
+
+
+def operations_of(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Method and path → the operation."""
+    return {
+        (method.upper(), path): operation
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+
+
+def test_every_route_is_declared(world: World) -> None:
+    pages = {path for _, path in routes(world) if not path.startswith("/api/")}
+    declared = set(operations_of(document_of(world)))
+    expected = {row for row in routes(world, heads=True) if row[1] not in pages}
+    assert declared == expected | {("GET", "/healthz"), ("GET", "/metrics")}
+
+
+def test_a_method_that_is_not_declared_is_refused(world: World) -> None:
+    declared = operations_of(document_of(world))
+    client = world.client("root")
+    for path in {path for _, path in declared if path.startswith("/api/")}:
+        address = path.format(number=1, name="softmax", problem="softmax")
+        for method in METHODS - {method for method, one in declared if one == path}:
+            reply = client.request(method, address)
+            assert reply.status_code == 405, f"{method} {path}"
+
+
+def test_a_token_is_optional_where_none_is_needed(world: World) -> None:
+    declared = operations_of(document_of(world))
+    with_token = {
+        where for where, operation in declared.items() if {} not in operation.get("security", [{}])
+    }
+    assert with_token == {
+        (row.method, row.path)
+        for row in TABLE
+        if row.statuses[0] == 401 and row.path.startswith("/api/")
+    }
+    # A caller with a token may see more, except here.
+    for where in set(declared) - with_token:
+        [*schemes] = [name for way in declared[where].get("security", []) for name in way]
+        knows_callers = where[1] not in ("/healthz", "/metrics", "/api/v1/openapi.json")
+        assert schemes == (["bearer", "session"] if knows_callers else []), where
+
+
 def test_the_document_is_complete(world: World) -> None:
-    document = world.client().get("/api/v1/openapi.json").json()
+    document = document_of(world)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             where = f"{method} {path}"
             assert operation["summary"], where
             assert operation["description"], where
+            assert {"400", "401", "403", "429", "500", "503"} <= set(operation["responses"]), where
             good = [code for code in operation["responses"] if code.startswith("2")]
             assert len(good) >= 1, where
             for code, reply in operation["responses"].items():
                 if code >= "400":
+                    assert reply["description"], where
                     [content] = reply["content"].values()
                     assert content["schema"]["$ref"].endswith("/ErrorReply"), f"{where} {code}"
 

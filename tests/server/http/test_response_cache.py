@@ -18,8 +18,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from grader.board import BoardError
+from grader.server.http import response_cache
 from grader.server.http.etag import CacheableResponse, share
 from grader.server.http.response_cache import MAX_AGE_S, MAX_ENTRIES, ResponseCache
+from grader.server.pages import board_routes
+from grader.server.services.access import list_submissions
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.standings import GpuLeaderboard
@@ -327,6 +330,40 @@ def test_a_submission_page_is_up_to_date(world: World) -> None:
     assert "25.00" in settled()[1]
     assert admin.delete(waiting, "root") == "deleted"
     assert settled()[0] == 404
+
+
+def test_a_users_page_is_made_anew_for_that_users_submissions_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.graded("ada")
+    made = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        made.append(kwargs["user"])
+        return list_submissions(*args, **kwargs)
+
+    monkeypatch.setattr(board_routes, "list_submissions", counted)
+    monkeypatch.setattr(response_cache, "MAX_AGE_S", 1e9)
+    readers = [world.client(name) for name in (None, "bob")]
+
+    def pages() -> set[int]:
+        return {reader.get("/users/ada").text.count("/submissions/") for reader in readers}
+
+    assert pages() == {2}
+    pages()
+    made.clear()
+    number = world.submitted("bob")
+    assert pages() == {2}
+    assert made == []
+    world.submitted("ada")
+    assert pages() == {4}
+    assert made == ["ada"]
+    assert world.client("bob").delete(f"/api/v1/submissions/{number}").status_code == 204
+    assert pages() == {4}
+    assert made == ["ada"]
+    world.grade(score_us=10.0)
+    assert pages() == {4}
+    assert made == ["ada", "ada"]
 
 
 def test_a_page_contains_the_host_of_its_request(site: Site) -> None:

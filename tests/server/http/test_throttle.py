@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from grader.server.http.throttle import Throttle, network_of
+from grader.server.http.throttle import MAX_VALID_TOKENS, Throttle, network_of
 from grader.server.settings import Settings
 
 
@@ -28,25 +28,55 @@ def test_a_refund_makes_room_for_one_more() -> None:
     assert throttle.submission("ada") is not None
 
 
-def test_asking_for_the_wait_counts_no_failure() -> None:
+def test_wrong_tokens_over_the_limit_must_wait() -> None:
     throttle = Throttle(Settings(failures_per_minute=2))
-    for _ in range(5):
-        assert throttle.guess_wait_s("192.0.2.1") is None
-    throttle.failure("192.0.2.1", "one")
-    assert throttle.guess_wait_s("192.0.2.1") is None
-    throttle.failure("192.0.2.1", "other")
-    assert throttle.guess_wait_s("192.0.2.1") is not None
-    assert throttle.guess_wait_s("192.0.2.2") is None
+    assert throttle.failure("192.0.2.1", "one") is None
+    assert throttle.failure("192.0.2.1", "other") is None
+    wait_s = throttle.failure("192.0.2.1", "third")
+    assert wait_s is not None
+    assert 0 < wait_s <= 60
+    assert throttle.failure("192.0.2.2", "third") is None
 
 
 def test_the_same_wrong_token_counts_once() -> None:
     throttle = Throttle(Settings(failures_per_minute=2))
     for _ in range(5):
-        throttle.failure("192.0.2.1", "forgotten")
-    assert throttle.guess_wait_s("192.0.2.1") is None
+        assert throttle.failure("192.0.2.1", "forgotten") is None
+    assert throttle.failure("192.0.2.1", "one") is None
+    assert throttle.failure("192.0.2.1", "other") is not None
+    assert throttle.failure("192.0.2.1", "forgotten") is not None
     assert throttle.is_known_wrong("192.0.2.1", "forgotten")
     assert not throttle.is_known_wrong("192.0.2.2", "forgotten")
-    assert not throttle.is_known_wrong("192.0.2.1", "other")
+    assert not throttle.is_known_wrong("192.0.2.1", "never seen")
+
+
+def test_an_address_has_as_many_vain_lookups_as_requests() -> None:
+    now = [0.0]
+    throttle = Throttle(Settings(failures_per_minute=2, requests_per_minute=5), lambda: now[0])
+    throttle.success("seen")
+    for number in range(5):
+        assert throttle.lookup_wait_s("192.0.2.1", "new") is None
+        throttle.failure("192.0.2.1", f"guess{number}")
+    wait_s = throttle.lookup_wait_s("192.0.2.1", "new")
+    assert wait_s is not None
+    assert throttle.lookup_wait_s("192.0.2.2", "new") is None
+    assert throttle.lookup_wait_s("192.0.2.1", "seen") is None
+    throttle.failure("192.0.2.1", "seen")  # it was revoked
+    assert throttle.lookup_wait_s("192.0.2.1", "seen") is not None
+    now[0] += wait_s + 0.01
+    assert throttle.lookup_wait_s("192.0.2.1", "new") is None
+
+
+def test_old_valid_tokens_are_forgotten() -> None:
+    throttle = Throttle(Settings(requests_per_minute=1))
+    throttle.success("oldest")
+    throttle.success("renewed")
+    for number in range(MAX_VALID_TOKENS - 1):
+        throttle.success("renewed")
+        throttle.success(f"token{number}")
+    throttle.failure("192.0.2.1", "guess")
+    assert throttle.lookup_wait_s("192.0.2.1", "oldest") is not None
+    assert throttle.lookup_wait_s("192.0.2.1", "renewed") is None
 
 
 def test_waiting_for_the_returned_seconds_is_enough() -> None:

@@ -171,7 +171,7 @@ def test_a_kept_page_costs_its_version_and_the_caller(world: World) -> None:
     with statements(world) as seen:
         assert "Yours" in browser.get("/queue").text
     queries = [one for one in seen if not one.startswith("BEGIN")]
-    assert len(queries) == 4, "the session; results, boards and queue for the version"
+    assert len(queries) == 3, "the session; the boards with their version, and the queue's"
 
 
 def test_the_page_refreshes_itself_slowly(world: World) -> None:

@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import literal, select
+from sqlalchemy.exc import IntegrityError
 
 from grader.board import BoardError
-from grader.db.tables import tokens
+from grader.db.tables import tokens, users
 from grader.fleet import Ledger
 from grader.server.services import Conflict, Invalid, NotFound
-from grader.server.services.accounts import MAX_NAME_CHARS, Accounts, User, validate_name
+from grader.server.services.accounts import MAX_NAME_CHARS, Accounts, Banned, User, validate_name
 from grader.server.services.admin_service import AdminService
 from grader.server.services.audit import audit_entries
 from tests.fleet.conftest import Clock
@@ -61,7 +62,6 @@ def test_an_unknown_token_has_no_user(accounts: Accounts, spoil: Callable[[str],
     token = accounts.add_user("ada")
     assert accounts.whoami(spoil(token)) is None
     assert accounts.open_session(spoil(token)) is None
-    assert accounts.banned(spoil(token)) is None
 
 
 def test_names_are_unique_whatever_their_case(accounts: Accounts) -> None:
@@ -91,6 +91,9 @@ def test_names_are_unique_whatever_their_case(accounts: Accounts) -> None:
         "\u202eevil",
         "ﷺ" * 20,
         "\ud800",
+        "a\u2215b",  # looks like a slash
+        "\u3164",  # shows nothing
+        "a\u200bb",
     ],
 )
 def test_invalid_names_are_refused(accounts: Accounts, name: str) -> None:
@@ -100,13 +103,59 @@ def test_invalid_names_are_refused(accounts: Accounts, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["x" * MAX_NAME_CHARS, "'; DROP TABLE users; --", "<img src=x onerror=alert(1)>", "Ж é 名 🦊"],
+    [
+        "x" * MAX_NAME_CHARS,
+        "'; DROP TABLE users; --",
+        "<img src=x onerror=alert(1)>",
+        "Li é 名 🦊",
+        "Жанна",
+    ],
 )
 def test_unusual_names_are_valid(accounts: Accounts, name: str) -> None:
     me = accounts.whoami(accounts.add_user(name))
     assert me is not None
     assert me.name == name
     assert [user.name for user in accounts.users()] == [name]
+
+
+@pytest.mark.parametrize("name", ["ad\u0430", "\u03b1da", "Ж é 名 🦊"])
+def test_names_of_several_scripts_are_refused(accounts: Accounts, name: str) -> None:
+    with pytest.raises(Invalid, match=rf"letters of one script, and {name} mixes \w+ and \w+"):
+        accounts.add_user(name)
+    assert accounts.users() == []
+
+
+def test_names_that_look_like_anothers_are_refused(accounts: Accounts) -> None:
+    accounts.add_user("Bill")
+    accounts.add_user("\u0441\u043e\u0440")
+    for name in ("BiIl", "Bi1l", "B\u00edll", "Bill\ufe0f"):
+        with pytest.raises(Conflict, match=rf"the name {name} looks like Bill, .*choose another"):
+            accounts.add_user(name)
+    with pytest.raises(Conflict, match="the name cop looks like \u0441\u043e\u0440, "):
+        accounts.add_user("cop")
+    assert [user.name for user in accounts.users()] == ["Bill", "\u0441\u043e\u0440"]
+
+
+def test_concurrent_users_who_look_alike(accounts: Accounts) -> None:
+    def add(name: str) -> str | None:
+        try:
+            return accounts.add_user(name)
+        except Conflict:
+            return None
+
+    names = ["modern", "modem", "m0dern", "rnodem"]
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(token is not None for token in pool.map(add, names)) == 1
+
+
+def test_the_database_holds_no_two_users_who_look_alike(accounts: Accounts, ledger: Ledger) -> None:
+    accounts.add_user("bill")
+    same = users.insert().from_select(
+        ["name", "name_key", "role", "created_at", "skeleton"],
+        select(literal("x"), literal("x"), users.c.role, users.c.created_at, users.c.skeleton),
+    )
+    with ledger._engine.connect() as connection, pytest.raises(IntegrityError):
+        connection.execute(same)
 
 
 def test_names_are_normalized() -> None:
@@ -226,7 +275,7 @@ def test_a_session_expires_and_opens_no_other(accounts: Accounts, clock: Clock) 
     accounts.first_admin()
     token = accounts.add_user("ada")
     session = accounts.open_session(token)
-    assert session is not None
+    assert isinstance(session, str)
     assert session != token
     assert accounts.whoami(session) == accounts.whoami(token)
     assert accounts.open_session(session) is None
@@ -241,7 +290,7 @@ def test_a_session_expires_and_opens_no_other(accounts: Accounts, clock: Clock) 
 def test_a_session_is_closed(accounts: Accounts) -> None:
     token = accounts.add_user("ada")
     session = accounts.open_session(token)
-    assert session is not None
+    assert isinstance(session, str)
     accounts.close_session(token)
     assert accounts.whoami(token) is not None, "it is a token, not a session"
     accounts.close_session(session)
@@ -254,8 +303,8 @@ def test_sessions_end_with_the_token_that_opened_them(accounts: Accounts) -> Non
     token = accounts.add_user("ada")
     other = accounts.new_token("ada")
     session, kept = accounts.open_session(token), accounts.open_session(other)
-    assert session is not None
-    assert kept is not None
+    assert isinstance(session, str)
+    assert isinstance(kept, str)
     assert accounts.revoke(accounts.tokens("ada")[0].id) == 2
     assert accounts.whoami(session) is None
     assert accounts.whoami(kept) is not None
@@ -297,15 +346,16 @@ def test_a_banned_user_has_no_access_until_unbanned(
 ) -> None:
     token = accounts.add_user("ada")
     session = accounts.open_session(token)
-    assert session is not None
+    assert isinstance(session, str)
     admin.ban("ada", "shared her token", "root")
     assert accounts.whoami(token) is None
     assert accounts.whoami(session) is None
-    assert accounts.open_session(token) is None
-    assert accounts.banned(token) == accounts.banned(session) == "shared her token"
+    banned = Banned("shared her token")
+    assert accounts.open_session(token) == accounts.open_session(session) == banned
+    assert accounts.users_of([token, session]) == {token: banned, session: banned}
     admin.unban("ada", "root")
     assert accounts.whoami(token) is not None
-    assert accounts.banned(token) is None
+    assert isinstance(accounts.open_session(token), str)
 
 
 def test_every_change_is_audited_without_secrets(accounts: Accounts, ledger: Ledger) -> None:
