@@ -198,7 +198,7 @@ def set_board(
 @router.get(
     "/boards/{problem}/versions",
     response_model=BoardVersions,
-    responses=error_responses(401, 403, 404),
+    responses=error_responses(404),
     summary="A board's versions",
 )
 def get_versions(services: ServicesDep, admin: AdminUser, problem: ProblemName) -> BoardVersions:

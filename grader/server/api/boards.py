@@ -76,7 +76,8 @@ def get_problem(services: ServicesDep, caller: Caller, name: ProblemName) -> Res
 @router.get(
     "/problems/{name}/versions",
     response_model=ProblemVersionList,
-    responses=error_responses(401, 404),
+    responses=error_responses(404),
+    openapi_extra=OPTIONAL_TOKEN,
     summary="The versions of a problem",
     tags=["problems"],
 )
