@@ -1,14 +1,16 @@
 """The board: the permanent store of graded results, and their ranking."""
 
 from grader.board.ranking import BoardEntry, ranks
-from grader.board.store import Board, ListedResult, StoredResult, default_url
-from grader.db.engine import BoardError
+from grader.board.store import Attempt, Board, ListedResult, StoredResult, default_url
+from grader.db.engine import BoardError, MissingBoardError
 
 __all__ = [
+    "Attempt",
     "Board",
     "BoardEntry",
     "BoardError",
     "ListedResult",
+    "MissingBoardError",
     "StoredResult",
     "default_url",
     "ranks",

@@ -46,6 +46,10 @@ class BoardError(Exception):
     """The database cannot be opened, read or written. The text says why, and what to do."""
 
 
+class MissingBoardError(BoardError):
+    """There is no board at this place: nothing was submitted yet."""
+
+
 def open_engine(url: str, *, create: bool) -> Engine:
     """An SQLAlchemy engine for a database URL. Does not connect yet.
 
@@ -72,9 +76,9 @@ def open_engine(url: str, *, create: bool) -> Engine:
             raise BoardError(f"{safe_url(parsed)}: an option is wrong: {error}") from None
 
 
-def missing_board(place: str) -> BoardError:
+def missing_board(place: str) -> MissingBoardError:
     """The error for a board that does not exist."""
-    return BoardError(f"there is no board at {place} yet; grade submit makes it")
+    return MissingBoardError(f"there is no board at {place} yet; grade submit makes it")
 
 
 def parse_url(text: str) -> URL:

@@ -18,6 +18,7 @@ from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
+from grader.server.services.user_progress import UserProgress
 from grader.server.settings import Settings
 
 
@@ -39,6 +40,7 @@ class Services:
     now: Callable[[], datetime]
     submissions: SubmissionQueries
     standings: LeaderboardQueries
+    progress: UserProgress
     events: JobEvents
     metrics: Metrics
     drain: Drain
@@ -69,6 +71,7 @@ class Services:
             now=now,
             submissions=submissions,
             standings=LeaderboardQueries(submissions),
+            progress=UserProgress(submissions),
             events=JobEvents(
                 ledger, settings.poll_s, settings.listeners, settings.listeners_per_address
             ),
