@@ -36,6 +36,7 @@ EXAMPLES = {
     "Spec.entry": "softmax",
     "Spec.args": "[{name: out, role: out, dtype: fp32, shape: [n]}]",
     "Spec.cuda_dtypes": "[fp32, fp16, bf16]",
+    "Spec.nested": "{params: [weight, bias]}",
     "Spec.tolerances": "{fp32: {atol: 1.0e-6, rtol: 1.0e-5, rel_l2: 1.0e-6}}",
     "Spec.accumulate": "{dtype: fp32, terms: cols}",
     "Spec.cost": "{bytes: 2 * rows * cols * itemsize, flops: 5 * rows * cols}",
@@ -52,6 +53,9 @@ EXAMPLES = {
     "Argument.shape": "[rows, cols // 2]",
     "Argument.contiguous": "false",
     "Argument.structured": "true",
+    "Argument.strides": "[1, rows]",
+    "Argument.weight": "true",
+    "Argument.unique": "false",
     "Argument.tolerances": "{fp32: {atol: 0.0, rtol: 1.0e-6, rel_l2: 1.0e-6}}",
     "Tolerance.atol": "1.0e-6",
     "Tolerance.rtol": "1.0e-5",
@@ -78,12 +82,13 @@ EXAMPLES = {
     "Case.params": "{rows: 1, cols: 257, dtype: fp32, values: normal}",
     "Case.calls": "4",
     "Case.device": "cuda",
+    "Case.tolerances": "{fp16: {atol: 1.0e-3, rtol: 1.0e-3, rel_l2: 1.0e-3}}",
     "ParameterDomain.min": "0",
     "ParameterDomain.max": "min(n, 300)",
     "ParameterDomain.multiple_of": "2",
     "ParameterDomain.choices": "[fp32, bf16]",
 }
-"""Model and key → a value as YAML."""
+"""Model and key → a value as YAML. Keys that the models do not have are left out."""
 
 UNITS = {
     "Case.calls": "calls",

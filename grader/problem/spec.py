@@ -210,7 +210,6 @@ class Spec(_Strict):
     entry: Name
     """The function that a submission defines, and the symbol in a `.cu` file."""
     args: list[Argument] = Field(min_length=1)
-    """The arguments of the entry, in call order. At least one is `out` or `inout`."""
     cuda_dtypes: list[str] = Field(default_factory=list)
     """Dtypes for which a `.cu` file must define a symbol, if the arguments' dtype is a case
     parameter. The first has the plain symbol, the others the symbol followed by ``_<dtype>``."""
