@@ -1,11 +1,24 @@
-"""Sums in a stated order and precision, for honest implementations and mutants in a problem's
-`checks.py`. Every sum runs along the last axis, in the dtype of its terms."""
+"""What honest implementations and mutants in a problem's `checks.py` have in common.
+
+Sums in a stated order and precision, each along the last axis and in the dtype of its terms;
+functions of tensors computed in another precision; and the traces of usual mistakes.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+Compute = Callable[..., Tensor]
+"""A problem's function: arguments by name → its only output."""
+Mutate = Callable[..., Tensor | None]
+"""As `Compute`; None where it has no meaning."""
 
 COARSE = {
     "bf16": torch.bfloat16,
@@ -14,6 +27,13 @@ COARSE = {
 }
 """Formats of `round_to`, besides ``tf32``."""
 _TF32_DROPPED_BITS = 13
+FAST_EXP_ERROR = 2.0**-22
+"""Relative error of ex2.approx.ftz.f32, 2 units in the last place: CUDA's Programming Guide."""
+FAST_TANH_ERROR = 2.0**-11
+"""Relative error of tanh.approx.f32: PTX ISA."""
+TOLD_ELEMENTS = 4096
+"""From here on, outputs of ordinary inputs have enough different values for the check to see in
+which direction they are rounded."""
 
 
 def sum_sequential(terms: Tensor) -> Tensor:
@@ -82,3 +102,146 @@ def truncated_to(values: Tensor, dtype: torch.dtype) -> Tensor:
 def _padded(terms: Tensor, multiple: int) -> Tensor:
     missing = -terms.shape[-1] % multiple
     return torch.nn.functional.pad(terms, (0, missing)) if missing else terms
+
+
+# Functions of tensors in another precision
+
+
+def computed_in(function: Compute, dtype: torch.dtype, out: torch.dtype | None = None) -> Compute:
+    """`function` of its tensors converted to `dtype`; the result is rounded once, to `out` or to
+    the dtype of the first tensor. In float64, that is a result rounded once from exact."""
+
+    @wraps(function)
+    def compute(**inputs: Any) -> Tensor:
+        result = function(**_each(inputs, lambda tensor: tensor.to(dtype)))
+        return result.to(out or _first(inputs).dtype)
+
+    return compute
+
+
+def coarsely_in(function: Compute, dtype: torch.dtype, out: torch.dtype | None = None) -> Mutate:
+    """`computed_in` of a dtype that is too coarse; None for tensors that are no finer."""
+    return _where_finer(computed_in(function, dtype, out), torch.finfo(dtype).eps)
+
+
+def of_rounded_inputs(function: Compute, name: str) -> Mutate:
+    """`function` of its tensors rounded to a format as in `round_to`; None for tensors that are no
+    finer."""
+    eps = 2.0**-10 if name == "tf32" else torch.finfo(COARSE[name]).eps
+
+    @wraps(function)
+    def compute(**inputs: Any) -> Tensor:
+        return function(**_each(inputs, lambda tensor: round_to(tensor, name)))
+
+    return _where_finer(compute, eps)
+
+
+def rounded_toward_zero(function: Compute) -> Mutate:
+    """`function` in fp32, its 16-bit result rounded toward zero. None for other results, for few,
+    and for bfloat16 on a CPU, where Triton's interpreter does the same and is accepted."""
+
+    @wraps(function)
+    def compute(**inputs: Any) -> Tensor | None:
+        dtype = _first(inputs).dtype
+        if dtype.itemsize > 2 or (dtype == torch.bfloat16 and not _first(inputs).is_cuda):
+            return None
+        result = function(**_each(inputs, Tensor.float))
+        return truncated_to(result, dtype) if result.numel() >= TOLD_ELEMENTS else None
+
+    return compute
+
+
+def fast_exp(values: Tensor) -> Tensor:
+    """The exponential as far off as the hardware's may be. What is below the normal numbers becomes
+    0."""
+    exp = alternately_off(torch.exp2(values * math.log2(math.e)), FAST_EXP_ERROR)
+    return torch.where(exp < torch.finfo(exp.dtype).tiny, 0.0, exp)
+
+
+def fast_tanh(values: Tensor) -> Tensor:
+    """The hyperbolic tangent as far off as the hardware's may be: too far for most problems."""
+    return alternately_off(torch.tanh(values), FAST_TANH_ERROR).clamp(-1, 1)
+
+
+def alternately_off(values: Tensor, relative: float) -> Tensor:
+    """Values off by a relative error, up in one column and down in the next."""
+    sign = 1 - 2 * (torch.arange(values.shape[-1], device=values.device) % 2)
+    return values * (1 + sign * relative)
+
+
+# Usual mistakes
+
+
+def without_tail(function: Compute, block: int) -> Mutate:
+    """A grid of ``count // block`` blocks: what follows the last whole block of the flat output is
+    0. None where nothing follows."""
+
+    @wraps(function)
+    def compute(**inputs: Any) -> Tensor | None:
+        result = function(**inputs).clone()
+        count = result.numel()
+        if count % block == 0:
+            return None
+        result.view(-1)[count - count % block :] = 0
+        return result
+
+    return compute
+
+
+def shifted_by_one(function: Compute) -> Compute:
+    """Every element has the result of the one before it, and the first one its own."""
+
+    @wraps(function)
+    def compute(**inputs: Any) -> Tensor:
+        result = function(**inputs)
+        flat = result.reshape(-1)
+        return torch.cat([flat[:1], flat[:-1]]).view(result.shape)
+
+    return compute
+
+
+# What most elementwise problems need
+
+
+def elementwise_honest(function: Compute) -> dict[str, Compute]:
+    """Honest implementations of an elementwise problem: in fp32, and rounded once from float64."""
+    return {
+        "in fp32": computed_in(function, torch.float32),
+        "rounded once": computed_in(function, torch.float64),
+    }
+
+
+def elementwise_mutants(function: Compute, block: int = 1024) -> dict[str, Mutate]:
+    """Broken implementations of an elementwise problem: too coarse, rounded in one direction, or
+    with elements missing or out of place."""
+    return {
+        "computed in fp16": coarsely_in(function, torch.float16),
+        "computed in bf16": coarsely_in(function, torch.bfloat16),
+        "inputs in TF32": of_rounded_inputs(function, "tf32"),
+        "rounded toward zero": rounded_toward_zero(function),
+        "tail left out": without_tail(function, block),
+        "shifted by one": shifted_by_one(function),
+    }
+
+
+def _where_finer(function: Compute, eps: float) -> Mutate:
+    """`function`; None where the first tensor is no finer than `eps`."""
+
+    @wraps(function)
+    def compute(**inputs: Any) -> Tensor | None:
+        return function(**inputs) if torch.finfo(_first(inputs).dtype).eps < eps else None
+
+    return compute
+
+
+def _first(inputs: dict[str, Any]) -> Tensor:
+    """The first floating-point tensor."""
+    return next(v for v in inputs.values() if torch.is_tensor(v) and v.is_floating_point())
+
+
+def _each(inputs: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The inputs with every floating-point tensor changed."""
+    return {
+        name: change(value) if torch.is_tensor(value) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }

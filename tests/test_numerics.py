@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
 import torch
 
 from grader.numerics import (
+    FAST_EXP_ERROR,
+    FAST_TANH_ERROR,
+    TOLD_ELEMENTS,
+    alternately_off,
+    coarsely_in,
+    computed_in,
+    elementwise_honest,
+    elementwise_mutants,
+    fast_exp,
+    fast_tanh,
     matmul_in_steps,
+    of_rounded_inputs,
     round_to,
+    rounded_toward_zero,
+    shifted_by_one,
     strided_partials,
     sum_blocked,
     sum_pairwise,
     sum_sequential,
     sum_strided,
     truncated_to,
+    without_tail,
 )
 
 
@@ -87,3 +102,106 @@ def test_truncation_never_grows_and_is_less_than_a_last_place_off(dtype: torch.d
     assert bool((cut.abs() <= x.double().abs()).all())
     assert bool(((cut - x).abs() < x.double().abs() * torch.finfo(dtype).eps).all())
     assert not torch.equal(cut, x.to(dtype).double())
+
+
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor / 3
+
+
+def test_a_function_computes_in_another_precision_and_rounds_once() -> None:
+    x = terms(100)
+    exact = (x.double() * 0.7 / 3).float()
+    assert torch.equal(computed_in(scaled, torch.float64)(x=x, factor=0.7), exact)
+    assert not torch.equal(scaled(x, 0.7), exact), "in fp32 it rounds twice"
+    half = computed_in(scaled, torch.float32)(x=x.half(), factor=0.7)
+    assert torch.equal(half, scaled(x.half().float(), 0.7).half())
+    assert computed_in(scaled, torch.float16, out=torch.float64)(x=x, factor=1.0).dtype == (
+        torch.float64
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "applies"),
+    [(torch.float32, True), (torch.float16, False), (torch.bfloat16, False)],
+)
+def test_coarse_arithmetic_means_nothing_for_coarse_tensors(
+    dtype: torch.dtype, applies: bool
+) -> None:
+    x = terms(100).to(dtype)
+    found = coarsely_in(scaled, torch.float16)(x=x, factor=0.7)
+    assert (found is not None) == applies
+    if found is not None:
+        assert found.dtype == dtype
+        assert torch.equal(found, scaled(x.half(), 0.7).float())
+    for name in ("tf32", "fp16"):
+        rounded = of_rounded_inputs(scaled, name)(x=x, factor=0.7)
+        assert (rounded is not None) == applies
+        if rounded is not None:
+            assert torch.equal(rounded, scaled(round_to(x, name), 0.7))
+
+
+def test_bf16_is_coarser_than_fp16() -> None:
+    x = terms(100).half()
+    assert coarsely_in(scaled, torch.bfloat16)(x=x, factor=0.7) is not None
+    assert coarsely_in(scaled, torch.float16)(x=x.bfloat16(), factor=0.7) is None
+
+
+def test_results_rounded_toward_zero_are_many_and_of_16_bits() -> None:
+    x = terms(TOLD_ELEMENTS, rows=1)
+    cut = rounded_toward_zero(scaled)(x=x.half(), factor=0.7)
+    assert cut is not None
+    assert torch.equal(cut, truncated_to(scaled(x.half().float(), 0.7), torch.float16))
+    for few in (x, x.half()[:, 1:], x.bfloat16()):
+        assert rounded_toward_zero(scaled)(x=few, factor=0.7) is None
+
+
+def test_the_hardware_s_functions_are_off_by_what_their_manual_allows() -> None:
+    x = terms(1000) * 5
+    # Scaling by log2(e) is one more rounding, of up to |x| log2(e) units.
+    error = (fast_exp(x).double() / x.double().exp() - 1).abs()
+    assert FAST_EXP_ERROR / 2 < float(error.max()) < 20 * FAST_EXP_ERROR
+    assert float(fast_exp(torch.tensor([-100.0]))) == 0
+    error = (fast_tanh(x).double() / x.double().tanh() - 1).abs()
+    assert FAST_TANH_ERROR / 2 < float(error.max()) < 1.001 * FAST_TANH_ERROR
+    assert float(fast_tanh(x).abs().max()) <= 1
+
+
+def test_errors_alternate() -> None:
+    assert alternately_off(torch.ones(2, 3), 0.25).tolist() == [[1.25, 0.75, 1.25]] * 2
+
+
+@pytest.mark.parametrize(("count", "kept"), [(10, 8), (3, 0), (4, None), (8, None)])
+def test_a_grid_of_whole_blocks_leaves_the_tail_out(count: int, kept: int | None) -> None:
+    x = torch.ones(count)
+    found = without_tail(scaled, 4)(x=x, factor=3.0)
+    if kept is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.tolist() == [1.0] * kept + [0.0] * (count - kept)
+    assert x.tolist() == [1.0] * count
+
+
+def test_a_shift_by_one_repeats_the_first_element() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    assert shifted_by_one(scaled)(x=x, factor=3.0).tolist() == [[0, 0, 1], [2, 3, 4]]
+    assert shifted_by_one(scaled)(x=x[:1, :1], factor=3.0).tolist() == [[0]]
+
+
+def test_elementwise_variants_take_the_function_s_own_parameters() -> None:
+    """The judge passes the case's parameters that a signature names."""
+    variants = elementwise_honest(scaled) | elementwise_mutants(scaled)
+    for variant in variants.values():
+        assert list(inspect.signature(variant).parameters) == ["x", "factor"]
+
+
+def test_elementwise_honest_are_near_and_mutants_are_not() -> None:
+    x = terms(1500, rows=3)
+    exact = scaled(x.double(), 0.7)
+    for variant in elementwise_honest(scaled).values():
+        assert torch.allclose(variant(x=x, factor=0.7).double(), exact, rtol=3e-7, atol=0)
+    for name, mutant in elementwise_mutants(scaled).items():
+        found = mutant(x=x, factor=0.7)
+        assert (found is None) == (name == "rounded toward zero")
+        if found is not None:
+            assert not torch.allclose(found.double(), exact, rtol=1e-5, atol=0), name
