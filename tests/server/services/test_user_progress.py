@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grader.server.services.user_progress import ProblemState
+from tests.db.conftest import url as database  # noqa: F401  # on both databases
 from tests.server.conftest import H100, World
 
 
