@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Engine,
     RowMapping,
     and_,
+    case,
     false,
     func,
     insert,
@@ -65,6 +66,17 @@ class ListedResult:
     user: str
     void: bool
     """Whether an admin has declared that it does not count."""
+
+
+class Attempt(NamedTuple):
+    """The main columns of a result."""
+
+    problem: str
+    problem_digest: str
+    verdict: Verdict
+    gpu: str | None
+    score_us: float | None
+    """None unless it is ranked."""
 
 
 class Board:
@@ -163,6 +175,23 @@ class Board:
         if user is not None:
             conditions.append(results.c.user == user)
         return self._listed(conditions, most)
+
+    def attempts(self, user: str) -> list[Attempt]:
+        """A user's results that count, of any verdict and version, oldest first."""
+        columns = (
+            results.c.problem,
+            results.c.problem_digest,
+            results.c.verdict,
+            results.c.gpu,
+            case((results.c.ranked, results.c.score_us)),
+        )
+        with connect(self._engine) as connection:
+            query = select(*columns).where(results.c.user == user, self._not_void(connection))
+            rows = connection.execute(query.order_by(results.c.id)).all()
+        return [
+            Attempt(problem, digest, Verdict(verdict), gpu, score_us)
+            for problem, digest, verdict, gpu, score_us in rows
+        ]
 
     def unranked(
         self,

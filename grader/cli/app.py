@@ -30,13 +30,14 @@ COMMANDS = {
     "watch": ("watch", "Grade a kernel each time its file is saved."),
     "compare": ("compare", "Time two kernels and say which one is faster."),
     "profile": ("profile", "Show what limits a kernel: registers, occupancy, rates."),
-    "problems": ("problems", "List the problems."),
+    "problems": ("problems", "List the problems by topic, and the learning path."),
     "show": ("problems", "Show a problem, or a recorded result."),
     "new": ("new", "Write a starter file for a problem."),
+    "new-problem": ("new_problem", "Write the folder of a new problem."),
     "leaderboard": ("leaderboard", "Show the ranking of a problem."),
     "results": ("results", "List your recorded results."),
     "plot": ("plot", "Plot times, rates and a roofline."),
-    "verify": ("verify", "Prove that a problem's check catches wrong answers."),
+    "verify": ("verify", "Prove a problem's check, and say what it lacks."),
     "baseline": ("baseline", "Measure and record a problem's baselines."),
     "replay": ("replay", "Grade a recorded result again, with the same inputs."),
     "worker": ("worker", "Pull jobs from a server and grade them here."),
@@ -81,7 +82,7 @@ class _Commands(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"grader.cli.commands.{COMMANDS[name][0]}")
-        command = getattr(module, name)
+        command = getattr(module, name.replace("-", "_"))
         assert isinstance(command, click.Command)
         add_examples(command, name)
         return command

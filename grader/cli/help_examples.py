@@ -23,16 +23,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade profile softmax kernel.py",
         "grade profile softmax kernel.cu --case square --out profile/",
     ),
-    "problems": ("grade problems", "cd my_problems && grade problems"),
+    "problems": ("grade problems --limited-by compute", "grade problems --path"),
     "show": ("grade show softmax", "grade show '#12'"),
     "new": ("grade new softmax --lang triton", "grade new softmax --lang cuda -o kernel.cu"),
+    "new-problem": (
+        "grade new-problem sum_of_squares --kind reduction",
+        "grade new-problem problems/masked_softmax --like softmax",
+    ),
     "leaderboard": (
         "grade leaderboard softmax --gpu H100",
         "grade leaderboard softmax --version 1 --json",
     ),
     "results": ("grade results", "grade results softmax --last 50"),
     "plot": ("grade plot softmax", "grade plot softmax old.py new.py --out times.svg"),
-    "verify": ("grade verify softmax", "grade verify problems/mine --device cpu"),
+    "verify": ("grade verify softmax --no-examples", "grade verify problems/mine --device cpu"),
     "baseline": ("grade baseline softmax", "grade baseline softmax --record"),
     "replay": ("grade replay 12", "grade replay report.json --file kernel.py"),
     "worker": (

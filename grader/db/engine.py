@@ -70,6 +70,10 @@ class DiskFull(BoardError):
     """The database has no room on its disk. Nothing of the transaction was stored."""
 
 
+class MissingBoardError(BoardError):
+    """There is no board at this place: nothing was submitted yet."""
+
+
 def open_engine(url: str, *, create: bool) -> Engine:
     """An SQLAlchemy engine for a database URL. Does not connect yet.
 
@@ -96,9 +100,9 @@ def open_engine(url: str, *, create: bool) -> Engine:
             raise BoardError(f"{safe_url(parsed)}: an option is wrong: {error}") from None
 
 
-def missing_board(place: str) -> BoardError:
+def missing_board(place: str) -> MissingBoardError:
     """The error for a board that does not exist."""
-    return BoardError(f"there is no board at {place} yet; grade submit makes it")
+    return MissingBoardError(f"there is no board at {place} yet; grade submit makes it")
 
 
 def parse_url(text: str) -> URL:

@@ -445,8 +445,12 @@ class _DigestedSource(SourceLoader):
 
 
 def _import(problem: Problem, file: str) -> ModuleType:
+    """Import a file as a module of the problem's package, so that `checks.py` may say ``from
+    .reference import …``. Each version has a package of its own."""
     path = problem.folder / file
-    name = f"_grade_problem_{problem.name}_{path.stem}"
+    package = f"_grade_problem_{problem.name}_{problem.digest[:16]}"
+    sys.modules.setdefault(package, ModuleType(package))
+    name = f"{package}.{path.stem}"
     loader = _DigestedSource(str(path), problem.files[file])
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None

@@ -32,6 +32,7 @@ _ONE_LINE = StringConstraints(strip_whitespace=True, pattern=r"^[^\n]+$")
 Role = Literal["in", "out", "inout"]
 CaseDevice = Literal["any", "cpu", "cuda"]
 Topic = Literal["first kernels", "fusion", "matmul", "quantization", "optimizers", "attention"]
+LimitedBy = Literal["memory", "compute", "latency"]
 
 
 class ProblemError(Exception):
@@ -46,8 +47,9 @@ class Tolerance(_Strict):
     """Error bounds for outputs of one dtype; all must hold."""
 
     atol: float = Field(ge=0)
+    """Elementwise, absolute: ``|out - ref| <= atol + rtol * |ref|``."""
     rtol: float = Field(ge=0)
-    """Elementwise: ``|out - ref| <= atol + rtol * |ref|``."""
+    """Elementwise, relative to the reference."""
     rel_l2: float = Field(gt=0)
     """``||out - ref||_2 / ||ref||_2`` over the whole output and over the worst slice."""
     budget: float = Field(default=4.0, ge=1)
@@ -59,7 +61,9 @@ class Argument(_Strict):
     """One argument of the entry, in call order."""
 
     name: Name
+    """The parameter of the entry, in Python and in C++."""
     role: Role = "in"
+    """Whether a call reads it (`in`), writes all of it (`out`), or updates it (`inout`)."""
     kind: Literal["tensor", "tensors", "scalar"] = "tensor"
     """`tensors` is a list of tensors; the input generator decides their number and sizes."""
     dtype: str
@@ -99,6 +103,7 @@ class Case(_Strict):
     """One test or benchmark case."""
 
     name: Name
+    """Reports and recorded times name the case by it; unique among tests and benchmarks."""
     params: dict[str, Any]
     """Dimensions and other arguments of the generator: integers, numbers, booleans, words."""
     calls: int = Field(default=1, ge=1, le=64)
@@ -122,9 +127,13 @@ class ParameterDomain(_Strict):
     """
 
     min: FormulaText = "1"
+    """The least value of a range."""
     max: FormulaText | None = None
+    """The largest value of a range. Either this or `choices` is given."""
     multiple_of: FormulaText = "1"
+    """Values of a range are multiples of it."""
     choices: Annotated[list[Any], Field(min_length=1)] | None = None
+    """The values, one of which is drawn."""
 
     def __str__(self) -> str:
         """``1 … 300``, ``2 … 64, a multiple of 2``, or ``fp32 | fp16``."""
@@ -177,6 +186,7 @@ class Limits(_Strict):
     """
 
     source_bytes: int = Field(default=1 << 20, ge=1 << 10)
+    """The submitted file."""
     load_s: float = Field(default=120, ge=0.1)
     """Import, in which `load_inline` may take over a minute; for a `.cu` file, compiling it and,
     separately, binding the library."""
@@ -206,15 +216,19 @@ class Spec(_Strict):
     """The content of `problem.yaml`."""
 
     format: Literal[1]
+    """Version of this format."""
     title: Annotated[str, _ONE_LINE, Field(max_length=120)]
+    """Heading of the problem's pages."""
     summary: Annotated[str, _ONE_LINE, Field(max_length=300)]
+    """What to compute, in one sentence, for lists of problems."""
     topic: Topic | None = None
     """The group in which the problem is listed."""
     difficulty: int | None = Field(default=None, ge=1, le=5)
     """Effort to come near the roofline: 1 is a first kernel, 5 takes an expert days."""
-    limited_by: Literal["memory", "compute", "latency"] | None = None
+    limited_by: LimitedBy | None = None
     """What limits a good kernel at the benchmarks' sizes: bandwidth, arithmetic, or launches."""
     entry: Name
+    """The function that a submission defines, and the symbol in a `.cu` file."""
     args: list[Argument] = Field(min_length=1)
     nested: dict[Name, Any] = Field(default_factory=dict)
     """Parameters of a Python entry that are made of several arguments: name → a tree of lists,
@@ -231,11 +245,15 @@ class Spec(_Strict):
     """Without it, reports have no throughput and no share of the roofline, and no time is too short
     to be true."""
     limits: Limits = Limits()
+    """What a submission may use, where the defaults do not fit."""
     gpu: GpuType | None = None
     """Default GPU type on a server, as words of the GPU's name: ``H100`` or ``A100 80GB``. None
     allows any worker."""
     tests: list[Case] = Field(min_length=1)
+    """Cases that are checked and not timed."""
     benchmarks: list[Case] = Field(min_length=1)
+    """Cases that are timed, with every timed output checked. The score is the geometric mean of
+    those for a GPU."""
     variants: dict[str, list[Any]] = Field(default_factory=dict)
     """Other values of benchmark parameters, such as other distributions; shapes, dtypes and scalars
     must not change. One untimed round, at a secret position, has one set with inputs of each (or

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from grader.board import Board, BoardError, default_url
+from grader.board import Board, BoardError, MissingBoardError, default_url
 from grader.db.engine import translate_errors
 from grader.db.tables import voids
 from grader.report import Report
@@ -45,6 +45,30 @@ def test_a_stored_result_is_returned_unchanged(board: Board, make_report: MakeRe
     assert stored.user == "ada"
     assert stored.source == b"\x00source\xff"
     assert stored.report == report.model_copy(update={"id": 1})
+
+
+def test_attempts_of_a_user(board: Board, make_report: MakeReport) -> None:
+    for changes in ({}, {"verdict": "wrong_answer", "ranked": False}, {"problem_digest": "e" * 64}):
+        board.record(make_report(score_us=30.0, **changes), "ada", b"")
+    board.record(make_report(), "bob", b"")
+    found = board.attempts("ada")
+    assert [(one.problem, one.verdict, one.gpu) for one in found] == [
+        ("softmax", "accepted", H100), ("softmax", "wrong_answer", H100),
+        ("softmax", "accepted", H100),
+    ]  # fmt: skip
+    assert [(one.problem_digest[0], one.score_us) for one in found] == [
+        ("d", 30.0), ("d", None), ("e", 30.0),
+    ]  # fmt: skip
+    assert board.attempts("eve") == []
+
+
+def test_a_missing_board_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    with pytest.raises(MissingBoardError, match="there is no board at"):
+        Board.open(f"sqlite:///{tmp_path}/board.sqlite3", create=False)
+    (tmp_path / "text").write_text("no database\n" * 100)
+    with pytest.raises(BoardError) as error:
+        Board.open(f"sqlite:///{tmp_path}/text", create=False)
+    assert not isinstance(error.value, MissingBoardError)
 
 
 def test_results_that_do_not_rank(tmp_path: Path, make_report: MakeReport) -> None:

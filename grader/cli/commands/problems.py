@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,62 @@ if TYPE_CHECKING:
 
 
 @click.command()
-def problems() -> None:
-    """List the problems that can be given by name."""
-    from rich.text import Text
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--topic", metavar="TOPIC", help="Only this topic, such as fusion.")
+@click.option("--dtype", metavar="DTYPE", help="Only problems with tensors of this type.")
+@click.option("--limited-by", metavar="LIMIT", help="Only these: memory, compute or latency.")
+@click.option("--path", "as_path", is_flag=True, help="Show the learning path, in order.")
+@click.option("--user", metavar="NAME", help="Whose results to show [default: your login name].")
+@db_option
+@json_option
+@click.pass_obj
+def problems(
+    deps: Dependencies,
+    words: tuple[str, ...],
+    topic: str | None,
+    dtype: str | None,
+    limited_by: str | None,
+    as_path: bool,
+    user: str | None,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    """List the problems that can be given by name, by topic, the easiest first.
 
-    from grader.cli.output.terminal import stderr, stdout
-    from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
+    With WORDs, those whose name, title, summary or topic contains them all. The level is from 1, a
+    first kernel, to 5, days for an expert; the limit is what a good kernel waits for. "yours" comes
+    from the board of this machine: tried, accepted, or your best ranked time.
+    """
+    from grader.cli.catalogue_view import catalogue_table, path_table, read_states, state_fields
+    from grader.cli.output.terminal import print_json, stdout
+    from grader.problem.catalogue import Filter, by_topic, steps_among
+
+    wanted = Filter(*_known_values(topic, dtype, limited_by), " ".join(words))
+    every = _loaded_problems()
+    found = [problem for problem in every if wanted.matches(problem)]
+    states = read_states(deps, found, user, db)
+    steps = [(step, problem) for step, problem in steps_among(every) if wanted.matches(problem)]
+    if as_json:
+        number = {step.problem: index for index, (step, _) in enumerate(steps_among(every), 1)}
+        listed = [problem for _, problem in steps] if as_path else found
+        print_json({"problems": [state_fields(one, states, number) for one in listed]})
+        return
+    console = stdout()
+    if not (steps if as_path else found):
+        what = "step of the learning path" if as_path else "problem"
+        console.print(f"no {what} matches; `grade problems` lists all {len(every)}")
+    elif as_path:
+        console.print(path_table(steps, states))
+    else:
+        console.print(catalogue_table(by_topic(found), states))
+
+
+def _loaded_problems() -> list[Problem]:
+    """Every problem that can be given by name; a broken one is reported on stderr.
+
+    Raises click.UsageError if there is none.
+    """
+    from grader.cli.output.terminal import stderr
     from grader.problem import Problem, ProblemError
 
     found = []
@@ -42,15 +93,31 @@ def problems() -> None:
     if not found:
         roots = " or ".join(map(str, problem_roots()))
         raise click.UsageError(f"no problems in {roots}; change to a folder that has them")
-    columns = [
-        TableColumn("problem", [Text(problem.name, "bold") for problem in found]),
-        TableColumn("what to compute", [Text(p.spec.summary) for p in found], 1, wraps_at=30),
-        number_column(
-            "tests", [Text(f"{len(problem.spec.tests)}") for problem in found], priority=2
-        ),
-        number_column("benchmarks", [Text(f"{len(p.spec.benchmarks)}") for p in found], priority=2),
-    ]
-    stdout().print(ResponsiveTable(columns))
+    return found
+
+
+def _known_values(
+    topic: str | None, dtype: str | None, limited_by: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """The values as the spec has them. Raises click.UsageError for one that no problem can have."""
+    from grader.problem.catalogue import LIMITS, TOPICS
+    from grader.problem.spec import DTYPES
+
+    def known(option: str, value: str | None, values: Iterable[str]) -> str | None:
+        if value is None:
+            return None
+        by_name = {one.replace(" ", "_"): one for one in values}
+        name = value.casefold().replace(" ", "_").replace("-", "_")
+        if name not in by_name:
+            listed = ", ".join(by_name.values())
+            raise click.UsageError(f"{option}: there is no '{value}'; choose from {listed}")
+        return by_name[name]
+
+    return (
+        known("--topic", topic, TOPICS),
+        known("--dtype", dtype, DTYPES),
+        known("--limited-by", limited_by, LIMITS),
+    )
 
 
 @click.command()

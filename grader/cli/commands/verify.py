@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -16,10 +17,16 @@ from grader.cli.options import choose_device, device_option, find_problem, sandb
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from grader.cli.author_todo import Step
     from grader.cli.examples import Example
+    from grader.judge.record import Progress, ProgressCallback
     from grader.judge.verification.result import VerificationResult, VerificationRow
     from grader.problem import Problem
     from grader.sandbox.base import Device
+
+
+CHECK_S = 180
+"""How long the check may take on a CPU, in seconds: an author runs it after each change."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +46,20 @@ class ExampleResult:
 @device_option
 @sandbox_option
 @click.option(
-    "--examples/--no-examples",
-    "with_examples",
-    default=True,
-    help="Grade the example submissions after the check.",
+    "--examples",
+    "scope",
+    flag_value="examples",
+    help="Only grade the example submissions.",
+)
+@click.option(
+    "--no-examples",
+    "scope",
+    flag_value="check",
+    help="Only the check and what is missing, without grading the examples.",
 )
 @click.pass_obj
 def verify(
-    deps: Dependencies, problem: str, device: str, sandbox_name: str, with_examples: bool
+    deps: Dependencies, problem: str, device: str, sandbox_name: str, scope: str | None
 ) -> int:
     """Prove that the check of PROBLEM catches wrong answers and accepts correct ones.
 
@@ -54,31 +67,115 @@ def verify(
     checks.py), which must fail on every case, and honest implementations (plain PyTorch,
     torch.compile, those of checks.py), which must pass; and kernels that read an argument wrongly
     (a sign ignored, the row of a neighbour), which must fail on one case at least. Shows the margin
-    between honest and broken for each case. Then grades every example submission and compares its
-    verdict with the name of its folder. Exit status: 0 if everything is as expected, 1 if not.
+    between honest and broken for each case. Then lists the steps of writing a problem, in order,
+    with what is still missing; on a CPU the check should take at most 3 minutes. Then grades every
+    example submission and compares its verdict with the name of its folder. Exit status: 0 if
+    everything is as expected, also with steps to do; 1 if not; 2 if the problem's code fails.
     """
-    from grader.cli.output.progress import show_progress
     from grader.cli.output.terminal import stdout
 
     found = find_problem(problem)
     chosen = choose_device(deps, device)
     console = stdout()
-    with show_progress(True) as display:
-        result = deps.verify(found, chosen, display)
-    _print_mutants(console, result)
-    _print_margins(console, result)
-    graded = []
-    if with_examples:
+    ok = scope == "examples" or _check(deps, console, found, chosen)
+    if scope != "check":
         graded = list(_grade_examples(deps, found, chosen, sandbox_name))
         _print_examples(console, graded)
-    ok = bool(result.ok) and all(one.ok is not False for one in graded)
+        ok = ok and all(one.ok is not False for one in graded)
+    what = f"{found.name} is" if scope != "examples" else f"the examples of {found.name} are"
     console.print(
-        f"{found.name} is verified on {chosen}"
-        if ok
-        else f"{found.name} is NOT verified on {chosen}",
+        f"{what} verified on {chosen}" if ok else f"{what} NOT verified on {chosen}",
         style="bold green" if ok else "bold red",
     )
     return 0 if ok else 1
+
+
+def _check(deps: Dependencies, console: Console, problem: Problem, device: Device) -> bool:
+    """Verify the check, and print what it found and what the problem still lacks.
+
+    Raises `ProblemError`, after printing that, when the problem's code fails.
+    """
+    from grader.cli.output.progress import show_progress
+    from grader.problem import ProblemError
+
+    with show_progress(True) as display:
+        times = CaseTimes(display)
+        try:
+            result = deps.verify(problem, device, times)
+        except ProblemError as error:
+            _print_steps(console, author_steps(problem, device, times, error=str(error)))
+            raise
+        times.end()
+    _print_mutants(console, result)
+    _print_margins(console, result)
+    failed = None if result.ok else "something is not as expected: see the first table"
+    _print_steps(console, author_steps(problem, device, times, failed=failed))
+    return bool(result.ok)
+
+
+class CaseTimes:
+    """Passes the events of a verification on, and notes how long each case takes."""
+
+    def __init__(self, display: ProgressCallback, clock: Callable[[], float] = monotonic) -> None:
+        self._display = display
+        self._clock = clock
+        self._began: tuple[str, float] | None = None
+        self.by_case_s: dict[str, float] = {}
+
+    def __call__(self, event: Progress) -> None:
+        """A case begins, and the one before has ended."""
+        self.end()
+        self._began = event.case, self._clock()
+        self._display(event)
+
+    def end(self) -> None:
+        """The last case has ended."""
+        if self._began is not None:
+            case, began_s = self._began
+            self.by_case_s[case] = self._clock() - began_s
+        self._began = None
+
+
+def author_steps(
+    problem: Problem,
+    device: Device,
+    times: CaseTimes,
+    error: str | None = None,
+    failed: str | None = None,
+) -> list[Step]:
+    """The steps of writing a problem, with the time that its check took."""
+    from grader.cli.author_todo import Step, steps
+
+    found = steps(problem, error, failed)
+    total_s = sum(times.by_case_s.values())
+    if device == "cpu" and total_s > CHECK_S:
+        slowest = sorted(times.by_case_s, key=lambda case: -times.by_case_s[case])[:3]
+        shown = ", ".join(f"{case} ({times.by_case_s[case]:.0f} s)" for case in slowest)
+        detail = (
+            f"{total_s:.0f} s on a CPU, more than {CHECK_S}: make cases smaller, or give them "
+            f"`device: cuda`; the slowest are {shown}"
+        )
+        found.append(Step("time of the check", "to do", detail))
+    return found
+
+
+def _print_steps(console: Console, steps: list[Step]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "step", "", box=box.SIMPLE_HEAD)
+    ok = {"done": True, "missing": False, "to do": None, "unknown": None}
+    for step in steps:
+        style = "red" if step.state == "missing" else "dim" if step.state == "done" else ""
+        table.add_row(_mark(ok[step.state]), step.name, Text(step.detail, style))
+    console.print(table)
+    missing = [step.name for step in steps if step.state == "missing"]
+    to_do = [step.name for step in steps if step.state == "to do"]
+    if missing:
+        console.print(f"missing: {', '.join(missing)}", style="red")
+    if to_do:
+        console.print(f"to do, in this order: {', '.join(to_do)}")
 
 
 def _print_mutants(console: Console, result: VerificationResult) -> None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from grader.fleet.job import gpu_matches
 from grader.problem import Problem
+from grader.problem.catalogue import dtypes_of
 from grader.server.api.schemas import (
     BoardInfo,
     Leaderboard,
@@ -184,6 +185,10 @@ def _problem_summary(services: Services, problem: Problem, board: BoardSettings)
         digest=problem.digest,
         title=problem.spec.title,
         summary=problem.spec.summary,
+        topic=problem.spec.topic,
+        difficulty=problem.spec.difficulty,
+        limited_by=problem.spec.limited_by,
+        dtypes=list(dtypes_of(problem.spec)),
         board=_board_info(services, board),
         gpus=services.ledger.board.gpus(problem.digest),
     )

@@ -176,6 +176,14 @@ class ProblemSummary(BaseModel):
     digest: str
     title: str
     summary: str
+    topic: str | None
+    """The group in which it is listed; null without one."""
+    difficulty: int | None
+    """From 1, a first kernel, to 5, days for an expert; null if unknown."""
+    limited_by: str | None
+    """memory, compute or latency; null if unknown."""
+    dtypes: list[str]
+    """The element types of its tensors."""
     board: BoardInfo
     gpus: list[str]
     """The GPUs that have ranked results."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from grader.problem.catalogue import LIMITS, TOPICS, Filter
+from grader.problem.spec import DTYPES
 from grader.server.http.auth import Caller, ServicesDep
 from grader.server.http.errors import fail
+from grader.server.http.etag import personal_content
 from grader.server.http.fields import PrintableText
 from grader.server.http.response_cache import user_version
 from grader.server.pages import board_views, markdown
@@ -18,24 +23,81 @@ from grader.server.pages.templates import FragmentCache, render, render_fragment
 from grader.server.services.access import list_submissions
 from grader.server.services.accounts import User
 from grader.server.services.standings import recorded_times
+from grader.server.services.user_progress import ProblemState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/")
 def home_page(
-    request: Request, services: ServicesDep, caller: Caller, cache: FragmentCache
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    cache: FragmentCache,
+    q: Annotated[str, Query(max_length=100)] = "",
+    topic: str = "",
+    dtype: str = "",
+    limited_by: str = "",
 ) -> Response:
-    """The boards."""
+    """The boards by topic, filtered, with the learning path and the reader's own state."""
+    wanted = Filter(topic or None, dtype or None, limited_by or None, q)
     boards = board_views.board_views(services, caller)
+    progress = services.progress.snapshot()
+    shown = board_views.catalogue(boards, wanted)
 
     def make() -> Markup:
-        cards = [(board, board_views.leaderboard_of(board, None)) for board in boards]
-        return render_fragment("_boards.html", cards=cards, now=services.now())
+        cards = {board.name: board_views.leaderboard_of(board, None) for board in boards}
+        return render_fragment("_boards.html", shown=shown, cards=cards, now=services.now())
 
-    names = tuple(board.name for board in boards)
-    content = cache.get(("home", names), make, [board.version for board in boards])
-    return render(request, "home.html", shared=True, own=_nothing, boards=content)
+    # Whatever a reader types must not push the pages that many readers share out of the caches.
+    if wanted in _COMMON_FILTERS:
+        names = tuple(board.name for board in boards)
+        content = cache.get(("home", wanted, names), make, [board.version for board in boards])
+    else:
+        content = make()
+    digests = {board.name: board.problem.digest for board in boards}
+    steps = {step.problem: problem.spec.title for step, problem in shown.steps}
+
+    def own(user: User) -> Mapping[str, str]:
+        return _own_states(progress.get(user.name, {}), digests, steps)
+
+    if caller is not None:
+        content = Markup(personal_content(content.encode(), own(caller)).decode())
+    is_shared = request.url.query == _COMMON_FILTERS.get(wanted)
+    return render(request, "home.html", shared=is_shared, own=own, content=content)
+
+
+_COMMON_FILTERS = {
+    Filter(): "",
+    **{Filter(topic=topic): urlencode({"topic": topic}) for topic in TOPICS},
+    **{Filter(dtype=dtype): urlencode({"dtype": dtype}) for dtype in DTYPES},
+    **{Filter(limited_by=limit): urlencode({"limited_by": limit}) for limit in LIMITS},
+}
+"""No filter, or one value: the lists that are kept, and the one query whose page is shared."""
+
+
+def _own_states(
+    states: Mapping[str, ProblemState], digests: Mapping[str, str], steps: Mapping[str, str]
+) -> Mapping[str, str]:
+    """The regions of the home page that show what one user has reached. `digests` has the version
+    of each problem that the user may see, `steps` the title of each on the learning path."""
+    regions = {}
+    for name, state in states.items():
+        if name in digests:
+            best_us = state.best_us.get(digests[name])
+            regions[f"own-{name}"] = render_fragment("_own.html", state=state, best_us=best_us)
+            if state.accepted:
+                regions[f"step-{name}"] = render_fragment("_done.html")
+    accepted = [name for name in digests if name in states and states[name].accepted]
+    following = next(((name, steps[name]) for name in steps if name not in accepted), None)
+    regions["own"] = render_fragment(
+        "_own_summary.html",
+        accepted=len(accepted),
+        tried=sum(name in digests for name in states) - len(accepted),
+        total=len(digests),
+        following=following,
+    )
+    return regions
 
 
 @router.get("/problems/{name}")

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 
 from grader.board import ProblemVersion
 from grader.problem import Problem
+from grader.problem.catalogue import Filter, Step, by_topic, dtypes_of, steps_among
+from grader.problem.spec import DTYPES
 from grader.report import Verdict
 from grader.server.http.errors import fail
 from grader.server.http.lookup import problem_or_404, version_or_404
@@ -70,6 +72,25 @@ class BoardView:
 
 
 @dataclass(frozen=True)
+class Catalogue:
+    """The boards that a filter matches, and the learning path through all of them."""
+
+    wanted: Filter
+    groups: tuple[tuple[str | None, tuple[BoardView, ...]], ...]
+    """Topic → boards: open ones first, the easiest first among equals."""
+    steps: tuple[tuple[Step, Problem], ...]
+    dtypes: tuple[str, ...]
+    """The element types of any board, for the form."""
+    total: int
+    """The number of boards without the filter."""
+
+    @property
+    def names(self) -> list[str]:
+        """The problems that are listed."""
+        return [board.name for _, boards in self.groups for board in boards]
+
+
+@dataclass(frozen=True)
 class LeaderboardRow:
     """A row of a leaderboard: a user's entry, or a baseline between two entries."""
 
@@ -114,6 +135,24 @@ def board_views(services: Services, caller: User | None) -> list[BoardView]:
             not view.leaderboards,
             view.name,
         ),
+    )
+
+
+def catalogue(boards: Sequence[BoardView], wanted: Filter) -> Catalogue:
+    """The boards that match, by topic."""
+    by_name = {board.name: board for board in boards if wanted.matches(board.problem)}
+    groups = tuple(
+        (topic, tuple(sorted((by_name[problem.name] for problem in some), key=lambda b: b.over)))
+        for topic, some in by_topic(board.problem for board in by_name.values())
+    )
+    every = [board.problem for board in boards]
+    used = {dtype for problem in every for dtype in dtypes_of(problem.spec)}
+    return Catalogue(
+        wanted=wanted,
+        groups=groups,
+        steps=tuple(steps_among(every)),
+        dtypes=tuple(dtype for dtype in DTYPES if dtype in used),
+        total=len(boards),
     )
 
 

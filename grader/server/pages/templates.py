@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from grader import format
+from grader.problem.catalogue import HARDEST, LIMITS, TOPICS, dtypes_of
 from grader.report import provenance
 from grader.server.http.auth import csrf_field
 from grader.server.http.errors import Refusal
@@ -56,16 +57,17 @@ def render(
     headers: Mapping[str, str] | None = None,
     shared: bool = False,
     version: Version = "boards",
-    own: Callable[[User], str | None] | None = None,
+    own: Callable[[User], str | Mapping[str, str] | None] | None = None,
     **values: Any,
 ) -> Response:
     """A template as a response, with the values that every page needs.
 
     shared: whether the page is the same for all callers without an account, and changes only when
         `version` changes.
-    own: the HTML of the page's region `own` for a signed-in caller who is no admin; None if the
-        rest of this caller's page differs too. Without `own`, every signed-in caller's does. It is
-        kept with the page, and called for other callers than this one.
+    own: the HTML of the page's region `own`, or of several regions by name, for a signed-in caller
+        who is no admin; None if the rest of this caller's page differs too. Without `own`, every
+        signed-in caller's does. It is kept with the page, and called for other callers than this
+        one.
     """
     services = request.app.state.services
     caller = getattr(request.state, "caller", None)
@@ -89,7 +91,7 @@ def render(
 
 
 def _regions(
-    own: Callable[[User], str | None] | None,
+    own: Callable[[User], str | Mapping[str, str] | None] | None,
 ) -> Callable[[Request], dict[str, str] | None] | None:
     """The regions of a shared page that differ between signed-in callers."""
     if own is None:
@@ -100,7 +102,8 @@ def _regions(
         content = own(caller)
         if content is None:
             return None
-        return {"person": _person(caller, csrf_field(request)), "own": content}
+        person = _person(caller, csrf_field(request))
+        return {"person": person, **({"own": content} if isinstance(content, str) else content)}
 
     return regions
 
@@ -167,6 +170,10 @@ def _environment() -> Environment:
         share_done=share_done,
         meanings=format.MEANINGS,
         stages=format.STAGES,
+        topics=TOPICS,
+        limits=LIMITS,
+        dtypes_of=dtypes_of,
+        hardest=HARDEST,
         provenance=provenance,
         breakdown_rows=BREAKDOWN_ROWS,
     )

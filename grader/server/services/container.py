@@ -20,6 +20,7 @@ from grader.server.services.problem_versions import VersionChange, record_served
 from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
+from grader.server.services.user_progress import UserProgress
 from grader.server.settings import Settings
 
 
@@ -43,6 +44,7 @@ class Services:
     now: Callable[[], datetime]
     submissions: SubmissionQueries
     standings: LeaderboardQueries
+    progress: UserProgress
     events: JobEvents
     metrics: Metrics
     drain: Drain
@@ -77,6 +79,7 @@ class Services:
             now=now,
             submissions=submissions,
             standings=LeaderboardQueries(submissions),
+            progress=UserProgress(submissions),
             events=JobEvents(
                 ledger, settings.poll_s, settings.listeners, settings.listeners_per_address
             ),

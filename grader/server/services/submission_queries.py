@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, case, func, or_, select
 
 from grader.board.store import MAX_ID, not_void
 from grader.board.versions import ProblemVersion, read_versions
@@ -63,6 +63,18 @@ class RankedResult(NamedTuple):
     """ISO 8601, UTC."""
     submission_id: int | None
     """None for a result that was not submitted to a server."""
+
+
+class Attempts(NamedTuple):
+    """What a user's results for one version of a problem amount to."""
+
+    user: str
+    problem: str
+    problem_digest: str
+    accepted: bool
+    """Whether one was accepted."""
+    best_us: float | None
+    """The best ranked score, on any GPU; None without one."""
 
 
 class SubmissionQueries:
@@ -205,6 +217,23 @@ class SubmissionQueries:
         """Every version of a problem by number; `current` is the digest of today's version."""
         with connect(self._engine) as connection:
             return read_versions(connection, problem, current, not_void())
+
+    def attempts(self, after: int, until: int) -> list[Attempts]:
+        """What the results that count amount to, of those with an id above `after`, up to `until`.
+        By user and version of a problem."""
+        is_accepted = case((results.c.verdict == str(Verdict.ACCEPTED), 1), else_=0)
+        ranked_us = case((results.c.ranked, results.c.score_us))
+        by = (results.c.user, results.c.problem, results.c.problem_digest)
+        query = (
+            select(*by, func.max(is_accepted), func.min(ranked_us))
+            .where(results.c.id > after, results.c.id <= until, not_void())
+            .group_by(*by)
+        )
+        with connect(self._engine) as connection:
+            return [
+                Attempts(user, problem, digest, bool(accepted), best_us)
+                for user, problem, digest, accepted, best_us in connection.execute(query)
+            ]
 
     def _summaries(
         self, query: Select[tuple[object, ...]], values: Mapping[str, int] | None = None

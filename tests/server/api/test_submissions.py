@@ -422,6 +422,9 @@ def test_a_leaderboard_changes_at_once(world: World) -> None:
 
 def test_problems(world: World) -> None:
     found = world.client().get("/api/v1/problems").json()["problems"]
+    softmax = next(problem for problem in found if problem["name"] == "softmax")
+    fields = [softmax[key] for key in ("topic", "difficulty", "limited_by", "dtypes")]
+    assert fields == ["fusion", 2, "memory", ["fp32", "fp16", "bf16"]]
     assert [one["name"] for one in found] == sorted(world.services.problems)
     whole = world.client().get("/api/v1/problems/softmax").json()
     assert whole["digest"] == world.problem.digest

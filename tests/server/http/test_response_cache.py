@@ -300,7 +300,32 @@ def test_pages_and_the_api_are_up_to_date_at_once(world: World, path: str) -> No
     admin.set_board("softmax", BoardSettings(hidden=True), "root")
     contents.append(settled())
     assert len(set(contents)) == len(contents), "each of these changes is visible"
-    assert contents[-1] == "refused" if path != "/" else "softmax" not in contents[-1]
+    refused = contents[-1] == "refused"
+    assert refused if path != "/" else "Softmax over rows" not in contents[-1]
+
+
+def test_what_readers_type_is_kept_in_no_cache(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the pages of one known filter are shared."""
+    put: list[Any] = []
+    keep = ResponseCache._put
+
+    def noted(cache: ResponseCache, key: Any, entry: Any) -> None:
+        put.append(key[-1])
+        keep(cache, key, entry)
+
+    monkeypatch.setattr(ResponseCache, "_put", noted)
+    client, fragments = world.client(), world.app.state.fragment_cache._entries
+    client.get("/")
+    before = len(fragments)
+    for query in ("q=a", "x=1", "topic=x", "topic=fusion&x=1", "dtype=fp32&topic=fusion"):
+        assert client.get(f"/?{query}").status_code == 200
+    assert set(put) == {b""}
+    assert len(fragments) - before == 1, "topic=fusion, beside what no filter is"
+    for _ in range(3):
+        client.get("/?topic=first+kernels")
+    assert set(put) == {b"", b"topic=first+kernels"}
 
 
 def test_a_submission_page_is_up_to_date(world: World) -> None:

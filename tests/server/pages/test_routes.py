@@ -12,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from grader.fleet.job import Worker
+from grader.fleet.job import State, Worker
 from grader.judge import Progress
 from grader.judge.timing import baseline_store
 from grader.problem import Problem
+from grader.problem.catalogue import TOPICS, learning_path
 from grader.server.http.auth import COOKIE
 from grader.server.services.container import Services
 from tests.fleet.conftest import Clock
@@ -40,7 +41,78 @@ def test_home_shows_the_leader_and_the_number_of_entrants(site: Site) -> None:
     text = words(site.page("/"))
     assert "led by katherine" in text
     assert "7 entrants" in text
-    assert text.count("No ranked result yet") == 3
+    assert text.count("No ranked result yet") == len(site.world.services.problems) - 1
+
+
+def test_home_groups_the_problems_and_says_how_hard_they_are(site: Site) -> None:
+    page = site.page("/")
+    topics = re.findall(r'class="topic">([^<]*?) <', page)
+    assert topics == [topic.capitalize() for topic in TOPICS if topic.capitalize() in topics]
+    assert {"Fusion", "Quantization", "Optimizers", "Attention"} <= set(topics)
+    assert "Difficulty 2 of 5 Memory-bound fp32 fp16 bf16" in words(page)
+    assert "Difficulty 5 of 5 Compute-bound bf16 fp16" in words(page)
+    path = page.split("<ol>")[1].split("</ol>")[0]
+    names = re.findall(r'href="/problems/(\w+)"', path)
+    steps = [step.problem for step in learning_path()]
+    assert names == [name for name in steps if name in site.world.services.problems]
+
+
+@pytest.mark.parametrize(
+    ("query", "shown", "hidden"),
+    [
+        ("topic=attention", "Flash attention", "Softmax over rows"),
+        ("dtype=uint8", "Matmul with int4 weights", "Flash attention"),
+        ("limited_by=compute", "Flash attention", "Softmax over rows"),
+        ("q=ROWS+softmax", "Softmax over rows", "Flash attention"),
+        ("q=&topic=fusion&dtype=&limited_by=", "Softmax over rows", "Flash attention"),
+        ("topic=fusion&dtype=uint8", "No problem matches", "Softmax over rows"),
+        ("topic=nonsense", "No problem matches", "Softmax over rows"),
+        ("q=%3Cscript%3E", "No problem matches", "<script>"),
+        ("unknown=1", "Softmax over rows", "No problem matches"),
+    ],
+)
+def test_home_is_filtered_without_scripts(site: Site, query: str, shown: str, hidden: str) -> None:
+    for _ in range(2):
+        for name in (None, "ada"):
+            page = site.page(f"/?{query}", name)
+            assert shown in words(page)
+            assert hidden not in page.split("<main")[1]
+
+
+def test_the_form_keeps_what_was_asked_for(site: Site) -> None:
+    page = site.page("/?q=a%22b&topic=fusion&dtype=fp32&limited_by=memory")
+    assert 'value="a&#34;b"' in page
+    chosen = re.findall(r"<option selected>([^<]+)</option>", page)
+    assert chosen == ["fusion", "fp32", "memory"]
+    site.page(f"/?q={'a' * 101}", status=422)
+
+
+def test_home_shows_each_reader_their_own_state(site: Site) -> None:
+    world, ledger = site.world, site.world.services.ledger
+    number = queue_submission(ledger, world.services.problems["int4_matmul"], "ada")
+    while (job := ledger.job(number)) and job.state is not State.DONE:
+        finish(ledger, world.clock, wrong(world.problem))
+    for query in ("", "?topic=fusion", "?q=softmax"):
+        for _ in range(3):
+            ada = site.page(f"/{query}", "ada")
+            assert "Your best:" in words(ada)
+            assert "Your best:" not in site.page(f"/{query}")
+            assert "Your best:" not in words(site.page(f"/{query}", "newcomer"))
+    text = words(site.page("/", "ada"))
+    total = len(world.services.problems)
+    assert f"You: 1 of {total} accepted, 1 tried." in text
+    assert f"You: 0 of {total} accepted." in words(site.page("/", "newcomer"))
+    assert "✓ Accepted: a row's maximum" in text
+    assert "Next on the learning path" in text
+    assert "You: 0 of" in words(site.page("/", "root")), "an admin’s page is not shared"
+
+
+def test_a_hidden_board_is_in_no_list_of_a_reader(site: Site) -> None:
+    site.set_board(hidden=True)
+    assert "oftmax over rows" not in site.page("/", "ada")
+    assert "/problems/softmax" not in site.page("/", "ada")
+    assert "Softmax over rows" in site.page("/?topic=fusion", "root")
+    assert "Softmax over rows" not in site.page("/?topic=fusion", "ada")
 
 
 def test_a_change_is_visible_at_once(site: Site) -> None:
@@ -54,7 +126,7 @@ def test_a_change_is_visible_at_once(site: Site) -> None:
     world.services.admin.ban("linus", "cheating", "root")
     assert "led by katherine" in words(site.page("/"))
     site.set_board(hidden=True)
-    assert "Softmax" not in words(site.page("/"))
+    assert "Softmax over rows" not in words(site.page("/"))
 
 
 def test_home_shows_the_deadline_and_hides_a_hidden_board(site: Site) -> None:
