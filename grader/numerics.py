@@ -1,7 +1,7 @@
 """What honest implementations and mutants in a problem's `checks.py` have in common.
 
-Sums in a stated order and precision, each along the last axis and in the dtype of its terms;
-functions of tensors computed in another precision; and the traces of usual mistakes.
+Sums and prefix sums in a stated order and precision, each along the last axis and in the dtype of
+its terms; functions of tensors computed in another precision; and the traces of usual mistakes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def strided_partials(terms: Tensor, lanes: int) -> Tensor:
     steps = _padded(terms, lanes).unflatten(-1, (-1, lanes)).movedim(-2, 0).contiguous()
     if steps.device.type == "cpu" and steps.dtype == torch.float32:
         # A running sum in fp32, one term after the other, without a call for each.
-        return torch.from_numpy(np.add.accumulate(steps.numpy(), axis=0)[-1])
+        return torch.from_numpy(_running_sums(steps.numpy(), axis=0)[-1])
     total = torch.zeros_like(steps[0])
     for step in steps:
         total += step
@@ -70,6 +70,34 @@ def sum_pairwise(terms: Tensor) -> Tensor:
         terms = _padded(terms, 2)
         terms = terms[..., 0::2] + terms[..., 1::2]
     return terms[..., 0]
+
+
+def scan_sequential(terms: Tensor) -> Tensor:
+    """Inclusive prefix sums with one accumulator."""
+    if terms.dtype != torch.float32:
+        return terms.cumsum(-1)
+    # In fp32 after every term, which PyTorch's own need not be.
+    sums = torch.from_numpy(_running_sums(terms.cpu().numpy(), axis=-1))
+    return sums.to(terms.device)
+
+
+def scan_blocked(terms: Tensor, block: int) -> Tensor:
+    """Inclusive prefix sums within blocks of `block` terms, and the sums of the blocks before."""
+    blocks = _padded(terms, block).unflatten(-1, (-1, block))
+    within = scan_sequential(blocks)
+    totals = scan_sequential(within[..., -1])
+    within[..., 1:, :] += totals[..., :-1, None]
+    return within.flatten(-2)[..., : terms.shape[-1]]
+
+
+def scan_doubling(terms: Tensor) -> Tensor:
+    """Inclusive prefix sums in log2(n) steps, each adding what lies twice as far: Hillis and
+    Steele."""
+    sums, distance = terms.clone(), 1
+    while distance < terms.shape[-1]:
+        sums[..., distance:] += sums[..., :-distance].clone()
+        distance *= 2
+    return sums
 
 
 def matmul_in_steps(a: Tensor, b: Tensor, step: int) -> Tensor:
@@ -97,6 +125,13 @@ def truncated_to(values: Tensor, dtype: torch.dtype) -> Tensor:
     nearest = values.to(dtype)
     below = torch.nextafter(nearest, torch.zeros_like(nearest))
     return torch.where(nearest.double().abs() > values.double().abs(), below, nearest)
+
+
+def _running_sums(terms: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+    """In the dtype of the terms. Infinities of both signs give NaN, as in PyTorch; no warning."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums: np.ndarray[Any, Any] = np.add.accumulate(terms, axis=axis)
+    return sums
 
 
 def _padded(terms: Tensor, multiple: int) -> Tensor:

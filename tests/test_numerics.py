@@ -23,6 +23,9 @@ from grader.numerics import (
     of_rounded_inputs,
     round_to,
     rounded_toward_zero,
+    scan_blocked,
+    scan_doubling,
+    scan_sequential,
     shifted_by_one,
     strided_partials,
     sum_blocked,
@@ -58,6 +61,37 @@ def test_a_sequential_sum_rounds_after_every_term() -> None:
 def test_lanes_take_every_so_many_terms() -> None:
     x = torch.arange(10.0)[None]
     assert strided_partials(x, 4).tolist() == [[0 + 4 + 8, 1 + 5 + 9, 2 + 6, 3 + 7]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 64, 65, 1000])
+def test_every_order_gives_the_prefix_sums(count: int) -> None:
+    x = terms(count)
+    exact = x.double().cumsum(-1)
+    for sums in (scan_sequential(x), scan_blocked(x, 64), scan_doubling(x)):
+        assert sums.shape == x.shape
+        assert sums.dtype == x.dtype
+        assert torch.allclose(sums.double(), exact, atol=1e-4)
+
+
+def test_a_sequential_scan_rounds_after_every_term() -> None:
+    x = terms(300, rows=1)
+    assert float(scan_sequential(x)[0, -1]) == float(sum_sequential(x)[0])
+    assert scan_sequential(x.double()).dtype == torch.float64
+
+
+def test_infinities_of_both_signs_give_nan_and_no_warning() -> None:
+    x = torch.tensor([[1.0, math.inf, 1.0, -math.inf], [1e38, 3e38, 3e38, -math.inf]])
+    assert sum_sequential(x).isnan().all()
+    for sums in (scan_sequential(x), scan_blocked(x, 2), scan_doubling(x)):
+        assert sums[0, :3].tolist() == [1.0, math.inf, math.inf]
+        assert bool(sums[:, 3].isnan().all())
+
+
+def test_a_blocked_scan_adds_whole_blocks() -> None:
+    # 1 is lost beside 2**24 in fp32, and 1 + 1 is not.
+    x = torch.tensor([[2.0**24, 1.0, 1.0, 1.0]])
+    assert scan_sequential(x).tolist() == [[2.0**24] * 4]
+    assert scan_blocked(x, 2).tolist() == [[2.0**24, 2.0**24, 2.0**24, 2.0**24 + 2]]
 
 
 def test_sums_keep_the_dtype_of_their_terms() -> None:
