@@ -46,7 +46,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_prototypes_of_the_four_problems(name: str) -> None:
+def test_prototypes_of_problems(name: str) -> None:
     expected = {
         symbol: f'extern "C" void {symbol}({parameters}, cudaStream_t stream)'
         for symbol, parameters in EXPECTED[name].items()
