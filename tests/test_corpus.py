@@ -18,6 +18,8 @@ from scripts.grade_corpus import grade_example, problems
 pytestmark = pytest.mark.slow
 
 COUNTS = {
+    ("bias_gelu", "accepted"): 3,
+    ("bias_gelu", "wrong_answer"): 4,
     ("flash_attention", "accepted"): 10,
     ("flash_attention", "compile_error"): 1,
     ("flash_attention", "memory_limit_exceeded"): 1,

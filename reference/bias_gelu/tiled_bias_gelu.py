@@ -1,0 +1,46 @@
+"""Bias and GELU in Triton. A program has a tile of rows and columns, so that it loads its columns'
+biases once for all of its rows. Where rows are a multiple of 16 bytes, columns beyond a multiple of
+the tile are masked 16 bytes at a time; a whole tile needs no mask."""
+
+import triton
+import triton.language as tl
+
+TILE = 4096
+WIDEST = 1024
+WARPS = 8
+SCALE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
+SCALED_CUBIC = tl.constexpr(0.07135481627260025)  # times 0.044715
+
+
+@triton.jit
+def _of(value):
+    inner = value * (SCALE + SCALED_CUBIC * value * value)
+    return value / (1.0 + tl.exp(-inner))
+
+
+@triton.jit
+def _bias_gelu(x, bias, out, rows, cols, across, ROWS: tl.constexpr, COLS: tl.constexpr):
+    down = tl.program_id(0) // across
+    first_row = down * ROWS
+    first_col = (tl.program_id(0) - down * across) * COLS
+    row = (first_row + tl.arange(0, ROWS))[:, None]
+    col = first_col + tl.arange(0, COLS)
+    at = row.to(tl.int64) * cols + col[None, :]
+    if (first_row + ROWS <= rows) & (first_col + COLS <= cols):
+        added = tl.load(bias + col).to(tl.float32)[None, :]
+        value = tl.load(x + at, eviction_policy="evict_first").to(tl.float32)
+        tl.store(out + at, _of(value + added).to(out.dtype.element_ty))
+    else:
+        inside = (row < rows) & (col < cols)[None, :]
+        added = tl.load(bias + col, mask=col < cols, other=0.0).to(tl.float32)[None, :]
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + at, _of(value + added).to(out.dtype.element_ty), mask=inside)
+
+
+def bias_gelu(x, bias, out):
+    rows, cols = x.shape
+    width = min(triton.next_power_of_2(cols), WIDEST)
+    height = TILE // width
+    across = triton.cdiv(cols, width)
+    grid = (triton.cdiv(rows, height) * across,)
+    _bias_gelu[grid](x, bias, out, rows, cols, across, ROWS=height, COLS=width, num_warps=WARPS)
