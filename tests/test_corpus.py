@@ -57,6 +57,8 @@ COUNTS = {
     ("square", "accepted"): 3,
     ("square", "rejected"): 1,
     ("square", "wrong_answer"): 4,
+    ("transpose", "accepted"): 3,
+    ("transpose", "wrong_answer"): 4,
     ("vector_add", "accepted"): 3,
     ("vector_add", "wrong_answer"): 4,
 }
