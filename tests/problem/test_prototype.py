@@ -17,6 +17,10 @@ EXPECTED = {
         "softmax_fp16": "const __half* x, __half* out, int64_t rows, int64_t cols",
         "softmax_bf16": "const __nv_bfloat16* x, __nv_bfloat16* out, int64_t rows, int64_t cols",
     },
+    "reduce_sum": {
+        "reduce_sum": "const float* x, float* out, int64_t rows, int64_t cols",
+        "reduce_sum_bf16": "const __nv_bfloat16* x, float* out, int64_t rows, int64_t cols",
+    },
     "int4_matmul": {
         "int4_matmul": (
             "const __half* a, const uint8_t* b_packed, const __half* scales, __half* out, "

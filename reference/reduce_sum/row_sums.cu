@@ -1,0 +1,177 @@
+// Row sums in CUDA C++, by the length of a row: a group of 4 to 32 lanes a row, a block a row, or
+// many blocks a row. Where rows are multiples of 16 bytes, every load has 16, and a thread has
+// several on their way before it adds the first. Of several blocks that share a row, the last to
+// finish adds up their sums, in a fixed order.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLoads = 8;             // of a thread before the first addition
+constexpr int kLongRow = 1 << 16;     // bytes of a row from which on blocks may share it
+constexpr int kMostShares = 1 << 12;  // blocks of all shared rows together
+constexpr int kBlocksPerSM = 8;
+constexpr unsigned kAll = 0xffffffffu;
+
+// Of shared rows; launches on one stream use them one by one. A count is 0 between calls.
+__device__ float share_sums[kMostShares];
+__device__ unsigned shares_done[kMostShares];
+
+__device__ float to_float(float v) { return v; }
+__device__ float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+
+// V elements that are loaded at once: 16 bytes, or one element.
+template <typename T, int V> struct alignas(sizeof(T) * V) Pack {
+  T at[V];
+};
+
+template <typename T, int V> __device__ float sum_of(const Pack<T, V>& pack) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < V; ++i) sum += to_float(pack.at[i]);
+  return sum;
+}
+
+// The sum of this thread's share of `count` elements: packs thread, thread + threads, ...
+template <typename T, int V>
+__device__ float sum_share(const T* x, int64_t count, int thread, int threads) {
+  const Pack<T, V>* const pack_at = reinterpret_cast<const Pack<T, V>*>(x);
+  const int64_t packs = count / V;
+  float sum = 0.0f;
+  int64_t i = thread;
+  for (; i + (kLoads - 1) * threads < packs; i += kLoads * threads) {
+    Pack<T, V> pack[kLoads];
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) pack[j] = pack_at[i + j * threads];
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) sum += sum_of(pack[j]);
+  }
+  for (; i < packs; i += threads) sum += sum_of(pack_at[i]);
+  return sum;
+}
+
+template <int LANES> __device__ float sum_lanes(float v) {
+#pragma unroll
+  for (int offset = LANES / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(kAll, v, offset);
+  return v;
+}
+
+// The sum over the block; every thread of the first warp has it.
+__device__ float sum_block(float v) {
+  __shared__ float warps[kThreads / 32];
+  v = sum_lanes<32>(v);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
+  __syncthreads();
+  return sum_lanes<32>(threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : 0.0f);
+}
+
+template <typename T, int V, int LANES>
+__global__ void __launch_bounds__(kThreads)
+    sum_short_rows(const T* __restrict__ x, float* __restrict__ out, int64_t rows, int64_t cols) {
+  const int64_t row = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / LANES;
+  float sum = 0.0f;
+  if (row < rows) sum = sum_share<T, V>(x + row * cols, cols, threadIdx.x % LANES, LANES);
+  sum = sum_lanes<LANES>(sum);
+  if (row < rows && threadIdx.x % LANES == 0) out[row] = sum;
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads)
+    sum_rows(const T* __restrict__ x, float* __restrict__ out, int64_t cols) {
+  const int64_t row = blockIdx.x;
+  const float sum = sum_block(sum_share<T, V>(x + row * cols, cols, threadIdx.x, kThreads));
+  if (threadIdx.x == 0) out[row] = sum;
+}
+
+// `shares` blocks have `share` elements of a row each; the last may have fewer.
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads)
+    sum_shared_rows(const T* __restrict__ x, float* __restrict__ out, int64_t cols, int shares,
+                    int64_t share) {
+  __shared__ bool is_last;
+  const int64_t row = blockIdx.x / shares, first = blockIdx.x % shares * share;
+  const int64_t count = cols - first < share ? cols - first : share;
+  float sum = 0.0f;
+  if (count > 0) sum = sum_share<T, V>(x + row * cols + first, count, threadIdx.x, kThreads);
+  sum = sum_block(sum);
+  if (threadIdx.x == 0) {
+    share_sums[blockIdx.x] = sum;
+    __threadfence();  // before the count says so
+    is_last = atomicAdd(&shares_done[row], 1u) == unsigned(shares - 1);
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  sum = 0.0f;
+  const volatile float* const sums = share_sums + row * shares;
+  for (int i = threadIdx.x; i < shares; i += kThreads) sum += sums[i];
+  sum = sum_block(sum);
+  if (threadIdx.x == 0) {
+    out[row] = sum;
+    shares_done[row] = 0;
+  }
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int processors() {
+  static int count = 0;
+  if (count == 0) {
+    int device;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  }
+  return count;
+}
+
+template <typename T, int V, int LANES>
+void launch_short(const T* x, float* out, int64_t rows, int64_t cols, cudaStream_t stream) {
+  const int64_t blocks = ceil_div(rows * LANES, kThreads);
+  sum_short_rows<T, V, LANES><<<unsigned(blocks), kThreads, 0, stream>>>(x, out, rows, cols);
+}
+
+template <typename T, int V>
+void launch(const T* x, float* out, int64_t rows, int64_t cols, cudaStream_t stream) {
+  const int64_t packs = cols / V;
+  if (packs <= 16) return launch_short<T, V, 4>(x, out, rows, cols, stream);
+  if (packs <= 64) return launch_short<T, V, 8>(x, out, rows, cols, stream);
+  if (packs <= 32 * kLoads) return launch_short<T, V, 32>(x, out, rows, cols, stream);
+
+  const int64_t wanted = int64_t(processors()) * kBlocksPerSM;
+  if (rows < wanted && cols * int64_t(sizeof(T)) >= kLongRow) {
+    const int64_t most = kMostShares / rows, least = ceil_div(wanted, rows);
+    const int64_t shares = most < least ? most : least;
+    if (shares > 1) {
+      // A multiple of 16 bytes, so that every share begins at one.
+      const int64_t share = ceil_div(ceil_div(cols, shares), V) * V;
+      sum_shared_rows<T, V><<<unsigned(rows * shares), kThreads, 0, stream>>>(
+          x, out, cols, int(shares), share);
+      return;
+    }
+  }
+  sum_rows<T, V><<<unsigned(rows), kThreads, 0, stream>>>(x, out, cols);
+}
+
+template <typename T>
+void dispatch(const T* x, float* out, int64_t rows, int64_t cols, cudaStream_t stream) {
+  constexpr int kPack = 16 / sizeof(T);
+  if (cols % kPack == 0)
+    launch<T, kPack>(x, out, rows, cols, stream);
+  else
+    launch<T, 1>(x, out, rows, cols, stream);
+}
+
+}  // namespace
+
+extern "C" void reduce_sum(const float* x, float* out, int64_t rows, int64_t cols,
+                           cudaStream_t stream) {
+  dispatch(x, out, rows, cols, stream);
+}
+
+extern "C" void reduce_sum_bf16(const __nv_bfloat16* x, float* out, int64_t rows, int64_t cols,
+                                cudaStream_t stream) {
+  dispatch(x, out, rows, cols, stream);
+}
