@@ -30,6 +30,8 @@ COUNTS = {
     ("flash_attention", "wrong_answer"): 8,
     ("gelu", "accepted"): 4,
     ("gelu", "wrong_answer"): 4,
+    ("histogram", "accepted"): 3,
+    ("histogram", "wrong_answer"): 4,
     ("int4_matmul", "accepted"): 9,
     ("int4_matmul", "compile_error"): 1,
     ("int4_matmul", "memory_limit_exceeded"): 1,

@@ -21,6 +21,7 @@ EXPECTED = {
         "reduce_sum": "const float* x, float* out, int64_t rows, int64_t cols",
         "reduce_sum_bf16": "const __nv_bfloat16* x, float* out, int64_t rows, int64_t cols",
     },
+    "histogram": {"histogram": "const float* x, int32_t* out, int64_t n, int64_t bins"},
     "int4_matmul": {
         "int4_matmul": (
             "const __half* a, const uint8_t* b_packed, const __half* scales, __half* out, "
