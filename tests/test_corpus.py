@@ -65,6 +65,8 @@ COUNTS = {
     ("square", "accepted"): 3,
     ("square", "rejected"): 1,
     ("square", "wrong_answer"): 4,
+    ("top_k", "accepted"): 3,
+    ("top_k", "wrong_answer"): 4,
     ("transpose", "accepted"): 3,
     ("transpose", "wrong_answer"): 4,
     ("vector_add", "accepted"): 3,

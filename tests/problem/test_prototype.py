@@ -22,6 +22,7 @@ EXPECTED = {
         "reduce_sum_bf16": "const __nv_bfloat16* x, float* out, int64_t rows, int64_t cols",
     },
     "histogram": {"histogram": "const float* x, int32_t* out, int64_t n, int64_t bins"},
+    "top_k": {"top_k": "const float* x, float* out, int64_t rows, int64_t cols, int64_t k"},
     "int4_matmul": {
         "int4_matmul": (
             "const __half* a, const uint8_t* b_packed, const __half* scales, __half* out, "
