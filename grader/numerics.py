@@ -52,7 +52,7 @@ def strided_partials(terms: Tensor, lanes: int) -> Tensor:
     steps = _padded(terms, lanes).unflatten(-1, (-1, lanes)).movedim(-2, 0).contiguous()
     if steps.device.type == "cpu" and steps.dtype == torch.float32:
         # A running sum in fp32, one term after the other, without a call for each.
-        return torch.from_numpy(np.add.accumulate(steps.numpy(), axis=0)[-1])
+        return torch.from_numpy(_running_sums(steps.numpy(), axis=0)[-1])
     total = torch.zeros_like(steps[0])
     for step in steps:
         total += step
@@ -77,8 +77,8 @@ def scan_sequential(terms: Tensor) -> Tensor:
     if terms.dtype != torch.float32:
         return terms.cumsum(-1)
     # In fp32 after every term, which PyTorch's own need not be.
-    sums = np.add.accumulate(terms.cpu().numpy(), axis=-1, dtype=np.float32)
-    return torch.from_numpy(sums).to(terms.device)
+    sums = torch.from_numpy(_running_sums(terms.cpu().numpy(), axis=-1))
+    return sums.to(terms.device)
 
 
 def scan_blocked(terms: Tensor, block: int) -> Tensor:
@@ -125,6 +125,13 @@ def truncated_to(values: Tensor, dtype: torch.dtype) -> Tensor:
     nearest = values.to(dtype)
     below = torch.nextafter(nearest, torch.zeros_like(nearest))
     return torch.where(nearest.double().abs() > values.double().abs(), below, nearest)
+
+
+def _running_sums(terms: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+    """In the dtype of the terms. Infinities of both signs give NaN, as in PyTorch; no warning."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums: np.ndarray[Any, Any] = np.add.accumulate(terms, axis=axis)
+    return sums
 
 
 def _padded(terms: Tensor, multiple: int) -> Tensor:

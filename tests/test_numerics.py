@@ -79,6 +79,14 @@ def test_a_sequential_scan_rounds_after_every_term() -> None:
     assert scan_sequential(x.double()).dtype == torch.float64
 
 
+def test_infinities_of_both_signs_give_nan_and_no_warning() -> None:
+    x = torch.tensor([[1.0, math.inf, 1.0, -math.inf], [1e38, 3e38, 3e38, -math.inf]])
+    assert sum_sequential(x).isnan().all()
+    for sums in (scan_sequential(x), scan_blocked(x, 2), scan_doubling(x)):
+        assert sums[0, :3].tolist() == [1.0, math.inf, math.inf]
+        assert bool(sums[:, 3].isnan().all())
+
+
 def test_a_blocked_scan_adds_whole_blocks() -> None:
     # 1 is lost beside 2**24 in fp32, and 1 + 1 is not.
     x = torch.tensor([[2.0**24, 1.0, 1.0, 1.0]])
