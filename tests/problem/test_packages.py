@@ -1,4 +1,4 @@
-"""The four problems: inputs, references, and costs."""
+"""Every problem: inputs, references, and costs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import torch
 from grader.problem import Argument, Case, Problem
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
-NAMES = ["softmax", "int4_matmul", "multi_tensor_adamw", "flash_attention"]
+NAMES = sorted(path.parent.name for path in PROBLEMS.glob("*/problem.yaml"))
 DTYPES = {
     "fp32": torch.float32,
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
     "uint8": torch.uint8,
+    "int64": torch.int64,
 }
 
 
