@@ -55,6 +55,8 @@ COUNTS = {
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 23,
+    ("swiglu", "accepted"): 3,
+    ("swiglu", "wrong_answer"): 4,
 }
 """Number of files in each folder, so that a lost or ignored file is noticed."""
 
