@@ -47,6 +47,8 @@ COUNTS = {
     ("multi_tensor_adamw", "wrong_answer"): 9,
     ("rms_norm", "accepted"): 3,
     ("rms_norm", "wrong_answer"): 4,
+    ("rope", "accepted"): 3,
+    ("rope", "wrong_answer"): 4,
     ("softmax", "accepted"): 34,
     ("softmax", "compile_error"): 10,
     ("softmax", "memory_limit_exceeded"): 5,
