@@ -18,6 +18,9 @@ from scripts.grade_corpus import grade_example, problems
 pytestmark = pytest.mark.slow
 
 COUNTS = {
+    ("add_layer_norm_gelu", "accepted"): 3,
+    ("add_layer_norm_gelu", "rejected"): 1,
+    ("add_layer_norm_gelu", "wrong_answer"): 3,
     ("flash_attention", "accepted"): 10,
     ("flash_attention", "compile_error"): 1,
     ("flash_attention", "memory_limit_exceeded"): 1,
