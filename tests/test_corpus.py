@@ -60,6 +60,9 @@ COUNTS = {
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 23,
+    ("softmax_cross_entropy", "accepted"): 3,
+    ("softmax_cross_entropy", "rejected"): 1,
+    ("softmax_cross_entropy", "wrong_answer"): 3,
     ("swiglu", "accepted"): 3,
     ("swiglu", "wrong_answer"): 4,
 }
