@@ -40,6 +40,8 @@ COUNTS = {
     ("layer_norm", "accepted"): 3,
     ("layer_norm", "rejected"): 1,
     ("layer_norm", "wrong_answer"): 3,
+    ("layer_norm_backward", "accepted"): 3,
+    ("layer_norm_backward", "wrong_answer"): 4,
     ("multi_tensor_adamw", "accepted"): 7,
     ("multi_tensor_adamw", "compile_error"): 1,
     ("multi_tensor_adamw", "memory_limit_exceeded"): 1,
