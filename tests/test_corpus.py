@@ -50,6 +50,8 @@ COUNTS = {
     ("multi_tensor_adamw", "runtime_error"): 1,
     ("multi_tensor_adamw", "time_limit_exceeded"): 1,
     ("multi_tensor_adamw", "wrong_answer"): 9,
+    ("multi_tensor_scale_norm", "accepted"): 3,
+    ("multi_tensor_scale_norm", "wrong_answer"): 4,
     ("multi_tensor_sgd_momentum", "accepted"): 3,
     ("multi_tensor_sgd_momentum", "wrong_answer"): 4,
     ("rms_norm", "accepted"): 3,

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from grader.problem import Argument, Case, Problem
+from grader.problem.spec import Tolerance
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
 NAMES = sorted(path.parent.name for path in PROBLEMS.glob("*/problem.yaml"))
@@ -19,9 +20,11 @@ DTYPES = {
     "fp32": torch.float32,
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
+    "int32": torch.int32,
     "uint8": torch.uint8,
     "int64": torch.int64,
 }
+EXACT = Tolerance(atol=0, rtol=0, rel_l2=1)
 
 
 def load(name: str, file: str) -> ModuleType:
@@ -124,11 +127,15 @@ def test_reference_and_eager_are_pure_and_agree(name: str, case: Case) -> None:
         results = result if isinstance(result, tuple) else (result,)
         truths = truth if isinstance(truth, tuple) else (truth,)
         for argument, got, expected in zip(written, results, truths, strict=True):
-            tolerance = problem.spec.tolerances[problem.dtype(argument, case)]
+            tolerance = problem.spec.tolerances.get(problem.dtype(argument, case), EXACT)
             for g, e in zip(tensors(got), tensors(expected), strict=True):
                 assert g.dtype == DTYPES[problem.dtype(argument, case)]
                 torch.testing.assert_close(
-                    g.double(), e, atol=tolerance.atol, rtol=tolerance.rtol, equal_nan=True
+                    g.double(),
+                    e.double(),
+                    atol=tolerance.atol,
+                    rtol=tolerance.rtol,
+                    equal_nan=True,
                 )
 
 
@@ -280,14 +287,18 @@ def test_the_example_in_the_statement_is_right(name: str, tmp_path: Path) -> Non
         for argument in problem.spec.args:
             if argument.role == "out":
                 dtype = DTYPES[problem.dtype(argument, case)]
-                values[argument.name] = torch.full(
-                    problem.shape(argument, case), torch.nan, dtype=dtype
-                )
+                unwritten = torch.nan if dtype.is_floating_point else -1
+                shape = problem.shape(argument, case)
+                values[argument.name] = torch.full(shape, unwritten, dtype=dtype)
         getattr(example, problem.spec.entry)(*(values[a.name] for a in problem.spec.args))
         written = [argument for argument in problem.spec.args if argument.role != "in"]
         for argument, expected in zip(written, truths, strict=True):
-            tolerance = problem.spec.tolerances[problem.dtype(argument, case)]
+            tolerance = problem.spec.tolerances.get(problem.dtype(argument, case), EXACT)
             for got, wanted in zip(tensors(values[argument.name]), tensors(expected), strict=True):
                 torch.testing.assert_close(
-                    got.double(), wanted, atol=tolerance.atol, rtol=tolerance.rtol, equal_nan=True
+                    got.double(),
+                    wanted.double(),
+                    atol=tolerance.atol,
+                    rtol=tolerance.rtol,
+                    equal_nan=True,
                 )
