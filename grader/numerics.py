@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -204,6 +204,65 @@ def alternately_off(values: Tensor, relative: float) -> Tensor:
     return values * (1 + sign * relative)
 
 
+# --- statistics of rows
+
+
+SUM_ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one thread a row": sum_sequential,
+    "one warp a row": partial(sum_strided, lanes=32),
+    "one block of 256 threads a row": partial(sum_strided, lanes=256),
+    "blocks of 1024 in sequence": partial(sum_blocked, block=1024),
+    "pairwise": sum_pairwise,
+}
+"""Orders in which honest kernels sum a row, by what they are called."""
+
+
+def welford(terms: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each row in one pass: each of `lanes`, a power of 2, updates its own,
+    then halves of the lanes are merged. Welford (1962); Chan, Golub and LeVeque (1983)."""
+    mean = terms.new_zeros(*terms.shape[:-1], lanes)
+    spread, count = torch.zeros_like(mean), torch.zeros_like(mean)
+    for step in terms.split(lanes, dim=-1):
+        some = slice(0, step.shape[-1])
+        count[..., some] += 1
+        away = step - mean[..., some]
+        mean[..., some] += away / count[..., some]
+        spread[..., some] += away * (step - mean[..., some])
+    while mean.shape[-1] > 1:
+        (mean, other), (spread, other_spread) = mean.chunk(2, -1), spread.chunk(2, -1)
+        count, other_count = count.chunk(2, -1)
+        away, both = other - mean, (count + other_count).clamp(min=1)
+        mean = mean + away * (other_count / both)
+        spread = spread + other_spread + away * away * (count * other_count / both)
+        count = count + other_count
+    return mean[..., 0], spread[..., 0] / terms.shape[-1]
+
+
+def two_pass(
+    terms: Tensor, total: Callable[[Tensor], Tensor] = sum_pairwise
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each row: the mean first, then the mean of the squared deviations."""
+    mean = total(terms) / terms.shape[-1]
+    deviation = terms - mean[..., None]
+    return mean, total(deviation * deviation) / terms.shape[-1]
+
+
+def mean_of_squares(terms: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each row, the latter as the mean of the squares less the square of the
+    mean: what they have in common cancels, so that no kernel should do it."""
+    mean = sum_pairwise(terms) / terms.shape[-1]
+    square = sum_pairwise(terms * terms) / terms.shape[-1]
+    return mean, (square - mean * mean).clamp(min=0)
+
+
+ROW_STATISTICS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    **{f"two passes, {name}": partial(two_pass, total=total) for name, total in SUM_ORDERS.items()},
+    "Welford, one warp a row": partial(welford, lanes=32),
+    "Welford, 256 threads a row": partial(welford, lanes=256),
+}
+"""Ways in which honest kernels compute mean and variance of a row, by what they are called."""
+
+
 # Usual mistakes
 
 
@@ -280,3 +339,8 @@ def _each(inputs: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[st
         name: change(value) if torch.is_tensor(value) and value.is_floating_point() else value
         for name, value in inputs.items()
     }
+
+
+def sum_in(terms: Tensor, dtype: torch.dtype) -> Tensor:
+    """A sum whose terms and accumulators, one for each of 32 lanes, are of a narrow dtype."""
+    return sum_strided(terms.to(dtype), 32).to(terms.dtype)

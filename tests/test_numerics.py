@@ -11,6 +11,8 @@ import torch
 from grader.numerics import (
     FAST_EXP_ERROR,
     FAST_TANH_ERROR,
+    ROW_STATISTICS,
+    SUM_ORDERS,
     TOLD_ELEMENTS,
     alternately_off,
     coarsely_in,
@@ -20,6 +22,7 @@ from grader.numerics import (
     fast_exp,
     fast_tanh,
     matmul_in_steps,
+    mean_of_squares,
     of_rounded_inputs,
     round_to,
     rounded_toward_zero,
@@ -29,10 +32,13 @@ from grader.numerics import (
     shifted_by_one,
     strided_partials,
     sum_blocked,
+    sum_in,
     sum_pairwise,
     sum_sequential,
     sum_strided,
     truncated_to,
+    two_pass,
+    welford,
     without_tail,
 )
 
@@ -239,3 +245,46 @@ def test_elementwise_honest_are_near_and_mutants_are_not() -> None:
         assert (found is None) == (name == "rounded toward zero")
         if found is not None:
             assert not torch.allclose(found.double(), exact, rtol=1e-5, atol=0), name
+
+
+@pytest.mark.parametrize("name", SUM_ORDERS)
+def test_a_named_order_sums_each_row(name: str) -> None:
+    x = terms(1500)
+    assert torch.allclose(SUM_ORDERS[name](x).double(), x.double().sum(-1), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ROW_STATISTICS)
+@pytest.mark.parametrize("count", [1, 2, 31, 33, 300, 1025])
+def test_statistics_of_rows_survive_a_large_mean(name: str, count: int) -> None:
+    x = terms(count) + 1000
+    mean, variance = ROW_STATISTICS[name](x)
+    assert torch.allclose(mean.double(), x.double().mean(-1), rtol=1e-5)
+    exact = x.double().var(-1, correction=0)
+    assert torch.allclose(variance.double(), exact, rtol=1e-3, atol=1e-6)
+
+
+def test_the_mean_of_squares_does_not_survive_it() -> None:
+    x = terms(300) + 3000
+    exact = x.double().var(-1, correction=0)
+    assert not torch.allclose(mean_of_squares(x)[1].double(), exact, rtol=0.1)
+    assert torch.allclose(mean_of_squares(x - 3000)[1].double(), exact, rtol=1e-4)
+    assert bool((mean_of_squares(torch.full((1, 300), 3000.1))[1] >= 0).all())
+
+
+def test_welford_and_two_passes_agree_in_float64() -> None:
+    x = terms(77).double()
+    for lanes in (1, 8, 128):
+        for one, other in zip(welford(x, lanes), two_pass(x), strict=True):
+            assert torch.allclose(one, other, rtol=1e-12, atol=0)
+
+
+def test_an_intrinsic_s_error_alternates() -> None:
+    ones = torch.ones(2, 4, dtype=torch.float64)
+    assert alternately_off(ones, 0.25).tolist() == [[1.25, 0.75, 1.25, 0.75]] * 2
+
+
+def test_a_narrow_sum_loses_what_a_wide_one_keeps() -> None:
+    halves = torch.full((1, 32 * 3000), 0.5)
+    assert float(sum_in(halves, torch.float16)[0]) == 32 * 1024
+    assert sum_in(halves, torch.bfloat16).dtype == torch.float32
+    assert float(sum_in(halves, torch.bfloat16)[0]) == 32 * 128

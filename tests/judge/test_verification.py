@@ -280,6 +280,18 @@ def test_swapped_arguments_and_outputs_are_tried(write_problem: WriteProblem) ->
 
 
 @pytest.mark.usefixtures("no_compiler")
+def test_a_list_is_not_swapped_with_a_tensor_of_the_same_shape(write_problem: WriteProblem) -> None:
+    """A list of one tensor has its form, and is none."""
+    line = "  - {name: total, role: inout, dtype: fp32, shape: [n]}"
+    spec = SPEC.replace(line, "  - {name: total, role: inout, kind: tensors, dtype: fp32}")
+    reference = REFERENCE.replace("total + x", "[total[0] + x]")
+    inputs = INPUTS.replace('"total": total', '"total": [total]')
+    names = {row.name for row in verify(write_problem(spec, inputs, reference), "cpu").rows}
+    assert "'total' taken as 1" in names
+    assert "outputs 'total' and 'out' swapped" not in names
+
+
+@pytest.mark.usefixtures("no_compiler")
 def test_a_factor_that_is_1_in_every_case_is_found(write_problem: WriteProblem) -> None:
     """A kernel that leaves it out would be accepted."""
     problem = write_problem(inputs=INPUTS.replace("2.0 + call", "1.0"))

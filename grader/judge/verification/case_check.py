@@ -102,7 +102,7 @@ def check_plausible_bugs(code: ProblemCode, data: CaseValues) -> Iterator[Verifi
         yield check_row(code, data, "fail once", name, outputs)
     for one, other in combinations(code.written, 2):
         first, second = data.eager[one.name], data.eager[other.name]
-        if form_of(first) == form_of(second):
+        if one.kind == other.kind and form_of(first) == form_of(second):
             name = f"outputs '{one.name}' and '{other.name}' swapped"
             outputs = data.eager | {one.name: second, other.name: first}
             yield check_row(code, data, "fail once", name, outputs)

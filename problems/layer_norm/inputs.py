@@ -1,0 +1,56 @@
+"""Inputs of the LayerNorm problem: a matrix in one of several distributions, weight and bias."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+HUGE = {"fp32": 1e15, "bf16": 1e15, "fp16": 3e3}
+"""As large as values may be: in fp32 and bf16, so that no sum of squares overflows fp32."""
+
+
+def generate(
+    generator: torch.Generator,
+    call: int,
+    *,
+    rows: int,
+    cols: int,
+    dtype: str,
+    values: str,
+    eps: float = 1e-5,
+) -> dict[str, Tensor | float]:
+    """`x` [rows, cols], `weight` and `bias` [cols] of `dtype`; `values` names the distribution of
+    `x`.
+
+    Every row has a mean and a scale of its own, so that the statistics of another row are wrong.
+    """
+    device = generator.device
+    x = torch.randn(rows, cols, generator=generator, device=device)
+    x += torch.randn(rows, 1, generator=generator, device=device)
+    scale = torch.randn(rows, 1, generator=generator, device=device).exp()
+    weight = torch.randn(cols, generator=generator, device=device) / 2 + 1
+    bias = torch.randn(cols, generator=generator, device=device)
+    if values == "shifted":  # by a thousand deviations, one row up and the next down
+        scale = 1 - 2 * (torch.arange(rows, device=device)[:, None] % 2)
+        x += 1000
+    elif values == "huge":
+        scale = scale * HUGE[dtype]
+    elif values == "near_eps":
+        scale = scale * eps**0.5
+    elif values == "vanishing":  # the squares vanish in fp32
+        scale = scale * 1e-25
+    elif values == "equal":
+        scale = 0.1
+        x[1::2] = x[1::2, :1]
+    elif values == "outliers":  # as in the activations of large models
+        x[:, :: max(1, cols // 3)] *= 300
+    elif values == "tiny":  # a third is denormal
+        x[:, 1::3] *= 1e-40
+    elif values == "infinite":
+        x[rows // 2, cols // 2] = torch.inf
+    x *= scale
+    if dtype == "fp16":
+        x.clamp_(-6e4, 6e4)
+    kind = DTYPES[dtype]
+    return {"x": x.to(kind), "weight": weight.to(kind), "bias": bias.to(kind), "eps": eps}
