@@ -26,9 +26,9 @@ def _torch(problem: Problem) -> str:
     plain = _plain_pytorch(problem)
     written = [a for a in spec.args if a.role != "in"]
     inputs = [f"{a.name}={a.name}" for a in spec.args if a.role != "out"]
-    what = "correct but slow. Replace it by a faster kernel."
+    what = "It is correct but slow. Replace it by a faster kernel."
     if plain.parameters:
-        what = "to complete."
+        what = "It is to be completed."
         news = ["0"] * len(written)
         missing = " and ".join(plain.parameters)
         call = f"    # Call {plain.name}() here; shapes and dtypes tell {missing} of a case."
@@ -38,7 +38,7 @@ def _torch(problem: Problem) -> str:
     copies = [line for a, new in zip(written, news, strict=True) for line in _copy(a, new)]
     lines = [*_unpacked(spec), call, *copies]
     return (
-        f'"""{spec.title} in plain PyTorch: {what}"""\n\n'
+        f'"""{spec.title} in plain PyTorch.\n\n{what}\n"""\n\n'
         f"{plain.source}\n\n\n"
         f"{_definition(spec)}\n"
         f'    """{_task(spec)}"""\n' + "\n".join(lines) + "\n"

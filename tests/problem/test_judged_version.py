@@ -256,7 +256,7 @@ def default(field: FieldInfo) -> Any:
 DEFAULTS: dict[str, dict[str, Any]] = {
     "Spec": {
         "cuda_dtypes": [], "tolerances": {}, "accumulate": None, "gpu": None, "variants": {},
-        "domain": [],
+        "domain": [], "nested": {}, "cost": None,
         "limits": {
             "source_bytes": 1 << 20, "load_s": 120, "call_s": 20, "compile_s": 120, "total_s": 600,
             "memory_bytes": 8 << 30, "device_memory_bytes": 16 << 30, "scratch_bytes": 1 << 30,
@@ -265,12 +265,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "Argument": {
         "role": "in", "kind": "tensor", "shape": [], "contiguous": True, "structured": False,
-        "tolerances": {},
+        "tolerances": {}, "strides": [], "weight": False, "unique": True,
     },
     "Tolerance": {"budget": 4.0},
     "Accumulate": {"roundings": 16, "operands": None},
     "Cost": {"unit": "fp32"},
-    "Case": {"calls": 1, "device": "any"},
+    "Case": {"calls": 1, "device": "any", "tolerances": {}},
     "ParameterDomain": {"min": "1", "max": None, "multiple_of": "1", "choices": None},
 }  # fmt: skip
 """The defaults of all judged keys. A new key is added here. A changed default changes what problems

@@ -17,9 +17,12 @@ _SYMBOLS = {
     **{"ldots": "…", "dots": "…", "cdots": "⋯", "lfloor": "⌊", "rfloor": "⌋"},
     **{"lceil": "⌈", "rceil": "⌉", "mid": "|", "lvert": "|", "rvert": "|", "lVert": "‖"},
     **{"rVert": "‖", "Vert": "‖", "quad": "  ", "qquad": "    ", "left": "", "right": ""},
-    **{"displaystyle": "", "big": "", "Big": "", "bigl": "", "bigr": ""},
-    **{name: name for name in ("max", "min", "exp", "log", "ln", "arg", "tanh", "mod")},
+    **{"displaystyle": "", "textstyle": "", "big": "", "Big": "", "bigl": "", "bigr": ""},
+    **{name: name for name in ("max", "min", "exp", "log", "ln", "arg", "mod")},
+    **{name: name for name in ("cos", "sin", "tanh")},
 }
+_ACCENTS = {"hat": "\u0302", "tilde": "\u0303", "bar": "\u0304", "overline": "\u0305"}
+"""Combining characters; each follows what it stands above."""
 _ESCAPED = {
     ",": " ",
     ";": " ",
@@ -103,6 +106,8 @@ class _Reader:
             return f"√{argument}" if len(argument) == 1 else f"√({argument})"
         if name in _TEXTS:
             return self._argument()
+        if name in _ACCENTS:
+            return "".join(f"{character}{_ACCENTS[name]}" for character in self._argument())
         for known in (_SYMBOLS.get(name), _ESCAPED.get(name), _greek(name)):
             if known is not None:
                 return known

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-_REGION = re.compile(rb"(?s)<!--([a-z]+)-->(.*?)<!--/\1-->")
+_REGION = re.compile(rb"(?s)<!--([a-z][a-z0-9_-]*)-->(.*?)<!--/\1-->")
 
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The content of If-None-Match."}

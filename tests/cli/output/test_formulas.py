@@ -12,6 +12,8 @@ from grader.cli.output.formulas import formula_as_text, formulas_as_text
     [
         (r"\frac{e^{x_{ij} - m_i}}{\sum_k e^{x_{ik}}}", "(e^(xᵢⱼ - mᵢ)) / (Σₖ e^(xᵢₖ))"),
         (r"\frac{a}{2}, \quad \frac12", "a / 2,    1 / 2"),
+        (r"\hat x_i - \overline{x^2}", "x\u0302ᵢ - x\u0305²\u0305"),
+        (r"\cos_p \cdot \textstyle\sum x", "cosₚ · Σ x"),
         (r"\sqrt{v} + \sqrt{1 - \beta_2^t}", "√v + √(1 - β₂ᵗ)"),
         (r"10^{-38} \le x \leq 10^{38}", "10⁻³⁸ ≤ x ≤ 10³⁸"),
         (r"s_{\lfloor k / 128 \rfloor\, n}", "s_(⌊k / 128⌋ n)"),
