@@ -39,7 +39,8 @@ def draw_cases(spec: Spec, device: str, seed: int, count: int) -> list[Case]:
     if not spec.domain or not tests:
         return []
     rng = random.Random(seed)
-    most_bytes, most_flops = _mean_cost(spec.cost.bytes, tests), _mean_cost(spec.cost.flops, tests)
+    most_bytes = fmean(validation.moved_bytes(spec, case) for case in tests)
+    most_flops = fmean(validation.operations(spec, case) for case in tests)
     sizes = _sizes(spec)
     largest = _largest(sizes, tests)
     seen = [_values(sizes, case) for case in [*spec.tests, *spec.benchmarks]]
@@ -52,8 +53,8 @@ def draw_cases(spec: Spec, device: str, seed: int, count: int) -> list[Case]:
         with validation.error_at("domain"):
             validation.check_case(spec, "domain", case)
         is_light = (
-            validation.cost(spec.cost.bytes, case) <= most_bytes
-            and validation.cost(spec.cost.flops, case) <= most_flops
+            validation.moved_bytes(spec, case) <= most_bytes
+            and validation.operations(spec, case) <= most_flops
         )
         if is_light and _values(sizes, case) not in seen:
             seen.append(_values(sizes, case))
@@ -123,10 +124,6 @@ def _check_parameter(where: str, values: ParameterDomain, declared: Sequence[str
             for name in Formula.parse(text).names:
                 if name not in declared:
                     raise FormulaError(f"{text!r} uses '{name}', which is not declared before it")
-
-
-def _mean_cost(formula: str, tests: Sequence[Case]) -> float:
-    return fmean(validation.cost(formula, case) for case in tests)
 
 
 def _sizes(spec: Spec) -> list[str]:

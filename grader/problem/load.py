@@ -121,13 +121,11 @@ class Problem:
     def bytes(self, case: Case) -> float:
         """Minimum device memory traffic of one call, in bytes; without a cost in the spec, the size
         of the tensor arguments."""
-        if self.spec.cost is None:
-            return validation.argument_bytes(self.spec, case)
-        return validation.cost(self.spec.cost.bytes, case)
+        return validation.moved_bytes(self.spec, case)
 
     def flops(self, case: Case) -> float:
         """Minimum floating-point operations of one call; 0 without a cost in the spec."""
-        return 0.0 if self.spec.cost is None else validation.cost(self.spec.cost.flops, case)
+        return validation.operations(self.spec, case)
 
     @property
     def unit(self) -> Literal["fp32", "tensor"]:

@@ -123,6 +123,19 @@ def argument_bytes(spec: Spec, case: Case) -> int:
     )
 
 
+def moved_bytes(spec: Spec, case: Case) -> float:
+    """Minimum device memory traffic of one call, in bytes; without a cost in the spec, the size of
+    the tensor arguments."""
+    if spec.cost is None:
+        return argument_bytes(spec, case)
+    return cost(spec.cost.bytes, case)
+
+
+def operations(spec: Spec, case: Case) -> float:
+    """Minimum floating-point operations of one call; 0 without a cost in the spec."""
+    return 0.0 if spec.cost is None else cost(spec.cost.flops, case)
+
+
 def cost(formula: str, case: Case) -> float:
     """Value of a cost formula in a case. Raises `ProblemError`."""
     value = float(_evaluate(formula, case))

@@ -48,7 +48,7 @@ class Gpu:
 
     def times_us(self, problem: Problem, case: Case) -> tuple[float, float]:
         """The least microseconds of a call for its memory traffic, and for its operations."""
-        rate = self.tensor_per_s if problem.spec.cost.unit == "tensor" else self.fp32_per_s
+        rate = self.tensor_per_s if problem.unit == "tensor" else self.fp32_per_s
         return problem.bytes(case) / self.bytes_per_s * 1e6, problem.flops(case) / rate * 1e6
 
 

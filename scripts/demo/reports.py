@@ -172,7 +172,7 @@ def _timed(problem: Problem, times: _CaseTimes, time_us: float, rng: random.Rand
 
 def _is_tensor_bound(problem: Problem, case: Case, gpu: Gpu) -> bool:
     moving_us, computing_us = gpu.times_us(problem, case)
-    return problem.spec.cost.unit == "tensor" and computing_us > moving_us
+    return problem.unit == "tensor" and computing_us > moving_us
 
 
 def _passed(problem: Problem, case: Case, rng: random.Random) -> CaseResult:

@@ -260,7 +260,7 @@ def _plot_data(
     practice = " (practice, not ranked)" if source.device == "cpu" else ""
     # At least one byte: a cost formula may give 0, and the axes are logarithmic.
     workloads = [Workload(c.name, max(problem.bytes(c), 1), problem.flops(c)) for c in cases]
-    tensor = problem.spec.cost.unit == "tensor"
+    tensor = problem.unit == "tensor"
     unit = "tensor" if tensor and source.device == "cuda" else "fp32"
     roofline = _roofline(_ceilings(first, record, graded), unit)
     return PlotData(

@@ -66,7 +66,7 @@ def h100(name: str) -> PlotData:
     """Plot of that problem with times of an H100."""
     problem = Problem.load(ROOT / "problems" / name)
     cases = problem.cases("benchmark", "cuda")
-    tensor = problem.spec.cost.unit == "tensor"
+    tensor = problem.unit == "tensor"
     series = []
     for line, values in H100[name].items():
         us = dict(zip([case.name for case in cases], values, strict=True))

@@ -266,7 +266,7 @@ def test_a_block_in_the_arena_that_the_runner_has_is_lent_without_it(
             super().ask(kind, request, limit_s, what)
 
     session: Any = Taking(block)
-    lend(session, block, {"shape": 3}, again=again)
+    lend(session, block, {"shape": 3}, limit_s=60, again=again)
     ((kind, request, _),) = session.asked
     assert (kind, request["shape"]) == ("lend", 3)
     assert request["arena_bytes"] == block.arena.nbytes
