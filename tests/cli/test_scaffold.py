@@ -13,7 +13,7 @@ from grader.problem import Problem
 from tests.cli.conftest import Shell
 
 ROOT = Path(__file__).resolve().parents[2]
-PROBLEMS = ["flash_attention", "int4_matmul", "multi_tensor_adamw", "softmax"]
+PROBLEMS = sorted(path.parent.name for path in ROOT.glob("problems/*/problem.yaml"))
 
 
 def new(shell: Shell, problem: str, lang: str, path: Path) -> str:
