@@ -34,6 +34,8 @@ COUNTS = {
     ("int4_matmul", "runtime_error"): 1,
     ("int4_matmul", "time_limit_exceeded"): 1,
     ("int4_matmul", "wrong_answer"): 7,
+    ("int4_pack", "accepted"): 3,
+    ("int4_pack", "wrong_answer"): 4,
     ("matmul", "accepted"): 3,
     ("matmul", "wrong_answer"): 4,
     ("multi_tensor_adamw", "accepted"): 7,
