@@ -40,6 +40,8 @@ COUNTS = {
     ("int4_unpack", "wrong_answer"): 4,
     ("int8_dynamic_matmul", "accepted"): 3,
     ("int8_dynamic_matmul", "wrong_answer"): 4,
+    ("int8_weight_only_gemv", "accepted"): 3,
+    ("int8_weight_only_gemv", "wrong_answer"): 4,
     ("matmul", "accepted"): 3,
     ("matmul", "wrong_answer"): 4,
     ("multi_tensor_adamw", "accepted"): 7,
