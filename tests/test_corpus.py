@@ -28,6 +28,8 @@ COUNTS = {
     ("flash_attention", "wrong_answer"): 8,
     ("fp8_matmul", "accepted"): 3,
     ("fp8_matmul", "wrong_answer"): 4,
+    ("grouped_matmul", "accepted"): 3,
+    ("grouped_matmul", "wrong_answer"): 4,
     ("int4_matmul", "accepted"): 9,
     ("int4_matmul", "compile_error"): 1,
     ("int4_matmul", "memory_limit_exceeded"): 1,
