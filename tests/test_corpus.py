@@ -66,6 +66,8 @@ COUNTS = {
     ("softmax", "runtime_error"): 16,
     ("softmax", "time_limit_exceeded"): 5,
     ("softmax", "wrong_answer"): 23,
+    ("sparse24_matmul", "accepted"): 3,
+    ("sparse24_matmul", "wrong_answer"): 4,
 }
 """Number of files in each folder, so that a lost or ignored file is noticed."""
 
