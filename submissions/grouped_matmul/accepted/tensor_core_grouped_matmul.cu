@@ -1,5 +1,5 @@
-// Grouped matmul in CUDA C++: a block finds its group, then computes a tile of 64x64 on tensor cores
-// (WMMA), with any size padded by zeros in shared memory.
+// Grouped matmul in CUDA C++: a block finds its group, then computes a tile of 64x64 on tensor
+// cores (WMMA), where any size is padded by zeros in shared memory.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,5 +1,5 @@
-"""Grouped matmul in Triton: a grid of experts, columns, and as many tiles of rows as a group may have.
-Most programs find that their group has no such tile, and end."""
+"""Grouped matmul in Triton: a grid of experts, columns, and as many tiles of rows as a group may
+have. Most programs find that their group has no such tile, and end."""
 
 import torch
 import triton

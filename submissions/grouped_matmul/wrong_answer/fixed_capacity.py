@@ -1,4 +1,4 @@
-"""Grouped matmul with room for twice the average group, as some models have it: the rest is dropped."""
+"""Grouped matmul with room for twice the average group, as in some models: the rest is dropped."""
 
 import torch
 

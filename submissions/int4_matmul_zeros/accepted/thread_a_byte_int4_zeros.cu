@@ -1,5 +1,5 @@
-// Int4 matmul with zero points: a thread has one byte of columns, so two, and up to four rows. The warps
-// of a block take groups of k in turn, and add up in shared memory.
+// Int4 matmul with zero points: a thread has the two columns of a byte and up to four rows. The
+// warps of a block take groups of k in turn, and add up in shared memory.
 
 #include <cuda_fp16.h>
 #include <stdint.h>

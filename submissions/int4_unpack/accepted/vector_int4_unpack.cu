@@ -1,4 +1,4 @@
-// Int4 unpacking with 8 bytes read and 16 written by each thread, four codes at a time in a register.
+// Int4 unpacking: each thread reads 8 bytes and writes 16, four codes at a time in a register.
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-// Matmul in CUDA C++: tensor cores (WMMA) on tiles of 64x64 in shared memory, with any size padded by
-// zeros there.
+// Matmul in CUDA C++: tensor cores (WMMA) on tiles of 64x64 in shared memory, where any size is
+// padded by zeros.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
