@@ -21,7 +21,7 @@ def generate(
     [ceil(n / 128), k // 128].
 
     Outputs have a size of about 1. `values` names the distribution: ``normal``; ``extreme`` (codes
-    ±448 and ±2⁻⁹); ``tiny`` (subnormal codes, with large scales); ``uneven`` (scales differ by
+    ±448 and ±2⁻⁹); ``tiny`` (codes are small, most of them subnormal); ``uneven`` (scales differ by
     powers of two); ``zeros`` (blocks of zero codes, and scales of zero); ``cancelling`` (16 terms
     are large and positive, the next 16 take them back but for one).
     """

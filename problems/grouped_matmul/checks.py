@@ -13,6 +13,8 @@ from grader.numerics import MATMUL_ORDERS, matmul_narrow, round_to
 FEW = 64
 """Outputs below which no error of factors can be told from rounding."""
 TILE = 16
+ORDERS = ["k in steps of 16", "k backwards", "split-K, strided"]
+"""Orders of sums to try; all are those of a plain matmul."""
 
 Grouped = Callable[[Tensor, Tensor, Tensor], Tensor]
 Mutant = Callable[..., Tensor | None]
@@ -55,7 +57,7 @@ def _rounded_once(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor:
 
 
 HONEST: dict[str, Grouped] = {
-    **{name: _grouped(product) for name, product in MATMUL_ORDERS.items()},
+    **{name: _grouped(MATMUL_ORDERS[name]) for name in ORDERS},
     "rounded once": _rounded_once,
 }
 

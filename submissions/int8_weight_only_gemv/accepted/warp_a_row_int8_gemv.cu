@@ -1,5 +1,5 @@
-// Int8 matrix-vector product: one warp a row, and 16 weights a lane at a time where rows are aligned,
-// one otherwise.
+// Int8 matrix-vector product: one warp a row, and 16 weights a lane at a time where rows are
+// aligned, one otherwise.
 
 #include <cuda_fp16.h>
 #include <stdint.h>
