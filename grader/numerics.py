@@ -344,3 +344,57 @@ def _each(inputs: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[st
 def sum_in(terms: Tensor, dtype: torch.dtype) -> Tensor:
     """A sum whose terms and accumulators, one for each of 32 lanes, are of a narrow dtype."""
     return sum_strided(terms.to(dtype), 32).to(terms.dtype)
+
+
+# --- products of matrices
+
+
+def matmul_backwards(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` in steps of 16 terms of k, from the last to the first."""
+    return matmul_in_steps(a.flip(1), b.flip(0), 16)
+
+
+def matmul_split(a: Tensor, b: Tensor, parts: int) -> Tensor:
+    """``a @ b`` by split-K: partial sums over ranges of k, added in sequence."""
+    return matmul_in_steps(a, b, max(1, -(-a.shape[1] // parts)))
+
+
+def matmul_strided(a: Tensor, b: Tensor, parts: int) -> Tensor:
+    """``a @ b`` by split-K, in which a part has every so many-th term; the last part first."""
+    total = a.new_zeros(a.shape[0], b.shape[1])
+    for part in reversed(range(parts)):
+        total += a[:, part::parts] @ b[part::parts]
+    return total
+
+
+MATMUL_ORDERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "one thread an output": partial(matmul_in_steps, step=1),
+    "k in steps of 16": partial(matmul_in_steps, step=16),
+    "k in steps of 64": partial(matmul_in_steps, step=64),
+    "k backwards": matmul_backwards,
+    "split-K, 8 parts": partial(matmul_split, parts=8),
+    "split-K, strided": partial(matmul_strided, parts=8),
+}
+"""Orders in which honest kernels sum a product's terms, by what they are called."""
+
+
+def matmul_narrow(a: Tensor, b: Tensor, dtype: torch.dtype, step: int = 16) -> Tensor:
+    """``a @ b`` with an accumulator of a narrow dtype, to which `step` terms are added at a time,
+    as tensor cores do: their sum alone is exact."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=dtype, device=a.device)
+    for start in range(0, a.shape[1], step):
+        total = (total.float() + a[:, start : start + step] @ b[start : start + step]).to(dtype)
+    return total.to(a.dtype)
+
+
+# --- int4 codes
+
+
+def pack_int4(codes: Tensor) -> Tensor:
+    """Unsigned codes 0 … 15, uint8 [k, n] → [k, n // 2]: the even column in the low nibble."""
+    return codes[:, 0::2] | (codes[:, 1::2] << 4)
+
+
+def unpack_int4(packed: Tensor) -> Tensor:
+    """The unsigned codes, uint8 [k, n], of `pack_int4`."""
+    return torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(start_dim=1)

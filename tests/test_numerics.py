@@ -11,6 +11,7 @@ import torch
 from grader.numerics import (
     FAST_EXP_ERROR,
     FAST_TANH_ERROR,
+    MATMUL_ORDERS,
     ROW_STATISTICS,
     SUM_ORDERS,
     TOLD_ELEMENTS,
@@ -22,8 +23,10 @@ from grader.numerics import (
     fast_exp,
     fast_tanh,
     matmul_in_steps,
+    matmul_narrow,
     mean_of_squares,
     of_rounded_inputs,
+    pack_int4,
     round_to,
     rounded_toward_zero,
     scan_blocked,
@@ -38,6 +41,7 @@ from grader.numerics import (
     sum_strided,
     truncated_to,
     two_pass,
+    unpack_int4,
     welford,
     without_tail,
 )
@@ -288,3 +292,37 @@ def test_a_narrow_sum_loses_what_a_wide_one_keeps() -> None:
     assert float(sum_in(halves, torch.float16)[0]) == 32 * 1024
     assert sum_in(halves, torch.bfloat16).dtype == torch.float32
     assert float(sum_in(halves, torch.bfloat16)[0]) == 32 * 128
+
+
+@pytest.mark.parametrize("name", MATMUL_ORDERS)
+@pytest.mark.parametrize("depth", [1, 7, 8, 50, 130])
+def test_every_order_gives_the_product(name: str, depth: int) -> None:
+    a, b = terms(depth), terms(5, rows=depth)
+    product = MATMUL_ORDERS[name](a, b)
+    assert product.dtype == torch.float32
+    assert torch.allclose(product.double(), a.double() @ b.double(), atol=1e-4)
+
+
+def test_split_k_adds_whole_parts() -> None:
+    # 1 is lost beside 2**24 in fp32, and 1 + 1 is not.
+    a, b = torch.ones(1, 16), torch.ones(16, 1)
+    b[0] = 2.0**24
+    assert float(MATMUL_ORDERS["one thread an output"](a, b)) == 2**24
+    assert float(MATMUL_ORDERS["split-K, 8 parts"](a, b)) == 2**24 + 14
+
+
+def test_a_narrow_product_rounds_after_every_step() -> None:
+    a, b = torch.ones(1, 64), torch.full((64, 1), 200.0)
+    b[0] = 200.25
+    assert float(matmul_narrow(a, b, torch.float16, step=64)) == 12800
+    assert float(matmul_narrow(a, b, torch.float16, step=1)) == 12800
+    assert float(matmul_narrow(a, b * 8, torch.float16)) == math.inf
+    exact = matmul_narrow(a, b, torch.float32)
+    assert (exact.dtype, float(exact)) == (torch.float32, 12800.25)
+
+
+def test_int4_codes_keep_their_columns() -> None:
+    codes = torch.arange(16, dtype=torch.uint8).reshape(2, 8)
+    packed = pack_int4(codes)
+    assert packed.tolist() == [[0x10, 0x32, 0x54, 0x76], [0x98, 0xBA, 0xDC, 0xFE]]
+    assert torch.equal(unpack_int4(packed), codes)
