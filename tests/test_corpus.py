@@ -42,6 +42,8 @@ COUNTS = {
     ("multi_tensor_adamw", "runtime_error"): 1,
     ("multi_tensor_adamw", "time_limit_exceeded"): 1,
     ("multi_tensor_adamw", "wrong_answer"): 9,
+    ("paged_attention_decode", "accepted"): 3,
+    ("paged_attention_decode", "wrong_answer"): 4,
     ("softmax", "accepted"): 34,
     ("softmax", "compile_error"): 10,
     ("softmax", "memory_limit_exceeded"): 5,

@@ -15,7 +15,13 @@ from grader.problem.domain import DRAWN_CASES, shown
 from tests.problem.conftest import YAML, MakeFolder
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
-NAMES = ["softmax", "int4_matmul", "multi_tensor_adamw", "flash_attention"]
+NAMES = [
+    "softmax",
+    "int4_matmul",
+    "multi_tensor_adamw",
+    "flash_attention",
+    "paged_attention_decode",
+]
 SEEDS = range(30)
 DOMAIN = "domain:\n  - {rows: {max: 50}, cols: {max: 999, multiple_of: 3}, dtype: [fp32]}\n"
 
