@@ -76,6 +76,8 @@ COUNTS = {
     ("multi_tensor_scale_norm", "wrong_answer"): 4,
     ("multi_tensor_sgd_momentum", "accepted"): 3,
     ("multi_tensor_sgd_momentum", "wrong_answer"): 4,
+    ("paged_attention_decode", "accepted"): 3,
+    ("paged_attention_decode", "wrong_answer"): 4,
     ("prefix_sum", "accepted"): 3,
     ("prefix_sum", "wrong_answer"): 4,
     ("reduce_sum", "accepted"): 3,

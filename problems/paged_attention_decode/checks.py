@@ -1,0 +1,307 @@
+"""Honest paged attention, which the check must accept, and broken ones, which it must reject."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grader.numerics import matmul_in_steps, round_to
+
+LOG2_E = math.log2(math.e)
+
+Decode = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
+Mutant = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor | None]
+OneHead = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""Attention of queries [group, head_dim] over keys and values [length, head_dim]; gives fp32."""
+OfGroup = Callable[[int, int, int], int]
+"""The key head of a query head, of so many query heads and key heads."""
+
+
+def magnitude(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    scale: float,
+) -> Tensor:
+    """The largest ``|v|`` of each column: at least the weighted sum of ``|v|``, whose weights sum
+    to 1; [batch, heads, head_dim]."""
+    largest = [
+        _tokens_of(v_pages, row, length).abs().amax(dim=0)
+        for row, length in zip(block_table, lengths.tolist(), strict=True)
+    ]
+    return torch.stack(largest).repeat_interleave(q.shape[1] // v_pages.shape[2], dim=1)
+
+
+def _tokens_of(pages: Tensor, row: Tensor, length: int) -> Tensor:
+    """The first `length` tokens of the sequence with this row of the block table, [length,
+    kv_heads, head_dim]."""
+    token = torch.arange(length, device=pages.device)
+    page_size = pages.shape[1]
+    return pages[row.long()[token // page_size], token % page_size]
+
+
+def _paged(one: OneHead, of_group: OfGroup = lambda h, heads, kv: h // (heads // kv)) -> Decode:
+    """The heads of every sequence on their own, those of a group together."""
+
+    def decode(
+        q: Tensor,
+        k_pages: Tensor,
+        v_pages: Tensor,
+        block_table: Tensor,
+        lengths: Tensor,
+        scale: float,
+    ) -> Tensor:
+        heads, kv_heads = q.shape[1], k_pages.shape[2]
+        owner = torch.tensor([of_group(h, heads, kv_heads) for h in range(heads)])
+        out = torch.empty_like(q)
+        for b, length in enumerate(lengths.tolist()):
+            keys, values = (_tokens_of(p, block_table[b], length) for p in (k_pages, v_pages))
+            for kv_head in range(kv_heads):
+                mine = (owner == kv_head).nonzero()[:, 0].to(q.device)
+                out[b, mine] = one(q[b, mine], keys[:, kv_head], values[:, kv_head], scale).to(
+                    q.dtype
+                )
+        return out
+
+    return decode
+
+
+@dataclass(frozen=True)
+class _Flash:
+    """One pass over blocks of keys with a running maximum and sum: what may differ between honest
+    kernels, and what broken ones do."""
+
+    block: int = 64
+    exp2: bool = False
+    """Exponentials of base 2, of scores scaled by log2(e)."""
+    backwards: bool = False
+    """From the last key to the first."""
+    weights: str | None = "input"
+    """Weights are rounded to the dtype of the inputs before the second product; None keeps fp32,
+    and a name rounds to that format."""
+    sum_of_rounded: bool = False
+    """The sum is of the rounded weights."""
+    scores: str | None = None
+    """A format to which the scores are rounded."""
+    accumulator: torch.dtype = torch.float32
+    """Precision of the running output."""
+    rescales: bool = True
+    """The running output and sum are rescaled when the maximum grows."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        largest = torch.full((len(q), 1), -torch.inf, device=q.device)
+        total = torch.zeros_like(largest)
+        out = torch.zeros(q.shape, dtype=self.accumulator, device=q.device)
+        power = torch.exp2 if self.exp2 else torch.exp
+        tokens = torch.arange(len(k), device=q.device)
+        for block in (tokens.flip(0) if self.backwards else tokens).split(self.block):
+            scores = (q.float() @ k[block].float().T) * (scale * (LOG2_E if self.exp2 else 1.0))
+            if self.scores is not None:
+                scores = round_to(scores, self.scores)
+            grown = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
+            weights = power(scores - grown)
+            rescale = power(largest - grown) if self.rescales else torch.ones_like(grown)
+            rounded = self._rounded(weights, q.dtype)
+            total = total * rescale + (rounded if self.sum_of_rounded else weights).sum(-1, True)
+            out = (out * rescale).to(self.accumulator)
+            out = out + (rounded @ v[block].float()).to(self.accumulator)
+            largest = grown
+        return out.float() / total
+
+    def _rounded(self, weights: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.weights is None:
+            return weights
+        if self.weights == "input":
+            return weights.to(dtype).float()
+        return round_to(weights, self.weights)
+
+
+# --- honest
+
+
+def _two_passes(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """All scores, then softmax, then the second product, of normalised weights in 16 bits."""
+    weights = torch.softmax((q.float() @ k.float().T) * scale, dim=-1)
+    return weights.to(q.dtype).float() @ v.float()
+
+
+def _few_keys_at_a_time(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    weights = torch.softmax((q.float() @ k.float().T) * scale, dim=-1)
+    return matmul_in_steps(weights, v.float(), 4)
+
+
+def _split(parts: int, shares: bool = True) -> OneHead:
+    """Flash decoding: ranges of keys on their own, merged by their maxima and sums; without
+    `shares`, each part counts the same."""
+
+    def one(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        maxima, sums, outs = [], [], []
+        for keys, values in zip(k.float().chunk(parts), v.float().chunk(parts), strict=True):
+            scores = (q.float() @ keys.T) * scale
+            maxima.append(scores.amax(dim=-1, keepdim=True))
+            weights = torch.exp(scores - maxima[-1])
+            sums.append(weights.sum(dim=-1, keepdim=True))
+            outs.append((weights.to(q.dtype).float() @ values) / sums[-1])
+        largest = torch.stack(maxima).amax(dim=0)
+        share = torch.stack(sums) * torch.exp(torch.stack(maxima) - largest)
+        share = share if shares else torch.ones_like(share)
+        return (torch.stack(outs) * share).sum(dim=0) / share.sum(dim=0)
+
+    return one
+
+
+HONEST: dict[str, Decode] = {
+    "blocks of 64 keys": _paged(_Flash()),
+    "blocks of 16 keys": _paged(_Flash(block=16)),
+    "blocks of 128 keys, exp2": _paged(_Flash(block=128, exp2=True)),
+    "blocks of 32 keys, backwards": _paged(_Flash(block=32, backwards=True)),
+    "sum of rounded weights": _paged(_Flash(sum_of_rounded=True)),
+    "weights in fp32": _paged(_Flash(weights=None)),
+    "two passes": _paged(_two_passes),
+    "4 keys at a time": _paged(_few_keys_at_a_time),
+    "3 ranges of keys, merged": _paged(_split(3)),
+    "8 ranges of keys, merged": _paged(_split(8)),
+}
+
+
+# --- broken
+
+_decode = _paged(_Flash())
+
+
+def _changed(
+    change: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], decode: Decode = _decode
+) -> Decode:
+    """The block table and the lengths are read wrongly: `change` gives others of the pages, the
+    table and the lengths. No token is beyond the table."""
+
+    def mutant(
+        q: Tensor,
+        k_pages: Tensor,
+        v_pages: Tensor,
+        block_table: Tensor,
+        lengths: Tensor,
+        scale: float,
+    ) -> Tensor:
+        table, changed = change(k_pages, block_table, lengths)
+        changed = changed.clamp(1, table.shape[1] * k_pages.shape[1])
+        return decode(q, k_pages, v_pages, table, changed, scale)
+
+    return mutant
+
+
+def _with_table(change: Callable[[Tensor], Tensor]) -> Decode:
+    return _changed(lambda pages, table, lengths: (change(table), lengths))
+
+
+def _with_lengths(change: Callable[[Tensor, int], Tensor]) -> Decode:
+    """`change` gets the lengths and the size of a page."""
+    return _changed(lambda pages, table, lengths: (table, change(lengths, pages.shape[1])))
+
+
+def _first_page_of_neighbour(table: Tensor) -> Tensor:
+    return torch.cat([table[:, :1].roll(1, dims=0), table[:, 1:]], dim=1)
+
+
+def _last_column_of_next_row(table: Tensor) -> Tensor:
+    """The last column is read one element too far."""
+    return torch.cat([table[:, :-1], table[:, :1].roll(-1, dims=0)], dim=1)
+
+
+def _in_order(pages: Tensor, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The table is ignored: sequences follow each other in the pool."""
+    order = torch.arange(table.numel(), device=table.device) % len(pages)
+    return order.view_as(table), lengths
+
+
+def _one_behind(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The weight of a key meets the value of the token before."""
+    return _Flash()(q, k, v.roll(1, dims=0), scale)
+
+
+def _where(applies: Callable[[Tensor, int, float], bool], decode: Decode) -> Mutant:
+    """The mutant where it may show, by the query, the number of key heads and the scale."""
+
+    def mutant(
+        q: Tensor,
+        k_pages: Tensor,
+        v_pages: Tensor,
+        block_table: Tensor,
+        lengths: Tensor,
+        scale: float,
+    ) -> Tensor | None:
+        if not applies(q, k_pages.shape[2], scale):
+            return None
+        return decode(q, k_pages, v_pages, block_table, lengths, scale)
+
+    return mutant
+
+
+def _scaled_by(change: Callable[[float, int], float]) -> Decode:
+    """`change` gets the scale and the head's dimension."""
+    return _paged(lambda q, k, v, scale: _Flash()(q, k, v, change(scale, q.shape[1])))
+
+
+def _rounded_query(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The scale is folded into the query, which is rounded again."""
+    return _Flash()((q.float() * (scale * LOG2_E)).to(q.dtype), k, v, 1 / LOG2_E)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "first page of another sequence": _with_table(_first_page_of_neighbour),
+    "last column of the next row": _with_table(_last_column_of_next_row),
+    "pages backwards": _with_table(lambda table: table.flip(1)),
+    "block table ignored": _changed(_in_order),
+    "tail of the last page": _with_lengths(lambda lengths, page: -(-lengths // page) * page),
+    "last page left out": _with_lengths(lambda lengths, page: (lengths - 1) // page * page),
+    "one token too few": _with_lengths(lambda lengths, page: lengths - 1),
+    "one token too many": _with_lengths(lambda lengths, page: lengths + 1),
+    "length of another sequence": _with_lengths(lambda lengths, page: lengths.roll(1)),
+    "values one token behind": _paged(_one_behind),
+    "heads in turn": _where(
+        lambda q, kv_heads, scale: 1 < kv_heads < q.shape[1],
+        _paged(_Flash(), lambda h, heads, kv: h % kv),
+    ),
+    "the first key head for all": _where(
+        lambda q, kv_heads, scale: kv_heads > 1, _paged(_Flash(), lambda h, heads, kv: 0)
+    ),
+    "no scale": _scaled_by(lambda scale, head_dim: 1.0),
+    "scale squared": _scaled_by(lambda scale, head_dim: scale * scale),
+    "scale by the head": _where(
+        lambda q, kv_heads, scale: scale != q.shape[2] ** -0.5,
+        _scaled_by(lambda scale, head_dim: head_dim**-0.5),
+    ),
+    "not rescaled": _paged(_Flash(block=16, rescales=False)),
+    "parts averaged": _paged(_split(3, shares=False)),
+    "weights in fp8": _paged(_Flash(weights="fp8")),
+    "scores in bf16": _paged(_Flash(scores="bf16")),
+    "scores in fp8": _paged(_Flash(scores="fp8")),
+    # With ordinary logits it is as small as rounding the weights.
+    "scaled query rounded": _where(
+        lambda q, kv_heads, scale: float(q.abs().amax()) > 100, _paged(_rounded_query)
+    ),
+    "output accumulated in bf16": _paged(_Flash(block=1, accumulator=torch.bfloat16)),
+    # Inputs in bf16 are coarser.
+    "output accumulated in fp16": _where(
+        lambda q, kv_heads, scale: q.dtype == torch.float16,
+        _paged(_Flash(block=1, accumulator=torch.float16)),
+    ),
+}
+
+ADMITTED = {
+    # One heavy weight rounds to fp8 with little error, and so does its score.
+    "weights in fp8": ["one_sequence", "one_token_over", "large_logits"],
+    # Scores of a few units are off by 0.01, their weights by a hundredth or less: so are weights
+    # rounded to bf16, as tensor cores ask.
+    "scores in bf16": ["one_sequence", "uneven", "one_token_over", "stale_pages"],
+    # The last key has nearly all weight, or a few keys have, and nothing is added to their sum.
+    "output accumulated in bf16": ["one_sequence", "large_logits", "practice"],
+    # Sums of values that nearly cancel, or of equal weights, which fp16 holds.
+    "output accumulated in fp16": ["full_pages", "equal_keys"],
+}
