@@ -87,8 +87,6 @@ class Step(BaseModel):
     """The problem's name."""
     teaches: Annotated[str, StringConstraints(min_length=1, max_length=120)]
     """What is new in it, in a few words."""
-    planned: bool = False
-    """Whether the problem is still to be written."""
 
 
 class _Path(BaseModel):
