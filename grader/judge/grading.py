@@ -327,11 +327,13 @@ class Grading:
         setup the weights, which must be there."""
         index = self._shapes.index.get(sets.case.name) if self._shapes else None
         case = entry_of(self.problem.spec, sets.case) | {"shape": index}
-        limit_s = LEND_S
+        again = sets.arena is self._lent
         if self.code.has_weights:
-            limit_s += self.problem.spec.limits.call_s * sets.count
-        with self.session.calling(is_first=self.code.has_weights):
-            lend(self.session, sets, case, limit_s, again=sets.arena is self._lent)
+            limit_s = LEND_S + self.problem.spec.limits.call_s * sets.count
+            with self.session.calling(is_first=True):
+                lend(self.session, sets, case, limit_s, again)
+        else:
+            lend(self.session, sets, case, LEND_S, again)
         self._lent = sets.arena
 
     def faults_of(
