@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
-
-from grader.numerics import unpack_int4
 
 GROUP = 128
 ROWS_AT_ONCE = 16 * GROUP
@@ -29,10 +28,15 @@ def eager(a: Tensor, b_packed: Tensor, scales: Tensor, zeros_packed: Tensor) -> 
     return a @ dequantise(b_packed, scales, zeros_packed)
 
 
+def unpack(packed: Tensor) -> Tensor:
+    """uint8 [rows, n // 2] → codes uint8 [rows, n]: low nibble first."""
+    return torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(start_dim=1)
+
+
 def dequantise(b_packed: Tensor, scales: Tensor, zeros_packed: Tensor) -> Tensor:
     """Weights [k, n], rounded to the dtype of `scales`."""
-    codes = unpack_int4(b_packed).to(scales.dtype).unflatten(0, (-1, GROUP))
-    zeros = unpack_int4(zeros_packed).to(scales.dtype)
+    codes = unpack(b_packed).to(scales.dtype).unflatten(0, (-1, GROUP))
+    zeros = unpack(zeros_packed).to(scales.dtype)
     return ((codes - zeros[:, None, :]) * scales[:, None, :]).flatten(0, 1)
 
 
