@@ -26,6 +26,8 @@ COUNTS = {
     ("flash_attention", "runtime_error"): 1,
     ("flash_attention", "time_limit_exceeded"): 1,
     ("flash_attention", "wrong_answer"): 8,
+    ("flash_attention_backward", "accepted"): 3,
+    ("flash_attention_backward", "wrong_answer"): 4,
     ("int4_matmul", "accepted"): 9,
     ("int4_matmul", "compile_error"): 1,
     ("int4_matmul", "memory_limit_exceeded"): 1,

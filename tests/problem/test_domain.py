@@ -20,6 +20,7 @@ NAMES = [
     "int4_matmul",
     "multi_tensor_adamw",
     "flash_attention",
+    "flash_attention_backward",
     "paged_attention_decode",
 ]
 SEEDS = range(30)
