@@ -136,8 +136,9 @@ class _Tiled:
             gradient = gradient.to(like.dtype).float()
         heads = gradient.unflatten(1, (like.shape[1], -1))
         if self.heads_of_group == "last":
-            return heads[:, :, -1].to(like.dtype)
-        total = heads.mean(dim=2) if self.heads_of_group == "mean" else heads.sum(dim=2)
+            total: Tensor = heads[:, :, -1]
+        else:
+            total = heads.mean(dim=2) if self.heads_of_group == "mean" else heads.sum(dim=2)
         return total.to(like.dtype)
 
 
