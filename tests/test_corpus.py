@@ -31,6 +31,8 @@ COUNTS = {
     ("flash_attention", "runtime_error"): 1,
     ("flash_attention", "time_limit_exceeded"): 1,
     ("flash_attention", "wrong_answer"): 8,
+    ("flash_attention_backward", "accepted"): 3,
+    ("flash_attention_backward", "wrong_answer"): 4,
     ("fp8_matmul", "accepted"): 3,
     ("fp8_matmul", "wrong_answer"): 4,
     ("gelu", "accepted"): 4,
