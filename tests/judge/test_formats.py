@@ -10,6 +10,7 @@ import pytest
 from grader.cli.scaffold import scaffold
 from grader.judge import grade
 from grader.judge.problem_code import ProblemCode
+from grader.judge.record import Device
 from grader.problem import Problem, ProblemError
 from grader.problem.prototype import prototypes
 from grader.report import Report
@@ -22,12 +23,14 @@ FORMATS = Path(__file__).resolve().parents[1] / "formats"
 NAMES = sorted(folder.name for folder in FORMATS.iterdir() if folder.is_dir())
 
 
-def graded(name: str, tmp_path: Path, source: str, suffix: str = ".py") -> Report:
+def graded(
+    name: str, tmp_path: Path, source: str, suffix: str = ".py", device: Device = "cpu"
+) -> Report:
     problem = Problem.load(FORMATS / name)
     path = tmp_path / f"kernel{suffix}"
     path.write_text(textwrap.dedent(source))
     submission = Submission.read(path, problem.spec.limits.source_bytes)
-    return grade(problem, submission, sandbox=ProcessSandbox(), device="cpu")
+    return grade(problem, submission, sandbox=ProcessSandbox(), device=device)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,6 +43,18 @@ def test_its_check_tells_honest_from_broken(name: str) -> None:
 def test_its_plain_pytorch_starter_is_accepted(name: str, tmp_path: Path) -> None:
     """Unless PyTorch's function needs a parameter of the case, which no submission is given."""
     report = graded(name, tmp_path, scaffold(Problem.load(FORMATS / name), "torch"))
+    needs_parameter = name in ("moving_sum", "quantize_fp8")
+    assert report.verdict == ("wrong_answer" if needs_parameter else "accepted"), report.reason
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_its_check_and_its_starter_on_a_gpu(name: str, tmp_path: Path) -> None:
+    problem = Problem.load(FORMATS / name)
+    result = verified(ProblemCode(problem, "cuda"), "cuda")
+    assert result.ok, [row for row in result.rows if not row.ok]
+    report = graded(name, tmp_path, scaffold(problem, "torch"), device="cuda")
     needs_parameter = name in ("moving_sum", "quantize_fp8")
     assert report.verdict == ("wrong_answer" if needs_parameter else "accepted"), report.reason
 
@@ -114,6 +129,16 @@ PREPARED = """
 )  # fmt: skip
 def test_verdict(name: str, source: str, verdict: str, tmp_path: Path) -> None:
     report = graded(name, tmp_path, source)
+    assert report.verdict == verdict, report.reason
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "verdict"), [("bias.clone()", "accepted"), ("0 * bias", "wrong_answer")]
+)
+def test_weights_are_prepared_on_a_gpu(source: str, verdict: str, tmp_path: Path) -> None:
+    report = graded("linear", tmp_path, PREPARED.format(bias=source), device="cuda")
     assert report.verdict == verdict, report.reason
 
 
