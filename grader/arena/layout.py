@@ -96,6 +96,17 @@ def extent(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> int:
     return (last + 1) * ITEM_BYTES[dtype]
 
 
+def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements of a strided tensor may share memory, so that they could not be written
+    independently."""
+    reach = 0  # of the dimensions so far, those with the smallest strides first
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return 0 not in shape
+        reach += stride * (size - 1)
+    return False
+
+
 def arrange(sets: list[list[tuple[bool, Value]]]) -> Layout:
     """Lay out sets of arguments, each as (writable, value). Offsets in the values are ignored."""
     placed: list[list[Value | None]] = [[None] * len(values) for values in sets]

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from grader.arena.layout import ITEM_BYTES, dtype_of
+from grader.arena.layout import ITEM_BYTES, dtype_of, overlaps
 from grader.judge.authors_code import run_authors_code
 from grader.judge.available_memory import available_bytes
 from grader.problem import Problem, ProblemError
@@ -386,7 +386,7 @@ class ProblemCode:
                         f"{where} gave '{argument.name}' not as a dense tensor on {self.device}; "
                         "make it on the generator's device"
                     )
-                if _overlaps(tensor):
+                if overlaps(tensor.shape, tensor.stride()):
                     raise ProblemError(
                         f"{where} gave '{argument.name}' with elements that share memory; "
                         "clone it after expand() or the like"
@@ -416,16 +416,6 @@ class ProblemCode:
                 f"{self.problem.folder / 'reference.py'}: {name} must be a dict: name → function"
             )
         return table
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory. They could not be written independently then."""
-    reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride <= reach:
-            return tensor.numel() > 0
-        reach += stride * (size - 1)
-    return False
 
 
 class _DigestedSource(SourceLoader):

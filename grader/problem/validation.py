@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from grader.arena.layout import overlaps
 from grader.problem.formula import Formula, FormulaError
 from grader.problem.prototype import declarations, dimensions
 from grader.problem.reserved_names import C_GLOBALS, C_WORDS, is_library_symbol
@@ -30,6 +31,8 @@ from grader.problem.spec import (
 
 MAX_ELEMENTS = 2**40
 SCALAR_DTYPES = ("int64", "fp64", "bool")
+PREPARED = "prepared"
+"""The parameter of a Python entry that has what a submission's setup made of the weights."""
 RESERVED_PARAMS = {"generator", "call", "itemsize"}
 """Reserved by `generate()` (the first two) and by cost formulas."""
 
@@ -93,14 +96,11 @@ def strides(argument: Argument, case: Case) -> tuple[int, ...]:
         steps = (math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
         return tuple(steps)
     found = tuple(_whole("stride", formula, case) for formula in argument.strides)
-    reach = 0  # of the dimensions so far, those with the smallest strides first
-    for stride, size in sorted(zip(found, sizes, strict=True)):
-        if size > 1 and stride <= reach:
-            raise ProblemError(
-                f"strides {list(found)} of shape {list(sizes)} in case '{case.name}' make elements "
-                "of an output share memory"
-            )
-        reach += stride * (size - 1)
+    if overlaps(sizes, found):
+        raise ProblemError(
+            f"strides {list(found)} of shape {list(sizes)} in case '{case.name}' make elements "
+            "of an output share memory"
+        )
     return found
 
 
@@ -261,6 +261,10 @@ def _check_nested(spec: Spec) -> None:
     weights = {argument.name for argument in spec.args if argument.weight}
     if weights and len(weights) == sum(argument.role == "in" for argument in spec.args):
         raise ProblemError("args: every input is a weight; then every call would be the same")
+    if weights and PREPARED in known | spec.nested.keys():
+        raise ProblemError(
+            f"args: '{PREPARED}' is what a setup has made of the weights; choose another name"
+        )
     for parameter, tree in spec.nested.items():
         if 0 < len(weights.intersection(leaves(tree))) < len(leaves(tree)):
             raise ProblemError(f"nested.{parameter}: has weights and other arguments; part them")

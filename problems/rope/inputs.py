@@ -42,7 +42,8 @@ def generate(
         x[..., :: max(1, head_dim // 3)] *= 300
     elif values == "cancelling":  # the second of each pair becomes small
         half = head_dim // 2
-        tangents = (sines / cosines)[positions][:, None].clamp(-30, 30)
+        # At larger tangents so little would be left that rounding of the products would show.
+        tangents = (sines / cosines)[positions][:, None].clamp(-2, 2)
         x[..., half:] *= 0.05
         x[..., half:] -= x[..., :half] * tangents
     return {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grader.arena import Layout, TensorSpec, arrange, view
-from grader.arena.layout import ALIGNMENT, GUARD_BYTES, ITEM_BYTES, Value, spec_of
+from grader.arena.layout import ALIGNMENT, GUARD_BYTES, ITEM_BYTES, Value, overlaps, spec_of
 
 
 def contiguous(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
@@ -80,3 +81,24 @@ def test_a_view_keeps_strides_and_shares_memory() -> None:
     assert there.stride() == tensor.stride()
     assert torch.equal(view(buffer, slot), tensor)
     assert int((buffer != 0).sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [
+        ((), (), False),
+        ((0, 5), (1, 0), False),
+        ((4, 1), (1, 0), False),
+        ((4, 2), (1, 0), True),
+        ((3, 4), (4, 1), False),
+        ((3, 4), (3, 1), True),
+        ((4, 3), (1, 4), False),
+        ((2, 2), (3, 2), False),
+        ((10, 8), (4, 1), True),
+        ((2, 3, 4), (100, 4, 1), False),
+    ],
+)
+def test_overlapping_elements(
+    shape: tuple[int, ...], strides: tuple[int, ...], expected: bool
+) -> None:
+    assert overlaps(shape, strides) is expected

@@ -15,9 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
-from grader.judge import Progress, grade, grading, problem_code, session
+from grader.judge import Progress, grade, grading, session
 from grader.judge.memory.shared_block import new_arena
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.verdict import Fault, SubmissionFault
@@ -825,24 +824,3 @@ def test_inputs_that_cannot_be_shared_are_the_problem_s_fault(
         return
     with pytest.raises(ProblemError, match=f"gave 'x' {wrong}"):
         judge(HONEST, spec=spec, inputs=inputs)
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "overlaps"),
-    [
-        ((), (), False),
-        ((0, 5), (1, 0), False),
-        ((4, 1), (1, 0), False),
-        ((4, 2), (1, 0), True),
-        ((3, 4), (4, 1), False),
-        ((3, 4), (3, 1), True),
-        ((4, 3), (1, 4), False),
-        ((2, 2), (3, 2), False),
-        ((10, 8), (4, 1), True),
-        ((2, 3, 4), (100, 4, 1), False),
-    ],
-)
-def test_overlapping_elements(
-    shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool
-) -> None:
-    assert problem_code._overlaps(torch.zeros(300).as_strided(shape, strides)) is overlaps
