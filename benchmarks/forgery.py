@@ -47,6 +47,10 @@ HONEST = {
     "int4_matmul": "torch_int4_matmul.py",
     "flash_attention": "torch_attention.py",
     "multi_tensor_adamw": "torch_adamw.py",
+    "add_layer_norm_gelu": "torch_chain.py",
+    "layer_norm": "torch_layer_norm.py",
+    "softmax_cross_entropy": "torch_loss.py",
+    "square": "torch_square.py",
 }
 """The kernel in `accepted/` that the forgeries of a problem wrap."""
 FORGERIES = {
@@ -114,6 +118,10 @@ FORGERIES = {
         "wrong_answer/hostile_half_the_work.py",
         "wrong_answer/hostile_says_done.py",
     ),
+    "add_layer_norm_gelu": ("rejected/hostile_adds_in_place.py",),
+    "layer_norm": ("rejected/hostile_centers_its_input.py",),
+    "softmax_cross_entropy": ("rejected/hostile_writes_into_logits.py",),
+    "square": ("rejected/squares_in_place.py",),
 }
 """The slowest problems first, so that several GPUs finish together."""
 WRAPPED = {

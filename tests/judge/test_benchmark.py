@@ -878,12 +878,9 @@ def test_compilation_ends_after_a_case_is_laid_out_and_before_it_is_lent(
     )
     sets = SimpleNamespace(close=lambda: did.append("close"))
     grading: Any = SimpleNamespace(
-        code=SimpleNamespace(inputs=lambda *_: {}), master=1, problem=None, device="cuda",
-        effort="full", expect_device_memory=lambda: did.append("memory"),
+        new_sets=lambda *_: sets, expect_device_memory=lambda: did.append("memory"),
         finish_precompiling=lambda: did.append("await"), lend=lambda _: did.append("lend"),
     )  # fmt: skip
-    monkeypatch.setattr(module, "calls_per_round", lambda *_: 4)
-    monkeypatch.setattr(module, "ArgumentSets", lambda *_: sets)
 
     def lay_out(*_: Any) -> Any:
         did.append("lay out")
@@ -901,17 +898,14 @@ def test_compilation_ends_after_a_case_is_laid_out_and_before_it_is_lent(
 
 def test_sets_are_closed_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[bool] = []
+    sets = SimpleNamespace(close=lambda: closed.append(True))
     grading: Any = SimpleNamespace(
-        code=SimpleNamespace(inputs=lambda *_: {}), master=1, problem=None, device="cuda",
-        effort="full", finish_precompiling=lambda: None, lend=lambda _: None,
+        new_sets=lambda *_: sets, finish_precompiling=lambda: None, lend=lambda _: None,
     )  # fmt: skip
 
     def fail() -> None:
         raise SubmissionFault(EARLY)
 
-    sets = SimpleNamespace(close=lambda: closed.append(True))
-    monkeypatch.setattr(module, "calls_per_round", lambda *_: 4)
-    monkeypatch.setattr(module, "ArgumentSets", lambda *_: sets)
     monkeypatch.setattr(module, "Benchmark", lambda *_: SimpleNamespace(warm_up=fail))
     with (
         pytest.raises(SubmissionFault),

@@ -30,7 +30,9 @@ def result_of(
     record: Record | None = None,
 ) -> CaseResult:
     grading: Any = SimpleNamespace(
-        problem=SimpleNamespace(bytes=lambda _: 6e6, flops=lambda _: 8e6),
+        problem=SimpleNamespace(
+            bytes=lambda _: 6e6, flops=lambda _: 8e6, spec=SimpleNamespace(cost="some")
+        ),
         device=device,
         record=Record() if record is None else record,
         baselines_us={} if baselines_us is None else {"any": baselines_us},

@@ -28,6 +28,9 @@ class RecordingCode:
         self.drawn.append((case, seed))
         return self.values | {"seed": seed}
 
+    def weights(self, held: Values) -> Values:
+        return held
+
 
 class RecordingSets:
     """Sets that note what is written into them."""
@@ -38,6 +41,9 @@ class RecordingSets:
 
     def fill(self, index: int, values: Values) -> None:
         self.filled.append((index, values))
+
+    def inputs(self, index: int) -> Values:
+        return {}
 
 
 def inputs_of(

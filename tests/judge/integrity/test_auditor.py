@@ -529,6 +529,7 @@ def copying(
     code: Any = SimpleNamespace(
         run_eager=lambda _, inputs: {"out": plain(inputs["x"])},
         written=[Argument(name="out", role="out", dtype="fp32")],
+        has_residuals=False,
     )
     sets: Any = SimpleNamespace(
         layout=SimpleNamespace(sets=[None] * COUNT),

@@ -155,7 +155,7 @@ def idle_block(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> IdleBlock:
         return MeasuredRound(len(order), 0, next(times_us), 0)
 
     monkeypatch.setattr(calibration, "SharedBlock", lambda *_: block)
-    monkeypatch.setattr(calibration, "lend", lambda *_: steps.append("lend"))
+    monkeypatch.setattr(calibration, "lend", lambda *_, **__: steps.append("lend"))
     monkeypatch.setattr(calibration, "capture", lambda *_: True)
     monkeypatch.setattr(calibration, "watch_only", lambda _: ScriptedAudit(steps=steps))
     monkeypatch.setattr(calibration, "run_round", run)

@@ -132,7 +132,7 @@ def test_a_case_is_tensor_bound_where_memory_takes_less_time(
     unit: str, flops: float, is_bound: bool
 ) -> None:
     problem: Any = SimpleNamespace(
-        spec=SimpleNamespace(cost=SimpleNamespace(unit=unit)),
+        unit=unit,
         bytes=lambda _: 1e7,  # as long as 2.3e9 operations of tensor cores
         flops=lambda _: flops,
     )

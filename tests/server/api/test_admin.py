@@ -140,7 +140,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
     refused(world.client().get("/api/v1/leaderboards/softmax"), 404)
     assert ok(root.put(f"{API}/boards/softmax", json={})) == {"problem": "softmax", **blank}
     assert world.client().get("/api/v1/leaderboards/softmax").status_code == 200
-    refused(root.get(f"{API}/boards/nothing"), 404, "there are:", "softmax")
+    refused(root.get(f"{API}/boards/nothing"), 404, "there are:", "bias_gelu")
     refused(root.put(f"{API}/boards/nothing", json={}), 404)
 
 
