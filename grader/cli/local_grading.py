@@ -43,7 +43,11 @@ class LocalJob:
         """
         from grader.submission import Submission
 
-        found = find_problem(problem) if isinstance(problem, str) else problem
+        found = (
+            find_problem(problem, deps, device, sandbox_name)
+            if isinstance(problem, str)
+            else problem
+        )
         submission = Submission.read(file, found.spec.limits.source_bytes)
         chosen = choose_device(deps, device)
         sandbox, note = choose_sandbox(deps, sandbox_name)

@@ -45,13 +45,22 @@ sandbox_option = click.option(
 )
 
 
-def find_problem(text: str) -> Problem:
-    """Load the problem at a folder's path, or a bare name below ./problems or the repository's.
+def find_problem(
+    text: str,
+    deps: Dependencies | None = None,
+    device: str = "auto",
+    sandbox_name: str = "auto",
+) -> Problem:
+    """Load the problem at a folder's path, a bare name below ./problems or the repository's, or a
+    problem of another set, such as ``kernelbot:PATH``, whose code says on `device` what it is.
 
     Raises click.UsageError when nothing is there, ProblemError when the problem is invalid.
     """
     from grader.problem import Problem
+    from grader.problem_sets import split_prefix
 
+    if (of_set := split_prefix(text)) is not None:
+        return _find_in_set(*of_set, deps or Dependencies(), device, sandbox_name)
     folder = Path(text)
     is_bare = len(folder.parts) == 1 and text not in (".", "..")
     if not is_bare or (folder / "problem.yaml").exists():
@@ -69,6 +78,15 @@ def find_problem(text: str) -> Problem:
     near = difflib.get_close_matches(text, names, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
     raise click.UsageError(f"no problem '{text}' here; {hint}")
+
+
+def _find_in_set(prefix: str, path: Path, deps: Dependencies, device: str, sandbox: str) -> Problem:
+    from grader.judge.import_problem import import_problem
+    from grader.problem_sets import read_problem
+
+    source = read_problem(prefix, path)
+    chosen, _ = choose_sandbox(deps, sandbox)
+    return import_problem(source, chosen, choose_device(deps, device))
 
 
 def result_number(text: str) -> int | None:

@@ -63,14 +63,19 @@ def case_shapes(
 def _shape(problem: Problem, code: ProblemCode, case: Case) -> tuple[Shape, int]:
     template = code.inputs(case, seed_for(0, case.name))
     values = [value for _, value in arguments_of(problem, case, template)]
-    shape = {"values": list(map(pack, values)), **entry_of(problem.spec, case)}
+    shape = {"values": list(map(pack, values)), **entry_of(problem, case)}
     return shape, layout_of(problem, case, template).nbytes
 
 
-def entry_of(spec: Spec, case: Case) -> dict[str, Any]:
-    """The dimensions and the symbol that a `.cu` entry gets for a case."""
+def entry_of(problem: Problem, case: Case) -> dict[str, Any]:
+    """The dimensions and the symbol that a `.cu` entry gets for a case; for a problem of another
+    set, also how its arguments lie in the set's own data."""
+    spec = problem.spec
     dims = [int(case.params[name]) for name in dimensions(spec)]
-    return {"dims": dims, "symbol": _symbol(spec, case)}
+    entry = {"dims": dims, "symbol": _symbol(spec, case)}
+    if problem.imported is not None:
+        entry |= problem.imported.placement(case.name)
+    return entry
 
 
 def _symbol(spec: Spec, case: Case) -> str:

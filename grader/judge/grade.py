@@ -152,7 +152,9 @@ def _run(request: GradingRequest, master: int, left_s: float, record: Record) ->
             greeting = greet(session, submission, device)
             from grader.judge.grading import Grading
 
-            grading = Grading(problem, session, device, master, record, request.effort)
+            grading = Grading(
+                problem, session, device, master, record, request.effort, request.sandbox
+            )
             grading.meet(greeting)
             record.stages_s["sandbox_start"] = time.monotonic() - start
             _load(request, grading, compilation)

@@ -25,6 +25,8 @@ from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.problem_code import ProblemCode, Values, seed_for
 from grader.judge.record import Device, Effort, Record
 from grader.judge.session import Session, blame_sandbox
+from grader.judge.set_code import SetCode
+from grader.judge.set_host import open_host
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.timing.baselines import time_baselines
 from grader.judge.timing.calibration import calibrate, publish_us_per_set
@@ -35,6 +37,7 @@ from grader.problem import Problem, prototypes
 from grader.problem.domain import shown
 from grader.problem.spec import Case
 from grader.report import CaseResult, Rule, Verdict
+from grader.sandbox.base import Sandbox
 from grader.submission import Language, Submission
 from grader.wire import Flag, sealed_memfd
 
@@ -70,6 +73,17 @@ class Calibrated:
 _CALIBRATED: dict[tuple[object, ...], Calibrated] = {}
 
 
+def _code_of(
+    problem: Problem, device: Device, session: Session, sandbox: Sandbox | None
+) -> ProblemCode:
+    if problem.imported is None:
+        return ProblemCode(problem, device, session.stopped)
+    assert sandbox is not None
+    with session.stopped():
+        host = open_host(problem.imported.source, sandbox, device)
+    return SetCode(problem, device, host, session.stopped)
+
+
 class Grading:
     """What one grading holds: the problem's code, the session, and what was found so far."""
 
@@ -81,14 +95,16 @@ class Grading:
         master: int,
         record: Record,
         effort: Effort = "full",
+        sandbox: Sandbox | None = None,
     ) -> None:
+        """`sandbox` runs the code of a problem of another set."""
         self.problem = problem
         self.session = session
         self.device = device
         self.master = master
         self.record = record
         self.effort = effort
-        self.code = ProblemCode(problem, device, session.stopped)
+        self.code = _code_of(problem, device, session, sandbox)
         self.drawn = problem.draw_cases(device, seed_for(master, "drawn"))
         """Tests of shapes that no submission knows beforehand."""
         self.round_cost_us = 0.0
@@ -179,6 +195,8 @@ class Grading:
         }
         if spec.nested:
             request["parameters"] = spec.parameters
+        if self.problem.imported is not None:
+            request |= self.problem.imported.convention()
         if self.code.has_weights:
             request["weights"] = [a.name for a in spec.args if a.weight]
         if submission.language == "cuda":
@@ -326,7 +344,7 @@ class Grading:
         """Hand the sets' arena to the runner, unless it has it. The runner gives a submission's
         setup the weights, which must be there."""
         index = self._shapes.index.get(sets.case.name) if self._shapes else None
-        case = entry_of(self.problem.spec, sets.case) | {"shape": index}
+        case = entry_of(self.problem, sets.case) | {"shape": index}
         again = sets.arena is self._lent
         if self.code.has_weights:
             limit_s = LEND_S + self.problem.spec.limits.call_s * sets.count

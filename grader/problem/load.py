@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from grader.files import UnreadableFileError, read_regular_file
 from grader.problem import domain, strict_yaml, validation
+from grader.problem.imported import ImportedProblem
 from grader.problem.judged_version import JudgedVersion
 from grader.problem.spec import Argument, Case, ProblemError, Spec
 
@@ -52,6 +53,8 @@ class Problem:
     folder holds by then."""
     selected: frozenset[str] | None = None
     """The names of the cases to run; None for all."""
+    imported: ImportedProblem | None = field(default=None, repr=False, compare=False)
+    """What a problem of another set has besides; None for our own."""
 
     @classmethod
     def load(cls, folder: Path) -> Problem:
@@ -161,6 +164,11 @@ def _spec(content: bytes) -> Spec:
     data = strict_yaml.parse(_decode(content))
     if not isinstance(data, dict):
         raise ProblemError("top level: must be keys and values, such as 'title: …'")
+    return spec_from(data)
+
+
+def spec_from(data: dict[str, Any]) -> Spec:
+    """A validated spec of the content of a `problem.yaml`. Raises `ProblemError`."""
     spec = _validate(data)
     validation.check(spec)
     domain.check(spec)

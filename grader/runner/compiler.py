@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from grader.runner import nvcc
-from grader.runner.load_submission import LoadError, read_lent, write_lent
+from grader.runner.entry_point import LoadError
+from grader.runner.load_submission import read_lent, write_lent
 from grader.runner.prototype_check import checked_prototypes
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 

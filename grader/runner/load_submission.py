@@ -10,37 +10,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from grader.runner.conventions import entry_of_set
+from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import summary
 
 PREPARED = "prepared"
 """The parameter of an entry that has what the submission's setup made of the weights."""
-
-
-class LoadError(Exception):
-    """The submission cannot be loaded; the text is one line."""
-
-
-@dataclass(frozen=True)
-class EntryPoint:
-    """The loaded entry function: `call(prepare(setup(values), case))` is one call.
-
-    values: the arguments of one set, in spec order.
-    case: used only for a `.cu` file: `dims`, a list of int, and `symbol`, its function for the
-        case's dtype.
-    """
-
-    call: Callable[[Any], None]
-    prepare: Callable[[list[Any], dict[str, Any]], Any] = lambda values, case: values
-    setup: Callable[[list[Any]], list[Any]] = lambda values: values
-    """Adds to the arguments of one set what the submission's setup made of its weights; `prepare`
-    needs it."""
-    returns: bool = False
-    """Whether the function returns its outputs, which each call then copies into the `out`s."""
 
 
 def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPoint:
@@ -60,6 +40,8 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
     except BaseException as error:  # an import may also exit
         raise LoadError(f"importing it raised {summary(error)}") from error
+    if "convention" in request and (entry := entry_of_set(module, request)) is not None:
+        return entry
     name = request["entry"]
     function = getattr(module, name, None)
     if function is None:

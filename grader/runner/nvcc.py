@@ -16,7 +16,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from grader.runner.load_submission import LoadError
+from grader.runner.entry_point import LoadError
 
 OUTPUT_BYTES = 64 * 1024
 """The most of nvcc's output that is shown."""

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from grader.arena.layout import TensorSpec, tensor_like, unpack
-from grader.runner.load_submission import EntryPoint, load_python
+from grader.runner.entry_point import EntryPoint
+from grader.runner.load_submission import load_python
 
 MOST_PROCESSES = 8
 """Each takes about 100 MB, and 500 MB on the device if it needs a context."""

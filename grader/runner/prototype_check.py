@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grader.runner.load_submission import LoadError
+from grader.runner.entry_point import LoadError
 from grader.runner.nvcc import FLAGS, CompilerProcess, code
 
 _ASSERTIONS = """

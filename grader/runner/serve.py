@@ -21,8 +21,9 @@ import torch
 
 from grader.arena import Layout, TensorSpec, view, views
 from grader.runner.compiler import read_library
+from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import printed, summary
-from grader.runner.load_submission import EntryPoint, LoadError, load_cuda, load_python, read_lent
+from grader.runner.load_submission import load_cuda, load_python, read_lent
 from grader.runner.precompile import Precompiler
 from grader.runner.profile import profile
 from grader.wire import (
@@ -263,6 +264,9 @@ class Server:
 
 def serve(sock: socket.socket, server: Server) -> None:
     """Serve requests until the judge hangs up."""
+    from grader.runner.set_server import SetServer
+
+    set_server = SetServer(server)
     handlers: dict[str, Any] = {
         "hello": server.hello,
         "load": server.load,
@@ -275,6 +279,7 @@ def serve(sock: socket.socket, server: Server) -> None:
         "go": server.go,
         "idle": server.idle,
         "profile": lambda request, fds: profile(server, request, fds),
+        "set": set_server.handle,
     }
     while True:
         try:

@@ -14,7 +14,7 @@ import pytest
 
 from grader.runner import compiler
 from grader.runner import nvcc as nvcc_module
-from grader.runner.load_submission import LoadError
+from grader.runner.entry_point import LoadError
 from grader.wire import Reply, Status, fixed_size_memfd, receive_reply, sealed_memfd, send_request
 from tests.waiting import PATIENCE_S
 

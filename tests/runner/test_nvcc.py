@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grader.runner import nvcc
-from grader.runner.load_submission import LoadError
+from grader.runner.entry_point import LoadError
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA_FILES = sorted(ROOT.glob("submissions/*/accepted/*.cu"))

@@ -9,7 +9,8 @@ import pytest
 from grader.cli.scaffold import scaffold
 from grader.problem import Problem, prototypes
 from grader.runner import nvcc
-from grader.runner.load_submission import LoadError, load_cuda
+from grader.runner.entry_point import LoadError
+from grader.runner.load_submission import load_cuda
 from grader.runner.prototype_check import (
     checked_prototypes,
     describe_clash,

@@ -1,0 +1,175 @@
+"""The code of another set's problem, with the interface of a problem's own code.
+
+Everything runs in the set's sandbox (`set_host`). Two gates judge an output: the set's own check,
+with its own tolerance, and ours, against the reference in float64 where that computes so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from grader.arena import TensorSpec
+from grader.judge.problem_code import ProblemCode, Values, same_values
+from grader.judge.set_host import SetHost
+from grader.problem import Problem
+from grader.problem.imported import CaseForm, ImportedProblem, TensorForm
+from grader.problem.spec import FLOATING_DTYPES, Argument, Case
+
+PERTURBATION = 1 / 128
+"""The largest relative change of fixed public data, which no submission can then know."""
+
+
+class SetCode(ProblemCode):
+    """A problem of another set, run by a host."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: str,
+        host: SetHost,
+        stopped: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        assert problem.imported is not None
+        self.problem = problem
+        self.device = device
+        self._imported: ImportedProblem = problem.imported
+        self._host = host
+        self._stopped = stopped
+        self.baselines = {}
+        self.prepared = {}
+        self.honest = {}
+        self.mutants = {}
+        self.admitted = {}
+        self.written = [a for a in problem.spec.args if a.role != "in"]
+        self.eager = self.reference = _never
+        self._magnitude = None
+
+    def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
+        form = self._form(case)
+        tensors = [
+            (a, v.form)
+            for a, v in self._pairs(form)
+            if isinstance(v.form, TensorForm) and a.role != "out"
+        ]
+        with self._stopped():
+            made = self._host.generate(
+                self._number(case), [_spec(f) for _, f in tensors], seed % 2**63
+            )
+        generator = torch.Generator(device=self.device).manual_seed(seed % 2**63)
+        values: Values = {}
+        found = dict(zip([a.name for a, _ in tensors], made, strict=True))
+        for argument, value in self._pairs(form):
+            if argument.role == "out":
+                continue
+            if argument.kind == "scalar":
+                values[argument.name] = value.form.scalar
+            else:
+                tensor = found[argument.name]
+                is_fixed = value.name in form.fixed and not argument.weight
+                values[argument.name] = _perturbed(tensor, generator) if is_fixed else tensor
+        return values
+
+    def has_public_data(self, case: Case) -> bool:
+        """Whether some of a case's inputs are the same in every grading."""
+        names = {
+            a.name for a, v in self._pairs(self._form(case)) if v.name in self._form(case).fixed
+        }
+        if not names:
+            return False
+        first, second = self.inputs(case, 1), self.inputs(case, 2)
+        return any(same_values(first[name], second[name]) for name in names)
+
+    def run_reference(self, case: Case, inputs: Values) -> Values:
+        """The outputs in float64: of the reference in float64, or if it does not compute so, of the
+        reference as it is."""
+        wide = case.name in self._imported.wide
+        outputs = self._answers(case, inputs, wide)
+        return {n: v.double() if v.is_floating_point() else v for n, v in outputs.items()}
+
+    def run_eager(self, case: Case, inputs: Values) -> Values:
+        return self._answers(case, inputs, False)
+
+    def magnitude(self, case: Case, inputs: Values, truth: Values) -> Values:
+        return truth
+
+    @property
+    def has_residuals(self) -> bool:
+        return True
+
+    def residuals(self, case: Case, inputs: Values, outputs: Values) -> dict[str, float]:
+        """What the set's own check says of the outputs."""
+        written = [outputs[a.name] for a in self.written]
+        with self._stopped():
+            right, message = self._host.check(self._number(case), self._tensors(inputs), written)
+        words = f"{self._imported.source.set_title}'s own check: {message or 'wrong'}"
+        return {words: 0.0 if right else math.inf}
+
+    def bound(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
+        return partial(self._eager_of, case)
+
+    def check_deterministic(self, case: Case) -> None:
+        """Done when the case was described."""
+
+    def _eager_of(self, case: Case, **inputs: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(self._answers(case, inputs, False).values())
+
+    def _answers(self, case: Case, inputs: Values, wide: bool) -> Values:
+        specs = []
+        for argument, value in self._pairs(self._form(case)):
+            if argument.role != "in":
+                assert isinstance(value.form, TensorForm)
+                dtype = value.form.dtype
+                specs.append(
+                    _packed("fp64" if wide and dtype in FLOATING_DTYPES else dtype, value.form)
+                )
+        with self._stopped():
+            outputs = self._host.reference(self._number(case), self._tensors(inputs), specs, wide)
+        return dict(zip([a.name for a in self.written], outputs, strict=True))
+
+    def _tensors(self, inputs: Values) -> list[torch.Tensor]:
+        args = self.problem.spec.args
+        return [inputs[a.name] for a in args if a.kind == "tensor" and a.role != "out"]
+
+    def _form(self, case: Case) -> CaseForm:
+        return self._imported.forms[case.name]
+
+    def _number(self, case: Case) -> int:
+        return self._imported.numbers[case.name]
+
+    def _pairs(self, form: CaseForm) -> Sequence[tuple[Argument, Any]]:
+        return list(zip(self.problem.spec.args, form.values, strict=True))
+
+
+def _never(**_: Any) -> Any:
+    raise AssertionError("the reference of another set never runs in the judge")
+
+
+def _spec(form: TensorForm) -> TensorSpec:
+    """A tensor as its set lays it out; dense where it has no dimension or overlaps."""
+    shape, strides = tuple(form.shape) or (1,), tuple(form.strides) or (1,)
+    return TensorSpec(0, form.dtype, shape, strides)
+
+
+def _packed(dtype: str, form: TensorForm) -> TensorSpec:
+    """A contiguous tensor of a form's shape."""
+    shape = tuple(form.shape) or (1,)
+    steps = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return TensorSpec(0, dtype, shape, steps)
+
+
+def _perturbed(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Fixed floating-point data with small relative changes, unless all are whole numbers, which
+    may be labels or counts."""
+    if not tensor.is_floating_point() or tensor.element_size() == 1:
+        return tensor
+    wide = tensor.double()
+    if bool((wide == wide.round()).all()):
+        return tensor
+    noise = torch.rand(wide.shape, generator=generator, device=wide.device, dtype=wide.dtype)
+    return (wide * (1 + (noise - 0.5) * 2 * PERTURBATION)).to(tensor.dtype)

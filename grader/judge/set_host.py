@@ -1,0 +1,202 @@
+"""A sandbox in which the code of another set's problem runs: generators, references, checkers.
+
+The judge imports none of it. Tensors come and go in lent memory, and are copied; what else the code
+says is JSON of limited size, which the judge validates.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from grader.arena import TensorSpec, Value, arrange, view
+from grader.arena.layout import spec_of
+from grader.judge.memory.shared_block import ReusedArena
+from grader.judge.session import Session, blame_sandbox
+from grader.judge.verdict import SubmissionFault
+from grader.problem.imported import CaseForm, CaseHead, SetSource
+from grader.problem.spec import ProblemError
+from grader.report import one_line
+from grader.sandbox.base import Device, RunnerLimits, Sandbox
+from grader.wire import fixed_size_memfd, sealed_memfd
+
+ANSWER_BYTES = 16 << 20
+STEP_S = 120.0
+"""How long the problem's code may take for one set of inputs or answers."""
+SESSION_S = 1e9
+LIMITS = RunnerLimits(
+    memory_bytes=12 << 30, scratch_bytes=1 << 30, output_bytes=64 << 20, pids=1024
+)
+
+Valid = TypeVar("Valid")
+
+
+class SetProblemError(ProblemError):
+    """The problem of a set cannot be judged, for a reason that its own code gave."""
+
+
+class SetHost:
+    """One problem's code in its sandbox. Every failure is a `ProblemError`."""
+
+    def __init__(self, source: SetSource, sandbox: Sandbox, device: Device) -> None:
+        self.source = source
+        self.device = device
+        self._runner = sandbox.start(LIMITS, device)
+        self._session = Session(self._runner, SESSION_S)
+        self._answer = fixed_size_memfd("answer", ANSWER_BYTES)
+        self._arena = ReusedArena(device)
+        self._lent: Any = None
+        self.heads: list[CaseHead] = []
+        """The problem's cases, once it is open."""
+
+    def open(self) -> list[CaseHead]:
+        """Have the problem imported. Returns its cases."""
+        files = json.dumps({name: c.decode("latin-1") for name, c in self.source.files.items()})
+        text = files.encode()
+        fd = sealed_memfd("files", text)
+        request = {"set": self.source.set, "options": dict(self.source.options)}
+        try:
+            with blame_sandbox(self._session):
+                self._session.ask(
+                    "hello", {"device": self.device, "triton": False}, STEP_S, "starting up"
+                )
+            heads = self._ask(
+                "open", request | {"files_bytes": len(text)}, "importing it", (fd, self._answer)
+            )
+        finally:
+            os.close(fd)
+        return self._valid(TypeAdapter(list[CaseHead]), heads)
+
+    def describe(self, number: int) -> CaseForm:
+        """What the values of a case are made of."""
+        found = self._ask("describe", {"case": number}, f"describing case {number + 1}")
+        return self._valid(TypeAdapter(CaseForm), found)
+
+    def generate(self, number: int, specs: list[TensorSpec], seed: int) -> list[torch.Tensor]:
+        """A case's input tensors for a seed, on the judge's device."""
+        places = self._lend([], specs)
+        self._ask("generate", {"case": number, "seed": seed}, "generating inputs")
+        return [place.clone() for place in places]
+
+    def reference(
+        self, number: int, inputs: Sequence[torch.Tensor], outputs: list[TensorSpec], wide: bool
+    ) -> list[torch.Tensor]:
+        """The outputs for these inputs; with `wide`, computed in float64."""
+        places = self._lend(inputs, outputs)
+        self._ask("reference", {"case": number, "wide": wide}, "computing the reference")
+        return [place.clone() for place in places]
+
+    def check(
+        self, number: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> tuple[bool, str]:
+        """Whether the set's own check finds the outputs right, and its message."""
+        self._lend([*inputs, *outputs], [])
+        found = self._ask("check", {"case": number}, "running its check")
+        right = isinstance(found, dict) and found.get("right") is True
+        return right, one_line(str(found.get("message", "")) if isinstance(found, dict) else "")
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self._runner.stop()
+        self._arena.close()
+        with suppress(OSError):
+            os.close(self._answer)
+        self._answer = -1
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can still be asked."""
+        return self._answer >= 0 and self._runner.poll() is None
+
+    def _lend(
+        self, inputs: Sequence[torch.Tensor], outputs: list[TensorSpec]
+    ) -> list[torch.Tensor]:
+        """Lend a block with the inputs and with room for the outputs, which is returned."""
+        specs = list(map(spec_of, inputs))
+        values: list[tuple[bool, Value]] = [(False, spec) for spec in specs]
+        layout = arrange([values + [(True, spec) for spec in outputs]])
+        arena = self._arena.arena(layout.nbytes)
+        tensors = [view(arena.buffer, spec) for spec in layout.sets[0]]  # type: ignore[arg-type]
+        for place, tensor in zip(tensors, inputs, strict=False):
+            place.copy_(tensor)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        text = layout.to_json()
+        fd = sealed_memfd("layout", text)
+        fds = (fd,) if arena is self._lent else (fd, arena.fd)
+        request = {"layout_bytes": len(text), "arena_bytes": arena.nbytes, "shape": None}
+        try:
+            self._guarded("lend", request, "taking the lent memory", fds)
+        finally:
+            os.close(fd)
+        self._lent = arena
+        return tensors[len(inputs) :]
+
+    def _ask(self, do: str, request: dict[str, Any], what: str, fds: tuple[int, ...] = ()) -> Any:
+        reply = self._guarded("set", {"do": do} | request, what, fds)
+        text = os.pread(self._answer, min(reply.calls, ANSWER_BYTES), 0)
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise self._error(what, "its answer is no JSON") from None
+        if not isinstance(answer, dict):
+            raise self._error(what, "its answer is no object")
+        if "unsupported" in answer:
+            raise SetProblemError(f"{self.source.folder}: {one_line(str(answer['unsupported']))}")
+        return answer.get("answer")
+
+    def _guarded(
+        self, kind: str, request: dict[str, Any], what: str, fds: tuple[int, ...] = ()
+    ) -> Any:
+        try:
+            return self._session.ask(kind, request, STEP_S, what, fds=fds)
+        except SubmissionFault as stop:
+            reason = stop.fault.reason + self._session.last_log_line()
+            raise self._error(what, reason) from None
+
+    def _error(self, what: str, reason: str) -> SetProblemError:
+        return SetProblemError(f"{self.source.folder}: {what}: {one_line(reason)}")
+
+    def _valid(self, adapter: TypeAdapter[Valid], found: Any) -> Valid:
+        try:
+            return adapter.validate_python(found)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise self._error("describing itself", f"{where}: {first['msg']}") from None
+
+
+_LOCK = threading.Lock()
+_KEPT: list[tuple[tuple[str, Device, str], SetHost]] = []
+
+
+def open_host(source: SetSource, sandbox: Sandbox, device: Device) -> SetHost:
+    """A host of this problem. The last one is kept until the process ends, since starting one
+    takes seconds."""
+    key = (source.digest(), device, sandbox.describe())
+    with _LOCK:
+        if _KEPT and (_KEPT[0][0] != key or not _KEPT[0][1].is_running):
+            _KEPT.pop()[1].close()
+        if not _KEPT:
+            host = SetHost(source, sandbox, device)
+            try:
+                host.heads = host.open()
+            except BaseException:
+                host.close()
+                raise
+            _KEPT.append((key, host))
+        return _KEPT[0][1]
+
+
+@atexit.register
+def _close_kept() -> None:
+    while _KEPT:
+        _KEPT.pop()[1].close()

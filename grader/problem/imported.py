@@ -1,0 +1,134 @@
+"""What is known of a problem of another set: its files, and what its own code said of its cases.
+
+The code ran in a sandbox, so what it said is validated like any input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_CASES = 200
+MOST_VALUES = 4096
+Size = Annotated[int, Field(ge=0, le=2**40)]
+Text = Annotated[str, Field(max_length=200)]
+
+
+@dataclass(frozen=True)
+class SetSource:
+    """One problem of a set, as its files lie in the user's checkout."""
+
+    set: str
+    """Name of the set's format: ``leetgpu``, ``kernelbot`` or ``kernelbench``."""
+    set_title: str
+    licence: str
+    """Name of the set's licence."""
+    link: str
+    """Where the set is published."""
+    name: str
+    """The problem's name here: lower case, digits and underscores."""
+    title: str
+    folder: Path
+    files: Mapping[str, bytes] = field(repr=False)
+    """Path, as the problem's code imports it → content."""
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What a driver needs besides the files, as JSON data."""
+
+    def digest(self) -> str:
+        """SHA-256, hexadecimal, over files and options."""
+        hashes = {name: hashlib.sha256(text).hexdigest() for name, text in self.files.items()}
+        content = [self.set, hashes, dict(self.options)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorForm(_Strict):
+    """A tensor of a case; strides in elements."""
+
+    dtype: Annotated[str, Field(max_length=20)]
+    shape: Annotated[list[Size], Field(max_length=12)]
+    strides: Annotated[list[Size], Field(max_length=12)]
+
+
+class ScalarForm(_Strict):
+    """A number of a case."""
+
+    scalar: bool | int | float
+
+
+class ValueForm(_Strict):
+    """One value of a call, input or output."""
+
+    name: Text
+    role: Literal["in", "out", "inout"]
+    weight: bool
+    form: TensorForm | ScalarForm
+
+
+class CaseForm(_Strict):
+    """The values of a case, and how they lie in the set's own data."""
+
+    values: Annotated[list[ValueForm], Field(max_length=MOST_VALUES)]
+    data: dict[str, Any]
+    """A tree (`grader.runner.sets.driver`) of what a submission gets."""
+    result: dict[str, Any]
+    """A tree of what it returns."""
+    fixed: Annotated[list[Text], Field(max_length=MOST_VALUES)]
+    """The tensors that are the same for every seed."""
+    init: Annotated[list[Any], Field(max_length=100)] = []
+    """What a module is made with."""
+
+
+class CaseHead(_Strict):
+    """A case before its values are known."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+    kind: Literal["test", "benchmark"]
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ImportedProblem:
+    """What a problem of another set has besides its spec."""
+
+    source: SetSource
+    numbers: Mapping[str, int]
+    """Case → its place in the set's own list."""
+    forms: Mapping[str, CaseForm]
+    """By case."""
+    wide: frozenset[str]
+    """The cases whose reference computes in float64."""
+    limits: tuple[str, ...]
+    """What is judged less strictly than in a problem of our own, each in a line."""
+
+    def placement(self, case: str) -> dict[str, Any]:
+        """For the runner: how the arguments of a case lie in the set's own data, and which have no
+        dimension."""
+        form = self.forms[case]
+        scalars = [
+            i
+            for i, value in enumerate(form.values)
+            if isinstance(value.form, TensorForm) and not value.form.shape
+        ]
+        return {"data": form.data, "result": form.result, "dimensionless": scalars}
+
+    def convention(self) -> dict[str, Any]:
+        """For the runner: how a submission of the set is called; empty where as one of ours."""
+        form = next(iter(self.forms.values()))
+        if self.source.set == "kernelbot":
+            return {"convention": {"kind": "data"}}
+        if self.source.set == "kernelbench":
+            shapes = {v.name: v.form.shape for v in form.values if isinstance(v.form, TensorForm)}
+            names = [v.name if v.weight else None for v in form.values]
+            model = {"kind": "model", "init": form.init, "weights": names, "shapes": shapes}
+            return {"convention": model}
+        return {}

@@ -1,0 +1,42 @@
+"""Other people's problem sets, read where they lie in the user's checkout: ``kernelbot:PATH``.
+
+Reading a problem imports nothing of it. Its code runs later, in a sandbox (`judge/set_host`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grader.problem.imported import SetSource
+from grader.problem.spec import ProblemError
+from grader.problem_sets import kernelbench, kernelbot, leetgpu
+
+SETS = {"leetgpu": leetgpu, "kernelbot": kernelbot, "kernelbench": kernelbench}
+"""Prefix → the module that finds and reads the set's problems."""
+
+
+def split_prefix(text: str) -> tuple[str, Path] | None:
+    """``kernelbot:PATH`` as the set's prefix and the path; None for any other text."""
+    prefix, colon, path = text.partition(":")
+    return (prefix, Path(path).expanduser()) if colon and prefix in SETS else None
+
+
+def read_problem(prefix: str, path: Path) -> SetSource:
+    """The files of one problem. Raises `ProblemError` when there is none at `path`."""
+    if not path.exists():
+        raise ProblemError(f"{path}: no such file or folder")
+    found: SetSource | None = SETS[prefix].read(path.absolute())
+    if found is not None:
+        return found
+    inside = list_problems(prefix, path)
+    if not inside:
+        raise ProblemError(f"{path}: {SETS[prefix].EXPECTED}")
+    raise ProblemError(
+        f"{path}: holds {len(inside)} problems; name one of them, such as "
+        f"{prefix}:{inside[0]} (`grade problems {prefix}:{path}` lists them)"
+    )
+
+
+def list_problems(prefix: str, root: Path) -> list[Path]:
+    """The paths of all problems below a folder, in order of their names."""
+    return [path for path in SETS[prefix].find(root) if path]

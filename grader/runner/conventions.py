@@ -1,0 +1,122 @@
+"""The ways in which other sets' submissions are called: `custom_kernel(data)` and `ModelNew`.
+
+Each becomes an entry that takes the arguments one by one, as our own do. What it returns is copied
+into the outputs that the judge lends, unless it has been written there already.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from grader.runner.entry_point import EntryPoint, LoadError
+from grader.runner.sets.driver import Tree, grown
+
+
+def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | None:
+    """The entry by the convention of `request`; None where the file has our own instead."""
+    convention = request["convention"]
+    if convention["kind"] == "model":
+        return _model_entry(module, request, convention)
+    function = getattr(module, request["entry"], None)
+    if not callable(function):
+        raise LoadError(f"no function named '{request['entry']}' in the file")
+    count = _parameters(function)
+    if count is not None and count > 2:
+        return None
+    outputs = [i for i, role in enumerate(request["roles"]) if role != "in"]
+
+    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
+        values = _shaped(values, case)
+        outs = [values[i] for i in outputs]
+        data = [grown(case["data"], values)]
+        data += [grown(case["result"], values)] if count == 2 else []
+        return data, case["result"], outs, outputs
+
+    def call(prepared: Any) -> None:
+        data, tree, outs, places = prepared
+        result = function(*data)
+        if result is None and len(data) == 2:
+            return
+        _deliver(result, tree, dict(zip(places, outs, strict=True)))
+
+    return EntryPoint(call, prepare, returns=count != 2)
+
+
+def _model_entry(
+    module: ModuleType, request: dict[str, Any], convention: dict[str, Any]
+) -> EntryPoint | None:
+    made = getattr(module, "ModelNew", None)
+    if made is None:
+        if callable(getattr(module, request["entry"], None)):
+            return None
+        raise LoadError(f"neither a class 'ModelNew' nor a function '{request['entry']}' in it")
+    names: list[str | None] = convention["weights"]
+    outputs = [i for i, role in enumerate(request["roles"]) if role != "in"]
+
+    def setup(values: list[Any]) -> list[Any]:
+        state = {name: value for name, value in zip(names, values, strict=True) if name is not None}
+        shapes = convention["shapes"]
+        state = {name: value.reshape(shapes[name]) for name, value in state.items()}
+        device = next(value.device for value in values if isinstance(value, torch.Tensor))
+        model = made(*convention["init"]).to(device)
+        model.load_state_dict(state, strict=True)
+        return [*values, model]
+
+    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
+        model = values[-1]
+        values = _shaped(values[:-1], case)
+        return model, grown(case["data"], values), case["result"], {i: values[i] for i in outputs}
+
+    def call(prepared: Any) -> None:
+        model, data, tree, outs = prepared
+        with torch.no_grad():
+            _deliver(model(*data), tree, outs)
+
+    return EntryPoint(call, prepare, setup, returns=True)
+
+
+def _parameters(function: Any) -> int | None:
+    """How many positional parameters a function has to be given; None if it does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
+
+
+def _shaped(values: list[Any], case: dict[str, Any]) -> list[Any]:
+    """The arguments with those that have no dimension as such; the judge lends one element."""
+    return [
+        value.reshape(()) if i in case["dimensionless"] else value for i, value in enumerate(values)
+    ]
+
+
+def _deliver(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
+    """Copy what was returned into the outputs. Raises TypeError if it has another form."""
+    ((kind, part),) = tree.items()
+    if kind == "value":
+        target = outs[part]
+        if not isinstance(result, torch.Tensor):
+            raise TypeError(f"returned a {type(result).__name__} where a tensor is expected")
+        if result.shape != target.shape or result.dtype != target.dtype:
+            raise TypeError(
+                f"returned a tensor of shape {tuple(result.shape)} and {result.dtype}, where "
+                f"{tuple(target.shape)} and {target.dtype} are expected"
+            )
+        if result.data_ptr() != target.data_ptr():
+            target.copy_(result)
+    elif kind in ("tuple", "list"):
+        if not isinstance(result, tuple | list) or len(result) != len(part):
+            raise TypeError(f"returned no {kind} of {len(part)}")
+        for one, place in zip(result, part, strict=True):
+            _deliver(one, place, outs)
+    elif kind == "dict":
+        if not isinstance(result, dict) or result.keys() != part.keys():
+            raise TypeError(f"returned no dict with {', '.join(part)}")
+        for key, place in part.items():
+            _deliver(result[key], place, outs)

@@ -1,0 +1,29 @@
+"""A loaded entry, and the error of one that does not load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class LoadError(Exception):
+    """The submission cannot be loaded; the text is one line."""
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """The loaded entry function: `call(prepare(setup(values), case))` is one call.
+
+    values: the arguments of one set, in spec order.
+    case: used only for a `.cu` file: `dims`, a list of int, and `symbol`, its function for the
+        case's dtype.
+    """
+
+    call: Callable[[Any], None]
+    prepare: Callable[[list[Any], dict[str, Any]], Any] = lambda values, case: values
+    setup: Callable[[list[Any]], list[Any]] = lambda values: values
+    """Adds to the arguments of one set what the submission's setup made of its weights; `prepare`
+    needs it."""
+    returns: bool = False
+    """Whether the function returns its outputs, which each call then copies into the `out`s."""

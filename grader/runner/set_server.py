@@ -1,0 +1,317 @@
+"""Serves the judge's requests for one problem of another set: its cases, inputs and answers.
+
+It runs in a sandbox of its own. Tensors travel in memory that the judge lends, and everything else
+as JSON in a file that the judge lends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grader.arena.layout import dtype_of, overlaps
+from grader.runner.load_submission import read_lent, write_lent
+from grader.runner.sets import redirect
+from grader.runner.sets.driver import (
+    Driver,
+    Inputs,
+    SetCase,
+    Tree,
+    UnsupportedError,
+    Value,
+    grown,
+    seed_all,
+)
+
+if TYPE_CHECKING:
+    from grader.runner.serve import Server
+
+ANSWER_BYTES = 16 << 20
+
+
+def _drivers() -> dict[str, Any]:
+    from grader.runner.sets.kernelbench import KernelBench
+    from grader.runner.sets.kernelbot import KernelBot
+    from grader.runner.sets.leetgpu import LeetGpu
+
+    return {"leetgpu": LeetGpu, "kernelbot": KernelBot, "kernelbench": KernelBench}
+
+
+class SetServer:
+    """The state of one problem."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._driver: Driver
+        self._answer = -1
+        self._cases: list[SetCase] = []
+        self._forms: dict[int, tuple[Inputs, Tree]] = {}
+
+    def handle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Answer one request; the reply's `calls` is the length of the JSON in the lent file."""
+        with torch.no_grad():
+            try:
+                answer = {"answer": getattr(self, f"_{request['do']}")(request, fds)}
+            except UnsupportedError as error:
+                answer = {"unsupported": str(error)}
+        text = json.dumps(answer).encode()
+        if len(text) > ANSWER_BYTES:
+            raise ValueError(f"an answer of {len(text)} bytes")
+        write_lent(self._answer, text)
+        return {"calls": len(text)}
+
+    def _open(self, request: dict[str, Any], fds: list[int]) -> list[dict[str, Any]]:
+        """Import the problem. The answer lists its cases."""
+        folder = Path(os.environ["GRADE_JIT"]) / "problem"
+        self._answer = os.dup(fds[1])
+        for name, text in json.loads(read_lent(fds[0], request["files_bytes"])).items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode("latin-1"))
+        device = self._server.device
+        if device == "cpu":
+            redirect.mean_cpu_by_cuda()
+        elif not self._server.has_device:
+            self._server.init_device(triton=False)
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        seed_all(0)
+        self._driver = _drivers()[request["set"]](folder, request["options"], device)
+        self._cases = self._driver.cases(device)
+        return [{"name": c.name, "kind": c.kind, "params": c.params} for c in self._cases]
+
+    def _describe(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Make a case's inputs and its answer once, and say what they are made of."""
+        number = request["case"]
+        case = self._cases[number]
+        made = self._made(case, 1)
+        inputs, tree, first = self._answered(case, made)
+        if not all(map(_equal, first, self._answered(case, made)[2])):
+            raise UnsupportedError("its reference gives another answer each time")
+        other = self._made(case, 2)
+        form = [_description(value) for value in inputs.values]
+        if [_description(v)["form"] for v in other.values] != [
+            d["form"] for d in form[: len(other.values)]
+        ] or other.data != inputs.data:
+            raise UnsupportedError("shapes, numbers or settings of its inputs are random")
+        self._forms[number] = _emptied(inputs), tree
+        pairs = zip(inputs.values, other.values, strict=False)
+        fixed = [a.name for a, b in pairs if a.role != "out" and _is_tensor(a) and _equal(a, b)]
+        return {
+            "values": form,
+            "data": inputs.data,
+            "result": tree,
+            "fixed": fixed,
+            "init": getattr(self._driver, "init_inputs", list)(),
+        }
+
+    def _generate(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Make a case's inputs, in the lent block."""
+        number = request["case"]
+        made = self._made(self._cases[number], request["seed"])
+        pairs = zip(made.values, self._form(number)[0].values, strict=False)
+        wanted = [v for v, f in pairs if f.role != "out" and isinstance(v.value, torch.Tensor)]
+        for target, value in zip(self._server.sets[0], wanted, strict=True):
+            _expect_same(target, value.value, value.name)
+            target.copy_(value.value)
+        self._wait()
+
+    def _reference(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Compute a case's outputs for the inputs in the lent block, and write them behind."""
+        number, wide = request["case"], request["wide"]
+        inputs, targets = self._lent_inputs(number, wide)
+        with redirect.Float64() if wide else nullcontext():
+            result = self._driver.reference(self._cases[number], inputs)
+        outputs, _ = self._driver.outputs(inputs, result)
+        for target, output in zip(targets, outputs, strict=True):
+            value = output.value.reshape(target.shape) if output.value.dim() == 0 else output.value
+            if value.is_floating_point() != target.is_floating_point():
+                raise UnsupportedError(f"'{output.name}' is {value.dtype}, not {target.dtype}")
+            if wide and value.is_floating_point() and value.dtype != torch.float64:
+                raise UnsupportedError(f"its reference gives {value.dtype} for inputs in float64")
+            _expect_same(target, value.to(target.dtype), output.name)
+            target.copy_(value)
+        self._wait()
+
+    def _check(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """The set's own check of the outputs behind the inputs in the lent block."""
+        number = request["case"]
+        inputs, outputs = self._lent_inputs(number, False)
+        form, tree = self._form(number)
+        places = [i for i, v in enumerate(form.values) if v.role != "in"]
+        values = [v.value for v in inputs.values]
+        complete = values + [None] * (len(form.values) - len(values))
+        for place, output in zip(places, outputs, strict=True):
+            shape = form.values[place].value["shape"]
+            complete[place] = output.clone().reshape(shape) if not shape else output.clone()
+        right, message = self._driver.check(self._cases[number], inputs, grown(tree, complete))
+        return {"right": right, "message": message[:2000]}
+
+    def _made(self, case: SetCase, seed: int) -> Inputs:
+        seed_all(seed)
+        inputs = self._driver.generate(case, seed)
+        for value in inputs.values:
+            if isinstance(value.value, torch.Tensor):
+                if dtype_of(value.value) is None:
+                    raise UnsupportedError(f"'{value.name}' is {value.value.dtype}")
+                if value.value.numel() == 0:
+                    raise UnsupportedError(f"'{value.name}' has no elements")
+        return inputs
+
+    def _form(self, number: int) -> tuple[Inputs, Tree]:
+        """The values of a case with its outputs, without tensors, and how they lie in an answer."""
+        if number not in self._forms:
+            case = self._cases[number]
+            inputs, tree, _ = self._answered(case, self._made(case, 1))
+            self._forms[number] = _emptied(inputs), tree
+        return self._forms[number]
+
+    def _answered(self, case: SetCase, inputs: Inputs) -> tuple[Inputs, Tree, list[Value]]:
+        """The inputs with the outputs behind them, unless these lie in an input, which is then one
+        that is written; how they lie in the answer; and the outputs."""
+        written = _copied(inputs)
+        outputs, tree = self._driver.outputs(written, self._driver.reference(case, written))
+        values, places = list(inputs.values), []
+        for output in outputs:
+            if dtype_of(output.value) is None:
+                raise UnsupportedError(f"an output is {output.value.dtype}")
+            place = next(
+                (i for i, v in enumerate(written.values) if _is_same_memory(v.value, output.value)),
+                None,
+            )
+            if place is None:
+                place = len(values)
+                values.append(replace(output, role="out"))
+            elif values[place].role == "in":
+                values[place] = replace(values[place], role="out")
+            places.append(place)
+        if not outputs:
+            raise UnsupportedError("its reference returns no tensor")
+        return replace(inputs, values=values), _renumbered(tree, places), outputs
+
+    def _lent_inputs(self, number: int, wide: bool) -> tuple[Inputs, list[torch.Tensor]]:
+        """Private copies of the inputs in the lent block, and what lies behind them there."""
+        form, _ = self._form(number)
+        lent = iter(self._server.sets[0])
+        values: list[Any] = []
+        kept: list[Value] = []
+        for value in form.values:
+            if not isinstance(value.value, dict):
+                values.append(value.value)
+            elif value.role != "out":
+                tensor = next(lent).clone()
+                shape = value.value["shape"]
+                tensor = tensor.reshape(shape) if not shape else tensor
+                values.append(tensor.double() if wide and tensor.is_floating_point() else tensor)
+            elif value.value["given"]:
+                values.append(_empty(value.value, self._server.device, wide))
+            else:
+                continue
+            kept.append(value)
+        made = Inputs([replace(v, value=x) for v, x in zip(kept, values, strict=True)], form.data)
+        return made, list(lent)
+
+    def _wait(self) -> None:
+        if self._server.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def _description(value: Value) -> dict[str, Any]:
+    if not isinstance(value.value, torch.Tensor):
+        if not isinstance(value.value, int | float | bool):
+            raise UnsupportedError(f"'{value.name}' is a {type(value.value).__name__}")
+        form: dict[str, Any] = {"scalar": value.value}
+    else:
+        tensor = value.value
+        if overlaps(tensor.shape, tensor.stride()):
+            tensor = tensor.contiguous()
+        form = {
+            "dtype": dtype_of(tensor),
+            "shape": list(tensor.shape),
+            "strides": list(tensor.stride()),
+        }
+    return {"name": value.name, "role": value.role, "weight": value.weight, "form": form}
+
+
+def _emptied(inputs: Inputs) -> Inputs:
+    """The same without its tensors: a description of each in its place."""
+    ends = _ends(inputs.data)
+    values = [
+        replace(v, value=_description(v)["form"] | {"given": v.weight or i in ends})
+        if isinstance(v.value, torch.Tensor)
+        else v
+        for i, v in enumerate(inputs.values)
+    ]
+    return replace(inputs, values=values)
+
+
+def _ends(tree: Any) -> set[int]:
+    """The numbers of the values in a tree."""
+    ((kind, part),) = tree.items()
+    if kind == "value":
+        return {part}
+    parts = part.values() if kind == "dict" else part if kind in ("tuple", "list") else []
+    return {number for one in parts for number in _ends(one)}
+
+
+def _renumbered(tree: Tree, places: list[int]) -> Tree:
+    ((kind, part),) = tree.items()
+    if kind == "value":
+        return {"value": places[part]}
+    if kind == "dict":
+        return {kind: {key: _renumbered(one, places) for key, one in part.items()}}
+    if kind in ("tuple", "list"):
+        return {kind: [_renumbered(one, places) for one in part]}
+    return tree
+
+
+def _empty(form: dict[str, Any], device: str, wide: bool) -> torch.Tensor:
+    from grader.arena.layout import TensorSpec, tensor_like
+
+    spec = TensorSpec(0, form["dtype"], tuple(form["shape"]), tuple(form["strides"]))
+    made = tensor_like(spec, device)
+    return made.double() if wide and made.is_floating_point() else made
+
+
+def _copied(inputs: Inputs) -> Inputs:
+    return inputs.with_values(
+        [v.value.clone() if isinstance(v.value, torch.Tensor) else v.value for v in inputs.values]
+    )
+
+
+def _is_tensor(value: Value) -> bool:
+    return isinstance(value.value, torch.Tensor)
+
+
+def _is_same_memory(value: Any, output: torch.Tensor) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.data_ptr() == output.data_ptr()
+        and value.shape == output.shape
+        and value.dtype == output.dtype
+    )
+
+
+def _equal(first: Value, second: Value) -> bool:
+    a, b = first.value, second.value
+    if not isinstance(a, torch.Tensor):
+        return bool(a == b)
+    if a.is_floating_point():
+        a, b = a.double().nan_to_num(), b.double().nan_to_num()
+    return torch.equal(a, b)
+
+
+def _expect_same(target: torch.Tensor, value: torch.Tensor, name: str) -> None:
+    shape = value.shape if value.dim() else target.shape
+    if target.shape != shape or target.dtype != value.dtype:
+        raise UnsupportedError(
+            f"'{name}' is {tuple(value.shape)} {value.dtype} now, and was {tuple(target.shape)} "
+            f"{target.dtype}"
+        )

@@ -1,0 +1,186 @@
+"""What the drivers of all problem sets have in common.
+
+A driver runs the code of one problem as its set does. Its tensors travel as a flat list of values,
+and a tree says how they lie in the set's own data: a JSON object with one key.
+
+    {"value": 3}            the value number 3
+    {"literal": "causal"}   a constant
+    {"tuple": [...]}, {"list": [...]}, {"dict": {key: tree}}
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import random
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+Tree = dict[str, Any]
+LITERALS = (int, float, bool, str, type(None))
+
+
+class UnsupportedError(Exception):
+    """The problem cannot be judged; the text says why, in a line for a person."""
+
+
+@dataclass(frozen=True)
+class SetCase:
+    """One case of a problem, before its inputs are made."""
+
+    name: str
+    kind: str
+    """``test`` or ``benchmark``."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """What the set says of the case, to show."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One argument of a call: a tensor or a number."""
+
+    name: str
+    value: Any
+    role: str = "in"
+    weight: bool = False
+    """Whether it stays the same from call to call."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of one call."""
+
+    values: list[Value]
+    data: Tree
+    """How they lie in what the submission gets."""
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The values that are tensors, in order."""
+        return [v.value for v in self.values if isinstance(v.value, torch.Tensor)]
+
+    def with_values(self, values: list[Any]) -> Inputs:
+        """The same with other values, in order."""
+        pairs = zip(self.values, values, strict=True)
+        return replace(self, values=[replace(old, value=new) for old, new in pairs])
+
+
+class Driver(ABC):
+    """One problem of a set."""
+
+    @abstractmethod
+    def cases(self, device: str) -> list[SetCase]:
+        """The cases that fit on ``cpu`` or ``cuda``, in the set's order."""
+
+    @abstractmethod
+    def generate(self, case: SetCase, seed: int) -> Inputs:
+        """The inputs of a call. All global generators are seeded already."""
+
+    @abstractmethod
+    def reference(self, case: SetCase, inputs: Inputs) -> Any:
+        """The set's own answer, in the set's own form, for inputs that it may write."""
+
+    @abstractmethod
+    def check(self, case: SetCase, inputs: Inputs, output: Any) -> tuple[bool, str]:
+        """The set's own verdict on an output in its own form, and its message."""
+
+    def outputs(self, inputs: Inputs, result: Any) -> tuple[list[Value], Tree]:
+        """The outputs in an answer, and how they lie in it."""
+        return flatten(result, "out")
+
+
+def seed_all(seed: int) -> None:
+    """Seed every global generator that a problem may use."""
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def flatten(data: Any, name: str = "x") -> tuple[list[Value], Tree]:
+    """The tensors in nested data, named after their places, and the tree that rebuilds it.
+
+    Raises `UnsupportedError` for anything but tensors, tuples, lists, dicts and constants.
+    """
+    values: list[Value] = []
+
+    def walk(part: Any, path: str) -> Tree:
+        if isinstance(part, torch.Tensor):
+            values.append(Value(path, part))
+            return {"value": len(values) - 1}
+        if isinstance(part, tuple | list):
+            kind = "tuple" if isinstance(part, tuple) else "list"
+            return {kind: [walk(one, f"{path}_{i}") for i, one in enumerate(part)]}
+        if isinstance(part, dict) and all(isinstance(key, str) for key in part):
+            return {"dict": {key: walk(one, f"{path}_{key}") for key, one in part.items()}}
+        if isinstance(part, LITERALS):
+            return {"literal": part}
+        raise UnsupportedError(f"a {type(part).__name__} among its inputs or outputs")
+
+    tree = walk(data, name)
+    return values, tree
+
+
+def grown(tree: Tree, values: list[Any]) -> Any:
+    """The data that a tree describes."""
+    ((kind, part),) = tree.items()
+    if kind == "value":
+        return values[part]
+    if kind == "tuple":
+        return tuple(grown(one, values) for one in part)
+    if kind == "list":
+        return [grown(one, values) for one in part]
+    if kind == "dict":
+        return {key: grown(one, values) for key, one in part.items()}
+    return part
+
+
+def close(
+    output: list[torch.Tensor], expected: list[torch.Tensor], atol: float, rtol: float
+) -> tuple[bool, str]:
+    """Whether all elements are within ``atol + rtol * |expected|``, NaN where NaN is expected, and
+    the worst one in words."""
+    for got, want in zip(output, expected, strict=True):
+        if got.shape != want.shape:
+            return False, f"shape {tuple(got.shape)} instead of {tuple(want.shape)}"
+        wide, right = got.double(), want.double()
+        same = (wide == right) | (torch.isnan(wide) & torch.isnan(right))
+        share = (wide - right).abs() / (atol + rtol * right.abs())
+        share = torch.where(same, 0.0, share).nan_to_num(math.inf, math.inf)
+        if share.numel() and (worst := float(share.max())) > 1:
+            at = int(share.argmax())
+            values = (
+                f"{float(wide.reshape(-1)[at]):.6g} instead of {float(right.reshape(-1)[at]):.6g}"
+            )
+            return False, f"off by up to {worst:.3g} times atol {atol:g} + rtol {rtol:g}: {values}"
+    return True, ""
+
+
+def import_file(folder: Path, file: str) -> ModuleType:
+    """Import a file of the problem. Its assertions are left out: many compare dtypes, and would
+    refuse float64."""
+    path = folder / file
+    name = path.stem
+    spec = importlib.util.spec_from_loader(name, loader=None, origin=str(path))
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    code = compile(path.read_bytes(), str(path), "exec", optimize=1)
+    exec(code, vars(module))  # noqa: S102 - this is the sandbox for it
+    return module
+
+
+def function_of(module: ModuleType, name: str) -> Callable[..., Any]:
+    """A function of a problem's file. Raises `UnsupportedError` if it is missing."""
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise UnsupportedError(f"no function named '{name}'")
+    return found  # type: ignore[no-any-return]

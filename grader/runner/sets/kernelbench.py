@@ -1,0 +1,88 @@
+"""KernelBench: a module `Model` with random inputs. Weights are handed over by name."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grader.runner.sets.driver import (
+    LITERALS,
+    Driver,
+    Inputs,
+    SetCase,
+    Tree,
+    UnsupportedError,
+    Value,
+    close,
+    function_of,
+    import_file,
+)
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+"""Of the set's own check, both absolute and relative."""
+
+
+class KernelBench(Driver):
+    """A module. A submission defines `ModelNew`, with the same parameters by name."""
+
+    def __init__(self, folder: Path, options: dict[str, Any], device: str) -> None:
+        module = import_file(folder, "model.py")
+        self._class = function_of(module, "Model")
+        self._get_inputs = function_of(module, "get_inputs")
+        self._init = list(function_of(module, "get_init_inputs")())
+        if not all(map(_is_literal, self._init)):
+            raise UnsupportedError("get_init_inputs() gives more than numbers, words and lists")
+        self._device = device
+        self._model: Any = None
+
+    def cases(self, device: str) -> list[SetCase]:
+        return [SetCase("inputs", "test"), SetCase("timed", "benchmark")]
+
+    def init_inputs(self) -> list[Any]:
+        """What the module is made with."""
+        return self._init
+
+    def generate(self, case: SetCase, seed: int) -> Inputs:
+        model = self._class(*self._init).to(self._device)
+        if self._model is None:
+            self._model = copy.deepcopy(model)
+        values = [Value(name, tensor, weight=True) for name, tensor in model.state_dict().items()]
+        given = list(self._get_inputs())
+        parts: list[Tree] = []
+        for i, value in enumerate(given):
+            if isinstance(value, torch.Tensor):
+                parts.append({"value": len(values)})
+                values.append(Value(f"x_{i}" if len(given) > 1 else "x", value.to(self._device)))
+            elif isinstance(value, LITERALS):
+                parts.append({"literal": value})
+            else:
+                raise UnsupportedError(f"a {type(value).__name__} among its inputs")
+        return Inputs(values, {"tuple": parts})
+
+    def reference(self, case: SetCase, inputs: Inputs) -> Any:
+        state = {v.name: v.value for v in inputs.values if v.weight}
+        model = copy.deepcopy(self._model)
+        model.load_state_dict(state, strict=True)
+        wide = [t for t in inputs.tensors() if t.dtype == torch.float64]
+        if wide:
+            model = model.double()
+            model.load_state_dict(state, strict=True)
+        tensors = [v.value for v in inputs.values]
+        parts = inputs.data["tuple"]
+        return model(*(tensors[p["value"]] if "value" in p else p["literal"] for p in parts))
+
+    def check(self, case: SetCase, inputs: Inputs, output: Any) -> tuple[bool, str]:
+        expected = self.reference(case, inputs)
+        if not isinstance(expected, torch.Tensor):
+            raise UnsupportedError("it returns more than one tensor")
+        bound = TOLERANCE.get(expected.dtype, 1e-4)
+        return close([output], [expected], bound, bound)
+
+
+def _is_literal(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_literal, value))
+    return isinstance(value, LITERALS)

@@ -1,0 +1,59 @@
+"""KernelBot: `generate_input()`, `ref_kernel()` and `check_implementation()`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grader.runner.sets.driver import (
+    Driver,
+    Inputs,
+    SetCase,
+    Value,
+    flatten,
+    function_of,
+    grown,
+    import_file,
+)
+
+MOST_SEED = 99_991
+"""Seeds are below it, as the set's own: some generators add them to the values."""
+
+
+class KernelBot(Driver):
+    """A board. A submission is `custom_kernel(data)`, which returns the output."""
+
+    def __init__(self, folder: Path, options: dict[str, Any], device: str) -> None:
+        module = import_file(folder, "reference.py")
+        self._generate = function_of(module, "generate_input")
+        self._reference = function_of(module, "ref_kernel")
+        self._check = function_of(module, "check_implementation")
+        self._options = options
+
+    def cases(self, device: str) -> list[SetCase]:
+        found = []
+        for kind in ("test", "benchmark"):
+            listed = self._options[f"{kind}s"]
+            if device == "cpu" and kind == "benchmark":
+                listed = listed[:1]
+            for number, params in enumerate(listed, 1):
+                found.append(SetCase(f"{kind}_{number}", kind, params))
+        return found
+
+    def generate(self, case: SetCase, seed: int) -> Inputs:
+        params = dict(case.params)
+        if "seed" in params:
+            params["seed"] = 1 + seed % MOST_SEED
+        return Inputs(*flatten(self._generate(**params), "data"))
+
+    def reference(self, case: SetCase, inputs: Inputs) -> Any:
+        return self._reference(grown(inputs.data, [v.value for v in inputs.values]))
+
+    def check(self, case: SetCase, inputs: Inputs, output: Any) -> tuple[bool, str]:
+        result = self._check(grown(inputs.data, [v.value for v in inputs.values]), output)
+        if isinstance(result, tuple):  # (right, message), and in older boards only the message
+            return bool(result[0]), str(result[1])
+        return not result, str(result)
+
+    def outputs(self, inputs: Inputs, result: Any) -> tuple[list[Value], Any]:
+        return flatten(result, "out")
