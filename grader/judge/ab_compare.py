@@ -130,7 +130,7 @@ def ab_compare(
                 3 * problem.spec.limits.total_s,
                 compile_s=problem.spec.limits.compile_s,
             )
-            grading = Grading(problem, session, device, master, Record())
+            grading = Grading(problem, session, device, master, Record(), sandbox=sandbox)
             sides.append(_Side(submission, grading))
         for side, job in zip(sides, jobs, strict=True):
             side.test(job, progress)

@@ -214,9 +214,11 @@ def _run_cases(request: GradingRequest, grading: Grading) -> None:
 
 def _test(request: GradingRequest, grading: Grading) -> None:
     with contextlib.closing(grading.reused_arena()) as reused:
-        _cases(
-            partial(grading.test, reused), grading.tests, "test", request.progress, grading.record
-        )
+        run = partial(grading.test, reused)
+        try:
+            _cases(run, grading.tests, "test", request.progress, grading.record)
+        finally:
+            grading.record.notes += grading.code.notes()
 
 
 def _benchmark(request: GradingRequest, grading: Grading) -> None:

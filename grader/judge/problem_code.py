@@ -208,6 +208,14 @@ class ProblemCode:
             )
         return {str(words): float(share) for words, share in found.items()}
 
+    def note_gates(self, case: Case, compared: bool, judged: bool) -> None:
+        """A call was checked: whether its outputs passed the comparison with the reference, and
+        `residuals()`. Of no interest here."""
+
+    def notes(self) -> list[str]:
+        """What to tell of the checks of a grading."""
+        return []
+
     def run(
         self,
         function: Callable[..., Any],

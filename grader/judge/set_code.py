@@ -48,6 +48,8 @@ class SetCode(ProblemCode):
         self.admitted = {}
         self.written = [a for a in problem.spec.args if a.role != "in"]
         self.eager = self.reference = _never
+        self._gates: dict[str, tuple[bool, bool]] = {}
+        """Case → what the float64 gate and the set's own check said of its last call."""
         self._magnitude = None
 
     def inputs(self, case: Case, seed: int, call: int = 0) -> Values:
@@ -109,6 +111,29 @@ class SetCode(ProblemCode):
             right, message = self._host.check(self._number(case), self._tensors(inputs), written)
         words = f"{self._imported.source.set_title}'s own check: {message or 'wrong'}"
         return {words: 0.0 if right else math.inf}
+
+    def note_gates(self, case: Case, compared: bool, judged: bool) -> None:
+        if case.name in {one.name for one in self.problem.spec.tests}:
+            self._gates[case.name] = compared, judged
+
+    def notes(self) -> list[str]:
+        """What each gate said, where they disagree, and what is judged less strictly."""
+        if not self._gates:
+            return []
+        own = f"{self._imported.source.set_title}'s own check"
+        wide = {n: found[0] for n, found in self._gates.items() if n in self._imported.wide}
+        right = sum(judged for _, judged in self._gates.values())
+        lines = [f"{own}: right in {right} of {len(self._gates)} tests"]
+        if wide:
+            lines.append(f"the float64 gate: right in {sum(wide.values())} of {len(wide)} tests")
+        for name, (compared, judged) in self._gates.items():
+            if name in wide and compared != judged:
+                says = ("right", "wrong") if judged else ("wrong", "right")
+                lines.append(
+                    f"the gates disagree in '{name}': {own} says {says[0]}, the float64 gate "
+                    f"{says[1]}; both must pass"
+                )
+        return [*lines, *self._imported.limits]
 
     def bound(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
         return partial(self._eager_of, case)

@@ -84,6 +84,9 @@ class CaseForm(_Strict):
     """A tree of what it returns."""
     fixed: Annotated[list[Text], Field(max_length=MOST_VALUES)]
     """The tensors that are the same for every seed."""
+    unique: bool
+    """Whether its outputs are compared with the reference; otherwise the set's check judges them by
+    their properties, and there is no float64 gate."""
     init: Annotated[list[Any], Field(max_length=100)] = []
     """What a module is made with."""
 

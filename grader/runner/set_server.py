@@ -109,6 +109,7 @@ class SetServer:
             "data": inputs.data,
             "result": tree,
             "fixed": fixed,
+            "unique": self._driver.has_one_answer,
             "init": getattr(self._driver, "init_inputs", list)(),
         }
 

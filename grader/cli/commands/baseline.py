@@ -53,7 +53,7 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str, r
     from grader.cli.output.terminal import print_note, print_warning, stdout
     from grader.judge.timing.baseline_store import folder_of, load, save, user_folder
 
-    found = find_problem(problem)
+    found = find_problem(problem, deps, device, sandbox_name)
     chosen = choose_device(deps, device)
     folder = folder_of(found) if record else user_folder()
     experts = []

@@ -69,7 +69,7 @@ def compare(
     from grader.judge.ab_compare import ComparisonError
     from grader.report import one_line
 
-    found = find_problem(problem) if problem else _problem_with_entry(a)
+    found = find_problem(problem, deps, device, sandbox_name) if problem else _problem_with_entry(a)
     jobs = [LocalJob.load(deps, found, file, device, sandbox_name) for file in (a, b)]
     if a.name == b.name:
         jobs = [_named_by_path(job, file) for job, file in zip(jobs, (a, b), strict=True)]

@@ -53,7 +53,7 @@ def leaderboard(
     from grader.cli.commands.results import results_table
     from grader.cli.output.terminal import print_json, stdout
 
-    found = find_problem(problem)
+    found = find_problem(problem, deps)
     with closing(deps.board(db)) as board:
         versions = board.versions(found.name, found.digest)
         try:

@@ -71,7 +71,7 @@ def plot(
     """
     from grader.cli.output.terminal import print_note
 
-    found = find_problem(problem)
+    found = find_problem(problem, deps, device, sandbox_name)
     path = _check_output(out or Path(f"{found.name}.png"))
     if len(files) > MOST_SUBMISSIONS:
         raise click.UsageError(f"a plot takes {MOST_SUBMISSIONS} files at most, not {len(files)}")

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 @click.option("--limited-by", metavar="LIMIT", help="Only these: memory, compute or latency.")
 @click.option("--path", "as_path", is_flag=True, help="Show the learning path, in order.")
 @click.option("--user", metavar="NAME", help="Whose results to show [default: your login name].")
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Of SET:ROOT, grade each problem's own reference and say what can be judged.",
+)
 @db_option
 @json_option
 @click.pass_obj
@@ -43,19 +48,29 @@ def problems(
     limited_by: str | None,
     as_path: bool,
     user: str | None,
+    report: bool,
     db: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """List the problems that can be given by name, by topic, the easiest first.
 
     With WORDs, those whose name, title, summary or topic contains them all. The level is from 1, a
     first kernel, to 5, days for an expert; the limit is what a good kernel waits for. "yours" comes
     from the board of this machine: tried, accepted, or your best ranked time.
+
+    With SET:ROOT, such as kernelbot:~/reference-kernels, lists the problems of another set below a
+    folder; --report says of each whether it can be judged here.
     """
     from grader.cli.catalogue_view import catalogue_table, path_table, read_states, state_fields
+    from grader.cli.commands.set_problems import list_set
     from grader.cli.output.terminal import print_json, stdout
     from grader.problem.catalogue import Filter, by_topic, steps_among
+    from grader.problem_sets import split_prefix
 
+    if len(words) == 1 and (of_set := split_prefix(words[0])) is not None:
+        return list_set(deps, *of_set, as_json, report)
+    if report:
+        raise click.UsageError("--report is for the problems of another set: SET:ROOT")
     wanted = Filter(*_known_values(topic, dtype, limited_by), " ".join(words))
     every = _loaded_problems()
     found = [problem for problem in every if wanted.matches(problem)]
@@ -65,7 +80,7 @@ def problems(
         number = {step.problem: index for index, (step, _) in enumerate(steps_among(every), 1)}
         listed = [problem for _, problem in steps] if as_path else found
         print_json({"problems": [state_fields(one, states, number) for one in listed]})
-        return
+        return 0
     console = stdout()
     if not (steps if as_path else found):
         what = "step of the learning path" if as_path else "problem"
@@ -74,6 +89,7 @@ def problems(
         console.print(path_table(steps, states))
     else:
         console.print(catalogue_table(by_topic(found), states))
+    return 0
 
 
 def _loaded_problems() -> list[Problem]:

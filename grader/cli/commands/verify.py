@@ -74,7 +74,7 @@ def verify(
     """
     from grader.cli.output.terminal import stdout
 
-    found = find_problem(problem)
+    found = find_problem(problem, deps, device, sandbox_name)
     chosen = choose_device(deps, device)
     console = stdout()
     ok = scope == "examples" or _check(deps, console, found, chosen)

@@ -111,7 +111,11 @@ def check_outputs(
         for argument in code.written
         if argument.unique
     ]
-    return combine_results(results + check_residuals(code, case, outputs, initial))
+    residuals = check_residuals(code, case, outputs, initial)
+    code.note_gates(
+        case, all(one.failure is None for one in results), all(r.failure is None for r in residuals)
+    )
+    return combine_results(results + residuals)
 
 
 def check_residuals(
@@ -129,9 +133,8 @@ def check_residuals(
     known = {words: math.inf if math.isnan(share) else share for words, share in shares.items()}
     words = max(known, key=lambda name: known[name])
     used = known[words]
-    return [
-        CheckResult(f"{words}: {used:.3g} times what is allowed" if used > 1 else None, used=used)
-    ]
+    far = words if math.isinf(used) else f"{words}: {used:.3g} times what is allowed"
+    return [CheckResult(far if used > 1 else None, used=used)]
 
 
 def combine_results(results: list[CheckResult]) -> CheckResult:

@@ -89,7 +89,7 @@ def profile(
             with runner:
                 session = Session(runner, limits.total_s + LIMIT_S)
                 greeting = greet(session, submission, device)
-                grading = Grading(problem, session, device, master, record)
+                grading = Grading(problem, session, device, master, record, sandbox=sandbox)
                 grading.meet(greeting)
                 grading.load(submission, compilation.library())
                 grading.finish_precompiling()

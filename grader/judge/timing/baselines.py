@@ -30,7 +30,7 @@ from grader.judge.record import Device, Progress, ProgressCallback
 from grader.judge.timing.baseline_store import COMPILED, BaselineEnvironment, processor_name
 from grader.judge.timing.compiled_cases import NotCompiledError, compiled_cases, note
 from grader.judge.timing.plan import POLICY, calls_per_round
-from grader.problem import Problem
+from grader.problem import Problem, ProblemError
 from grader.problem.spec import Case
 
 ROUNDS = 3
@@ -71,6 +71,11 @@ def measure_baselines(
     through. Raises `ProblemError` when a baseline fails; a failure of torch.compile is noted
     instead.
     """
+    if problem.imported is not None:
+        raise ProblemError(
+            f"{problem.folder}: the code of another set does not run in the judge, so it has no "
+            "baselines; compare with its reference, submitted as a file"
+        )
     code = ProblemCode(problem, device)
     found = Baselines(gpu_name(device) or processor_name(), environment(device))
     cases = problem.cases("benchmark", device)

@@ -90,6 +90,11 @@ class Driver(ABC):
     def check(self, case: SetCase, inputs: Inputs, output: Any) -> tuple[bool, str]:
         """The set's own verdict on an output in its own form, and its message."""
 
+    @property
+    def has_one_answer(self) -> bool:
+        """Whether the set's check compares with its reference, and does not judge properties."""
+        return True
+
     def outputs(self, inputs: Inputs, result: Any) -> tuple[list[Value], Tree]:
         """The outputs in an answer, and how they lie in it."""
         return flatten(result, "out")
