@@ -8,25 +8,18 @@ tolerance lets pass, such as an output that is too large by a factor.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from grader.judge.correctness.check import check
 from grader.judge.problem_code import Values, seed_for
 from grader.judge.set_code import SetCode
 from grader.judge.set_host import SetHost, SetProblemError, open_host
+from grader.judge.set_spec import ENTRIES, UNBOUNDED, DescribedCase, build_spec
 from grader.problem import Problem
-from grader.problem.imported import CaseForm, CaseHead, ImportedProblem, SetSource, TensorForm
+from grader.problem.imported import CaseForm, ImportedProblem, SetSource, TensorForm
 from grader.problem.judged_version import JudgedVersion
-from grader.problem.load import spec_from
-from grader.problem.reserved_names import C_GLOBALS, C_WORDS
 from grader.problem.spec import FLOATING_DTYPES, Case, ProblemError, Spec, Tolerance
 from grader.sandbox.base import Device, Sandbox
-
-ENTRIES = {"leetgpu": "solve", "kernelbot": "custom_kernel", "kernelbench": "forward"}
-"""Set → the function of a submission, which in KernelBench may also be the class `ModelNew`."""
 
 REL_L2 = {
     "fp64": 1e-7,
@@ -42,14 +35,6 @@ OWN_ERROR = 4.0
 """The bound is at least this multiple of the reference's own error at its own dtype."""
 MOST_REL_L2 = 0.04
 """With a larger bound, an output that is 5 % too large would pass, so the gate is left out."""
-UNBOUNDED = 1e300
-"""Tolerance where the set's own check judges each element."""
-
-
-@dataclass(frozen=True)
-class _Described:
-    head: CaseHead
-    form: CaseForm
 
 
 def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
@@ -59,8 +44,7 @@ def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Probl
     """
     host = open_host(source, sandbox, device)
     cases, left_out = _described(host, source)
-    names = _names(cases[0].form)
-    spec = _spec(source, cases, names, {})
+    spec = build_spec(source, cases, {})
     numbers = {head.name: number for number, head in enumerate(host.heads)}
     forms = {case.head.name: case.form for case in cases}
     plain = ImportedProblem(source, numbers, forms, frozenset(), ())
@@ -70,12 +54,12 @@ def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Probl
     public = sum(map(code.has_public_data, spec.tests + spec.benchmarks))
     limits = [*left_out, *_limits(len(cases), public, why_not)]
     imported = ImportedProblem(source, numbers, forms, frozenset(bounds), tuple(limits))
-    return _problem(source, _spec(source, cases, names, bounds), imported)
+    return _problem(source, build_spec(source, cases, bounds), imported)
 
 
-def _described(host: SetHost, source: SetSource) -> tuple[list[_Described], list[str]]:
+def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], list[str]]:
     """The cases whose arguments are like the first one's, and a line for each other."""
-    found: list[_Described] = []
+    found: list[DescribedCase] = []
     left_out: list[str] = []
     for number, head in enumerate(host.heads):
         try:
@@ -88,7 +72,7 @@ def _described(host: SetHost, source: SetSource) -> tuple[list[_Described], list
         if found and _kinds(form) != _kinds(found[0].form):
             left_out.append(f"case '{head.name}' is left out: it has other arguments than the rest")
         else:
-            found.append(_Described(head, form))
+            found.append(DescribedCase(head, form))
     kinds = {case.head.kind for case in found}
     if "test" not in kinds:
         why = left_out[0] if left_out else "it has no test"
@@ -109,119 +93,6 @@ def _kinds(form: CaseForm) -> list[object]:
         (v.name, v.role, v.weight, len(v.form.shape) if isinstance(v.form, TensorForm) else None)
         for v in form.values
     ]
-
-
-def _names(form: CaseForm) -> list[str]:
-    """A name for each value that our format allows."""
-    found: list[str] = []
-    for value in form.values:
-        name = re.sub(r"[^a-z0-9_]", "_", value.name.lower()).lstrip("_0123456789")[:56] or "x"
-        if name in C_WORDS or name in C_GLOBALS or not name.isidentifier():
-            name = f"{name}_"
-        base, count = name, 2
-        while name in found or f"{name}_count" in found:
-            name, count = f"{base}_{count}", count + 1
-        found.append(name)
-    return found
-
-
-def _spec(
-    source: SetSource,
-    cases: Sequence[_Described],
-    names: Sequence[str],
-    bounds: dict[str, dict[str, float]],
-) -> Spec:
-    """The problem in our format. Sizes and dtypes of a case are parameters of it, named after the
-    argument."""
-    first = cases[0].form
-    args: list[dict[str, Any]] = []
-    for position, (name, value) in enumerate(zip(names, first.values, strict=True)):
-        if not isinstance(value.form, TensorForm):
-            kind = type(value.form.scalar)
-            dtype = {bool: "bool", int: "int64", float: "fp64"}[kind]
-            args.append({"name": name, "kind": "scalar", "dtype": dtype})
-            continue
-        argument: dict[str, Any] = {
-            "name": name,
-            "role": value.role,
-            "dtype": _dtype_key(cases, position, name),
-            "shape": [
-                str(size) if size is not None else f"{name}_{axis}"
-                for axis, size in enumerate(_common_sizes(cases, position))
-            ],
-        }
-        if value.role == "in":
-            argument["contiguous"] = all(map(_is_contiguous, _forms_at(cases, position)))
-        if value.weight:
-            argument["weight"] = True
-        if value.role == "out" and not first.unique:
-            argument["unique"] = False
-        args.append(argument)
-    dtypes = sorted(
-        {f.dtype for i in range(len(names)) for f in _forms_at(cases, i)} & set(FLOATING_DTYPES)
-    )
-    data: dict[str, Any] = {
-        "format": 1,
-        "title": source.title[:120],
-        "summary": f"{source.title} of {source.set_title}"[:300],
-        "entry": ENTRIES[source.set],
-        "args": args,
-        "tolerances": {dtype: _tolerance(UNBOUNDED) for dtype in dtypes},
-        "tests": [],
-        "benchmarks": [],
-        "limits": {"memory_bytes": 12 << 30, "device_memory_bytes": 40 << 30},
-    }
-    for case in cases:
-        entry: dict[str, Any] = {"name": case.head.name, "params": _params(cases, case, names)}
-        if case.head.name in bounds:
-            known = bounds[case.head.name]
-            entry["tolerances"] = {dtype: _tolerance(known[dtype]) for dtype in known}
-        data[f"{case.head.kind}s"].append(entry)
-    return spec_from(data)
-
-
-def _tolerance(rel_l2: float) -> dict[str, float]:
-    return {"atol": UNBOUNDED, "rtol": 0.0, "rel_l2": rel_l2, "budget": UNBOUNDED}
-
-
-def _forms_at(cases: Sequence[_Described], position: int) -> list[TensorForm]:
-    forms = (case.form.values[position].form for case in cases)
-    return [form for form in forms if isinstance(form, TensorForm)]
-
-
-def _common_sizes(cases: Sequence[_Described], position: int) -> list[int | None]:
-    """The sizes of a tensor; None where they differ between cases. One without dimensions has one
-    element."""
-    shapes = [tuple(form.shape) or (1,) for form in _forms_at(cases, position)]
-    return [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)]
-
-
-def _dtype_key(cases: Sequence[_Described], position: int, name: str) -> str:
-    dtypes = {form.dtype for form in _forms_at(cases, position)}
-    return dtypes.pop() if len(dtypes) == 1 else f"{name}_dtype"
-
-
-def _params(cases: Sequence[_Described], case: _Described, names: Sequence[str]) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for position, name in enumerate(names):
-        form = case.form.values[position].form
-        if not isinstance(form, TensorForm):
-            continue
-        if (
-            _dtype_key(cases, position, name) not in FLOATING_DTYPES
-            and len({f.dtype for f in _forms_at(cases, position)}) > 1
-        ):
-            params[f"{name}_dtype"] = form.dtype
-        for axis, common in enumerate(_common_sizes(cases, position)):
-            if common is None:
-                params[f"{name}_{axis}"] = (form.shape or [1])[axis]
-    return params
-
-
-def _is_contiguous(form: TensorForm) -> bool:
-    shape = form.shape
-    dense = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return all(s == d for s, d, n in zip(form.strides, dense, shape, strict=True) if n > 1)
 
 
 def _bounds(

@@ -1,0 +1,130 @@
+"""Whether a problem of another set is judged well: its own reference is accepted, and copies of the
+reference's output that are wrong are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from grader.judge.correctness.check import check_outputs
+from grader.judge.grade import grade
+from grader.judge.import_problem import import_problem
+from grader.judge.problem_code import Values, map_tensors, same_values, seed_for
+from grader.judge.set_code import SetCode
+from grader.judge.set_host import open_host
+from grader.problem import Problem, ProblemError
+from grader.problem.imported import SetSource
+from grader.problem_sets.reference_submission import reference_submission
+from grader.report import Verdict
+from grader.sandbox.base import Device, Sandbox, SandboxError
+
+State = Literal["runs", "runs with limits", "cannot"]
+
+
+@dataclass
+class SetReport:
+    """What is known of one problem."""
+
+    name: str
+    state: State
+    reasons: list[str] = field(default_factory=list)
+    """Why it cannot be judged, or what is judged less strictly."""
+    tests: int = 0
+    benchmarks: int = 0
+    float64_cases: int = 0
+    """Cases that the float64 gate judges."""
+    took_s: float = 0.0
+
+
+def report_problem(source: SetSource, sandbox: Sandbox, device: Device) -> SetReport:
+    """Import a problem, grade its own reference as a submission, and check that an output which is
+    5 % too large, one without its last slice, and zeros are wrong."""
+    start = time.monotonic()
+    try:
+        problem = import_problem(source, sandbox, device)
+        report = _proved(problem, source, sandbox, device)
+    except (ProblemError, SandboxError) as error:
+        reason = str(error).removeprefix(f"{source.folder}: ")
+        report = SetReport(source.name, "cannot", [reason])
+    report.took_s = round(time.monotonic() - start, 1)
+    return report
+
+
+def _proved(problem: Problem, source: SetSource, sandbox: Sandbox, device: Device) -> SetReport:
+    assert problem.imported is not None
+    limits = list(problem.imported.limits)
+    report = SetReport(
+        source.name,
+        "runs with limits" if limits else "runs",
+        limits,
+        len(problem.cases("test", device)),
+        len(problem.cases("benchmark", device)),
+        len(problem.imported.wide),
+    )
+    result = grade(
+        problem, reference_submission(source), sandbox=sandbox, device=device, benchmarks=False
+    )
+    if result.verdict is not Verdict.ACCEPTED:
+        verdict = result.verdict.value if result.verdict else "no verdict"
+        return _cannot(report, f"its own reference is {verdict}: {result.reason}")
+    escaped = escaped_mutants(problem, source, sandbox, device)
+    if escaped:
+        return _cannot(report, f"accepted although wrong: {', '.join(escaped)}")
+    return report
+
+
+def _cannot(report: SetReport, reason: str) -> SetReport:
+    report.state, report.reasons = "cannot", [reason]
+    return report
+
+
+def escaped_mutants(
+    problem: Problem, source: SetSource, sandbox: Sandbox, device: Device
+) -> list[str]:
+    """The wrong outputs that pass the check in every case. Those that equal the right ones
+    everywhere are left out."""
+    code = SetCode(problem, device, open_host(source, sandbox, device))
+    applied: set[str] = set()
+    caught: set[str] = set()
+    for case in problem.cases("test", device) + problem.cases("benchmark", device):
+        inputs = code.inputs(case, seed_for(0, "mutants", case.name))
+        eager = code.run_eager(case, inputs)
+        truth = code.run_reference(case, inputs)
+        for name, mutate in MUTANTS.items():
+            wrong = _mutated(eager, mutate)
+            if name in caught or all(same_values(wrong[key], eager[key]) for key in eager):
+                continue
+            applied.add(name)
+            result = check_outputs(code, case, wrong, truth, eager, inputs, {})
+            if result.failure is not None:
+                caught.add(name)
+        if caught == set(MUTANTS):
+            break
+    return [name for name in MUTANTS if name in applied - caught]
+
+
+def _mutated(outputs: Values, mutate: Callable[[torch.Tensor], torch.Tensor]) -> Values:
+    return map_tensors(outputs, lambda tensor: mutate(tensor.clone()))
+
+
+def _scaled(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.double() * 1.05).to(tensor.dtype)
+
+
+def _without_last_slice(tensor: torch.Tensor) -> torch.Tensor:
+    axis = next((i for i, size in enumerate(tensor.shape) if size > 1), None)
+    if axis is not None:
+        tensor.select(axis, -1).zero_()
+    return tensor
+
+
+MUTANTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "scaled by 1.05": _scaled,
+    "without its last slice": _without_last_slice,
+    "zeros": torch.zeros_like,
+}
+"""What is done to the right outputs, by name."""
