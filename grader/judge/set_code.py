@@ -80,7 +80,9 @@ class SetCode(ProblemCode):
     def has_public_data(self, case: Case) -> bool:
         """Whether some of a case's inputs are the same in every grading."""
         names = {
-            a.name for a, v in self._pairs(self._form(case)) if v.name in self._form(case).fixed
+            a.name
+            for a, v in self._pairs(self._form(case))
+            if v.name in self._form(case).fixed and not a.weight
         }
         if not names:
             return False

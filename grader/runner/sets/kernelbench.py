@@ -24,6 +24,9 @@ from grader.runner.sets.driver import (
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 """Of the set's own check, both absolute and relative."""
 
+SPREAD = 0.1
+"""Standard deviation of what is added to weights that are all alike."""
+
 
 class KernelBench(Driver):
     """A module. A submission defines `ModelNew`, with the same parameters by name."""
@@ -49,6 +52,8 @@ class KernelBench(Driver):
         model = self._class(*self._init).to(self._device)
         if self._model is None:
             self._model = copy.deepcopy(model)
+        for parameter in model.parameters():
+            _draw_if_constant(parameter)
         values = [Value(name, tensor, weight=True) for name, tensor in model.state_dict().items()]
         given = list(self._get_inputs())
         parts: list[Tree] = []
@@ -80,6 +85,13 @@ class KernelBench(Driver):
             raise UnsupportedError("it returns more than one tensor")
         bound = TOLERANCE.get(expected.dtype, 1e-4)
         return close([output], [expected], bound, bound)
+
+
+def _draw_if_constant(parameter: torch.Tensor) -> None:
+    """Change weights that are all alike, such as the scale of a normalization: a kernel that leaves
+    them out must be wrong."""
+    if parameter.is_floating_point() and bool((parameter == parameter.reshape(-1)[0]).all()):
+        parameter.add_(torch.randn_like(parameter) * SPREAD)
 
 
 def _is_literal(value: Any) -> bool:

@@ -1,0 +1,257 @@
+"""Problems of other sets, graded for real in the process sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from grader.judge import grade
+from grader.judge.import_problem import import_problem
+from grader.judge.set_report import report_problem
+from grader.problem import Problem, ProblemError
+from grader.problem_sets import read_problem
+from grader.report import Report
+from grader.sandbox import make_sandbox
+from grader.sandbox.base import Sandbox
+from grader.submission import Submission
+from tests.sets import made_up
+
+pytestmark = pytest.mark.slow
+
+
+@cache
+def sandbox() -> Sandbox:
+    return make_sandbox("process")
+
+
+def imported(prefix: str, path: Path) -> Problem:
+    return import_problem(read_problem(prefix, path), sandbox(), "cpu")
+
+
+def graded(problem: Problem, source: str) -> Report:
+    submission = Submission("kernel.py", "python", source.encode())
+    return grade(problem, submission, sandbox=sandbox(), device="cpu", benchmarks=False)
+
+
+@pytest.fixture
+def scaled_rows(tmp_path: Path) -> Problem:
+    return imported("leetgpu", made_up.leetgpu(tmp_path))
+
+
+@pytest.fixture
+def rms(tmp_path: Path) -> Problem:
+    return imported("kernelbot", made_up.kernelbot(tmp_path))
+
+
+@pytest.fixture
+def linear(tmp_path: Path) -> Problem:
+    return imported("kernelbench", made_up.kernelbench(tmp_path))
+
+
+def test_a_challenge_is_graded_with_both_gates(scaled_rows: Problem) -> None:
+    spec = scaled_rows.spec
+    assert [(a.name, a.role, a.dtype) for a in spec.args] == [
+        ("x", "in", "fp32"),
+        ("y", "out", "fp32"),
+        ("n", "in", "int64"),
+        ("alpha", "in", "fp64"),
+    ]
+    assert [case.name for case in spec.tests] == ["example", "test_1", "test_2"]
+    right = graded(
+        scaled_rows,
+        "import torch\ndef solve(x, y, n, alpha):\n    y.copy_(torch.softmax(x, 1) * alpha)\n",
+    )
+    assert right.verdict == "accepted", right.reason
+    assert "LeetGPU's own check: right in 3 of 3 tests" in right.notes
+    assert "the float64 gate: right in 3 of 3 tests" in right.notes
+    returned = graded(
+        scaled_rows,
+        "import torch\ndef solve(x, n, alpha):\n    return torch.softmax(x, 1) * alpha\n",
+    )
+    assert returned.verdict == "accepted", returned.reason
+    wrong = graded(scaled_rows, "def solve(x, y, n, alpha):\n    y.copy_(x)\n")
+    assert wrong.verdict == "wrong_answer"
+    mismatch = wrong.cases[0].mismatch
+    assert mismatch is not None
+    assert mismatch.others[0].startswith("LeetGPU's own check: off by up to")
+    idle = graded(scaled_rows, "def solve(x, y, n, alpha):\n    pass\n")
+    assert idle.verdict == "wrong_answer"
+    assert "'y' was never written" in idle.reason
+
+
+def test_a_generous_check_is_held_against_float64(rms: Problem) -> None:
+    """5 % too large is within the board's 0.1; our gate says so and rejects it."""
+    assert [a.shape for a in rms.spec.args] == [["rows", "48"], ["48"], ["rows", "48"]]
+    source = (
+        "import torch\n"
+        "def custom_kernel(data):\n"
+        "    x, weights, config = data\n"
+        "    mean = x.square().mean(dim=1, keepdim=True)\n"
+        "    return x * torch.rsqrt(mean + config['eps']) * weights['weight']"
+    )
+    right = graded(rms, source + "\n")
+    assert right.verdict == "accepted", right.reason
+    scaled = graded(rms, source + " * 1.02\n")
+    assert scaled.verdict == "wrong_answer"
+    assert "KernelBot's own check: right in 2 of 2 tests" in scaled.notes
+    assert "the float64 gate: right in 0 of 2 tests" in scaled.notes
+    assert (
+        "the gates disagree in 'test_1': KernelBot's own check says right, the float64 gate wrong; "
+        "both must pass" in scaled.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return None", "returned a NoneType where a tensor is expected"),
+        (
+            "return data[0][:1]",
+            "returned a tensor of shape (1, 48) and torch.float32, where (5, 48)",
+        ),
+        ("return (data[0],)", "returned a tuple where a tensor is expected"),
+    ],
+)
+def test_what_a_kernel_returns_has_the_references_form(
+    rms: Problem, body: str, reason: str
+) -> None:
+    report = graded(rms, f"def custom_kernel(data):\n    {body}\n")
+    assert report.verdict == "runtime_error"
+    assert reason in report.reason
+
+
+def test_our_own_form_works_too(rms: Problem) -> None:
+    report = graded(
+        rms,
+        "import torch\n"
+        "def custom_kernel(x, weight, out):\n"
+        "    scale = torch.rsqrt(x.square().mean(dim=1, keepdim=True) + 1e-5)\n"
+        "    out.copy_(x * scale * weight)\n",
+    )
+    assert report.verdict == "accepted", report.reason
+
+
+def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
+    """Its parameters are made in another order than the reference's."""
+    assert [a.name for a in linear.spec.args if a.weight][:2] == ["inner_weight", "inner_bias"]
+    module = (
+        "import torch\n"
+        "class ModelNew(torch.nn.Module):\n"
+        "    def __init__(self, features, outputs):\n"
+        "        super().__init__()\n"
+        "        self.norm = torch.nn.BatchNorm1d(outputs)\n"
+        "        self.inner = torch.nn.Linear(features, outputs{})\n"
+        "    def forward(self, x):\n"
+        "        return torch.relu(self.norm(self.inner(x)))\n"
+    )
+    right = graded(linear, module.format(""))
+    assert right.verdict == "accepted", right.reason
+    other = graded(linear, module.format(", bias=False"))
+    assert other.verdict == "runtime_error"
+    assert "inner.bias" in other.reason + other.log
+
+
+@pytest.mark.parametrize("make", [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench])
+def test_a_reference_is_accepted_and_wrong_copies_are_not(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    source = read_problem(make.__name__, make(tmp_path))
+    report = report_problem(source, sandbox(), "cpu")
+    assert report.state == "runs", report.reasons
+    assert report.float64_cases == report.tests + report.benchmarks
+
+
+def test_weights_that_a_module_sets_to_a_constant_are_drawn(linear: Problem) -> None:
+    """A kernel without the scale and shift of a normalization would be right for 1 and 0."""
+    without = graded(
+        linear,
+        "import torch\n"
+        "class ModelNew(torch.nn.Module):\n"
+        "    def __init__(self, features, outputs):\n"
+        "        super().__init__()\n"
+        "        self.norm = torch.nn.BatchNorm1d(outputs)\n"
+        "        self.inner = torch.nn.Linear(features, outputs)\n"
+        "    def forward(self, x):\n"
+        "        y = self.inner(x)\n"
+        "        scale = torch.rsqrt(y.var(0, unbiased=False) + self.norm.eps)\n"
+        "        return torch.relu((y - y.mean(0)) * scale)\n",
+    )
+    assert without.verdict == "wrong_answer"
+
+
+def test_what_cannot_be_judged_says_why(tmp_path: Path) -> None:
+    random = made_up.MODEL.replace("torch.relu(", "torch.nn.functional.dropout(")
+    source = read_problem("kernelbench", made_up.kernelbench(tmp_path, random))
+    report = report_problem(source, sandbox(), "cpu")
+    assert report.state == "cannot"
+    assert report.reasons == [
+        "case 'inputs' is left out: its reference gives another answer each time"
+    ]
+
+
+def test_public_data_is_changed_a_little_or_marked(tmp_path: Path) -> None:
+    """The example's literals are no whole numbers, so no two gradings have the same."""
+    from grader.judge.set_code import SetCode
+    from grader.judge.set_host import open_host
+
+    problem = imported("leetgpu", made_up.leetgpu(tmp_path))
+    assert problem.imported is not None
+    assert problem.imported.limits == ()
+    code = SetCode(problem, "cpu", open_host(problem.imported.source, sandbox(), "cpu"))
+    example = problem.spec.tests[0]
+    first, second = (code.inputs(example, seed)["x"] for seed in (1, 2))
+    assert not first.equal(second)
+    assert float((first / second - 1).abs().max()) < 0.02
+    whole = made_up.CHALLENGE.replace("1.5, 2.25], [3.0, 0.5", "1.0, 2.0], [3.0, 0.0")
+    marked = imported("leetgpu", made_up.leetgpu(tmp_path / "whole", text=whole))
+    assert marked.imported is not None
+    assert marked.imported.limits == ("1 of 4 cases have public data that no seed changes",)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import os; os._exit(3)", "importing it: importing it exited with status 3"),
+        ("raise SystemExit", "importing it: SystemExit"),
+        ("raise RuntimeError('no such library')", "RuntimeError: no such library"),
+        ("def ref_kernel(data): pass", "no function named 'generate_input'"),
+        (
+            made_up.BOARD.replace("return x * scale", "return str(x)\n    x * scale"),
+            "its reference returns no tensor",
+        ),
+        (
+            made_up.BOARD.replace("torch.randn(rows, 48", "torch.randn(rows + seed % 9, 48"),
+            "shapes, numbers or settings of its inputs are random",
+        ),
+        ("import time\nwhile True: time.sleep(1)", "importing it took longer than"),
+    ],
+)
+def test_code_of_a_set_that_fails_is_one_line(
+    code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.judge.set_host.STEP_S", 8.0)
+    with pytest.raises(ProblemError) as caught:
+        imported("kernelbot", made_up.kernelbot(tmp_path, code))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_hostile_code_of_a_set_writes_only_its_answer(tmp_path: Path) -> None:
+    """It fills the lent answer with what is no JSON, and what is JSON of another form."""
+    attack = (
+        "import os\n"
+        "for fd in range(3, 64):\n"
+        "    try:\n"
+        "        if 'memfd' in os.readlink(f'/proc/self/fd/{fd}'):\n"
+        "            os.pwrite(fd, b'[[[[' * 4096, 0)\n"
+        "    except OSError:\n"
+        "        pass\n"
+    )
+    board = made_up.BOARD + "\n_old = ref_kernel\n\ndef ref_kernel(data):\n"
+    board += "".join(f"    {line}\n" for line in attack.splitlines())
+    board += "    return _old(data)\n"
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, board))
+    assert [case.name for case in problem.spec.tests] == ["test_1", "test_2"]
