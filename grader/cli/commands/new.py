@@ -31,16 +31,18 @@ def new(problem: str, lang: str, output: Path | None) -> None:
     """Write a starter file for PROBLEM that loads and runs.
 
     torch is a plain PyTorch solution and is accepted. triton and cuda run, and are a wrong answer
-    until you write their kernels.
+    until you write their kernels. For a problem of another set, such as kernelbot:PATH, torch and
+    triton are the same file, in that set's own convention, and a wrong answer too.
     """
     from grader.cli.output.terminal import print_note
     from grader.cli.scaffold import scaffold
+    from grader.cli.set_scaffold import set_scaffold
 
     found = find_problem(problem)
     path = output or Path(f"{found.name}_{lang}{SUFFIXES[lang]}")
     if path.suffix != SUFFIXES[lang]:
         raise click.UsageError(f"{path}: the name of a {lang} file ends in {SUFFIXES[lang]}")
-    source = scaffold(found, lang)
+    source = set_scaffold(found) if found.imported and lang != "cuda" else scaffold(found, lang)
     try:
         _write(path, source)
     except FileExistsError:

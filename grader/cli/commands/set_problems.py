@@ -36,7 +36,8 @@ def list_set(deps: Dependencies, prefix: str, root: Path, as_json: bool, proves:
     for path in paths:
         console.print(safe_text(f"{prefix}:{path}"), soft_wrap=True)
     title, licence = SETS[prefix].TITLE, SETS[prefix].LICENCE
-    console.print(f"{len(paths)} problems of {title}, licence: {licence}; nothing is copied")
+    told = f"{len(paths)} problems of {title}, licence: {licence}; nothing is copied"
+    console.print(told, soft_wrap=True)
     return 0
 
 
@@ -59,7 +60,7 @@ def _report(deps: Dependencies, prefix: str, paths: list[Path], as_json: bool) -
             report = SetReport(problem_name(prefix, path.name), "cannot", [reason])
         found.append(report)
         if not as_json:
-            console.print(safe_text(_line(report)), soft_wrap=True)
+            console.print(safe_text(report_line(report)), soft_wrap=True)
     counts = Counter(report.state for report in found)
     if as_json:
         print_json({"set": prefix, "device": chosen, "problems": [asdict(one) for one in found]})
@@ -71,7 +72,8 @@ def _report(deps: Dependencies, prefix: str, paths: list[Path], as_json: bool) -
     return 0 if counts["cannot"] < len(found) else 1
 
 
-def _line(report: SetReport) -> str:
+def report_line(report: SetReport) -> str:
+    """A problem in a line: whether it can be judged, and how."""
     mark = {"runs": "✔", "runs with limits": "✔", "cannot": "✘"}[report.state]
     cases = (
         f"{report.tests} tests, {report.benchmarks} benchmarks, {report.float64_cases} in float64"

@@ -12,7 +12,13 @@ import click
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.local_grading import LocalJob, run
-from grader.cli.options import choose_device, device_option, find_problem, sandbox_option
+from grader.cli.options import (
+    choose_device,
+    choose_sandbox,
+    device_option,
+    find_problem,
+    sandbox_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -77,6 +83,8 @@ def verify(
     found = find_problem(problem, deps, device, sandbox_name)
     chosen = choose_device(deps, device)
     console = stdout()
+    if found.imported is not None:
+        return _verify_imported(deps, console, found, chosen, sandbox_name)
     ok = scope == "examples" or _check(deps, console, found, chosen)
     if scope != "check":
         graded = list(_grade_examples(deps, found, chosen, sandbox_name))
@@ -88,6 +96,21 @@ def verify(
         style="bold green" if ok else "bold red",
     )
     return 0 if ok else 1
+
+
+def _verify_imported(
+    deps: Dependencies, console: Console, problem: Problem, device: Device, sandbox_name: str
+) -> int:
+    """Grade the reference of a problem of another set, and wrong copies of its output."""
+    from grader.cli.commands.set_problems import report_line
+    from grader.cli.output.terminal import safe_text
+    from grader.judge.set_report import report_problem
+
+    assert problem.imported is not None
+    sandbox, _ = choose_sandbox(deps, sandbox_name)
+    report = report_problem(problem.imported.source, sandbox, device)
+    console.print(safe_text(report_line(report)), soft_wrap=True)
+    return 1 if report.state == "cannot" else 0
 
 
 def _check(deps: Dependencies, console: Console, problem: Problem, device: Device) -> bool:

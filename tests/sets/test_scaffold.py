@@ -1,0 +1,31 @@
+"""The starter files of problems of other sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grader.cli.set_scaffold import set_scaffold
+from grader.judge import grade
+from grader.judge.import_problem import import_problem
+from grader.problem_sets import read_problem
+from grader.sandbox import make_sandbox
+from grader.submission import Submission
+from tests.sets import made_up
+
+MAKERS = [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_starter_runs_and_is_a_wrong_answer(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    sandbox = make_sandbox("process")
+    problem = import_problem(read_problem(make.__name__, make(tmp_path)), sandbox, "cpu")
+    source = set_scaffold(problem)
+    compile(source, "starter.py", "exec")
+    submission = Submission("starter.py", "python", source.encode())
+    report = grade(problem, submission, sandbox=sandbox, device="cpu", benchmarks=False)
+    assert report.verdict == "wrong_answer", report.reason
+    assert all(case.status == "wrong_answer" for case in report.cases)
