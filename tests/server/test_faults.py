@@ -16,6 +16,7 @@ from grader.server.http import logs
 from grader.server.services.job_events import JobEvents
 from tests.server.api.test_events import events
 from tests.server.conftest import World
+from tests.waiting import until
 
 
 class TestDatabase:
@@ -104,6 +105,8 @@ def test_a_request_is_logged_without_query_and_headers(world: World, stream: io.
     client = world.client("ada")
     client.get("/api/v1/submissions?user=QUERY", headers={"X-Odd": "HEADER"})
     client.get("/api/v1/%1b[31m")
+    # A request is logged after its reply is sent.
+    until(lambda: stream.getvalue().count("\n") >= 2)
     text = stream.getvalue()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(line["path"], line["user"]) for line in lines] == [

@@ -110,11 +110,19 @@ def serving(folder: Path, *options: str) -> Iterator[Process]:
 def test_only_the_first_start_prints_an_admin_token(tmp_path: Path) -> None:
     with serving(tmp_path, "--slots", "0") as first:
         token = first.token
-        reply = httpx.get(f"{first.url}/api/v1/me", headers={"Authorization": f"Bearer {token}"})
+        reply = httpx.get(
+            f"{first.url}/api/v1/me",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=PATIENCE_S,
+        )
         assert reply.json() == {"name": "admin", "role": "admin"}
         assert first.end() == 0
     with serving(tmp_path, "--slots", "0") as again:
-        reply = httpx.get(f"{again.url}/api/v1/me", headers={"Authorization": f"Bearer {token}"})
+        reply = httpx.get(
+            f"{again.url}/api/v1/me",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=PATIENCE_S,
+        )
         assert reply.status_code == 200
         assert again.end() == 0
         assert again.popen.stdout is not None
@@ -148,7 +156,7 @@ def test_a_start_says_which_rankings_are_new(tmp_path: Path, make_report: MakeRe
 def test_a_lost_admin_token_is_replaced(tmp_path: Path) -> None:
     def me(server: Process, token: str) -> Any:
         headers = {"Authorization": f"Bearer {token}"}
-        return httpx.get(f"{server.url}/api/v1/me", headers=headers).json()
+        return httpx.get(f"{server.url}/api/v1/me", headers=headers, timeout=PATIENCE_S).json()
 
     with serving(tmp_path, "--slots", "0") as first:
         assert first.end() == 0
@@ -207,7 +215,7 @@ def without_the_server_extra(command: str) -> list[str]:
 def test_the_log_is_json_and_contains_no_secret(tmp_path: Path) -> None:
     with serving(tmp_path, "--slots", "0") as server:
         server.submit()
-        httpx.get(f"{server.url}/api/v1/submissions?user=SECRET")
+        httpx.get(f"{server.url}/api/v1/submissions?user=SECRET", timeout=PATIENCE_S)
         httpx.post(f"{server.url}/login", data={"token": server.token or ""})
         assert server.end() == 0
         text = server.log.read_text()

@@ -33,6 +33,7 @@ from tests.server.examples import (
 )
 from tests.server.site import PageParser, Site, check, everywhere, words
 from tests.server.site import site as site
+from tests.waiting import PATIENCE_S
 
 # Boards ------------------------------------------------------------------------------------------
 
@@ -521,7 +522,7 @@ def test_recorded_times_are_shown_on_an_empty_and_on_a_filled_board(tmp_path: Pa
     baseline_store.save(baseline_store.folder_of(problem), record.updated("softmax", times))
     clock = Clock()
     services = Services.open(f"sqlite:///{tmp_path}/b.sqlite3", {"softmax": problem}, now=clock)
-    with Server(services) as url, httpx.Client(base_url=url) as client:
+    with Server(services) as url, httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         for path in ("/problems/softmax", "/leaderboards/softmax"):
             text = words(client.get(path).text)
             assert "ours.cu" in text
