@@ -25,7 +25,13 @@ from grader.problem.reserved_names import C_GLOBALS, C_WORDS
 from grader.problem.spec import FLOATING_DTYPES, Case, ProblemError, Spec, Tolerance
 from grader.sandbox.base import Device, Sandbox
 
-ENTRIES = {"leetgpu": "solve", "kernelbot": "custom_kernel", "kernelbench": "forward"}
+ENTRIES = {
+    "leetgpu": "solve",
+    "kernelbot": "custom_kernel",
+    "kernelbench": "forward",
+    "fib": "run",
+    "sol": "run",
+}
 """Set → the function of a submission, which in KernelBench may also be the class `ModelNew`."""
 
 REL_L2 = {
@@ -68,7 +74,7 @@ def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Probl
     bounds, why_not = _bounds(problem, host, device)
     code = SetCode(problem, device, host)
     public = sum(map(code.has_public_data, spec.tests + spec.benchmarks))
-    limits = [*left_out, *_limits(len(cases), public, why_not)]
+    limits = [*source.notes, *left_out, *_limits(len(cases), public, why_not)]
     imported = ImportedProblem(source, numbers, forms, frozenset(bounds), tuple(limits))
     return _problem(source, _spec(source, cases, names, bounds), imported)
 
