@@ -267,7 +267,9 @@ def choose(
     if left_out:
         notes.append(f"{len(left_out)} of {len(workloads)} workloads are left out: {left_out[0]}")
     if len(readable) > MOST_WORKLOADS:
-        notes.append(f"{MOST_WORKLOADS} of {len(readable)} workloads are run, evenly chosen")
+        notes.append(
+            f"of {len(readable)} workloads, at most {MOST_WORKLOADS} are run, evenly chosen"
+        )
     return Chosen(kept, files, notes)
 
 
