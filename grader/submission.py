@@ -14,6 +14,7 @@ Language = Literal["python", "cuda"]
 
 LANGUAGES: dict[str, Language] = {".py": "python", ".cu": "cuda"}
 """File extension → language."""
+SOLUTION = ".json"
 
 
 def language_of(path: PurePath) -> Language | None:
@@ -45,13 +46,16 @@ class Submission:
         return self.language == "python" and b"triton" in self.source
 
     @classmethod
-    def read(cls, path: Path, max_bytes: int) -> Submission:
-        """Read a file of at most `max_bytes` bytes.
+    def read(cls, path: Path, max_bytes: int, solutions: bool = False) -> Submission:
+        """Read a file of at most `max_bytes` bytes. With `solutions`, it may also be a Solution of
+        other problem sets: JSON that holds Python files.
 
         Raises `SubmissionError` when it does not exist, is not a regular file, is too large, or has
         an unknown extension.
         """
         language = language_of(path)
+        if solutions and path.suffix.lower() == SOLUTION:
+            language = "python"
         # Read before checking the extension: "is a folder" helps more than "not a .py file".
         try:
             source = read_regular_file(path, max_bytes)

@@ -48,7 +48,9 @@ class LocalJob:
             if isinstance(problem, str)
             else problem
         )
-        submission = Submission.read(file, found.spec.limits.source_bytes)
+        submission = Submission.read(
+            file, found.spec.limits.source_bytes, solutions=found.takes_solutions
+        )
         chosen = choose_device(deps, device)
         sandbox, note = choose_sandbox(deps, sandbox_name)
         return cls(found, submission, chosen, sandbox, note)

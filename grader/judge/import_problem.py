@@ -52,7 +52,7 @@ def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Probl
     bounds, why_not = _bounds(problem, host, device)
     code = SetCode(problem, device, host)
     public = sum(map(code.has_public_data, spec.tests + spec.benchmarks))
-    limits = [*left_out, *_limits(len(cases), public, why_not)]
+    limits = [*source.notes, *left_out, *_limits(len(cases), public, why_not)]
     imported = ImportedProblem(source, numbers, forms, frozenset(bounds), tuple(limits))
     return _problem(source, build_spec(source, cases, bounds), imported)
 

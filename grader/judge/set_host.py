@@ -59,18 +59,19 @@ class SetHost:
 
     def open(self) -> list[CaseHead]:
         """Have the problem imported. Returns its cases."""
-        files = json.dumps({name: c.decode("latin-1") for name, c in self.source.files.items()})
-        text = files.encode()
-        fd = sealed_memfd("files", text)
-        request = {"set": self.source.set, "options": dict(self.source.options)}
+        files = self.source.files
+        fd = sealed_memfd("files", b"".join(files.values()))
+        request = {
+            "set": self.source.set,
+            "options": dict(self.source.options),
+            "files": {name: len(content) for name, content in files.items()},
+        }
         try:
             with blame_sandbox(self._session):
                 self._session.ask(
                     "hello", {"device": self.device, "triton": False}, STEP_S, "starting up"
                 )
-            heads = self._ask(
-                "open", request | {"files_bytes": len(text)}, "importing it", (fd, self._answer)
-            )
+            heads = self._ask("open", request, "importing it", (fd, self._answer))
         finally:
             os.close(fd)
         return self._valid(TypeAdapter(list[CaseHead]), heads)

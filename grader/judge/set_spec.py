@@ -15,7 +15,13 @@ from grader.problem.reserved_names import C_GLOBALS, C_WORDS
 from grader.problem.spec import DTYPES, FLOATING_DTYPES, Spec
 from grader.problem.validation import RESERVED_PARAMS
 
-ENTRIES = {"leetgpu": "solve", "kernelbot": "custom_kernel", "kernelbench": "forward"}
+ENTRIES = {
+    "leetgpu": "solve",
+    "kernelbot": "custom_kernel",
+    "kernelbench": "forward",
+    "fib": "run",
+    "sol": "run",
+}
 """Set → the function of a submission, which in KernelBench may also be the class `ModelNew`."""
 
 UNBOUNDED = 1e300

@@ -25,7 +25,7 @@ class SetSource:
     """One problem of a set, as its files lie in the user's checkout."""
 
     set: str
-    """Name of the set's format: ``leetgpu``, ``kernelbot`` or ``kernelbench``."""
+    """Name of the set's format: ``leetgpu``, ``kernelbot``, ``kernelbench``, ``fib`` or ``sol``."""
     set_title: str
     licence: str
     """Name of the set's licence."""
@@ -39,6 +39,8 @@ class SetSource:
     """Path, as the problem's code imports it → content."""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What a driver needs besides the files, as JSON data."""
+    notes: tuple[str, ...] = ()
+    """What is left out of the problem, each in a line."""
 
     def digest(self) -> str:
         """SHA-256, hexadecimal, over files and options."""
@@ -134,4 +136,11 @@ class ImportedProblem:
             names = [v.name if v.weight else None for v in form.values]
             model = {"kind": "model", "init": form.init, "weights": names, "shapes": shapes}
             return {"convention": model}
+        if self.takes_solutions:
+            return {"convention": {"kind": "run"}}
         return {}
+
+    @property
+    def takes_solutions(self) -> bool:
+        """Whether a submission may be a Solution (`grader.runner.solution_file`)."""
+        return self.source.set in ("fib", "sol")

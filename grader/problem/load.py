@@ -131,6 +131,11 @@ class Problem:
         return validation.operations(self.spec, case)
 
     @property
+    def takes_solutions(self) -> bool:
+        """Whether a submission may be a Solution, a JSON file with several sources."""
+        return self.imported is not None and self.imported.takes_solutions
+
+    @property
     def unit(self) -> Literal["fp32", "tensor"]:
         """The GPU's ceiling that limits the operations."""
         return "fp32" if self.spec.cost is None else self.spec.cost.unit

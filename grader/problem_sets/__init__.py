@@ -9,9 +9,15 @@ from pathlib import Path
 
 from grader.problem.imported import SetSource
 from grader.problem.spec import ProblemError
-from grader.problem_sets import kernelbench, kernelbot, leetgpu
+from grader.problem_sets import flashinfer, kernelbench, kernelbot, leetgpu, sol
 
-SETS = {"leetgpu": leetgpu, "kernelbot": kernelbot, "kernelbench": kernelbench}
+SETS = {
+    "leetgpu": leetgpu,
+    "kernelbot": kernelbot,
+    "kernelbench": kernelbench,
+    "fib": flashinfer,
+    "sol": sol,
+}
 """Prefix → the module that finds and reads the set's problems."""
 
 
@@ -23,7 +29,7 @@ def split_prefix(text: str) -> tuple[str, Path] | None:
 
 def read_problem(prefix: str, path: Path) -> SetSource:
     """The files of one problem. Raises `ProblemError` when there is none at `path`."""
-    if not path.exists():
+    if not path.exists() and not Path(str(path).rpartition("#")[0] or path).exists():
         raise ProblemError(f"{path}: no such file or folder")
     found: SetSource | None = SETS[prefix].read(path.absolute())
     if found is not None:

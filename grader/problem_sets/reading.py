@@ -11,10 +11,10 @@ from grader.problem.spec import ProblemError
 FILE_BYTES = 4 << 20
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, most_bytes: int = FILE_BYTES) -> bytes:
     """The content of a file of a set. Raises `ProblemError`."""
     try:
-        return read_regular_file(path, FILE_BYTES)
+        return read_regular_file(path, most_bytes)
     except FileNotFoundError:
         raise ProblemError(f"{path}: missing") from None
     except UnreadableFileError as error:

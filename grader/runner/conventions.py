@@ -1,4 +1,5 @@
-"""The ways in which other sets' submissions are called: `custom_kernel(data)` and `ModelNew`.
+"""The ways in which other sets' submissions are called: `custom_kernel(data)`, `ModelNew`, and
+`run(*inputs)` or `run(*inputs, *outputs)`.
 
 Each becomes an entry that takes the arguments one by one, as our own do. What it returns is copied
 into the outputs that the judge lends, unless it has been written there already.
@@ -24,6 +25,8 @@ def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | No
     function = getattr(module, request["entry"], None)
     if not callable(function):
         raise LoadError(f"no function named '{request['entry']}' in the file")
+    if convention["kind"] == "run":
+        return _run_entry(function, request)
     count = _parameters(function)
     if count is not None and count > 2:
         return None
@@ -77,6 +80,59 @@ def _model_entry(
             _deliver(model(*data), tree, outs)
 
     return EntryPoint(call, prepare, setup, returns=True)
+
+
+def _run_entry(function: Any, request: dict[str, Any]) -> EntryPoint:
+    roles = request["roles"]
+    outputs = [i for i, role in enumerate(roles) if role != "in"]
+    count = len(roles) - len(outputs)
+    writes = request.get("writes_outputs")
+    if writes is None:
+        writes = _takes(function, len(roles))
+    if not _takes(function, len(roles) if writes else count):
+        given = f"{len(roles)} inputs and outputs" if writes else f"{count} inputs"
+        raise LoadError(f"'{request['entry']}' does not take the {given} of the problem")
+
+    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
+        values = _shaped(values, case)
+        outs = {i: values[i] for i in outputs}
+        given = grown(case["data"], values)
+        return [*given, *outs.values()] if writes else given, case["result"], outs
+
+    def call(prepared: Any) -> None:
+        given, tree, outs = prepared
+        result = function(*given)
+        if not writes:
+            _deliver_named(result, tree, outs)
+
+    return EntryPoint(call, prepare, returns=not writes)
+
+
+def _deliver_named(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
+    """Copy outputs that were returned alone, in order, or by name."""
+    names = list(tree["dict"])
+    if not isinstance(result, dict):
+        parts = result if isinstance(result, tuple | list) else [result]
+        if len(parts) != len(names):
+            raise TypeError(f"returned {len(parts)} values where {len(names)} are outputs")
+        result = dict(zip(names, parts, strict=True))
+    for name, place in tree["dict"].items():
+        if name not in result:
+            raise TypeError(f"returned no '{name}'")
+        if isinstance(result[name], int | float):
+            outs[place["value"]].fill_(result[name])
+        else:
+            _deliver(result[name], place, outs)
+
+
+def _takes(function: Any, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:  # no signature
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def _parameters(function: Any) -> int | None:

@@ -18,6 +18,7 @@ from typing import Any
 from grader.runner.conventions import entry_of_set
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import summary
+from grader.runner.solution_file import unpack
 
 PREPARED = "prepared"
 """The parameter of an entry that has what the submission's setup made of the weights."""
@@ -25,14 +26,25 @@ PREPARED = "prepared"
 
 def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPoint:
     """Import the file and find its entry function. Raises `LoadError`."""
-    path = folder / "submission.py"
-    path.write_bytes(source)
-    sys.path.insert(0, str(folder))
-    spec = importlib.util.spec_from_file_location("submission", path)
+    solution = None
+    if request.get("convention", {}).get("kind") == "run":
+        solution = unpack(source, folder)
+    if solution is None:
+        module_name, path = "submission", folder / "submission.py"
+        path.write_bytes(source)
+        sys.path.insert(0, str(folder))
+    else:
+        module_name, path = solution.module, solution.path
+        sys.path[:0] = map(str, solution.folders)
+        request = request | {
+            "entry": solution.entry,
+            "writes_outputs": solution.writes_outputs,
+        }
+    spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["submission"] = module
+    sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:

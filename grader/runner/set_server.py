@@ -40,8 +40,15 @@ def _drivers() -> dict[str, Any]:
     from grader.runner.sets.kernelbench import KernelBench
     from grader.runner.sets.kernelbot import KernelBot
     from grader.runner.sets.leetgpu import LeetGpu
+    from grader.runner.sets.traces import FlashInferTrace, SolExecBench
 
-    return {"leetgpu": LeetGpu, "kernelbot": KernelBot, "kernelbench": KernelBench}
+    return {
+        "leetgpu": LeetGpu,
+        "kernelbot": KernelBot,
+        "kernelbench": KernelBench,
+        "fib": FlashInferTrace,
+        "sol": SolExecBench,
+    }
 
 
 class SetServer:
@@ -71,10 +78,12 @@ class SetServer:
         """Import the problem. The answer lists its cases."""
         folder = Path(os.environ["GRADE_JIT"]) / "problem"
         self._answer = os.dup(fds[1])
-        for name, text in json.loads(read_lent(fds[0], request["files_bytes"])).items():
+        offset = 0
+        for name, nbytes in request["files"].items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode("latin-1"))
+            path.write_bytes(read_lent(fds[0], nbytes, offset))
+            offset += nbytes
         device = self._server.device
         if device == "cpu":
             redirect.mean_cpu_by_cuda()

@@ -133,7 +133,7 @@ def _from_file(result: str, file: Path | None) -> tuple[Report, Submission]:
         raise click.UsageError(
             f"{result}: not a report as --json prints it; wrong fields: {error.error_count()}"
         ) from None
-    submission = Submission.read(file, max_bytes=1 << 30)
+    submission = Submission.read(file, max_bytes=1 << 30, solutions=True)
     if submission.sha256 != report.submission_sha256:
         raise click.UsageError(f"{file} is not the source of {result}: its sha256 differs")
     return report, submission

@@ -168,7 +168,8 @@ class Watch:
         from grader.submission import Submission, SubmissionError
 
         last, saved, gone = self._read_state, time.monotonic(), False
-        most_bytes = self._job.problem.spec.limits.source_bytes
+        problem = self._job.problem
+        most_bytes = problem.spec.limits.source_bytes
         while True:
             self._check_reader()
             now = _file_state(self._file)
@@ -180,7 +181,7 @@ class Watch:
             elif now is not None and now != self._read_state:  # the write has ended
                 self._read_state = now
                 try:
-                    found = Submission.read(self._file, most_bytes)
+                    found = Submission.read(self._file, most_bytes, problem.takes_solutions)
                 except SubmissionError as error:
                     self._print(str(error), "red")
                 else:
