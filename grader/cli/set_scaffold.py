@@ -24,7 +24,13 @@ def set_scaffold(problem: Problem) -> str:
     imported = problem.imported
     assert imported is not None
     form = imported.forms[problem.spec.tests[0].name]
-    writers = {"leetgpu": _solve, "kernelbot": _custom_kernel, "kernelbench": _model}
+    writers = {
+        "leetgpu": _solve,
+        "kernelbot": _custom_kernel,
+        "kernelbench": _model,
+        "fib": _run,
+        "sol": _run,
+    }
     head = f'"""{problem.spec.title}, of {imported.source.set_title}.\n\n'
     head += "This starter file runs, and is a wrong answer until you write the kernel.\n"
     return head + writers[imported.source.set](problem, imported, form)
@@ -50,6 +56,19 @@ def _custom_kernel(problem: Problem, imported: ImportedProblem, form: CaseForm) 
         else:
             lines.append(f"    {argument.name} = {_like_inputs(problem, argument, form.values[i])}")
     return "\n".join([*lines, f"    return {_expression(form.result, names)}"]) + "\n"
+
+
+def _run(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
+    names = [argument.name for argument in problem.spec.args]
+    inputs = [names[i] for _, i in _ends("", form.data)]
+    lines = ['"""', "", "import torch", "", "", f"def run({', '.join(inputs)}):"]
+    lines += _described(problem)
+    outputs = []
+    for argument, value in zip(problem.spec.args, form.values, strict=True):
+        if argument.role != "in":
+            outputs.append(argument.name)
+            lines.append(f"    {argument.name} = {_like_inputs(problem, argument, value)}")
+    return "\n".join([*lines, f"    return {', '.join(outputs)}"]) + "\n"
 
 
 def _like_inputs(problem: Problem, argument: Argument, value: ValueForm) -> str:

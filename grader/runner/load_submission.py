@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grader.runner.conventions import entry_of_set
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import summary
 from grader.runner.solution_file import unpack
@@ -52,8 +51,11 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
         raise LoadError(f"{type(error).__name__}: {error.msg}{where}") from error
     except BaseException as error:  # an import may also exit
         raise LoadError(f"importing it raised {summary(error)}") from error
-    if "convention" in request and (entry := entry_of_set(module, request)) is not None:
-        return entry
+    if "convention" in request:
+        from grader.runner.conventions import entry_of_set  # needs torch, which a compiler lacks
+
+        if (entry := entry_of_set(module, request)) is not None:
+            return entry
     name = request["entry"]
     function = getattr(module, name, None)
     if function is None:

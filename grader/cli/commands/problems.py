@@ -164,7 +164,7 @@ def show(deps: Dependencies, what: str, db: str | None, as_json: bool) -> None:
             }
         )
     else:
-        _show_problem(found)
+        _show_problem(found, what)
 
 
 def _show_result(deps: Dependencies, number: int, db: str | None, as_json: bool) -> None:
@@ -184,7 +184,7 @@ def _show_result(deps: Dependencies, number: int, db: str | None, as_json: bool)
         stdout().print(safe_text(line, style="dim"), soft_wrap=True)
 
 
-def _show_problem(found: Problem) -> None:
+def _show_problem(found: Problem, typed: str) -> None:
     from rich.markdown import Markdown
     from rich.text import Text
 
@@ -206,9 +206,8 @@ def _show_problem(found: Problem) -> None:
         console.print(Text(f"  {prototype}"), soft_wrap=True)
     console.print()
     console.print(_limits(spec))
-    console.print(
-        f"version {found.digest[:12]}; get a starter file with grade new {found.name} --lang triton"
-    )
+    name = typed if found.imported else found.name
+    console.print(f"version {found.digest[:12]}; a starter file: grade new {name} --lang triton")
 
 
 def _arguments(arguments: list[Argument]) -> Table:
