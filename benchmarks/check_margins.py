@@ -49,6 +49,8 @@ HEADINGS = (
 EXAMPLE_HEADINGS = (
     "problem", "example", "checks", "listed cases", "drawn cases", "refused", "most used", "where",
 )  # fmt: skip
+PROVES_NOTHING = ("same as reference", "left out")
+"""Outcomes of mutants that change nothing, or do not apply."""
 HOSTILE = "hostile_"
 """Prefix of examples that are accepted though they try to mislead the judge."""
 
@@ -92,7 +94,7 @@ def main(
                 data = case_values(code, case, seed)
                 found = list(check_case(code, data, {"eager": code.eager}))
                 for row in found:
-                    if row.expected == "fail" and row.outcome != "same as reference":
+                    if row.expected == "fail" and row.outcome not in PROVES_NOTHING:
                         caught[row.name, seed] |= row.outcome == "failed"
                 rows += found
             _print_case(name, case.name, rows, time.monotonic() - start)
@@ -196,7 +198,7 @@ def _drawn(code: ProblemCode, seed: int) -> list[VerificationRow]:
 def _print_case(problem: str, case: str, rows: list[VerificationRow], elapsed_s: float) -> None:
     honest = [row for row in rows if row.expected == "pass"]
     refused = [row for row in honest if not row.ok]
-    mutants = [r for r in rows if r.expected == "fail" and r.outcome != "same as reference"]
+    mutants = [r for r in rows if r.expected == "fail" and r.outcome not in PROVES_NOTHING]
     failed = [row.used for row in mutants if row.outcome == "failed"]
     cells = (
         problem, case, len(honest), len(refused), f"{max(row.used for row in honest):.2f}",
