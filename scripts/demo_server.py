@@ -3,7 +3,7 @@
 It serves the problems of this repository from a temporary database. The boards of all problems show
 example data, which is made up (`scripts/demo/fill.py`). Then ten submissions are made over HTTP and
 graded on this machine, on the CPU if there is no GPU. It prints the address and a token, and runs
-until Ctrl-C.
+until Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import httpx
 
+from grader.cli.local_grading import unwind_on_sigterm
 from grader.server.services.container import Services, load_problems
 from scripts.demo.fill import fill
 
@@ -102,29 +103,30 @@ def print_line(text: str) -> None:
 @click.option("--once", is_flag=True, help="Exit when all submissions are graded, for tests.")
 def main(port: int, sandbox: str, once: bool) -> None:
     """Serve leaderboards with example data until Ctrl-C."""
-    with tempfile.TemporaryDirectory(prefix="demo-server-") as folder:
+    with unwind_on_sigterm(), tempfile.TemporaryDirectory(prefix="demo-server-") as folder:
         tokens = prepare(file := Path(folder) / "board.sqlite3")
         command = ["serve", "--port", str(port), "--db", f"sqlite:///{file}"]
         command += ["--problems", str(ROOT / "problems")]
-        server = subprocess.Popen(
-            [sys.executable, "-m", "grader.cli", *command, "--sandbox", sandbox],
-            stdout=subprocess.PIPE,
-            stderr=(log := Path(folder) / "log").open("w"),
-            text=True,
-        )
-        try:
-            address = _address(server, log)
-            numbers = submit_all(address, tokens)
-            print_line(f"\n  {address}\n\nToken of ada, to log in: {tokens['ada']}\n")
-            follow(address, numbers, tokens)
-            print_line(f"\nAll {len(numbers)} submissions are graded: {address}; Ctrl-C ends it")
-            if not once:
-                server.wait()
-        except KeyboardInterrupt:
-            print_line("")
-        finally:
-            server.terminate()
-            server.wait(60)
+        command = [sys.executable, "-m", "grader.cli", *command, "--sandbox", sandbox]
+        log = Path(folder) / "log"
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as server,
+        ):
+            try:
+                address = _address(server, log)
+                numbers = submit_all(address, tokens)
+                print_line(f"\n  {address}\n\nToken of ada, to log in: {tokens['ada']}\n")
+                follow(address, numbers, tokens)
+                print_line(
+                    f"\nAll {len(numbers)} submissions are graded: {address}; Ctrl-C ends it"
+                )
+                if not once:
+                    server.wait()
+            except KeyboardInterrupt:
+                print_line("")
+            finally:
+                server.terminate()
 
 
 def _address(server: subprocess.Popen[str], log: Path) -> str:

@@ -49,6 +49,13 @@ def _missing(marker: str) -> str | None:
     return None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each of several processes compute with one thread. With more threads than cores they spin
+    while they wait for each other, which made verification take six times as long."""
+    if getattr(config.option, "numprocesses", None):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes that they start inherit it
+
+
 LONGEST = ("tests/fleet/test_ray_engine.py", "tests/test_corpus.py", "tests/judge/test_verif")
 """Files of several minutes. They come first, lest one is left alone at the end."""
 

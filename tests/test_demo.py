@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -263,3 +267,22 @@ def test_a_problem_of_another_kind_ranks(
 def test_a_problem_that_no_gpu_times_stays_empty(make_folder: MakeFolder, tmp_path: Path) -> None:
     folder = make_folder("device: cuda, params", "device: cpu, params")
     assert filled(tmp_path / "a.sqlite3", folder) == (0, [])
+
+
+def test_the_server_ends_with_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At SIGTERM too, of which Python's default would leave the server running."""
+    started: list[subprocess.Popen[str]] = []
+    real = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
+        wait = "import time; print('http://127.0.0.1:1', flush=True); time.sleep(600)"
+        started.append(real([sys.executable, "-c", wait], **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(demo_server, "prepare", lambda _: {})
+    monkeypatch.setattr(demo_server, "submit_all", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as stopped:
+        demo_server.main.main(["--port", "0"], standalone_mode=False)
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert [server.poll() for server in started] == [-signal.SIGTERM]

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grader.judge.profiling.kernel_report import Profile, ProfileArtifacts
     from grader.judge.timing.baselines import Baselines
     from grader.judge.verification.result import VerificationResult
+    from grader.judge.verification.verify_all import ProblemSummary
     from grader.report import Report
 
 
@@ -37,6 +38,12 @@ def _verify(*args: Any, **options: Any) -> VerificationResult:
     from grader.judge.verification.verify import verify
 
     return verify(*args, **options)
+
+
+def _verify_all(*args: Any, **options: Any) -> Iterator[ProblemSummary]:
+    from grader.judge.verification.verify_all import verify_all
+
+    return verify_all(*args, **options)
 
 
 def _measure_baselines(*args: Any, **options: Any) -> Baselines:
@@ -82,6 +89,8 @@ class Dependencies:
     """Starts a runner while the command is still preparing; see `grader.judge.grade.prestarted`."""
     verify: Callable[..., VerificationResult] = _verify
     """`grader.judge.verification.verify.verify`."""
+    verify_all: Callable[..., Iterator[ProblemSummary]] = _verify_all
+    """`grader.judge.verification.verify_all.verify_all`."""
     measure_baselines: Callable[..., Baselines] = _measure_baselines
     """`grader.judge.timing.baselines.measure_baselines`."""
     profile: Callable[..., tuple[Profile, ProfileArtifacts]] = _profile

@@ -36,7 +36,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "results": ("grade results", "grade results softmax --last 50"),
     "plot": ("grade plot softmax", "grade plot softmax old.py new.py --out times.svg"),
-    "verify": ("grade verify softmax --no-examples", "grade verify problems/mine --device cpu"),
+    "verify": ("grade verify softmax --no-examples", "grade verify --all --device cpu"),
     "baseline": ("grade baseline softmax", "grade baseline softmax --record"),
     "replay": ("grade replay 12", "grade replay report.json --file kernel.py"),
     "worker": (

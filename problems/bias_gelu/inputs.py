@@ -27,6 +27,7 @@ def generate(
         x = x - bias
     elif values == "large_bias":
         bias *= 10
+        bias[0].abs_()  # of an output that is nearly 0 throughout, no relative error could be told
         x *= 0.01
     elif values == "special":
         flat = x.view(-1)

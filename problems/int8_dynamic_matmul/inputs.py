@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 CODE_STD = 32.0
-MOST_OCTAVES = 1
+MOST_OCTAVES = 5
 LARGE = 120
 """Least code of `cancelling`, whose sums pass 2**24 after 1,200 terms: fp32 then loses ones."""
 CHANGED = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,10 +16,22 @@ TAIL = 4
 New = tuple[Tensor, Tensor]
 """New values of one parameter and its buffer."""
 State = tuple[list[Tensor], list[Tensor]]
-Update = Callable[..., New]
-"""Of one tensor: parameter, gradient, buffer, learning rate, momentum, decay, nesterov → `New`."""
 Step = Callable[..., State]
 Mutant = Callable[..., State | None]
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """The scalars of a step."""
+
+    lr: float
+    momentum: float
+    decay: float
+    nesterov: bool
+
+
+Update = Callable[[Tensor, Tensor, Tensor, Scalars], New]
+"""Of one parameter, its gradient and its buffer."""
 
 
 def _step(update: Update, narrow: bool = False) -> Step:
@@ -29,40 +42,25 @@ def _step(update: Update, narrow: bool = False) -> Step:
         scalars = [inputs[name] for name in ("lr", "momentum", "weight_decay")]
         if narrow:
             scalars = [float(torch.tensor(value, dtype=torch.float32)) for value in scalars]
+        rest = Scalars(*scalars, inputs["nesterov"])
         lists = zip(inputs["params"], inputs["grads"], inputs["buffers"], strict=True)
-        new = [update(*tensors, *scalars, inputs["nesterov"]) for tensors in lists]
+        new = [update(*tensors, rest) for tensors in lists]
         return [param for param, _ in new], [buffer for _, buffer in new]
 
     return step
 
 
-def _textbook(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> New:
-    slope = grad + decay * param
-    new = momentum * buffer + slope
-    return param - lr * (slope + momentum * new if nesterov else new), new
+def _textbook(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
+    slope = grad + s.decay * param
+    new = s.momentum * buffer + slope
+    return param - s.lr * (slope + s.momentum * new if s.nesterov else new), new
 
 
-def _size(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> New:
+def _size(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
     """What rounding errors are relative to: the sums of the terms' absolute values."""
-    slope = grad.abs() + decay * param.abs()
-    new = momentum * buffer.abs() + slope
-    return param.abs() + lr * (slope + momentum * new if nesterov else new), new
+    slope = grad.abs() + s.decay * param.abs()
+    new = s.momentum * buffer.abs() + slope
+    return param.abs() + s.lr * (slope + s.momentum * new if s.nesterov else new), new
 
 
 magnitude = _step(_size)
@@ -71,24 +69,16 @@ magnitude = _step(_size)
 # --- honest
 
 
-def _folded(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> New:
+def _folded(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
     """Everything in terms of the old state."""
-    new = momentum * buffer + decay * param + grad
-    if not nesterov:
-        return param - lr * new, new
-    return param * (1 - lr * decay) - lr * grad - (lr * momentum) * new, new
+    new = s.momentum * buffer + s.decay * param + grad
+    if not s.nesterov:
+        return param - s.lr * new, new
+    return param * (1 - s.lr * s.decay) - s.lr * grad - (s.lr * s.momentum) * new, new
 
 
-def _rounded_once(param: Tensor, grad: Tensor, buffer: Tensor, *others: Any) -> New:
-    new_param, new = _textbook(param.double(), grad.double(), buffer.double(), *others)
+def _rounded_once(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
+    new_param, new = _textbook(param.double(), grad.double(), buffer.double(), s)
     return new_param.float(), new.float()
 
 
@@ -112,68 +102,36 @@ def _where(differs: Callable[[dict[str, Any]], bool], mutant: Step) -> Mutant:
 def _rounded(name: str) -> Step:
     """Gradients and buffers rounded to a coarse format on the way in."""
 
-    def update(param: Tensor, grad: Tensor, buffer: Tensor, *others: Any) -> New:
-        return _textbook(param, round_to(grad, name), round_to(buffer, name), *others)
+    def update(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
+        return _textbook(param, round_to(grad, name), round_to(buffer, name), s)
 
     return _step(update)
 
 
-def _decoupled(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> New:
+def _decoupled(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
     """The decay shrinks the parameter and never enters the buffer, as in AdamW."""
-    return _textbook(param * (1 - lr * decay), grad, buffer, lr, momentum, 0.0, nesterov)
+    return _textbook(param * (1 - s.lr * s.decay), grad, buffer, replace(s, decay=0.0))
 
 
-def _dampened(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> New:
+def _dampened(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
     """The gradient enters the buffer with weight 1 - momentum, as in Adam."""
-    slope = grad + decay * param
-    new = momentum * buffer + (1 - momentum) * slope
-    return param - lr * (slope + momentum * new if nesterov else new), new
+    slope = grad + s.decay * param
+    new = s.momentum * buffer + (1 - s.momentum) * slope
+    return param - s.lr * (slope + s.momentum * new if s.nesterov else new), new
 
 
-def _rate_inside(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> New:
+def _rate_inside(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
     """The learning rate is in the buffer, as in the paper."""
-    slope = grad + decay * param
-    new = momentum * buffer + lr * slope
-    return param - (lr * slope + momentum * new if nesterov else new), new
+    slope = grad + s.decay * param
+    new = s.momentum * buffer + s.lr * slope
+    return param - (s.lr * slope + s.momentum * new if s.nesterov else new), new
 
 
-def _old_buffer(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    lr: float,
-    momentum: float,
-    decay: float,
-    nesterov: bool,
-) -> New:
+def _old_buffer(param: Tensor, grad: Tensor, buffer: Tensor, s: Scalars) -> New:
     """The parameter moves by the buffer of the last step."""
-    _, new = _textbook(param, grad, buffer, lr, momentum, decay, nesterov)
-    slope = grad + decay * param
-    return param - lr * (slope + momentum * buffer if nesterov else buffer), new
+    _, new = _textbook(param, grad, buffer, s)
+    slope = grad + s.decay * param
+    return param - s.lr * (slope + s.momentum * buffer if s.nesterov else buffer), new
 
 
 def _without_last_elements(**inputs: Any) -> State:

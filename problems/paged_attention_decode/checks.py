@@ -11,6 +11,8 @@ from torch import Tensor
 
 from grader.numerics import matmul_in_steps, round_to
 
+from .reference import tokens_of
+
 LOG2_E = math.log2(math.e)
 
 Decode = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
@@ -32,18 +34,10 @@ def magnitude(
     """The largest ``|v|`` of each column: at least the weighted sum of ``|v|``, whose weights sum
     to 1; [batch, heads, head_dim]."""
     largest = [
-        _tokens_of(v_pages, row, length).abs().amax(dim=0)
+        tokens_of(v_pages, row, length).abs().amax(dim=0)
         for row, length in zip(block_table, lengths.tolist(), strict=True)
     ]
     return torch.stack(largest).repeat_interleave(q.shape[1] // v_pages.shape[2], dim=1)
-
-
-def _tokens_of(pages: Tensor, row: Tensor, length: int) -> Tensor:
-    """The first `length` tokens of the sequence with this row of the block table, [length,
-    kv_heads, head_dim]."""
-    token = torch.arange(length, device=pages.device)
-    page_size = pages.shape[1]
-    return pages[row.long()[token // page_size], token % page_size]
 
 
 def _paged(one: OneHead, of_group: OfGroup = lambda h, heads, kv: h // (heads // kv)) -> Decode:
@@ -61,7 +55,7 @@ def _paged(one: OneHead, of_group: OfGroup = lambda h, heads, kv: h // (heads //
         owner = torch.tensor([of_group(h, heads, kv_heads) for h in range(heads)])
         out = torch.empty_like(q)
         for b, length in enumerate(lengths.tolist()):
-            keys, values = (_tokens_of(p, block_table[b], length) for p in (k_pages, v_pages))
+            keys, values = (tokens_of(p, block_table[b], length) for p in (k_pages, v_pages))
             for kv_head in range(kv_heads):
                 mine = (owner == kv_head).nonzero()[:, 0].to(q.device)
                 out[b, mine] = one(q[b, mine], keys[:, kv_head], values[:, kv_head], scale).to(

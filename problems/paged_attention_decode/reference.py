@@ -28,7 +28,7 @@ def reference(
     out = torch.empty_like(q)
     kv_heads = k_pages.shape[2]
     for b, length in enumerate(lengths.tolist()):
-        keys, values = (_tokens_of(p, block_table[b], length) for p in (k_pages, v_pages))
+        keys, values = (tokens_of(p, block_table[b], length) for p in (k_pages, v_pages))
         queries = q[b].unflatten(0, (kv_heads, -1))
         scores = torch.einsum("kgd,tkd->kgt", queries, keys) * scale
         weights = torch.softmax(scores, dim=-1)
@@ -36,7 +36,7 @@ def reference(
     return out
 
 
-def _tokens_of(pages: Tensor, row: Tensor, length: int) -> Tensor:
+def tokens_of(pages: Tensor, row: Tensor, length: int) -> Tensor:
     """The first `length` tokens of the sequence with this row of the block table, [length,
     kv_heads, head_dim]."""
     token = torch.arange(length, device=pages.device)

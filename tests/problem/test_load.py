@@ -50,6 +50,18 @@ def test_a_problem_may_name_a_gpu_type(make_folder: MakeFolder) -> None:
 ROW = "{name: tiny, params: {rows: 1, cols: 3, dtype: fp32}}"
 X = "{name: x, role: in, dtype: dtype, shape: [rows, cols]}"
 OUT = "{name: out, role: out, dtype: dtype, shape: [rows, cols]}"
+ARGS = f"  - {X}\n  - {OUT}\n"
+
+
+def with_key(argument: str, key: str) -> str:
+    return f"{argument[:-1]}, {key}}}"
+
+
+ARGS_WITH_WEIGHT = (
+    f"  - {with_key(X, 'weight: true')}\n"
+    "  - {name: y, dtype: dtype, shape: [rows, cols]}\n"
+    f"  - {OUT}\n"
+)
 
 BAD = [
     # keys and types
@@ -242,6 +254,86 @@ BAD = [
         X,
         "{name: x, kind: scalar, dtype: fp64, structured: true}",
         "args[0].structured: only an in tensor, or a list of them, may be",
+    ),
+    # strides of an output
+    (OUT, with_key(OUT, "strides: [1]"), "args[1].strides: 1 for 2 dimensions"),
+    (
+        OUT,
+        with_key(OUT, "strides: [1, 1]"),
+        "args[1].strides: strides [1, 1] of shape [2, 99] in case 'wide' make elements of an "
+        "output share memory",
+    ),
+    (
+        OUT,
+        with_key(OUT, "strides: [cols, rows - 1]"),
+        "args[1].strides: 'rows - 1' is 0 in case 'tiny'; a stride is a whole number of at least 1",
+    ),
+    (OUT, with_key(OUT, "strides: [cols, +]"), "args[1].strides[1]: formula '+' does"),
+    (
+        X,
+        with_key(X, "strides: [1, rows]"),
+        "args[0].strides: only an out tensor has some; see 'contiguous'",
+    ),
+    (
+        OUT,
+        "{name: out, role: inout, dtype: dtype, shape: [rows, cols], strides: [1, rows]}",
+        "args[1].strides: only an out tensor has some; see 'contiguous'",
+    ),
+    # weights, and outputs of several right values
+    (
+        OUT,
+        with_key(OUT, "weight: true"),
+        "args[1].weight: only an in tensor, or a list of them, is a weight",
+    ),
+    (
+        X,
+        "{name: x, kind: scalar, dtype: fp64, weight: true}",
+        "args[0].weight: only an in tensor, or a list of them, is a weight",
+    ),
+    (
+        X,
+        with_key(X, "weight: true"),
+        "args: every input is a weight; then every call would be the same",
+    ),
+    (
+        ARGS,
+        ARGS_WITH_WEIGHT.replace("name: y", "name: prepared"),
+        "args: 'prepared' is what a setup has made of the weights; choose another name",
+    ),
+    (
+        ARGS,
+        f"{ARGS_WITH_WEIGHT}nested: {{prepared: [y]}}\n",
+        "args: 'prepared' is what a setup has made of the weights; choose another name",
+    ),
+    (
+        X,
+        with_key(X, "unique: false"),
+        "args[0].unique: only an out tensor may have several right values",
+    ),
+    (
+        OUT,
+        "{name: out, role: inout, dtype: dtype, shape: [rows, cols], unique: false}",
+        "args[1].unique: only an out tensor may have several right values",
+    ),
+    # nested parameters
+    *(
+        ("cuda_dtypes:", f"nested: {{{nested}}}\ncuda_dtypes:", f"nested.{message}")
+        for nested, message in [
+            ("p: x", "p: must be a list or a mapping of names of arguments"),
+            ("p: []", "p: must be a list or a mapping of names of arguments"),
+            ("p: [{a: []}]", "p: must be a list or a mapping of names of arguments"),
+            ("p: [x, outs]", "p: 'outs' is no argument; did you mean 'out'?"),
+            ("p: [x, 3]", "p: 3 is no argument"),
+            ("p: [x], q: {a: x}", "q: 'x' is in nested.p already"),
+            ("p: [x, {a: x}]", "p: 'x' is in nested.p already"),
+            ("class: [x]", "class: 'class' is a word of C++ or Python"),
+            ("out: [x]", "out: an argument has this name; choose another"),
+        ]
+    ),
+    (
+        ARGS,
+        f"{ARGS_WITH_WEIGHT}nested: {{p: [x, y]}}\n",
+        "nested.p: has weights and other arguments; part them",
     ),
     # dtypes
     (

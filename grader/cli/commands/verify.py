@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,16 +17,19 @@ from grader.cli.options import (
     choose_sandbox,
     device_option,
     find_problem,
+    json_option,
     sandbox_option,
 )
+from grader.cli.verify_all import as_fields, folders, mark, verify_all
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from grader.cli.author_todo import Step
     from grader.cli.examples import Example
     from grader.judge.record import Progress, ProgressCallback
     from grader.judge.verification.result import VerificationResult, VerificationRow
+    from grader.judge.verification.verify_all import ProblemSummary
     from grader.problem import Problem
     from grader.sandbox.base import Device
 
@@ -48,7 +51,13 @@ class ExampleResult:
 
 
 @click.command()
-@click.argument("problem")
+@click.argument("problem", required=False)
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="The checks of all problems, or of those in the folder PROBLEM.",
+)
 @device_option
 @sandbox_option
 @click.option(
@@ -63,9 +72,16 @@ class ExampleResult:
     flag_value="check",
     help="Only the check and what is missing, without grading the examples.",
 )
+@json_option
 @click.pass_obj
 def verify(
-    deps: Dependencies, problem: str, device: str, sandbox_name: str, scope: str | None
+    deps: Dependencies,
+    problem: str | None,
+    every: bool,
+    device: str,
+    sandbox_name: str,
+    scope: str | None,
+    as_json: bool,
 ) -> int:
     """Prove that the check of PROBLEM catches wrong answers and accepts correct ones.
 
@@ -75,65 +91,104 @@ def verify(
     (a sign ignored, the row of a neighbour), which must fail on one case at least. Shows the margin
     between honest and broken for each case. Then lists the steps of writing a problem, in order,
     with what is still missing; on a CPU the check should take at most 3 minutes. Then grades every
-    example submission and compares its verdict with the name of its folder. Exit status: 0 if
+    example submission and compares its verdict with the name of its folder. On a CPU,
+    torch.compile runs only on the largest case of each combination of dtypes. Exit status: 0 if
     everything is as expected, also with steps to do; 1 if not; 2 if the problem's code fails.
-    """
-    from grader.cli.output.terminal import stdout
 
+    With --all, the checks run side by side, one on each CPU core, without the examples; a line for
+    each problem says what its check found, the least margin and the seconds. Exit status: 0 if all
+    checks hold, 1 if not.
+    """
+    if every:
+        if scope == "examples":
+            raise click.UsageError("--all runs no examples; leave out --examples")
+        return verify_all(deps, folders(problem), choose_device(deps, device), as_json)
+    if problem is None:
+        raise click.UsageError("name a PROBLEM, or verify every problem with --all")
     found = find_problem(problem, deps, device, sandbox_name)
     chosen = choose_device(deps, device)
-    console = stdout()
     if found.imported is not None:
-        return _verify_imported(deps, console, found, chosen, sandbox_name)
-    ok = scope == "examples" or _check(deps, console, found, chosen)
+        return _verify_imported(deps, found, chosen, sandbox_name, as_json)
+    shown: dict[str, Any] = {"device": chosen, "problem": found.name}
+    ok = True
+    if scope != "examples":
+        summary = _check(deps, found, chosen, show=not as_json)
+        shown |= as_fields(summary)
+        ok = summary.ok
     if scope != "check":
         graded = list(_grade_examples(deps, found, chosen, sandbox_name))
-        _print_examples(console, graded)
+        if not as_json:
+            _print_examples(graded)
+        shown["examples"] = [
+            {"example": f"{e.example.expected}/{e.example.path.name}", "outcome": e.outcome,
+             "reason": e.reason, "ok": e.ok}
+            for e in graded
+        ]  # fmt: skip
         ok = ok and all(one.ok is not False for one in graded)
-    what = f"{found.name} is" if scope != "examples" else f"the examples of {found.name} are"
-    console.print(
-        f"{what} verified on {chosen}" if ok else f"{what} NOT verified on {chosen}",
-        style="bold green" if ok else "bold red",
-    )
+    _print_outcome(found, chosen, scope, ok, shown if as_json else None)
     return 0 if ok else 1
 
 
 def _verify_imported(
-    deps: Dependencies, console: Console, problem: Problem, device: Device, sandbox_name: str
+    deps: Dependencies, problem: Problem, device: Device, sandbox_name: str, as_json: bool
 ) -> int:
     """Grade the reference of a problem of another set, and wrong copies of its output."""
     from grader.cli.commands.set_problems import report_line
-    from grader.cli.output.terminal import safe_text
+    from grader.cli.output.terminal import print_json, safe_text, stdout
     from grader.judge.set_report import report_problem
 
     assert problem.imported is not None
     sandbox, _ = choose_sandbox(deps, sandbox_name)
     report = report_problem(problem.imported.source, sandbox, device)
-    console.print(safe_text(report_line(report)), soft_wrap=True)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        stdout().print(safe_text(report_line(report)), soft_wrap=True)
     return 1 if report.state == "cannot" else 0
 
 
-def _check(deps: Dependencies, console: Console, problem: Problem, device: Device) -> bool:
-    """Verify the check, and print what it found and what the problem still lacks.
+def _print_outcome(
+    problem: Problem, device: Device, scope: str | None, ok: bool, shown: dict[str, Any] | None
+) -> None:
+    """The last line; or, given what to show, that as JSON."""
+    from grader.cli.output.terminal import print_json, stdout
+
+    if shown is not None:
+        print_json(shown | {"ok": ok})
+        return
+    what = f"{problem.name} is" if scope != "examples" else f"the examples of {problem.name} are"
+    stdout().print(
+        f"{what} verified on {device}" if ok else f"{what} NOT verified on {device}",
+        style="bold green" if ok else "bold red",
+    )
+
+
+def _check(deps: Dependencies, problem: Problem, device: Device, show: bool) -> ProblemSummary:
+    """Verify the check, and print what it found and what the problem still lacks, if `show`.
 
     Raises `ProblemError`, after printing that, when the problem's code fails.
     """
     from grader.cli.output.progress import show_progress
+    from grader.cli.output.terminal import stdout
+    from grader.judge.verification.verify_all import summary_of
     from grader.problem import ProblemError
 
-    with show_progress(True) as display:
+    console = stdout()
+    with show_progress(show) as display:
         times = CaseTimes(display)
         try:
             result = deps.verify(problem, device, times)
         except ProblemError as error:
-            _print_steps(console, author_steps(problem, device, times, error=str(error)))
+            if show:
+                _print_steps(console, author_steps(problem, device, times, error=str(error)))
             raise
         times.end()
-    _print_mutants(console, result)
-    _print_margins(console, result)
-    failed = None if result.ok else "something is not as expected: see the first table"
-    _print_steps(console, author_steps(problem, device, times, failed=failed))
-    return bool(result.ok)
+    if show:
+        _print_mutants(console, result)
+        _print_margins(console, result)
+        failed = None if result.ok else "something is not as expected: see the first table"
+        _print_steps(console, author_steps(problem, device, times, failed=failed))
+    return summary_of(problem.name, result, sum(times.by_case_s.values()))
 
 
 class CaseTimes:
@@ -191,7 +246,7 @@ def _print_steps(console: Console, steps: list[Step]) -> None:
     ok = {"done": True, "missing": False, "to do": None, "unknown": None}
     for step in steps:
         style = "red" if step.state == "missing" else "dim" if step.state == "done" else ""
-        table.add_row(_mark(ok[step.state]), step.name, Text(step.detail, style))
+        table.add_row(mark(ok[step.state]), step.name, Text(step.detail, style))
     console.print(table)
     missing = [step.name for step in steps if step.state == "missing"]
     to_do = [step.name for step in steps if step.state == "to do"]
@@ -218,8 +273,10 @@ def _print_mutants(console: Console, result: VerificationResult) -> None:
             notes.append(f"left out: {rows[0].detail}")
         elif outcomes.keys() <= {"left out", "same as reference"}:
             notes.append("changes no right answer")
+        if name == "compile" and len(result.compiled) < result.cases:
+            notes.append(f"only on the largest of each dtype: {', '.join(result.compiled)}")
         counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-        table.add_row(_mark(not wrong), name, rows[0].expected, counts, "\n".join(notes))
+        table.add_row(mark(not wrong), name, rows[0].expected, counts, "\n".join(notes))
     console.print(table)
 
 
@@ -282,14 +339,15 @@ def _grade_examples(
         yield ExampleResult(example, report.verdict or "no verdict", report.reason, ok)
 
 
-def _print_examples(console: Console, graded: list[ExampleResult]) -> None:
+def _print_examples(graded: list[ExampleResult]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    from grader.cli.output.terminal import safe_text
+    from grader.cli.output.terminal import safe_text, stdout
     from grader.report import escape
 
+    console = stdout()
     if not graded:
         console.print("no example submissions for this problem", style="yellow")
         return
@@ -302,17 +360,10 @@ def _print_examples(console: Console, graded: list[ExampleResult]) -> None:
         else:
             reason = safe_text(one.reason, 160, "dim")
             reason.no_wrap, reason.overflow = True, "ellipsis"
-        table.add_row(_mark(one.ok), name, reason)
+        table.add_row(mark(one.ok), name, reason)
     console.print(table)
     counts = {word: sum(one.ok is ok for one in graded) for word, ok in _OUTCOMES.items()}
     console.print(", ".join(f"{count} {word}" for word, count in counts.items()))
 
 
 _OUTCOMES = {"as expected": True, "not as expected": False, "not run": None}
-
-
-def _mark(ok: bool | None) -> RenderableType:
-    from rich.text import Text
-
-    marks = {True: ("✔", "green"), False: ("✘", "red"), None: ("–", "dim")}
-    return Text(*marks[ok])

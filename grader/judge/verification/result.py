@@ -58,11 +58,21 @@ class VerificationResult:
     """All rows; `ok` when the problem may be published."""
 
     rows: list[VerificationRow] = field(default_factory=list)
+    cases: int = 0
+    """How many cases were checked."""
+    compiled: list[str] = field(default_factory=list)
+    """The cases on which torch.compile was checked."""
 
     @property
     def ok(self) -> bool:
         """Whether every row is ok, and every mutant that applies failed at least once."""
-        return all(row.ok for row in self.rows) and not self.never_caught()
+        return not self.findings()
+
+    def findings(self) -> list[str]:
+        """What keeps the problem from being published, in words."""
+        wrong = [row for row in self.rows if not row.ok]
+        found = [f"{row.name}, {row.case}: {row.outcome}. {row.detail}" for row in wrong]
+        return found + [f"{name}: never caught" for name in self.never_caught()]
 
     def never_caught(self) -> list[str]:
         """The mutants that failed on no case, though they apply to one. A mutant that may pass
