@@ -15,7 +15,12 @@ from grader.problem.reserved_names import C_GLOBALS, C_WORDS
 from grader.problem.spec import DTYPES, FLOATING_DTYPES, Spec
 from grader.problem.validation import RESERVED_PARAMS
 
-ENTRIES = {"leetgpu": "solve", "kernelbot": "custom_kernel", "kernelbench": "forward"}
+ENTRIES = {
+    "leetgpu": "solve",
+    "kernelbot": "custom_kernel",
+    "kernelbench": "forward",
+    "tensara": "solution",
+}
 """Set → the function of a submission, which in KernelBench may also be the class `ModelNew`."""
 
 UNBOUNDED = 1e300
@@ -119,7 +124,9 @@ def _argument(
         dtype = {bool: "bool", int: "int64", float: "fp64"}[type(value.form.scalar)]
         return {"name": name, "kind": "scalar", "dtype": dtype}
     forms = _forms_at(cases, position)
-    shapes = zip(*(tuple(form.shape) or (1,) for form in forms), strict=True)
+    ranks = {len(form.shape) or 1 for form in forms}
+    rank = ranks.pop() if len(ranks) == 1 else 1
+    shapes = zip(*(form.lent_shape(rank) for form in forms), strict=True)
     argument: dict[str, Any] = {
         "name": name,
         "role": value.role,

@@ -9,9 +9,14 @@ from pathlib import Path
 
 from grader.problem.imported import SetSource
 from grader.problem.spec import ProblemError
-from grader.problem_sets import kernelbench, kernelbot, leetgpu
+from grader.problem_sets import kernelbench, kernelbot, leetgpu, tensara
 
-SETS = {"leetgpu": leetgpu, "kernelbot": kernelbot, "kernelbench": kernelbench}
+SETS = {
+    "leetgpu": leetgpu,
+    "kernelbot": kernelbot,
+    "kernelbench": kernelbench,
+    "tensara": tensara,
+}
 """Prefix → the module that finds and reads the set's problems."""
 
 

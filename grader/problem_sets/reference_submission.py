@@ -48,6 +48,15 @@ def custom_kernel(data):
     "kernelbench": """
 from model import Model as ModelNew
 """,
+    "tensara": """
+from grader.runner.sets.tensara import Tensara
+
+problem = Tensara(folder, {}, "cuda" if torch.cuda.is_available() else "cpu")
+
+
+def solution(*arguments):
+    problem.solve(list(arguments))
+""",
 }
 """Set → how its reference becomes what its users submit."""
 

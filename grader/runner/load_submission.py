@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grader.runner.conventions import entry_of_set
+from grader.runner.conventions import entry_of_set, with_own_forms
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import summary
 
@@ -59,6 +59,8 @@ def load_python(source: bytes, folder: Path, request: dict[str, Any]) -> EntryPo
     entry = _python_entry(function, name, list(parameters), own_roles)
     if setup is not None:
         entry = replace(entry, setup=_setting_up(setup, names, weights))
+    if "convention" in request:
+        entry = with_own_forms(entry)
     if list(parameters.values()) == names:
         return entry
     return replace(entry, prepare=_nesting(names, list(parameters.values())))
