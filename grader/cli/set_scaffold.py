@@ -25,21 +25,23 @@ def set_scaffold(problem: Problem) -> str:
     assert imported is not None
     form = imported.forms[problem.spec.tests[0].name]
     writers = {
-        "leetgpu": _solve,
+        "leetgpu": _plain,
         "kernelbot": _custom_kernel,
         "kernelbench": _model,
         "fib": _run,
         "sol": _run,
+        "tensara": _plain,
     }
     head = f'"""{problem.spec.title}, of {imported.source.set_title}.\n\n'
     head += "This starter file runs, and is a wrong answer until you write the kernel.\n"
     return head + writers[imported.source.set](problem, imported, form)
 
 
-def _solve(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
+def _plain(problem: Problem, imported: ImportedProblem, form: CaseForm) -> str:
     names = [argument.name for argument in problem.spec.args]
     zeros = [f"    {a.name}.zero_()" for a in problem.spec.args if a.role != "in"]
-    lines = ['"""', "", "", f"def solve({', '.join(names)}):", *_described(problem), *zeros]
+    lines = ['"""', "", "", f"def {problem.spec.entry}({', '.join(names)}):"]
+    lines += [*_described(problem), *zeros]
     return "\n".join(lines) + "\n"
 
 

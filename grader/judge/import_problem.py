@@ -60,19 +60,20 @@ def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Probl
 def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], list[str]]:
     """The cases whose arguments are like the first one's, and a line for each other."""
     found: list[DescribedCase] = []
-    left_out: list[str] = []
+    why_not: dict[str, list[str]] = {}
     for number, head in enumerate(host.heads):
         try:
             form = host.describe(number)
         except SetProblemError as error:
             if not host.is_running:
                 raise
-            left_out.append(f"case '{head.name}' is left out: {_reason(error, source)}")
+            why_not.setdefault(_reason(error, source), []).append(head.name)
             continue
         if found and _kinds(form) != _kinds(found[0].form):
-            left_out.append(f"case '{head.name}' is left out: it has other arguments than the rest")
+            why_not.setdefault("it has other arguments than the rest", []).append(head.name)
         else:
             found.append(DescribedCase(head, form))
+    left_out = [_left_out(names, why) for why, names in why_not.items()]
     kinds = {case.head.kind for case in found}
     if "test" not in kinds:
         why = left_out[0] if left_out else "it has no test"
@@ -83,16 +84,19 @@ def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], l
     return found, left_out
 
 
+def _left_out(names: list[str], why: str) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:3])
+    more = f" and {len(names) - 3} more are" if names[3:] else " are" if names[1:] else " is"
+    return f"{'cases' if names[1:] else 'case'} {shown}{more} left out: {why}"
+
+
 def _reason(error: ProblemError, source: SetSource) -> str:
     return str(error).removeprefix(f"{source.folder}: ")
 
 
 def _kinds(form: CaseForm) -> list[object]:
     """What all cases of a problem have in common."""
-    return [
-        (v.name, v.role, v.weight, len(v.form.shape) if isinstance(v.form, TensorForm) else None)
-        for v in form.values
-    ]
+    return [(v.name, v.role, v.weight, isinstance(v.form, TensorForm)) for v in form.values]
 
 
 def _bounds(

@@ -60,9 +60,8 @@ class SetCode(ProblemCode):
             if isinstance(v.form, TensorForm) and a.role != "out"
         ]
         with self._stopped():
-            made = self._host.generate(
-                self._number(case), [_spec(f) for _, f in tensors], seed % 2**63
-            )
+            specs = [_spec(a, f) for a, f in tensors]
+            made = self._host.generate(self._number(case), specs, seed % 2**63)
         generator = torch.Generator(device=self.device).manual_seed(seed % 2**63)
         values: Values = {}
         found = dict(zip([a.name for a, _ in tensors], made, strict=True))
@@ -152,9 +151,8 @@ class SetCode(ProblemCode):
             if argument.role != "in":
                 assert isinstance(value.form, TensorForm)
                 dtype = value.form.dtype
-                specs.append(
-                    _packed("fp64" if wide and dtype in FLOATING_DTYPES else dtype, value.form)
-                )
+                dtype = "fp64" if wide and dtype in FLOATING_DTYPES else dtype
+                specs.append(_packed(dtype, value.form.lent_shape(len(argument.shape))))
         with self._stopped():
             outputs = self._host.reference(self._number(case), self._tensors(inputs), specs, wide)
         return dict(zip([a.name for a in self.written], outputs, strict=True))
@@ -177,15 +175,16 @@ def _never(**_: Any) -> Any:
     raise AssertionError("the reference of another set never runs in the judge")
 
 
-def _spec(form: TensorForm) -> TensorSpec:
-    """A tensor as its set lays it out; dense where it has no dimension or overlaps."""
-    shape, strides = tuple(form.shape) or (1,), tuple(form.strides) or (1,)
-    return TensorSpec(0, form.dtype, shape, strides)
+def _spec(argument: Argument, form: TensorForm) -> TensorSpec:
+    """A tensor as its set lays it out, or contiguous, if it has other dimensions there."""
+    shape = form.lent_shape(len(argument.shape))
+    if list(shape) != form.shape:
+        return _packed(form.dtype, shape)
+    return TensorSpec(0, form.dtype, shape, tuple(form.strides))
 
 
-def _packed(dtype: str, form: TensorForm) -> TensorSpec:
-    """A contiguous tensor of a form's shape."""
-    shape = tuple(form.shape) or (1,)
+def _packed(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    """A contiguous tensor."""
     steps = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     return TensorSpec(0, dtype, shape, steps)
 

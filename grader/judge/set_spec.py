@@ -21,6 +21,7 @@ ENTRIES = {
     "kernelbench": "forward",
     "fib": "run",
     "sol": "run",
+    "tensara": "solution",
 }
 """Set → the function of a submission, which in KernelBench may also be the class `ModelNew`."""
 
@@ -125,7 +126,9 @@ def _argument(
         dtype = {bool: "bool", int: "int64", float: "fp64"}[type(value.form.scalar)]
         return {"name": name, "kind": "scalar", "dtype": dtype}
     forms = _forms_at(cases, position)
-    shapes = zip(*(tuple(form.shape) or (1,) for form in forms), strict=True)
+    ranks = {len(form.shape) or 1 for form in forms}
+    rank = ranks.pop() if len(ranks) == 1 else 1
+    shapes = zip(*(form.lent_shape(rank) for form in forms), strict=True)
     argument: dict[str, Any] = {
         "name": name,
         "role": value.role,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ class SetSource:
     """One problem of a set, as its files lie in the user's checkout."""
 
     set: str
-    """Name of the set's format: ``leetgpu``, ``kernelbot``, ``kernelbench``, ``fib`` or ``sol``."""
+    """Prefix of the set's format, such as ``leetgpu``."""
     set_title: str
     licence: str
     """Name of the set's licence."""
@@ -59,6 +60,14 @@ class TensorForm(_Strict):
     dtype: Annotated[str, Field(max_length=20)]
     shape: Annotated[list[Size], Field(max_length=12)]
     strides: Annotated[list[Size], Field(max_length=12)]
+    view: Literal["", "uint16", "uint32", "uint64"] = ""
+    """Its dtype in the set, where it travels as another of the same size."""
+
+    def lent_shape(self, dimensions: int) -> tuple[int, ...]:
+        """Its shape as an argument with so many dimensions. One of none has one element; one of
+        another number of dimensions is flat."""
+        shape = tuple(self.shape) or (1,)
+        return shape if len(shape) == dimensions else (math.prod(shape),)
 
 
 class ScalarForm(_Strict):
@@ -116,15 +125,14 @@ class ImportedProblem:
     """What is judged less strictly than in a problem of our own, each in a line."""
 
     def placement(self, case: str) -> dict[str, Any]:
-        """For the runner: how the arguments of a case lie in the set's own data, and which have no
-        dimension."""
+        """For the runner: how the arguments of a case lie in the set's own data, and the shape and
+        dtype of each there, which the lent one may not have."""
         form = self.forms[case]
-        scalars = [
-            i
-            for i, value in enumerate(form.values)
-            if isinstance(value.form, TensorForm) and not value.form.shape
+        own = [
+            [value.form.shape, value.form.view] if isinstance(value.form, TensorForm) else None
+            for value in form.values
         ]
-        return {"data": form.data, "result": form.result, "dimensionless": scalars}
+        return {"data": form.data, "result": form.result, "own": own}
 
     def convention(self) -> dict[str, Any]:
         """For the runner: how a submission of the set is called; empty where as one of ours."""
@@ -138,7 +146,7 @@ class ImportedProblem:
             return {"convention": model}
         if self.takes_solutions:
             return {"convention": {"kind": "run"}}
-        return {}
+        return {"convention": {"kind": "arguments"}}
 
     @property
     def takes_solutions(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grader.problem.imported import SetSource
 from grader.problem.spec import ProblemError
-from grader.problem_sets import flashinfer, kernelbench, kernelbot, leetgpu, sol
+from grader.problem_sets import flashinfer, kernelbench, kernelbot, leetgpu, sol, tensara
 
 SETS = {
     "leetgpu": leetgpu,
@@ -17,6 +17,7 @@ SETS = {
     "kernelbench": kernelbench,
     "fib": flashinfer,
     "sol": sol,
+    "tensara": tensara,
 }
 """Prefix → the module that finds and reads the set's problems."""
 

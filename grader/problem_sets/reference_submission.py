@@ -54,6 +54,15 @@ from reference import run
     "sol": """
 from reference import run
 """,
+    "tensara": """
+from grader.runner.sets.tensara import Tensara
+
+problem = Tensara(folder, {}, "cuda" if torch.cuda.is_available() else "cpu")
+
+
+def solution(*arguments):
+    problem.solve(list(arguments))
+""",
 }
 """Set → how its reference becomes what its users submit."""
 

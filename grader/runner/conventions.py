@@ -8,18 +8,22 @@ into the outputs that the judge lends, unless it has been written there already.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
+from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from grader.runner.entry_point import EntryPoint, LoadError
-from grader.runner.sets.driver import Tree, grown
+from grader.runner.sets.driver import Tree, grown, viewed
 
 
 def entry_of_set(module: ModuleType, request: dict[str, Any]) -> EntryPoint | None:
     """The entry by the convention of `request`; None where the file has our own instead."""
     convention = request["convention"]
+    if convention["kind"] == "arguments":
+        return None
     if convention["kind"] == "model":
         return _model_entry(module, request, convention)
     function = getattr(module, request["entry"], None)
@@ -145,11 +149,26 @@ def _parameters(function: Any) -> int | None:
     return sum(p.kind in kinds and p.default is p.empty for p in parameters)
 
 
+def with_own_forms(entry: EntryPoint) -> EntryPoint:
+    """An entry whose arguments have the shapes and dtypes that the set gives them."""
+
+    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
+        return entry.prepare(_shaped(values, case), case)
+
+    return replace(entry, prepare=prepare)
+
+
 def _shaped(values: list[Any], case: dict[str, Any]) -> list[Any]:
-    """The arguments with those that have no dimension as such; the judge lends one element."""
-    return [
-        value.reshape(()) if i in case["dimensionless"] else value for i, value in enumerate(values)
-    ]
+    """The arguments with their own number of dimensions and dtypes."""
+    found = []
+    # A setup adds its result to the values.
+    for value, own in zip_longest(values, case["own"]):
+        if own is not None:
+            shape, view = own
+            value = value.reshape(shape) if value.dim() != len(shape) else value
+            value = viewed(value, view)
+        found.append(value)
+    return found
 
 
 def _deliver(result: Any, tree: Tree, outs: dict[int, Any]) -> None:

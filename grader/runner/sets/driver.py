@@ -22,9 +22,16 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree
+from torch.utils.flop_counter import FlopCounterMode
 
 Tree = dict[str, Any]
 LITERALS = (int, float, bool, str, type(None))
+MOST_CPU_BYTES = 128 << 20
+MOST_CPU_FLOPS = 10e9
+"""A case with larger inputs and outputs, or with more operations in matrix products, is left to a
+GPU."""
 
 
 class UnsupportedError(Exception):
@@ -51,6 +58,10 @@ class Value:
     role: str = "in"
     weight: bool = False
     """Whether it stays the same from call to call."""
+    says_sizes: bool = False
+    """Whether it only says the sizes of the others, which no seed changes."""
+    view: str = ""
+    """The dtype that it has in the set, where it travels as another of the same size."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,27 @@ class Inputs:
         """The same with other values, in order."""
         pairs = zip(self.values, values, strict=True)
         return replace(self, values=[replace(old, value=new) for old, new in pairs])
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def as_carried(value: Value) -> Value:
+    """A value as it travels: unsigned integers as signed ones of the same bits."""
+    if not isinstance(value.value, torch.Tensor) or value.value.dtype not in _SIGNED:
+        return value
+    name = str(value.value.dtype).removeprefix("torch.")
+    return replace(value, value=value.value.view(_SIGNED[value.value.dtype]), view=name)
+
+
+def as_made(inputs: Inputs) -> Inputs:
+    """The inputs as their set makes them, in the same memory."""
+    return inputs.with_values([viewed(v.value, v.view) for v in inputs.values])
+
+
+def viewed(value: Any, dtype: str) -> Any:
+    """A tensor's bits as another dtype, if one is named."""
+    return value.view(getattr(torch, dtype)) if dtype else value
 
 
 class Driver(ABC):
@@ -98,6 +130,40 @@ class Driver(ABC):
     def outputs(self, inputs: Inputs, result: Any) -> tuple[list[Value], Tree]:
         """The outputs in an answer, and how they lie in it."""
         return flatten(result, "out")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a case takes."""
+
+    nbytes: int
+    """Of its inputs and outputs."""
+    flops: int
+    """Of its matrix products and convolutions."""
+
+    @property
+    def fits_cpu(self) -> bool:
+        """Whether a CPU can judge the case within seconds."""
+        return self.nbytes <= MOST_CPU_BYTES and self.flops <= MOST_CPU_FLOPS
+
+
+def estimate(make: Callable[[], Any], answer: Callable[[Any], Any]) -> Cost:
+    """The cost of making inputs and an answer to them, found without computing it. What needs the
+    values of tensors ends the estimate, which is then too low."""
+    nbytes = 0
+    with torch.no_grad(), FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        try:
+            inputs = make()
+            nbytes = _nbytes(inputs)
+            nbytes += _nbytes(answer(inputs))
+        except Exception:  # noqa: BLE001 - the set's own code, on tensors without values
+            pass
+    return Cost(nbytes, counter.get_total_flops())
+
+
+def _nbytes(data: Any) -> int:
+    parts = _pytree.tree_leaves(data)
+    return sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
 
 
 def seed_all(seed: int) -> None:

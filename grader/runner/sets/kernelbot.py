@@ -9,6 +9,8 @@ from grader.runner.sets.driver import (
     Driver,
     Inputs,
     SetCase,
+    UnsupportedError,
+    estimate,
     flatten,
     function_of,
     grown,
@@ -30,14 +32,23 @@ class KernelBot(Driver):
         self._options = options
 
     def cases(self, device: str) -> list[SetCase]:
-        found = []
-        for kind in ("test", "benchmark"):
-            listed = self._options[f"{kind}s"]
-            if device == "cpu" and kind == "benchmark":
-                listed = listed[:1]
-            for number, params in enumerate(listed, 1):
-                found.append(SetCase(f"{kind}_{number}", kind, params))
-        return found
+        found = {
+            kind: [
+                SetCase(f"{kind}_{number}", kind, params)
+                for number, params in enumerate(self._options[f"{kind}s"], 1)
+            ]
+            for kind in ("test", "benchmark")
+        }
+        if device == "cuda":
+            return [*found["test"], *found["benchmark"]]
+        tests = list(filter(self._fits_cpu, found["test"]))
+        if not tests:
+            raise UnsupportedError("every test is too large for a CPU")
+        timed = next(filter(self._fits_cpu, found["benchmark"]), None)
+        return [*tests, timed or SetCase("practice", "benchmark", tests[-1].params)]
+
+    def _fits_cpu(self, case: SetCase) -> bool:
+        return estimate(lambda: self._generate(**case.params), self._reference).fits_cpu
 
     def generate(self, case: SetCase, seed: int) -> Inputs:
         params = dict(case.params)

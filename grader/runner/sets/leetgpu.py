@@ -91,7 +91,8 @@ def _drawn(value: Any, device: str) -> Any:
     if kind == "RandnTensor":
         return made.normal_(value.mean, value.std)
     if kind == "RandIntTensor":
-        return made.random_(value.low, value.high)
+        drawn = torch.randint(value.low, value.high, value.shape, device=device)
+        return drawn.to(dtype)
     if kind == "FullTensor":
         return made.fill_(value.value)
     if kind == "OutTensor":
