@@ -178,6 +178,8 @@ def _deliver(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
         target = outs[part]
         if not isinstance(result, torch.Tensor):
             raise TypeError(f"returned a {type(result).__name__} where a tensor is expected")
+        if result.dtype == torch.float64 and target.is_floating_point():
+            result = result.to(target.dtype)
         if result.shape != target.shape or result.dtype != target.dtype:
             raise TypeError(
                 f"returned a tensor of shape {tuple(result.shape)} and {result.dtype}, where "

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
     from grader.runner.serve import Server
 
 ANSWER_BYTES = 16 << 20
-MOST_CPU_S = 4.0
-"""A case whose inputs and answer take a CPU longer is left to a GPU: it would be computed some ten
-times."""
+MOST_CPU_S = 1.5
+"""A case whose inputs and answer take a CPU longer is left to a GPU: both are made ten times."""
 
 
-def _drivers() -> dict[str, Any]:
+def drivers() -> dict[str, Any]:
+    """Prefix of a set → its driver."""
     from grader.runner.sets.kernelbench import KernelBench
     from grader.runner.sets.kernelbot import KernelBot
     from grader.runner.sets.leetgpu import LeetGpu
@@ -73,16 +74,19 @@ class SetServer:
 
     def handle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Answer one request; the reply's `calls` is the length of the JSON in the lent file."""
-        with torch.no_grad():
-            try:
-                answer = {"answer": getattr(self, f"_{request['do']}")(request, fds)}
-            except UnsupportedError as error:
-                answer = {"unsupported": str(error)}
-        text = json.dumps(answer).encode()
+        text = json.dumps(self.answer(request, fds)).encode()
         if len(text) > ANSWER_BYTES:
             raise ValueError(f"an answer of {len(text)} bytes")
         write_lent(self._answer, text)
         return {"calls": len(text)}
+
+    def answer(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """The answer to a request, or why the problem or the case is unsupported."""
+        with torch.no_grad():
+            try:
+                return {"answer": getattr(self, f"_{request['do']}")(request, fds)}
+            except UnsupportedError as error:
+                return {"unsupported": str(error)}
 
     def _open(self, request: dict[str, Any], fds: list[int]) -> list[dict[str, Any]]:
         """Import the problem. The answer lists its cases."""
@@ -102,21 +106,21 @@ class SetServer:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
         seed_all(0)
-        self._driver = _drivers()[request["set"]](folder, request["options"], device)
-        self._cases = self._driver.cases(device)
+        return self.hold(drivers()[request["set"]](folder, request["options"], device), device)
+
+    def hold(self, driver: Driver, device: str) -> list[dict[str, Any]]:
+        """Serve this problem from now on. The answer lists its cases."""
+        self._driver = driver
+        self._cases = driver.cases(device)
         return [{"name": c.name, "kind": c.kind, "params": c.params} for c in self._cases]
 
     def _describe(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Make a case's inputs and its answer once, and say what they are made of."""
         number = request["case"]
         case = self._cases[number]
-        start = time.monotonic()
-        made = self._made(number, 1)
-        inputs, tree, first = self._answered(case, made)
-        self._wait()
-        took_s = time.monotonic() - start
-        if self._server.device == "cpu" and took_s > MOST_CPU_S:
-            raise UnsupportedError(f"its inputs and answer take a CPU {took_s:.0f} s")
+        with _cpu_limit() if self._server.device == "cpu" else nullcontext():
+            made = self._made(number, 1)
+            inputs, tree, first = self._answered(case, made)
         if not all(map(_equal, first, self._answered(case, made)[2])):
             raise UnsupportedError("its reference gives another answer each time")
         other = self._pin(number, made)
@@ -261,6 +265,22 @@ class SetServer:
     def _wait(self) -> None:
         if self._server.device == "cuda":
             torch.cuda.synchronize()
+
+
+@contextmanager
+def _cpu_limit() -> Iterator[None]:
+    """End what takes longer than `MOST_CPU_S`, at the end of its current operation."""
+
+    def stop(*_: object) -> None:
+        raise UnsupportedError(f"its inputs and answer take a CPU more than {MOST_CPU_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, MOST_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _description(value: Value) -> dict[str, Any]:

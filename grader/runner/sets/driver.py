@@ -24,14 +24,17 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 Tree = dict[str, Any]
 LITERALS = (int, float, bool, str, type(None))
-MOST_CPU_BYTES = 128 << 20
-MOST_CPU_FLOPS = 10e9
+MOST_CPU_BYTES = 32 << 20
+MOST_CPU_FLOPS = 2e9
 """A case with larger inputs and outputs, or with more operations in matrix products, is left to a
 GPU."""
+MOST_STEPS = 1000
+"""After so many calls of PyTorch an estimate ends."""
 
 
 class UnsupportedError(Exception):
@@ -149,9 +152,10 @@ class Cost:
 
 def estimate(make: Callable[[], Any], answer: Callable[[Any], Any]) -> Cost:
     """The cost of making inputs and an answer to them, found without computing it. What needs the
-    values of tensors ends the estimate, which is then too low."""
+    values of tensors, or `MOST_STEPS`, ends the estimate, which is then too low."""
     nbytes = 0
-    with torch.no_grad(), FakeTensorMode(), FlopCounterMode(display=False) as counter:
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), FakeTensorMode(), _Steps(), counter:
         try:
             inputs = make()
             nbytes = _nbytes(inputs)
@@ -159,6 +163,22 @@ def estimate(make: Callable[[], Any], answer: Callable[[Any], Any]) -> Cost:
         except Exception:  # noqa: BLE001 - the set's own code, on tensors without values
             pass
     return Cost(nbytes, counter.get_total_flops())
+
+
+class _Steps(TorchDispatchMode):
+    """Raises after `MOST_STEPS`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._left = MOST_STEPS
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("too many steps")
+        return function(*args, **(kwargs or {}))
 
 
 def _nbytes(data: Any) -> int:

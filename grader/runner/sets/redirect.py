@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -60,9 +62,25 @@ def _on_cpu(value: Any) -> Any:
     return "cpu" if isinstance(value, str) and value.split(":")[0] == "cuda" else value
 
 
-def mean_cpu_by_cuda() -> None:
-    """From now on, code of this process that names the device ``cuda`` gets the CPU."""
+@contextmanager
+def cpu_for_cuda() -> Iterator[None]:
+    """Inside, code that names the device ``cuda`` gets the CPU."""
+    kept = torch.Generator, torch.cuda.synchronize, torch.nn.Module.cuda
     torch.Generator = _CpuGenerator  # type: ignore[misc]
     torch.cuda.synchronize = lambda *_: None
     torch.nn.Module.cuda = lambda self, *_: self  # type: ignore[method-assign]
-    _OnCpu().__enter__()  # type: ignore[no-untyped-call]
+    try:
+        with _OnCpu():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        torch.Generator = kept[0]  # type: ignore[misc]
+        torch.cuda.synchronize, torch.nn.Module.cuda = kept[1:]  # type: ignore[method-assign]
+
+
+def mean_cpu_by_cuda() -> None:
+    """From now on, code of this process that names the device ``cuda`` gets the CPU."""
+    _ENTERED.enter_context(cpu_for_cuda())
+
+
+_ENTERED = ExitStack()
+"""Never left."""

@@ -101,7 +101,7 @@ class Tensara(Driver):
             [("_sample", dict[str, Any]())] if hasattr(self._problem, "generate_sample") else []
         )
         tests = [SetCase(f"test{name}", "test", shown) for name, shown in sample + fitting]
-        timed = fitting if device == "cuda" else (sample + fitting)[-1:]
+        timed = fitting if device == "cuda" else (sample + fitting)[:1]
         if not timed:
             raise UnsupportedError(f"every test is too large for a {device.upper()}")
         return [*tests, *(SetCase(f"benchmark{name}", "benchmark", p) for name, p in timed)]
