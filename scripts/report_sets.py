@@ -33,7 +33,7 @@ def examine(name: str, limit_s: float, sandbox: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "grader.cli", "verify", name, "--json", "--sandbox", sandbox]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
-        found = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         found = {"error": f"more than {limit_s:g} s"}
     except ValueError:
@@ -71,7 +71,9 @@ def summary(results: list[dict[str, Any]]) -> str:
         cannot = [one for one in mine if one["state"] == "cannot"]
         for one in cannot:
             name = Path(one["problem"].partition(":")[2])
-            reasons.append(f"- {prefix} {name.parent.name}/{name.name}: {'; '.join(one['reasons'])}")
+            reasons.append(
+                f"- {prefix} {name.parent.name}/{name.name}: {'; '.join(one['reasons'])}"
+            )
     return "\n".join([*lines, "", *reasons])
 
 

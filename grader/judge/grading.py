@@ -215,6 +215,9 @@ class Grading:
             own.append(sealed_memfd("cases", text))
             reserve_check_memory()
             self._is_precompiling = True
+        if self.problem.imported is not None and (files := self.problem.imported.given_files):
+            request["files"] = {name: len(content) for name, content in files.items()}
+            own.append(sealed_memfd("files", b"".join(files.values())))
         fds = own
         if library is not None:
             self.record.environment["nvcc"] = library.nvcc

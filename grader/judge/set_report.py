@@ -21,6 +21,10 @@ from grader.problem.imported import SetSource
 from grader.problem_sets.reference_submission import reference_submission
 from grader.report import Verdict
 from grader.sandbox.base import Device, Sandbox, SandboxError
+from grader.submission import Submission
+
+GPU_WORDS = (b"load_inline", b"triton")
+"""What only a solution for a GPU has."""
 
 State = Literal["runs", "runs with limits", "cannot"]
 
@@ -37,6 +41,8 @@ class SetReport:
     benchmarks: int = 0
     float64_cases: int = 0
     """Cases that the float64 gate judges."""
+    solutions: int = 0
+    """The set's own solutions that got the verdict which it expects."""
     took_s: float = 0.0
 
 
@@ -71,10 +77,32 @@ def _proved(problem: Problem, source: SetSource, sandbox: Sandbox, device: Devic
     if result.verdict is not Verdict.ACCEPTED:
         verdict = result.verdict.value if result.verdict else "no verdict"
         return _cannot(report, f"its own reference is {verdict}: {result.reason}")
+    report.solutions, unlike = _solutions(problem, source, sandbox, device)
+    report.reasons += unlike
     escaped = escaped_mutants(problem, source, sandbox, device)
     if escaped:
         return _cannot(report, f"accepted although wrong: {', '.join(escaped)}")
     return report
+
+
+def _solutions(
+    problem: Problem, source: SetSource, sandbox: Sandbox, device: Device
+) -> tuple[int, list[str]]:
+    """How many of the set's own solutions got the verdict that it expects, and a line for each
+    other. Those for a GPU are left out where there is none."""
+    agreed, unlike = 0, []
+    for name, (content, is_right) in source.solutions.items():
+        if device == "cpu" and any(word in content for word in GPU_WORDS):
+            continue
+        submission = Submission("solution.py", "python", content)
+        # With benchmarks, since some are wrong for large inputs only.
+        result = grade(problem, submission, sandbox=sandbox, device=device, effort="quick")
+        if (result.verdict is Verdict.ACCEPTED) == is_right:
+            agreed += 1
+        else:
+            verdict = result.verdict.value if result.verdict else "no verdict"
+            unlike.append(f"the set's own solution {name} is {verdict}: {result.reason}")
+    return agreed, unlike
 
 
 def _cannot(report: SetReport, reason: str) -> SetReport:

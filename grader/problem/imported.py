@@ -40,6 +40,8 @@ class SetSource:
     """Path, as the problem's code imports it → content."""
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What a driver needs besides the files, as JSON data."""
+    solutions: Mapping[str, tuple[bytes, bool]] = field(default_factory=dict, repr=False)
+    """Submissions that the set ships: path → content, and whether it calls them right."""
     notes: tuple[str, ...] = ()
     """What is left out of the problem, each in a line."""
 
@@ -133,6 +135,11 @@ class ImportedProblem:
             for value in form.values
         ]
         return {"data": form.data, "result": form.result, "own": own}
+
+    @property
+    def given_files(self) -> Mapping[str, bytes]:
+        """Files that a submission may import, since its set puts them beside it."""
+        return self.source.files if self.source.set == "kernelbot" else {}
 
     def convention(self) -> dict[str, Any]:
         """For the runner: how a submission of the set is called; empty where as one of ours."""

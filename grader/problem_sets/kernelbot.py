@@ -45,7 +45,18 @@ def read(folder: Path) -> SetSource | None:
     options = {kind: _listed(task, kind, path) for kind in ("tests", "benchmarks")}
     name = problem_name("kernelbot", folder.parent.name, folder.name)
     title = f"{folder.parent.name}/{folder.name}"
-    return SetSource("kernelbot", TITLE, LICENCE, LINK, name, title, folder, files, options)
+    return SetSource(
+        "kernelbot", TITLE, LICENCE, LINK, name, title, folder, files, options, _solutions(folder)
+    )
+
+
+def _solutions(folder: Path) -> dict[str, tuple[bytes, bool]]:
+    """The submissions that the set ships, in folders of what they are."""
+    return {
+        f"{kind}/{path.name}": (read_file(path), kind == "correct")
+        for kind in ("correct", "wrong")
+        for path in sorted((folder / "solutions" / kind).glob("*.py"))
+    }
 
 
 def _parsed(path: Path) -> dict[str, Any]:

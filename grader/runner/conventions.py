@@ -180,6 +180,8 @@ def _deliver(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
             raise TypeError(f"returned a {type(result).__name__} where a tensor is expected")
         if result.dtype == torch.float64 and target.is_floating_point():
             result = result.to(target.dtype)
+        if result.numel() == target.numel() == 1:
+            result = result.reshape(target.shape)
         if result.shape != target.shape or result.dtype != target.dtype:
             raise TypeError(
                 f"returned a tensor of shape {tuple(result.shape)} and {result.dtype}, where "

@@ -311,6 +311,16 @@ def read_lent(fd: int, nbytes: int, offset: int = 0) -> bytes:
     return b"".join(parts)
 
 
+def write_files(folder: Path, fd: int, sizes: dict[str, int]) -> None:
+    """Write the files that the judge lends as one, in order: path → size in bytes."""
+    offset = 0
+    for name, nbytes in sizes.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(read_lent(fd, nbytes, offset))
+        offset += nbytes
+
+
 def write_lent(fd: int, content: bytes) -> None:
     """Write `content` at the start of a file that the judge lends."""
     written = 0

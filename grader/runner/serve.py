@@ -23,7 +23,7 @@ from grader.arena import Layout, TensorSpec, view, views
 from grader.runner.compiler import read_library
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import printed, summary
-from grader.runner.load_submission import load_cuda, load_python, read_lent
+from grader.runner.load_submission import load_cuda, load_python, read_lent, write_files
 from grader.runner.precompile import Precompiler
 from grader.runner.profile import profile
 from grader.wire import (
@@ -135,7 +135,9 @@ class Server:
         source = read_lent(fds[0], request["source_bytes"])
         self.loaded = request
         folder = Path(os.environ["GRADE_JIT"])
-        if self.precompiler is not None and len(fds) > 1:
+        if "files" in request:
+            write_files(folder, fds[-1], request["files"])
+        if self.precompiler is not None and "cases_bytes" in request:
             cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
             self.precompiler.begin(source, folder, request | {"cases": cases})
         if request["language"] == "cuda":

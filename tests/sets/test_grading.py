@@ -136,6 +136,27 @@ def test_our_own_form_works_too(rms: Problem) -> None:
     assert report.verdict == "accepted", report.reason
 
 
+def test_room_that_the_reference_leaves_alone_is_an_output(tmp_path: Path) -> None:
+    """The reference returns a new tensor; kernels may write into the last input instead, and import
+    the board's files."""
+    board = made_up.BOARD.replace('"eps": 1e-5}', '"eps": 1e-5}, torch.empty(rows, 48)')
+    board = board.replace("x, weights, config = data", "x, weights, config, room = data")
+    problem = imported("kernelbot", made_up.kernelbot(tmp_path, board))
+    assert [(a.name, a.role) for a in problem.spec.args][-1] == ("data_3", "out")
+    kernel = (
+        "import torch\n"
+        "from reference import ref_kernel\n"
+        "def custom_kernel(data):\n"
+        "    data[3][...] = ref_kernel(data)\n"
+        "    return data[3]\n"
+    )
+    assert graded(problem, kernel).verdict == "accepted"
+    assert graded(problem, kernel.replace("return data[3]", "return ref_kernel(data)")).verdict == (
+        "accepted"
+    )
+    assert graded(problem, kernel.replace(" = ref_kernel(data)", " = 0")).verdict == "wrong_answer"
+
+
 def test_a_module_gets_its_weights_by_name(linear: Problem) -> None:
     """Its parameters are made in another order than the reference's."""
     assert [a.name for a in linear.spec.args if a.weight][:2] == ["inner_weight", "inner_bias"]

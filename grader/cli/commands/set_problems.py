@@ -78,5 +78,6 @@ def report_line(report: SetReport) -> str:
     cases = (
         f"{report.tests} tests, {report.benchmarks} benchmarks, {report.float64_cases} in float64"
     )
+    cases += f", {report.solutions} of its solutions as expected" if report.solutions else ""
     told = "; ".join(([cases] if report.tests else []) + report.reasons)
     return f"{mark} {report.name} · {report.state} · {told} · {report.took_s:.1f} s"

@@ -70,11 +70,10 @@ def cpu_for_cuda() -> Iterator[None]:
     torch.cuda.synchronize = lambda *_: None
     torch.nn.Module.cuda = lambda self, *_: self  # type: ignore[method-assign]
     try:
-        with _OnCpu():  # type: ignore[no-untyped-call]
+        with _OnCpu():
             yield
     finally:
-        torch.Generator = kept[0]  # type: ignore[misc]
-        torch.cuda.synchronize, torch.nn.Module.cuda = kept[1:]  # type: ignore[method-assign]
+        torch.Generator, torch.cuda.synchronize, torch.nn.Module.cuda = kept  # type: ignore[misc,method-assign]
 
 
 def mean_cpu_by_cuda() -> None:
