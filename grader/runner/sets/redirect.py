@@ -70,7 +70,7 @@ def cpu_for_cuda() -> Iterator[None]:
     torch.cuda.synchronize = lambda *_: None
     torch.nn.Module.cuda = lambda self, *_: self  # type: ignore[method-assign]
     try:
-        with _OnCpu():  # type: ignore[no-untyped-call]
+        with _OnCpu():
             yield
     finally:
         torch.Generator = kept[0]  # type: ignore[misc]
