@@ -115,9 +115,14 @@ class SetServer:
         """Make a case's inputs and its answer once, and say what they are made of."""
         number = request["case"]
         case = self._cases[number]
-        with _cpu_limit() if self._server.device == "cpu" else nullcontext():
-            made = self._made(number, 1)
-            inputs, tree, first = self._answered(case, made)
+        try:
+            with _cpu_limit() if self._server.device == "cpu" else nullcontext():
+                made = self._made(number, 1)
+                inputs, tree, first = self._answered(case, made)
+        except UnsupportedError:
+            raise
+        except Exception as error:
+            raise UnsupportedError(f"{type(error).__name__}: {error}"[:300]) from error
         if not all(map(_equal, first, self._answered(case, made)[2])):
             raise UnsupportedError("its reference gives another answer each time")
         other = self._pin(number, made)

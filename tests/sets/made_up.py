@@ -132,6 +132,81 @@ def get_init_inputs():
 """
 
 
+DEFINITION = """
+from typing import Any
+
+import torch
+from problem import Problem
+
+
+class row_sums(Problem):
+    is_exact = False
+    parameters = [
+        {"name": "X", "type": "float", "pointer": True, "const": True},
+        {"name": "scale", "type": "float", "pointer": False, "const": True},
+        {"name": "sums", "type": "float", "pointer": True, "const": False},
+        {"name": "shape", "type": "size_t", "pointer": True, "const": True},
+        {"name": "ndim", "type": "size_t", "pointer": False, "const": False},
+    ]
+
+    def __init__(self):
+        super().__init__(name="row-sums")
+
+    def reference_solution(self, x, scale):
+        assert x.dtype == torch.float32
+        with torch.no_grad(), torch.autocast("cuda", enabled=False, dtype=x.dtype):
+            return torch.sum(x, dim=-1, keepdim=True) * scale
+
+    def generate_test_cases(self):
+        dtype = self.param_dtype(0)
+        cases = []
+        for shape in [(32, 16), (4, 8, 16), (1 << 15, 1 << 15)]:
+            seed = Problem.get_seed(f"{self.name}_{shape}")
+            cases.append({
+                "name": f"shape = {shape}",
+                "shape": shape,
+                "create_inputs": lambda shape=shape, seed=seed: (
+                    torch.rand(
+                        shape,
+                        device="cuda",
+                        dtype=dtype,
+                        generator=torch.Generator(device="cuda").manual_seed(seed),
+                    ),
+                    2,
+                ),
+            })
+        return cases
+
+    def generate_sample(self):
+        return {
+            "name": "sample",
+            "shape": (2, 2),
+            "create_inputs": lambda: (
+                torch.tensor([[1.5, 2.0], [0.25, 1.0]], device="cuda", dtype=self.param_dtype("X")),
+                3,
+            ),
+        }
+
+    def verify_result(self, expected_output, actual_output):
+        close = torch.allclose(actual_output, expected_output, rtol=1e-3, atol=1e-3)
+        worst = (actual_output - expected_output).abs().max().item()
+        return close, {} if close else {"max_difference": worst}
+
+    def get_extra_params(self, test_case):
+        shape = test_case["shape"]
+        return [torch.tensor(shape, dtype=torch.int64), len(shape)]
+"""
+
+PAGE = """---
+slug: "row-sums"
+title: "Sums of Rows"
+difficulty: "EASY"
+---
+
+Sum the last dimension.
+"""
+
+
 def leetgpu(root: Path, atol: float = 1e-4, text: str = CHALLENGE) -> Path:
     """A challenge of two rows of tests and one literal example; its folder."""
     folder = root / "challenges" / "easy" / "1_scaled_rows"
@@ -158,3 +233,12 @@ def kernelbench(root: Path, text: str = MODEL) -> Path:
     file.parent.mkdir(parents=True)
     file.write_text(text)
     return file
+
+
+def tensara(root: Path, text: str = DEFINITION) -> Path:
+    """Sums over the last of two or three dimensions; its folder."""
+    folder = root / "problems" / "row-sums"
+    folder.mkdir(parents=True)
+    (folder / "def.py").write_text(text)
+    (folder / "problem.md").write_text(PAGE)
+    return folder

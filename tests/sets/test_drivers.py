@@ -1,0 +1,607 @@
+"""The drivers of other people's sets, in process, on small problems written for the tests."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grader.problem.imported import SetSource
+from grader.problem_sets import read_problem
+from grader.runner.conventions import with_own_forms
+from grader.runner.entry_point import EntryPoint
+from grader.runner.set_server import SetServer, drivers
+from grader.runner.sets import driver as driver_module
+from grader.runner.sets.driver import (
+    Driver,
+    Inputs,
+    SetCase,
+    UnsupportedError,
+    Value,
+    close,
+    estimate,
+    flatten,
+    grown,
+    seed_all,
+)
+from grader.runner.sets.redirect import Float64, cpu_for_cuda
+from tests.sets import made_up
+
+FILES = {"challenge", "core", "core.challenge_base", "def", "helpers", "model", "problem"}
+"""What the problems of the tests import, besides `reference`."""
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A folder for a problem's files, on the CPU, without traces in later tests."""
+    (tmp_path / "opened").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "opened")
+    with cpu_for_cuda(), torch.no_grad():
+        yield
+    for name in FILES | {"reference"}:
+        sys.modules.pop(name, None)
+
+
+def opened(source: SetSource, root: Path) -> Driver:
+    """The driver of a problem, as the server makes it."""
+    for name, content in source.files.items():
+        path = root / "opened" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    made: Driver = drivers()[source.set](root / "opened", dict(source.options), "cpu")
+    return made
+
+
+def challenge(root: Path, text: str = made_up.CHALLENGE) -> Driver:
+    return opened(read_problem("leetgpu", made_up.leetgpu(root, text=text)), root)
+
+
+def board(root: Path, text: str = made_up.BOARD, task: str = made_up.TASK) -> Driver:
+    return opened(read_problem("kernelbot", made_up.kernelbot(root, text, task)), root)
+
+
+def module(root: Path, text: str = made_up.MODEL) -> Driver:
+    return opened(read_problem("kernelbench", made_up.kernelbench(root, text)), root)
+
+
+def definition(root: Path, text: str = made_up.DEFINITION) -> Driver:
+    return opened(read_problem("tensara", made_up.tensara(root, text)), root)
+
+
+def case_of(driver: Driver, name: str) -> SetCase:
+    return next(case for case in driver.cases("cpu") if case.name == name)
+
+
+def drawn(driver: Driver, name: str, seed: int) -> Inputs:
+    seed_all(seed)
+    return driver.generate(case_of(driver, name), seed)
+
+
+def described(inputs: Inputs) -> list[tuple[str, str, object]]:
+    return [
+        (v.name, v.role, tuple(v.value.shape) if isinstance(v.value, torch.Tensor) else v.value)
+        for v in inputs.values
+    ]
+
+
+def served(driver: Driver) -> tuple[SetServer, list[dict[str, Any]]]:
+    """A server of the problem, and its cases."""
+
+    class Lent:
+        device = "cpu"
+        sets: list[list[torch.Tensor]]
+
+    server = SetServer(Lent())  # type: ignore[arg-type]
+    return server, server.hold(driver, "cpu")
+
+
+def asked(server: SetServer, do: str, **request: Any) -> Any:
+    answer = server.answer({"do": do, **request}, [])
+    if "unsupported" in answer:
+        raise UnsupportedError(answer["unsupported"])
+    return answer["answer"]
+
+
+def lend(server: SetServer, *tensors: torch.Tensor) -> None:
+    server._server.sets = [list(tensors)]
+
+
+def test_every_driver_draws_by_the_seed_and_judges_its_own_answer(tmp_path: Path) -> None:
+    for i, make in enumerate([challenge, board, module, definition]):
+        root = tmp_path / str(i)
+        (root / "opened").mkdir(parents=True)
+        sys.path.insert(0, str(root / "opened"))
+        driver = make(root)
+        case = [c for c in driver.cases("cpu") if c.kind == "test"][-1]
+        first, again, other = (drawn(driver, case.name, seed) for seed in (1, 1, 2))
+        pairs = zip(first.tensors(), again.tensors(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+        assert not torch.equal(first.tensors()[0], other.tensors()[0])
+        expected = driver.reference(case, _copied(first))
+        assert driver.check(case, _copied(first), expected)[0]
+        parts, tree = driver.outputs(first, expected)
+        wrong = grown(tree, [part.value * 1.5 + 1 for part in parts])
+        right, message = driver.check(case, _copied(first), wrong)
+        assert not right
+        assert message
+        sys.path.remove(str(root / "opened"))
+        for name in FILES | {"reference"}:
+            sys.modules.pop(name, None)
+
+
+def _copied(inputs: Inputs) -> Inputs:
+    values = [
+        v.value.clone() if isinstance(v.value, torch.Tensor) else v.value for v in inputs.values
+    ]
+    return inputs.with_values(values)
+
+
+def test_a_challenge(tmp_path: Path) -> None:
+    driver = challenge(tmp_path)
+    cases = [(case.name, case.kind) for case in driver.cases("cpu")]
+    assert cases == [
+        ("example", "test"),
+        ("test_1", "test"),
+        ("test_2", "test"),
+        ("practice_2", "benchmark"),
+    ]
+    assert driver.cases("cuda")[-1].name == "performance"
+    assert described(drawn(driver, "test_2", 5)) == [
+        ("X", "in", (33, 65)),
+        ("Y", "out", (33, 65)),
+        ("N", "in", 33),
+        ("alpha", "in", 2.0),
+    ]
+    example = drawn(driver, "example", 5)
+    (answer,) = driver.reference(case_of(driver, "example"), example)
+    assert answer is example.values[1].value
+    torch.testing.assert_close(answer.sum(dim=1), torch.tensor([2.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("num_gpus = 1", "num_gpus = 2", "it needs several GPUs"),
+        ('"N": x.shape[0],', "", "its generator makes no 'N'"),
+        (
+            "OutTensor((33, 65))",
+            "type('OddTensor', (), {{'shape': (1,), 'dtype': 'int8'}})()",
+            "a OddTensor",
+        ),
+        ("torch.empty(7, 19", "torch.empty(8192, 8192", None),
+    ],
+)
+def test_a_challenge_that_cannot_be_judged(
+    old: str, new: str, why: str | None, tmp_path: Path
+) -> None:
+    assert old in made_up.CHALLENGE
+    text = made_up.CHALLENGE.replace(old, new)
+    if why is None:  # only the other test is judged on a CPU
+        names = [case.name for case in challenge(tmp_path, text).cases("cpu")]
+        assert names == ["example", "test_2", "practice_2"]
+        return
+    with pytest.raises(UnsupportedError, match=why):
+        driver = challenge(tmp_path, text)
+        drawn(driver, "test_1", 1)
+        drawn(driver, "test_2", 1)
+
+
+def test_a_board(tmp_path: Path) -> None:
+    driver = board(tmp_path)
+    assert [(case.name, case.kind) for case in driver.cases("cpu")] == [
+        ("test_1", "test"),
+        ("test_2", "test"),
+        ("benchmark_1", "benchmark"),
+    ]
+    inputs = drawn(driver, "test_1", 3)
+    assert described(inputs) == [("data_0", "in", (5, 48)), ("data_1_weight", "in", (48,))]
+    assert inputs.data == {
+        "tuple": [
+            {"value": 0},
+            {"dict": {"weight": {"value": 1}}},
+            {"dict": {"eps": {"literal": 1e-05}}},
+        ]
+    }
+    assert driver.has_one_answer
+
+
+def test_a_boards_seed_stays_small(tmp_path: Path) -> None:
+    """Some generators add it to the values."""
+    text = made_up.BOARD.replace("x = torch.randn(", "x = seed + torch.zeros(").replace(
+        ', device="cuda", generator=gen)', ', device="cuda")'
+    )
+    values = drawn(board(tmp_path, text), "test_1", 2**62).values[0].value
+    assert 0 < float(values.max()) < 100_000
+
+
+def test_a_boards_answer_in_float64_is_judged_in_float32(tmp_path: Path) -> None:
+    text = made_up.BOARD.replace("return x * scale", "return x.double() * scale")
+    driver = board(tmp_path, text)
+    inputs = drawn(driver, "test_1", 1)
+    case = case_of(driver, "test_1")
+    found, _ = driver.outputs(inputs, driver.reference(case, inputs))
+    assert [one.value.dtype for one in found] == [torch.float32]
+    wide = inputs.with_values([v.value.double() for v in inputs.values])
+    found, _ = driver.outputs(wide, driver.reference(case, wide))
+    assert [one.value.dtype for one in found] == [torch.float64]
+
+
+def test_a_check_may_return_only_a_message(tmp_path: Path) -> None:
+    old = "check_implementation = matching(ref_kernel)"
+    new = (
+        "def check_implementation(data, output):\n"
+        "    return '' if torch.allclose(output, ref_kernel(data)) else 'not close'\n"
+    )
+    driver = board(tmp_path, made_up.BOARD.replace(old, new))
+    inputs, case = drawn(driver, "test_1", 1), case_of(driver, "test_1")
+    right = driver.reference(case, inputs)
+    assert driver.check(case, inputs, right) == (True, "")
+    assert driver.check(case, inputs, right * 2) == (False, "not close")
+    assert driver.has_one_answer
+
+
+def test_a_check_of_properties_has_several_right_answers(tmp_path: Path) -> None:
+    old = "check_implementation = matching(ref_kernel)"
+    new = "def check_implementation(data, output):\n    return bool(output.isfinite().all()), ''\n"
+    assert not board(tmp_path, made_up.BOARD.replace(old, new)).has_one_answer
+
+
+def test_what_is_too_large_for_a_cpu_is_left_to_a_gpu(tmp_path: Path) -> None:
+    task = made_up.TASK.replace('"rows": 64', '"rows": 4000000').replace(
+        '"rows": 40,', '"rows": 3000000,'
+    )
+    driver = board(tmp_path, task=task)
+    assert [case.name for case in driver.cases("cpu")] == ["test_1", "practice"]
+    assert [case.name for case in driver.cases("cuda")] == ["test_1", "test_2", "benchmark_1"]
+    sys.modules.pop("reference")
+    (tmp_path / "more").mkdir()
+    none = task.replace('"rows": 5,', '"rows": 5000000,')
+    source = read_problem("kernelbot", made_up.kernelbot(tmp_path / "more", task=none))
+    with pytest.raises(UnsupportedError, match="every test is too large for a CPU"):
+        opened(source, tmp_path).cases("cpu")
+
+
+def test_an_object_of_its_own_class_is_refused(tmp_path: Path) -> None:
+    text = made_up.BOARD.replace('{"eps": 1e-5}', "type('Config', (), {})()")
+    with pytest.raises(UnsupportedError, match="a Config among its inputs or outputs"):
+        drawn(board(tmp_path, text), "test_1", 1)
+
+
+def test_a_module(tmp_path: Path) -> None:
+    driver = module(tmp_path)
+    inputs = drawn(driver, "inputs", 1)
+    assert [(v.name, v.weight) for v in inputs.values] == [
+        ("inner.weight", True),
+        ("inner.bias", True),
+        ("norm.weight", True),
+        ("norm.bias", True),
+        ("norm.running_mean", True),
+        ("norm.running_var", True),
+        ("norm.num_batches_tracked", True),
+        ("x", False),
+    ]
+    assert inputs.data == {"tuple": [{"value": 7}]}
+    case = case_of(driver, "inputs")
+    answer = driver.reference(case, inputs)
+    state = {v.name: v.value for v in inputs.values}
+    x = torch.nn.functional.linear(state["x"], state["inner.weight"], state["inner.bias"])
+    x = torch.nn.functional.batch_norm(
+        x, None, None, state["norm.weight"], state["norm.bias"], training=True
+    )
+    torch.testing.assert_close(answer, x.relu())
+    values = [v.value.double() if v.value.is_floating_point() else v.value for v in inputs.values]
+    with Float64():
+        assert driver.reference(case, inputs.with_values(values)).dtype == torch.float64
+
+
+def test_a_module_made_with_an_object_is_refused(tmp_path: Path) -> None:
+    text = made_up.MODEL.replace("return [24, 12]", "return [24, object()]")
+    with pytest.raises(UnsupportedError, match="more than numbers, words and lists"):
+        module(tmp_path, text)
+
+
+def test_a_definition(tmp_path: Path) -> None:
+    driver = definition(tmp_path)
+    assert [(case.name, case.kind) for case in driver.cases("cpu")] == [
+        ("test_sample", "test"),
+        ("test_1", "test"),
+        ("test_2", "test"),
+        ("benchmark_sample", "benchmark"),
+    ]
+    assert [case.name for case in driver.cases("cuda")] == [
+        "test_sample",
+        "test_1",
+        "test_2",
+        "benchmark_1",
+        "benchmark_2",
+    ]
+    assert case_of(driver, "test_2").params == {"case": "shape = (4, 8, 16)"}
+    inputs = drawn(driver, "test_2", 1)
+    assert described(inputs) == [
+        ("X", "in", (4, 8, 16)),
+        ("scale", "in", 2.0),
+        ("sums", "out", (4, 8, 1)),
+        ("shape", "in", (3,)),
+        ("ndim", "in", 3),
+    ]
+    assert [v.name for v in inputs.values if v.says_sizes] == ["shape"]
+    arguments = [value.value for value in inputs.values]
+    driver.solve(arguments)  # type: ignore[attr-defined]
+    torch.testing.assert_close(arguments[2], arguments[0].sum(-1, keepdim=True) * 2)
+
+
+def test_a_definition_in_float64(tmp_path: Path) -> None:
+    """The reference writes into the outputs of the same dtype, and otherwise shows its own."""
+    driver = definition(tmp_path)
+    case = case_of(driver, "test_1")
+    inputs = drawn(driver, "test_1", 1)
+    (narrow,) = driver.reference(case, inputs)
+    assert narrow is inputs.values[2].value
+    values = list(map(_doubled, (v.value for v in inputs.values)))
+    with Float64():
+        (wide,) = driver.reference(case, inputs.with_values(values))
+    assert wide is values[2]
+    torch.testing.assert_close(narrow, wide.float())
+
+
+def _doubled(value: Any) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if is_float else value
+
+
+def test_a_definition_with_two_outputs(tmp_path: Path) -> None:
+    text = (
+        made_up.DEFINITION.replace(
+            "return torch.sum(x, dim=-1, keepdim=True) * scale",
+            "return x.sum(-1) * scale, x.argmax(-1).to(torch.int32)",
+        )
+        .replace('{"name": "shape"', '{"name": "places", "type": "int"},\n        {"name": "shape"')
+        .replace(
+            "close = torch.allclose(actual_output, expected_output, rtol=1e-3, atol=1e-3)",
+            "close = torch.equal(actual_output[1], expected_output[1])",
+        )
+        .replace("(actual_output - expected_output).abs().max().item()", "1")
+    )
+    driver = definition(tmp_path, text)
+    inputs = drawn(driver, "test_1", 1)
+    assert [(v.name, v.role) for v in inputs.values[2:4]] == [("sums", "out"), ("places", "out")]
+    case = case_of(driver, "test_1")
+    sums, places = (t.clone() for t in driver.reference(case, inputs))
+    assert driver.check(case, inputs, (sums, places)) == (True, "")
+    assert driver.check(case, inputs, (sums, places + 1)) == (False, "max_difference 1")
+
+
+def test_a_definition_without_a_problem_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no class derived from Problem"):
+        definition(tmp_path, "from problem import Problem\n")
+
+
+def test_a_server_describes_a_case(tmp_path: Path) -> None:
+    server, heads = served(definition(tmp_path))
+    assert [head["name"] for head in heads][:2] == ["test_sample", "test_1"]
+    sample, first = asked(server, "describe", case=0), asked(server, "describe", case=1)
+    assert sample["fixed"] == ["X"]
+    assert first["fixed"] == []
+    assert first["result"] == {"tuple": [{"value": 2}]}
+    assert first["values"][2] == {
+        "name": "sums",
+        "role": "out",
+        "weight": False,
+        "form": {"dtype": "fp32", "shape": [32, 1], "strides": [1, 1], "view": ""},
+    }
+    assert first["values"][1]["form"] == {"scalar": 2.0}
+
+
+def test_a_server_generates_computes_and_checks_in_lent_memory(tmp_path: Path) -> None:
+    """Also where the judge lends memory without the dimensions that differ between cases."""
+    server, _ = served(definition(tmp_path))
+    x, shape, sums = torch.empty(4 * 8 * 16), torch.empty(3, dtype=torch.int64), torch.empty(32)
+    lend(server, x, shape)
+    asked(server, "generate", case=2, seed=7)
+    assert shape.tolist() == [4, 8, 16]
+    lend(server, x, shape, sums)
+    asked(server, "reference", case=2, wide=False)
+    torch.testing.assert_close(sums, x.reshape(4, 8, 16).sum(-1).flatten() * 2)
+    assert asked(server, "check", case=2) == {"right": True, "message": ""}
+    wide = torch.empty(32, dtype=torch.float64)
+    lend(server, x, shape, wide)
+    asked(server, "reference", case=2, wide=True)
+    torch.testing.assert_close(wide, x.double().reshape(4, 8, 16).sum(-1).flatten() * 2)
+    sums[3] += 1
+    lend(server, x, shape, sums)
+    assert asked(server, "check", case=2)["right"] is False
+
+
+def test_unsigned_integers_travel_as_signed_ones(tmp_path: Path) -> None:
+    text = (
+        made_up.CHALLENGE.replace(
+            "Y.copy_(torch.softmax(X.to(torch.float32), dim=1) * alpha)",
+            (
+                "assert X.dtype == torch.uint32\n"
+                "        if X.dtype != torch.uint32:\n            raise TypeError(X.dtype)\n"
+                "        Y.copy_((X.to(torch.int64) // 2).to(torch.uint32))"
+            ),
+        )
+        .replace("RandTensor((33, 65))", 'RandIntTensor((33, 65), 0, 2**32, "uint32")')
+        .replace("OutTensor((33, 65))", 'OutTensor((33, 65), "uint32")')
+        .replace(
+            "import ChallengeBase, OutTensor, RandTensor",
+            (
+                "import ChallengeBase, OutTensor, RandTensor\n\n\n"
+                "class RandIntTensor:\n"
+                "    def __init__(self, shape, low, high, dtype):\n"
+                "        self.shape, self.dtype = shape, dtype\n"
+                "        self.low, self.high = low, high"
+            ),
+        )
+    )
+    server, _ = served(challenge(tmp_path, text))
+    form = asked(server, "describe", case=2)
+    assert [v["form"].get("view") for v in form["values"]] == ["uint32", "uint32", None, None]
+    assert [v["form"].get("dtype") for v in form["values"]] == ["int32", "int32", None, None]
+    x, y = (torch.empty(33, 65, dtype=torch.int32) for _ in "xy")
+    lend(server, x)
+    asked(server, "generate", case=2, seed=3)
+    assert int(x.min()) < 0 < int(x.max())
+    lend(server, x, y)
+    asked(server, "reference", case=2, wide=False)
+    assert torch.equal(y.long(), x.view(torch.uint32).long() // 2)
+    assert asked(server, "check", case=2)["right"]
+
+
+def test_a_case_whose_numbers_count_what_is_drawn_keeps_one_seed(tmp_path: Path) -> None:
+    text = made_up.CHALLENGE.replace('"N": x.shape[0]', '"N": int((x > 0).sum())')
+    server, _ = served(challenge(tmp_path, text))
+    form = asked(server, "describe", case=1)
+    assert form["fixed"] == ["X"]
+    x = torch.empty(7, 19)
+    lend(server, x)
+    found = []
+    for seed in (5, 6):
+        asked(server, "generate", case=1, seed=seed)
+        found.append(x.clone())
+    assert torch.equal(*found)
+    assert int((x > 0).sum()) == form["values"][2]["form"]["scalar"]
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        ("Y.copy_(torch.rand_like(Y))", "its reference gives another answer each time"),
+        ("Y.copy_(X); import time; time.sleep(30)", "its inputs and answer take a CPU more than"),
+    ],
+)
+def test_a_case_that_cannot_be_described_is_refused(
+    new: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.runner.set_server.MOST_CPU_S", 0.2)
+    old = "Y.copy_(torch.softmax(X.to(torch.float32), dim=1) * alpha)"
+    server, _ = served(challenge(tmp_path, made_up.CHALLENGE.replace(old, new)))
+    with pytest.raises(UnsupportedError, match=why):
+        asked(server, "describe", case=0)
+
+
+def test_a_reference_that_leaves_float64_has_no_wide_answer(tmp_path: Path) -> None:
+    old = "return torch.sum(x, dim=-1, keepdim=True) * scale"
+    new = "return torch.from_numpy((x.sum(-1) * scale).numpy().astype('float32'))"
+    server, _ = served(definition(tmp_path, made_up.DEFINITION.replace(old, new)))
+    lend(server, torch.rand(32, 16), torch.tensor([32, 16]), torch.empty(32, dtype=torch.float64))
+    with pytest.raises(UnsupportedError, match=r"gives torch.float32 for inputs in float64"):
+        asked(server, "reference", case=1, wide=True)
+
+
+def test_a_submission_gets_the_sets_own_shapes_and_dtypes() -> None:
+    seen: list[Any] = []
+    entry = with_own_forms(EntryPoint(seen.extend))
+    values: list[Any] = [torch.zeros(6), torch.tensor([-1], dtype=torch.int32), 3, torch.zeros(1)]
+    case = {"own": [[[2, 3], ""], [[1], "uint32"], None, [[], ""]]}
+    entry.call(entry.prepare(values, case))
+    assert [getattr(v, "shape", v) for v in seen] == [(2, 3), (1,), 3, ()]
+    assert seen[1].tolist() == [2**32 - 1]
+    assert seen[0].data_ptr() == values[0].data_ptr()
+
+
+def test_code_that_names_cuda_gets_the_cpu() -> None:
+    made = torch.ones(2, device="cuda:0").to("cuda").cuda().to(torch.device("cuda", 0))
+    made += torch.rand(2, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1))
+    torch.cuda.synchronize()
+    model = torch.nn.Linear(2, 2).cuda()
+    assert model(made).device.type == "cpu"
+
+
+def test_the_cpu_is_left_again() -> None:
+    kept = torch.Generator
+    with cpu_for_cuda():
+        assert torch.Generator is not kept or isinstance(kept, type)
+    assert torch.Generator is kept
+
+
+def test_float64_widens_every_dtype_that_is_named() -> None:
+    x = torch.ones(3, dtype=torch.float64)
+    with Float64():
+        wide = [
+            x.float(),
+            x.half(),
+            x.bfloat16(),
+            x.to(torch.float32),
+            x.to(dtype=torch.float16),
+            torch.zeros(2),
+            torch.zeros(2, dtype=torch.float32),
+            torch.softmax(x, 0, dtype=torch.float32),
+            torch.arange(3) / 2,
+        ]
+        kept = [x.long(), x.to(torch.int32), torch.zeros(2, dtype=torch.bool)]
+    assert [t.dtype for t in wide] == [torch.float64] * len(wide)
+    assert [t.dtype for t in kept] == [torch.int64, torch.int32, torch.bool]
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_nested_data_is_flattened_and_grown_again() -> None:
+    a, b = torch.zeros(1), torch.ones(2)
+    data = (a, [b, 3, None], {"key": (a, "word")})
+    values, tree = flatten(data, "data")
+    assert [v.name for v in values] == ["data_0", "data_1_0", "data_2_key_0"]
+    back = grown(tree, [v.value for v in values])
+    assert back[0] is a
+    assert back[1][0] is b
+    assert back[1][1:] == [3, None]
+    assert back[2]["key"] == (a, "word")
+    with pytest.raises(UnsupportedError, match="a set among its inputs"):
+        flatten({1, 2})
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "right"),
+    [
+        ([1.0, 2.0], [1.0, 2.0 + 1e-5], True),
+        ([1.0, 2.1], [1.0, 2.0], False),
+        ([math.nan, 2.0], [math.nan, 2.0], True),
+        ([math.nan, 2.0], [1.0, 2.0], False),
+        ([1.0, 2.0], [math.nan, 2.0], False),
+        ([math.inf, 2.0], [math.inf, 2.0], True),
+        ([math.inf, 2.0], [-math.inf, 2.0], False),
+        ([1.0, 2.0], [math.inf, 2.0], False),
+        ([1.0], [1.0, 1.0], False),
+        ([], [], True),
+    ],
+)
+def test_what_is_close(got: list[float], want: list[float], right: bool) -> None:
+    found, message = close([torch.tensor(got)], [torch.tensor(want)], 1e-4, 1e-4)
+    assert found == right
+    assert bool(message) != right
+
+
+def test_an_estimate_runs_nothing() -> None:
+    size = 1 << 20
+    cost = estimate(lambda: torch.empty(size, size), lambda x: x @ x)
+    assert cost.nbytes == 2 * 4 * size * size
+    assert cost.flops == 2 * size**3
+    assert not cost.fits_cpu
+    assert estimate(lambda: torch.empty(3), lambda x: x.tolist()).nbytes == 12
+    assert estimate(lambda: torch.empty(3), lambda x: x + 1).fits_cpu
+
+
+def test_an_estimate_ends_after_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "MOST_STEPS", 10)
+    steps = []
+
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        for step in range(1000):
+            steps.append(step)
+            x = x + 1
+        return x
+
+    assert estimate(lambda: torch.empty(4), answer).nbytes == 16
+    assert len(steps) <= 10
+
+
+def test_values_replace_values_in_order() -> None:
+    inputs = Inputs([Value("a", torch.zeros(1)), Value("n", 2)], {"tuple": []})
+    assert [v.value for v in inputs.with_values([1, 2]).values] == [1, 2]
+    with pytest.raises(ValueError, match="zip"):
+        inputs.with_values([1])

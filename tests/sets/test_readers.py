@@ -1,0 +1,96 @@
+"""Reading problems of other sets: nothing of theirs is imported, and errors are one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grader.problem import ProblemError
+from grader.problem_sets import SETS, list_problems, read_problem, split_prefix
+from tests.sets import made_up
+
+MAKERS: list[Callable[[Path], Path]] = [
+    made_up.leetgpu,
+    made_up.kernelbot,
+    made_up.kernelbench,
+    made_up.tensara,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_checkout_is_searched_for_problems(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = make(tmp_path)
+    prefix = make.__name__
+    assert list_problems(prefix, tmp_path) == [path]
+    source = read_problem(prefix, path)
+    assert source.set == prefix
+    assert source.name.startswith(f"{prefix}_")
+    with pytest.raises(ProblemError, match="holds 1 problems; name one of them, such as"):
+        read_problem(prefix, tmp_path)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_problem_is_its_content(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Reading runs none of it, and a changed file is another problem."""
+    path = make(tmp_path)
+    source = read_problem(make.__name__, path)
+    file = next(f for f in [path, *path.glob("*.py")] if f.is_file())
+    file.write_bytes(file.read_bytes() + b"\nraise SystemExit('imported')\n")
+    changed = read_problem(make.__name__, path)
+    assert changed.digest() != source.digest()
+
+
+def test_names_licences_and_titles(tmp_path: Path) -> None:
+    found = {make.__name__: read_problem(make.__name__, make(tmp_path)) for make in MAKERS}
+    assert {prefix: (s.name, s.title) for prefix, s in found.items()} == {
+        "leetgpu": ("leetgpu_1_scaled_rows", "Scaled Rows"),
+        "kernelbot": ("kernelbot_made_up_rms_py", "made_up/rms_py"),
+        "kernelbench": ("kernelbench_level1_7_linear_norm", "7 Linear norm"),
+        "tensara": ("tensara_row_sums", "Sums of Rows"),
+    }
+    assert found["tensara"].licence == "none stated"
+
+
+@pytest.mark.parametrize("prefix", SETS)
+def test_what_is_no_problem_is_refused_in_a_line(prefix: str, tmp_path: Path) -> None:
+    with pytest.raises(ProblemError) as missing:
+        read_problem(prefix, tmp_path / "away")
+    assert str(missing.value) == f"{tmp_path / 'away'}: no such file or folder"
+    with pytest.raises(ProblemError) as empty:
+        read_problem(prefix, tmp_path)
+    assert str(empty.value) == f"{tmp_path}: {SETS[prefix].EXPECTED}"
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        ("lang: [", "task.yml: not readable as YAML"),
+        ("just words", "task.yml: must be keys and values"),
+        ("lang: cu", "task.yml: submissions in cu are not supported, only Python"),
+        ("lang: py\nmulti_gpu: true", "task.yml: it needs several GPUs"),
+        ("lang: py", "task.yml: files: must be a list of mappings"),
+        ("files: [{name: submission.py, source: '@SUBMISSION@'}]", "there is no reference.py"),
+        ("files: [{name: a/b.py, source: reference.py}]", "'a/b.py' has a folder"),
+        ("files: [{name: x.py, source: away.py}]", "away.py: missing"),
+        (
+            "files: [{name: reference.py, source: reference.py}]\ntests: [1]",
+            "tests: must be a list of mappings",
+        ),
+    ],
+)
+def test_a_board_that_cannot_be_read_is_refused_in_a_line(
+    task: str, why: str, tmp_path: Path
+) -> None:
+    folder = made_up.kernelbot(tmp_path, task=task)
+    with pytest.raises(ProblemError) as refused:
+        read_problem("kernelbot", folder)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_only_known_prefixes_are_split() -> None:
+    assert split_prefix("tensara:~/x") == ("tensara", Path("~/x").expanduser())
+    assert split_prefix("other:x") is None
+    assert split_prefix("softmax") is None
