@@ -182,7 +182,7 @@ _KEPT: list[tuple[tuple[str, Device, str], SetHost]] = []
 def open_host(source: SetSource, sandbox: Sandbox, device: Device) -> SetHost:
     """A host of this problem. The last one is kept until the process ends, since starting one
     takes seconds."""
-    key = (source.digest(), device, sandbox.describe())
+    key = (f"{source.folder} {source.digest()}", device, sandbox.describe())
     with _LOCK:
         if _KEPT and (_KEPT[0][0] != key or not _KEPT[0][1].is_running):
             _KEPT.pop()[1].close()

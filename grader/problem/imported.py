@@ -62,7 +62,7 @@ class TensorForm(_Strict):
     dtype: Annotated[str, Field(max_length=20)]
     shape: Annotated[list[Size], Field(max_length=12)]
     strides: Annotated[list[Size], Field(max_length=12)]
-    view: Literal["", "uint16", "uint32", "uint64"] = ""
+    view: Annotated[str, Field(pattern=r"^(uint(16|32|64)|float[0-9a-z_]{1,20})?$")] = ""
     """Its dtype in the set, where it travels as another of the same size."""
 
     def lent_shape(self, dimensions: int) -> tuple[int, ...]:

@@ -159,10 +159,14 @@ class SetServer:
         """Compute a case's outputs for the inputs in the lent block, and write them behind."""
         number, wide = request["case"], request["wide"]
         inputs, targets = self._lent_inputs(number, wide)
+        given = as_made(inputs)
         with redirect.Float64() if wide else nullcontext():
-            result = self._driver.reference(self._cases[number], as_made(inputs))
-        outputs, _ = self._driver.outputs(inputs, result)
-        for target, output in zip(targets, map(as_carried, outputs), strict=True):
+            result = self._driver.reference(self._cases[number], given)
+        found, _ = self._driver.outputs(inputs, result)
+        form, tree = self._form(number)
+        by_place = dict(zip(_ends(tree), map(as_carried, found), strict=True))
+        outputs = [by_place[i] for i, value in enumerate(form.values) if value.role != "in"]
+        for target, output in zip(targets, outputs, strict=True):
             value = _shaped(output.value, target)
             if value.is_floating_point() != target.is_floating_point():
                 raise UnsupportedError(f"'{output.name}' is {value.dtype}, not {target.dtype}")
@@ -338,7 +342,7 @@ def _like(form: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
 
 def _emptied(inputs: Inputs) -> Inputs:
     """The same without its tensors: a description of each in its place."""
-    ends = _ends(inputs.data)
+    ends = set(_ends(inputs.data))
     values = [
         replace(v, value=_description(v)["form"] | {"given": v.weight or i in ends})
         if isinstance(v.value, torch.Tensor)
@@ -348,13 +352,13 @@ def _emptied(inputs: Inputs) -> Inputs:
     return replace(inputs, values=values)
 
 
-def _ends(tree: Any) -> set[int]:
-    """The numbers of the values in a tree."""
+def _ends(tree: Any) -> list[int]:
+    """The numbers of the values in a tree, in order."""
     ((kind, part),) = tree.items()
     if kind == "value":
-        return {part}
+        return [part]
     parts = part.values() if kind == "dict" else part if kind in ("tuple", "list") else []
-    return {number for one in parts for number in _ends(one)}
+    return [number for one in parts for number in _ends(one)]
 
 
 def _renumbered(tree: Tree, places: list[int]) -> Tree:

@@ -454,6 +454,64 @@ def test_unsigned_integers_travel_as_signed_ones(tmp_path: Path) -> None:
     assert asked(server, "check", case=2)["right"]
 
 
+def test_eight_bit_types_of_other_makers_travel_as_bytes(tmp_path: Path) -> None:
+    text = made_up.BOARD.replace(
+        'torch.rand(48, device="cuda")',
+        'torch.rand(48, device="cuda").to(torch.float8_e4m3fnuz)',
+    ).replace('weights["weight"]', 'weights["weight"].float()')
+    assert text.count("fnuz") == text.count(".float()") - 1 == 1
+    server, _ = served(board(tmp_path, text))
+    form = asked(server, "describe", case=0)["values"][1]["form"]
+    assert (form["dtype"], form["view"]) == ("uint8", "float8_e4m3fnuz")
+    x, weight, out = torch.empty(5, 48), torch.empty(48, dtype=torch.uint8), torch.empty(5, 48)
+    lend(server, x, weight)
+    asked(server, "generate", case=0, seed=1)
+    lend(server, x, weight, out)
+    asked(server, "reference", case=0, wide=False)
+    scale = torch.rsqrt(x.square().mean(dim=1, keepdim=True) + 1e-5)
+    torch.testing.assert_close(out, x * scale * weight.view(torch.float8_e4m3fnuz).float())
+    assert asked(server, "check", case=0)["right"]
+
+
+def test_outputs_are_lent_in_the_order_of_arguments(tmp_path: Path) -> None:
+    """Not in that of what the reference returns."""
+    text = """
+import torch
+
+
+def generate_input(rows, seed):
+    x = torch.randn(rows, 8, device="cuda")
+    return x, torch.empty(rows, device="cuda"), torch.empty(rows, dtype=torch.int64, device="cuda")
+
+
+def ref_kernel(data):
+    x, best, places = data
+    best[...], places[...] = x.max(dim=1)
+    return places, best
+
+
+def check_implementation(data, output):
+    return all(map(torch.equal, output, ref_kernel(data))), "other"
+"""
+    server, _ = served(board(tmp_path, text))
+    form = asked(server, "describe", case=0)
+    assert [v["role"] for v in form["values"]] == ["in", "out", "out"]
+    assert form["result"] == {"tuple": [{"value": 2}, {"value": 1}]}
+    x, best, places = torch.randn(5, 8), torch.empty(5), torch.empty(5, dtype=torch.int64)
+    lend(server, x, best, places)
+    asked(server, "reference", case=0, wide=False)
+    assert torch.equal(best, x.amax(dim=1))
+    assert torch.equal(places, x.argmax(dim=1))
+    assert asked(server, "check", case=0)["right"]
+
+
+def test_a_reference_that_raises_is_a_reason(tmp_path: Path) -> None:
+    text = made_up.BOARD.replace("x, weights, config = data", "import away_from_here")
+    server, _ = served(board(tmp_path, text))
+    with pytest.raises(UnsupportedError, match="ModuleNotFoundError: No module named 'away"):
+        asked(server, "describe", case=0)
+
+
 def test_a_case_whose_numbers_count_what_is_drawn_keeps_one_seed(tmp_path: Path) -> None:
     text = made_up.CHALLENGE.replace('"N": x.shape[0]', '"N": int((x > 0).sum())')
     server, _ = served(challenge(tmp_path, text))

@@ -85,15 +85,24 @@ class Inputs:
         return replace(self, values=[replace(old, value=new) for old, new in pairs])
 
 
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_CARRIED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+    torch.float8_e4m3fnuz: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+    torch.float8_e8m0fnu: torch.uint8,
+    torch.float4_e2m1fn_x2: torch.uint8,
+}
+"""A dtype that our problems do not have → that in which its bits travel."""
 
 
 def as_carried(value: Value) -> Value:
-    """A value as it travels: unsigned integers as signed ones of the same bits."""
-    if not isinstance(value.value, torch.Tensor) or value.value.dtype not in _SIGNED:
+    """A value as it travels, such as unsigned integers as signed ones of the same bits."""
+    if not isinstance(value.value, torch.Tensor) or value.value.dtype not in _CARRIED:
         return value
     name = str(value.value.dtype).removeprefix("torch.")
-    return replace(value, value=value.value.view(_SIGNED[value.value.dtype]), view=name)
+    return replace(value, value=value.value.view(_CARRIED[value.value.dtype]), view=name)
 
 
 def as_made(inputs: Inputs) -> Inputs:
