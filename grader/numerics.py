@@ -1,7 +1,7 @@
 """What honest implementations and mutants in a problem's `checks.py` have in common.
 
 Sums and prefix sums in a stated order and precision, each along the last axis and in the dtype of
-its terms; functions of tensors computed in another precision; and the traces of usual mistakes.
+its terms; functions of tensors computed in another precision; and usual mistakes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAST_EXP_ERROR = 2.0**-22
 """Relative error of ex2.approx.ftz.f32, 2 units in the last place: CUDA's Programming Guide."""
 FAST_TANH_ERROR = 2.0**-11
 """Relative error of tanh.approx.f32: PTX ISA."""
-TOLD_ELEMENTS = 4096
+DIRECTION_ELEMENTS = 4096
 """From here on, outputs of ordinary inputs have enough different values for the check to see in
 which direction they are rounded."""
 
@@ -128,7 +128,7 @@ def truncated_to(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _running_sums(terms: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
-    """In the dtype of the terms. Infinities of both signs give NaN, as in PyTorch; no warning."""
+    """In the dtype of the terms. Infinities of both signs give NaN, without a warning."""
     with np.errstate(invalid="ignore", over="ignore"):
         sums: np.ndarray[Any, Any] = np.add.accumulate(terms, axis=axis)
     return sums
@@ -181,7 +181,7 @@ def rounded_toward_zero(function: Compute) -> Mutate:
         if dtype.itemsize > 2 or (dtype == torch.bfloat16 and not _first(inputs).is_cuda):
             return None
         result = function(**_each(inputs, Tensor.float))
-        return truncated_to(result, dtype) if result.numel() >= TOLD_ELEMENTS else None
+        return truncated_to(result, dtype) if result.numel() >= DIRECTION_ELEMENTS else None
 
     return compute
 
@@ -249,7 +249,7 @@ def two_pass(
 
 def mean_of_squares(terms: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of each row, the latter as the mean of the squares less the square of the
-    mean: what they have in common cancels, so that no kernel should do it."""
+    mean: the common part cancels, so no kernel should do it."""
     mean = sum_pairwise(terms) / terms.shape[-1]
     square = sum_pairwise(terms * terms) / terms.shape[-1]
     return mean, (square - mean * mean).clamp(min=0)
@@ -360,7 +360,7 @@ def matmul_split(a: Tensor, b: Tensor, parts: int) -> Tensor:
 
 
 def matmul_strided(a: Tensor, b: Tensor, parts: int) -> Tensor:
-    """``a @ b`` by split-K, in which a part has every so many-th term; the last part first."""
+    """``a @ b`` by split-K, in which each part has every `parts`-th term; the last part first."""
     total = a.new_zeros(a.shape[0], b.shape[1])
     for part in reversed(range(parts)):
         total += a[:, part::parts] @ b[part::parts]

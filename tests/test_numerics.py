@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from grader.numerics import (
+    DIRECTION_ELEMENTS,
     FAST_EXP_ERROR,
     FAST_TANH_ERROR,
     MATMUL_ORDERS,
     ROW_STATISTICS,
     SUM_ORDERS,
-    TOLD_ELEMENTS,
     alternately_off,
     coarsely_in,
     computed_in,
@@ -191,7 +191,7 @@ def test_bf16_is_coarser_than_fp16() -> None:
 
 
 def test_results_rounded_toward_zero_are_many_and_of_16_bits() -> None:
-    x = terms(TOLD_ELEMENTS, rows=1)
+    x = terms(DIRECTION_ELEMENTS, rows=1)
     cut = rounded_toward_zero(scaled)(x=x.half(), factor=0.7)
     assert cut is not None
     assert torch.equal(cut, truncated_to(scaled(x.half().float(), 0.7), torch.float16))

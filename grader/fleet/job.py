@@ -127,7 +127,7 @@ class LeaseKey:
     """A secret shared by the worker and the ledger."""
     holder: str | None = field(default=None, kw_only=True, compare=False)
     """Beginning of the name of the worker that must hold the lease, such as ``farm/``. None accepts
-    whoever knows the token, which a caller in the server's own process may."""
+    any holder of the token, for callers in the server's own process."""
 
 
 @dataclass(frozen=True)

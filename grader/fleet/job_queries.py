@@ -44,7 +44,7 @@ RETRY_AFTER_S = 30
 """When a refused submitter may try again: about the time of one grading."""
 
 DISK_RETRY_AFTER_S = 300
-"""When a submitter may try again whom a full disk refused: a person must make room."""
+"""When a submitter may try again after a full disk: a person must make room."""
 
 PROGRESS = TypeAdapter(Progress)
 """Progress is stored as JSON."""

@@ -151,7 +151,7 @@ class _Watchdog:
     def __init__(self) -> None:
         # A plain lock, taken by `with` itself: `_Stop` cannot arrive between taking it and entering
         # the block. In the methods of a `Condition` or of Python's other locks it can, and would
-        # leave the lock taken for ever.
+        # leave the lock taken.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._calls: dict[int, _Call] = {}

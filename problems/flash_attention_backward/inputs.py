@@ -47,7 +47,7 @@ def generate(
     k = normal(kv_heads)
     v = normal(kv_heads, mean=OFFSET if values == "offset" else 0.0)
     if values == "diagonal":
-        # With something of its own in each query, lest the shares of a group's heads cancel.
+        # Equal queries of a group would make the heads' shares of dk cancel.
         q = OWN_KEY * (k.repeat_interleave(heads // kv_heads, dim=1) + q)
     scale = head_dim**-0.5 if scale is None else scale
     out, lse = _forward(q, k, v, causal, scale)

@@ -105,7 +105,7 @@ def _unsigned(b_packed: Tensor, scales: Tensor, zeros_packed: Tensor) -> Tensor:
 
 
 def _sum_in(dtype: torch.dtype) -> Mutant:
-    """Only where terms are much larger than results can this be told."""
+    """Only where terms are much larger than results does this show."""
 
     def mutant(
         a: Tensor, b_packed: Tensor, scales: Tensor, zeros_packed: Tensor, values: str

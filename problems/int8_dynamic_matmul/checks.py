@@ -12,7 +12,7 @@ from grader.numerics import MATMUL_ORDERS, matmul_narrow, round_to
 EXACT_TERMS = 1024
 """Products of -128 and -128 that fp32 adds up without an error: their sum is 2**24."""
 FEW = 64
-"""Outputs below which rounded scales cannot be told from a rounded result."""
+"""Outputs below which rounded scales look like a rounded result."""
 
 Matmul = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Mutant = Callable[..., Tensor | None]

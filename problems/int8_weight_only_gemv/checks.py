@@ -10,7 +10,7 @@ from torch import Tensor
 from grader.numerics import MATMUL_ORDERS, matmul_narrow, round_to
 
 FEW = 64
-"""Outputs below which no error of factors can be told from rounding."""
+"""Outputs below which an error of factors looks like rounding."""
 STEP = 16
 
 Gemv = Callable[[Tensor, Tensor, Tensor], Tensor]

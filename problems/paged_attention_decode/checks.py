@@ -20,7 +20,7 @@ Mutant = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor | None
 OneHead = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 """Attention of queries [group, head_dim] over keys and values [length, head_dim]; gives fp32."""
 OfGroup = Callable[[int, int, int], int]
-"""The key head of a query head, of so many query heads and key heads."""
+"""The key head of a query head, given the numbers of query heads and of key heads."""
 
 
 def magnitude(

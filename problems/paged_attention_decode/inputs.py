@@ -34,7 +34,7 @@ def generate(
 
     The lengths are random, add up to `tokens`, and the longest is `max_len`. Pages are handed out
     in random order, none to two sequences; entries of the block table beyond a sequence's pages
-    name a page that nobody has. Where no token is, pages hold NaN. `values`: ``normal``;
+    name a page of no sequence. Where no token is, pages hold NaN. `values`: ``normal``;
     ``peaked`` (few keys count, so that each one matters); ``large`` (logits far beyond 88);
     ``equal`` (all keys of a sequence alike: the mean of its values); ``last`` (the last key weighs
     most); ``stale`` (pages hold large numbers where no token is, as a former sequence leaves

@@ -18,7 +18,7 @@ from grader.numerics import (
 )
 
 LONGEST = 1 << 17
-"""Columns beyond which nobody gives a row to one thread or warp."""
+"""Columns beyond which no kernel gives a row to one thread or warp."""
 
 Sum = Callable[[Tensor], Tensor]
 

@@ -61,7 +61,7 @@ def _fast_exp(shifted: Tensor) -> Tensor:
 
 
 def _scaled_exp2(x: Tensor) -> Tensor:
-    """``exp2(x·log2(e) - m·log2(e))`` with a fused multiply-add, as attention kernels have it."""
+    """``exp2(x·log2(e) - m·log2(e))`` with a fused multiply-add, as in attention kernels."""
     values = x.float()
     scaled_max = values.amax(dim=-1, keepdim=True) * LOG2_E
     # In float64 the product is exact, so that the difference is rounded once.

@@ -121,7 +121,7 @@ def _where(applies: Callable[[Tensor], bool], mutant: Loss) -> Mutant:
 
 
 def _is_single(logits: Tensor) -> bool:
-    """Not of so many classes that a sum in 16 bits takes long here."""
+    """Of few enough classes that a sum in 16 bits is fast here."""
     return logits.dtype == torch.float32 and logits.shape[1] <= 8192
 
 

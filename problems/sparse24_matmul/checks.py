@@ -11,7 +11,7 @@ from torch import Tensor
 from grader.numerics import MATMUL_ORDERS, matmul_narrow, round_to
 
 FEW = 64
-"""Outputs below which no error of factors can be told from rounding."""
+"""Outputs below which an error of factors looks like rounding."""
 
 Matmul = Callable[[Tensor, Tensor], Tensor]
 Mutant = Callable[..., Tensor | None]
@@ -115,7 +115,7 @@ def _without_last(count: int) -> Mutant:
 
 
 def _sum_in(dtype: torch.dtype) -> Mutant:
-    """Only where partial sums are much larger than results can this be told."""
+    """Only where partial sums are much larger than results does this show."""
 
     def mutant(x: Tensor, w: Tensor, values: str) -> Tensor | None:
         if values != "cancelling":

@@ -1,8 +1,8 @@
-"""Fills the demo server's boards with example data, which nobody measured.
+"""Fills the demo server's boards with example data, none of it measured.
 
 Every result says that it is made up: in the names of its user and GPU, in a note and the
 environment of its report, and in the first line of its file. Since each board has one GPU, its name
-also keeps made-up results apart from what is really graded. The results go through the ledger as
+also separates made-up results from graded ones. The results go through the ledger as
 real ones do, at dates in the past, and are the same for the same problems and end.
 """
 
@@ -27,7 +27,7 @@ NOTE = (
     "nothing of it was measured. Submissions that you make are really graded."
 )
 WORKER = "example data"
-"""Named as the worker, and as who set the notes."""
+"""The name of the worker, and of the author of the notes."""
 GRADING = timedelta(seconds=30)
 
 

@@ -1,4 +1,4 @@
-"""Made-up reports for the demo server: numbers that a grading could have, and that nobody measured.
+"""Made-up reports for the demo server, with numbers that a grading could have.
 
 A case takes its least time by the problem's cost formulas and the GPU's ceilings, divided by the
 share of the roofline that the fastest kernel reaches, times how much slower this kernel is.
@@ -26,11 +26,11 @@ SANDBOX = "none (example data)"
 MEMORY_SHARES, COMPUTE_SHARES = (0.7, 0.88), (0.5, 0.8)
 """The share of the roofline that the fastest kernel reaches in a case, by what limits it."""
 LAUNCH_US = (1.5, 2.5)
-"""What a call takes besides."""
+"""The time to launch a call."""
 EAGER = (1.3, 3.0)
 """PyTorch's time as a multiple of the fastest kernel's."""
 UNEVEN = 0.05
-"""How much better or worse a kernel is in one case than in another, at least, as a share."""
+"""The least spread of a kernel's speed between cases, as a share."""
 OUTSIDE = 0.005
 """How far an interval reaches above its rounds at most, as a share: the judge's own clock is less
 exact than the reported times."""
