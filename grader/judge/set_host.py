@@ -198,6 +198,7 @@ def open_host(source: SetSource, sandbox: Sandbox, device: Device) -> SetHost:
 
 
 @atexit.register
-def _close_kept() -> None:
+def close_hosts() -> None:
+    """End the sandbox of the problem that is kept, if there is one."""
     while _KEPT:
         _KEPT.pop()[1].close()
