@@ -356,6 +356,7 @@ SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
+    before = below(os.getpid())
     with LocalEngine(1, "cpu", sandbox) as engine:  # type: ignore[arg-type]
         stages: list[str] = []
         submit(engine, real(1, "accepted/torch_softmax.py"), lambda s: stages.append(s.stage))
@@ -368,7 +369,7 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         endless = real(2, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
         assert under_way.wait(PATIENCE_S)
-        processes, containers = below(os.getpid()), containers_of(sandbox)
+        processes, containers = below(os.getpid()) - before, containers_of(sandbox)
         assert len(containers) == 2 * (sandbox == "docker")  # the runner's, and the compiler's
         (slot,) = [pid for pid in processes if b"grader.fleet.worker_process" in command_line(pid)]
         os.kill(slot, signal.SIGKILL)
@@ -384,7 +385,7 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         unread = outcome(engine)
         assert unread.report is not None
         assert unread.report.verdict is Verdict.COMPILE_ERROR
-        processes, containers = below(os.getpid()), containers_of(sandbox)
+        processes, containers = below(os.getpid()) - before, containers_of(sandbox)
     until(lambda: not any(map(alive, processes)))
     assert not containers_of(sandbox) & containers
 
