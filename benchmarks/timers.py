@@ -52,7 +52,7 @@ ROWS, IN_A_ROW = 5, 30
 """Rows of replays, whose median counts, and replays in each."""
 WORK_CYCLES, FIRST, ONE_IN = 200_000, 8, 64
 """Cycles of the other process's work (0.1 ms); beside each of the first launches; then beside one
-launch in so many."""
+launch in this many."""
 TIMEOUT_S = "2"
 """nvbench's time limit in seconds. Beside another process its noise stays above its own bound."""
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}

@@ -8,6 +8,7 @@ where the judge detects any write.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,11 @@ def extent(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> int:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     return (last + 1) * ITEM_BYTES[dtype]
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides in elements of a contiguous tensor."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:

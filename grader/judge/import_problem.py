@@ -7,8 +7,10 @@ tolerance lets pass, such as an output that is too large by a factor.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from grader.judge.correctness.check import check
 from grader.judge.problem_code import Values, seed_for
@@ -20,6 +22,7 @@ from grader.problem.imported import CaseForm, ImportedProblem, SetSource, Tensor
 from grader.problem.judged_version import JudgedVersion
 from grader.problem.spec import FLOATING_DTYPES, Case, ProblemError, Spec, Tolerance
 from grader.sandbox.base import Device, Sandbox
+from grader.wire import REQUEST_BYTES
 
 REL_L2 = {
     "fp64": 1e-7,
@@ -33,6 +36,8 @@ REL_L2 = {
 of TF32, which the set's own tolerance then judges."""
 OWN_ERROR = 4.0
 """The bound is at least this multiple of the reference's own error at its own dtype."""
+SPARE_BYTES = 2048
+"""Left in a request for what is not of the set."""
 MOST_REL_L2 = 0.04
 """With a larger bound, an output that is 5 % too large would pass, so the gate is left out."""
 
@@ -49,6 +54,7 @@ def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Probl
     forms = {case.head.name: case.form for case in cases}
     plain = ImportedProblem(source, numbers, forms, frozenset(), ())
     problem = _problem(source, spec, plain)
+    _expect_requests_to_fit(problem)
     bounds, why_not = _bounds(problem, host, device)
     code = SetCode(problem, device, host)
     public = sum(map(code.has_public_data, spec.tests + spec.benchmarks))
@@ -84,6 +90,20 @@ def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], l
     return found, left_out
 
 
+def _expect_requests_to_fit(problem: Problem) -> None:
+    """Raise `ProblemError` if a request to the runner could not hold what it is told."""
+    imported, args = problem.imported, problem.spec.args
+    assert imported is not None
+    loaded = {"names": [a.name for a in args], "roles": [a.role for a in args]}
+    loaded |= imported.convention()
+    for request in (loaded, *map(imported.placement, imported.forms)):
+        if len(json.dumps(request)) > REQUEST_BYTES - SPARE_BYTES:
+            raise SetProblemError(
+                f"{problem.folder}: its {len(args)} arguments are more than a request of "
+                f"{REQUEST_BYTES} bytes describes"
+            )
+
+
 def _left_out(names: list[str], why: str) -> str:
     shown = ", ".join(f"'{name}'" for name in names[:3])
     more = f" and {len(names) - 3} more are" if names[3:] else " are" if names[1:] else " is"
@@ -109,19 +129,8 @@ def _bounds(
     listed = [*problem.cases("test", device), *problem.cases("benchmark", device)]
     if not all(a.unique for a in problem.spec.args):
         return {}, ["several answers are right"] * len(listed)
-    everything = frozenset(case.name for case in listed)
-    wide_problem = _problem(
-        problem.imported.source,
-        problem.spec,
-        ImportedProblem(
-            problem.imported.source,
-            problem.imported.numbers,
-            problem.imported.forms,
-            everything,
-            (),
-        ),
-    )
-    code = SetCode(wide_problem, device, host)
+    in_float64 = replace(problem.imported, wide=frozenset(case.name for case in listed))
+    code = SetCode(replace(problem, imported=in_float64), device, host)
     for case in listed:
         inputs = code.inputs(case, seed_for(0, case.name))
         try:

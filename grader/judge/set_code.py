@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from grader.arena import TensorSpec
+from grader.arena.layout import dense_strides
 from grader.judge.problem_code import ProblemCode, Values, same_values
 from grader.judge.set_host import SetHost
 from grader.problem import Problem
@@ -185,8 +186,7 @@ def _spec(argument: Argument, form: TensorForm) -> TensorSpec:
 
 def _packed(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     """A contiguous tensor."""
-    steps = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return TensorSpec(0, dtype, shape, steps)
+    return TensorSpec(0, dtype, shape, dense_strides(shape))
 
 
 def _perturbed(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -12,17 +12,17 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from grader.arena import TensorSpec, Value, arrange, view
 from grader.arena.layout import spec_of
 from grader.judge.memory.shared_block import ReusedArena
 from grader.judge.session import Session, blame_sandbox
 from grader.judge.verdict import SubmissionFault
-from grader.problem.imported import CaseForm, CaseHead, SetSource
+from grader.problem.imported import MOST_CASES, CaseForm, CaseHead, SetSource
 from grader.problem.spec import ProblemError
 from grader.report import one_line
 from grader.sandbox.base import Device, RunnerLimits, Sandbox
@@ -74,7 +74,13 @@ class SetHost:
             heads = self._ask("open", request, "importing it", (fd, self._answer))
         finally:
             os.close(fd)
-        return self._valid(TypeAdapter(list[CaseHead]), heads)
+        found = self._valid(
+            TypeAdapter(Annotated[list[CaseHead], Field(max_length=MOST_CASES)]), heads
+        )
+        names = [head.name for head in found]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise self._error("describing itself", f"two cases are named '{twice[0]}'")
+        return found
 
     def describe(self, number: int) -> CaseForm:
         """What the values of a case are made of."""
@@ -146,7 +152,7 @@ class SetHost:
         text = os.pread(self._answer, min(reply.calls, ANSWER_BYTES), 0)
         try:
             answer = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._error(what, "its answer is no JSON") from None
         if not isinstance(answer, dict):
             raise self._error(what, "its answer is no object")

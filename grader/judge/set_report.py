@@ -77,8 +77,9 @@ def _proved(problem: Problem, source: SetSource, sandbox: Sandbox, device: Devic
     if result.verdict is not Verdict.ACCEPTED:
         verdict = result.verdict.value if result.verdict else "no verdict"
         return _cannot(report, f"its own reference is {verdict}: {result.reason}")
-    report.solutions, unlike = _solutions(problem, source, sandbox, device)
-    report.reasons += unlike
+    report.solutions, others = _solutions(problem, source, sandbox, device)
+    if others:
+        report.state, report.reasons = "runs with limits", [*report.reasons, *others]
     escaped = escaped_mutants(problem, source, sandbox, device)
     if escaped:
         return _cannot(report, f"accepted although wrong: {', '.join(escaped)}")
@@ -90,9 +91,10 @@ def _solutions(
 ) -> tuple[int, list[str]]:
     """How many of the set's own solutions got the verdict that it expects, and a line for each
     other. Those for a GPU are left out where there is none."""
-    agreed, unlike = 0, []
+    agreed, for_gpu, others = 0, 0, []
     for name, (content, is_right) in source.solutions.items():
         if device == "cpu" and any(word in content for word in GPU_WORDS):
+            for_gpu += 1
             continue
         submission = Submission("solution.py", "python", content)
         # With benchmarks, since some are wrong for large inputs only.
@@ -101,8 +103,10 @@ def _solutions(
             agreed += 1
         else:
             verdict = result.verdict.value if result.verdict else "no verdict"
-            unlike.append(f"the set's own solution {name} is {verdict}: {result.reason}")
-    return agreed, unlike
+            others.append(f"the set's own solution {name} is {verdict}: {result.reason}")
+    if for_gpu:
+        others.append(f"{for_gpu} of the set's own solutions need a GPU and were not graded")
+    return agreed, others
 
 
 def _cannot(report: SetReport, reason: str) -> SetReport:

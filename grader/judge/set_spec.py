@@ -3,12 +3,12 @@ parameter of the case."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grader.arena.layout import dense_strides
 from grader.problem.imported import CaseForm, CaseHead, SetSource, TensorForm
 from grader.problem.load import spec_from
 from grader.problem.reserved_names import C_GLOBALS, C_WORDS
@@ -154,6 +154,5 @@ def _forms_at(cases: Sequence[DescribedCase], position: int) -> list[TensorForm]
 
 
 def _is_contiguous(form: TensorForm) -> bool:
-    shape = form.shape
-    dense = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return all(s == d for s, d, n in zip(form.strides, dense, shape, strict=True) if n > 1)
+    triples = zip(form.strides, dense_strides(form.shape), form.shape, strict=True)
+    return all(stride == dense for stride, dense, size in triples if size > 1)

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MOST_CASES = 200
 MOST_VALUES = 4096
+MOST_DEPTH = 20
+"""Levels of a tree."""
 Size = Annotated[int, Field(ge=0, le=2**40)]
 Text = Annotated[str, Field(max_length=200)]
 
@@ -66,8 +68,8 @@ class TensorForm(_Strict):
     """Its dtype in the set, where it travels as another of the same size."""
 
     def lent_shape(self, dimensions: int) -> tuple[int, ...]:
-        """Its shape as an argument with so many dimensions. One of none has one element; one of
-        another number of dimensions is flat."""
+        """Its shape as an argument of this number of dimensions. A tensor without dimensions has
+        one element; one of another number of dimensions is flat."""
         shape = tuple(self.shape) or (1,)
         return shape if len(shape) == dimensions else (math.prod(shape),)
 
@@ -102,6 +104,31 @@ class CaseForm(_Strict):
     their properties, and there is no float64 gate."""
     init: Annotated[list[Any], Field(max_length=100)] = []
     """What a module is made with."""
+
+    @model_validator(mode="after")
+    def _has_trees(self) -> CaseForm:
+        for tree in (self.data, self.result):
+            _check_tree(tree, len(self.values))
+        return self
+
+
+def _check_tree(tree: Any, count: int, depth: int = 0) -> None:
+    """Raise ValueError unless `tree` is one of `grader.runner.sets.driver` over `count` values."""
+    if not isinstance(tree, dict) or len(tree) != 1 or depth > MOST_DEPTH:
+        raise ValueError(f"no tree of at most {MOST_DEPTH} levels")
+    ((kind, part),) = tree.items()
+    parts: list[Any] = []
+    if kind in ("tuple", "list") and isinstance(part, list):
+        parts = part
+    elif kind == "dict" and isinstance(part, dict):
+        parts = list(part.values())
+    elif kind == "value":
+        if not isinstance(part, int) or not 0 <= part < count:
+            raise ValueError(f"no tree: {part!r:.40} is none of {count} values")
+    elif kind != "literal" or not isinstance(part, bool | int | float | str | None):
+        raise ValueError(f"no tree: {kind!r:.40}")
+    for one in parts:
+        _check_tree(one, count, depth + 1)
 
 
 class CaseHead(_Strict):

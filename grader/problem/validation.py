@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from grader.arena.layout import overlaps
+from grader.arena.layout import dense_strides, overlaps
 from grader.problem.formula import Formula, FormulaError
 from grader.problem.prototype import declarations, dimensions
 from grader.problem.reserved_names import C_GLOBALS, C_WORDS, is_library_symbol
@@ -93,8 +93,7 @@ def strides(argument: Argument, case: Case) -> tuple[int, ...]:
     would share memory, and unless all strides are whole numbers."""
     sizes = shape(argument, case)
     if not argument.strides:
-        steps = (math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
-        return tuple(steps)
+        return dense_strides(sizes)
     found = tuple(_whole("stride", formula, case) for formula in argument.strides)
     if overlaps(sizes, found):
         raise ProblemError(

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from grader.runner.entry_point import EntryPoint, LoadError
+from grader.runner.entry_point import EntryPoint, LoadError, accepts
 from grader.runner.sets.driver import Tree, grown, viewed
 
 
@@ -92,8 +92,8 @@ def _run_entry(function: Any, request: dict[str, Any]) -> EntryPoint:
     count = len(roles) - len(outputs)
     writes = request.get("writes_outputs")
     if writes is None:
-        writes = _takes(function, len(roles))
-    if not _takes(function, len(roles) if writes else count):
+        writes = accepts(function, len(roles))
+    if not accepts(function, len(roles) if writes else count):
         given = f"{len(roles)} inputs and outputs" if writes else f"{count} inputs"
         raise LoadError(f"'{request['entry']}' does not take the {given} of the problem")
 
@@ -127,16 +127,6 @@ def _deliver_named(result: Any, tree: Tree, outs: dict[int, Any]) -> None:
             outs[place["value"]].fill_(result[name])
         else:
             _deliver(result[name], place, outs)
-
-
-def _takes(function: Any, count: int) -> bool:
-    try:
-        inspect.signature(function).bind(*[None] * count)
-    except ValueError:  # no signature
-        return True
-    except TypeError:
-        return False
-    return True
 
 
 def _parameters(function: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,3 +28,14 @@ class EntryPoint:
     needs it."""
     returns: bool = False
     """Whether the function returns its outputs, which each call then copies into the `out`s."""
+
+
+def accepts(function: Any, count: int) -> bool:
+    """Whether a function may be called with `count` positional arguments."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:  # no signature, as for some builtins: a wrong call raises later
+        return True
+    except TypeError:
+        return False
+    return True

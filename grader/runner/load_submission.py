@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grader.runner.entry_point import EntryPoint, LoadError
+from grader.runner.entry_point import EntryPoint, LoadError, accepts
 from grader.runner.error_text import summary
 from grader.runner.solution_file import unpack
 
@@ -137,9 +137,9 @@ def _python_entry(function: Any, name: str, names: list[str], roles: list[str]) 
     inputs = [names[i] for i in range(len(names)) if i not in outputs]
     for wanted in (names, inputs):
         _warn_of_order(function, name, wanted)
-    if _accepts(function, len(roles)):
+    if accepts(function, len(roles)):
         return EntryPoint(_writing(function, name, len(roles)))
-    if outputs and _accepts(function, len(roles) - len(outputs)):
+    if outputs and accepts(function, len(roles) - len(outputs)):
         return EntryPoint(_returning(function, names, outputs), returns=True)
     takes = ", ".join(inspect.signature(function).parameters)
     returning = f", or {name}({', '.join(inputs)}) that returns its outputs" if outputs else ""
@@ -226,16 +226,6 @@ def _returning(function: Any, names: list[str], outputs: list[int]) -> Callable[
             target.copy_(result)
 
     return call
-
-
-def _accepts(function: Any, count: int) -> bool:
-    try:
-        inspect.signature(function).bind(*[None] * count)
-    except ValueError:  # no signature, as for some builtins: a wrong call raises later
-        return True
-    except TypeError:
-        return False
-    return True
 
 
 def _kind(value: Any) -> str:

@@ -166,7 +166,7 @@ def launch(q, k_pages, v_pages, block_table, lengths, out, scale, parts=None, bl
 
 
 def _parts(pairs, longest, device):
-    """Into how many parts sequences are split, with so many pairs of a sequence and a key head."""
+    """The number of parts into which sequences are split, for `pairs` of sequence and key head."""
     if device.type == "cpu":  # the interpreter pays per program
         return min(2, triton.cdiv(longest, 64))
     sms = torch.cuda.get_device_properties(device).multi_processor_count

@@ -531,7 +531,7 @@ def test_a_case_whose_numbers_count_what_is_drawn_keeps_one_seed(tmp_path: Path)
     ("new", "why"),
     [
         ("Y.copy_(torch.rand_like(Y))", "its reference gives another answer each time"),
-        ("Y.copy_(X); import time; time.sleep(30)", "its inputs and answer take a CPU more than"),
+        ("while True: Y.copy_(X)", "its inputs and answer take a CPU more than"),
     ],
 )
 def test_a_case_that_cannot_be_described_is_refused(

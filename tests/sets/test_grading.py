@@ -226,6 +226,15 @@ def test_a_case_of_random_sizes_keeps_one_seed(tmp_path: Path) -> None:
     assert 0 < float((first / second - 1).abs().max()) < 0.02
 
 
+def test_more_arguments_than_a_request_describes_are_refused(tmp_path: Path) -> None:
+    text = made_up.MODEL.replace(
+        "self.inner =",
+        "self.many = nn.ModuleList(nn.Linear(1, 1) for _ in range(900))\n        self.inner =",
+    )
+    with pytest.raises(ProblemError, match=r"its 1809 arguments are more than a request of"):
+        imported("kernelbench", made_up.kernelbench(tmp_path, text))
+
+
 def test_public_data_is_changed_a_little_or_marked(tmp_path: Path) -> None:
     """The example's literals are no whole numbers, so no two gradings have the same."""
     problem = imported("leetgpu", made_up.leetgpu(tmp_path))
@@ -266,8 +275,8 @@ def test_code_of_a_set_that_fails_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_hostile_code_of_a_set_writes_only_its_answer(tmp_path: Path) -> None:
-    """It fills the lent answer with what is no JSON, and what is JSON of another form."""
+def test_hostile_code_of_a_set_cannot_spoil_an_answer(tmp_path: Path) -> None:
+    """It writes into every lent file; the answer is written after it."""
     attack = (
         "import os\n"
         "for fd in range(3, 64):\n"

@@ -34,7 +34,7 @@ MOST_CPU_FLOPS = 2e9
 """A case with larger inputs and outputs, or with more operations in matrix products, is left to a
 GPU."""
 MOST_STEPS = 1000
-"""After so many calls of PyTorch an estimate ends."""
+"""Calls of PyTorch after which an estimate ends."""
 
 
 class UnsupportedError(Exception):
@@ -117,6 +117,9 @@ def viewed(value: Any, dtype: str) -> Any:
 
 class Driver(ABC):
     """One problem of a set."""
+
+    has_room: bool = False
+    """Whether the last input may be room for the output, which the reference need not use."""
 
     @abstractmethod
     def cases(self, device: str) -> list[SetCase]:

@@ -29,6 +29,8 @@ MOST_SEED = 99_991
 class KernelBot(Driver):
     """A board. A submission is `custom_kernel(data)`, which returns the output."""
 
+    has_room = True
+
     def __init__(self, folder: Path, options: dict[str, Any], device: str) -> None:
         module = import_file(folder, "reference.py")
         self._generate = function_of(module, "generate_input")
@@ -82,6 +84,8 @@ class KernelBot(Driver):
 
     @property
     def has_one_answer(self) -> bool:
-        code = self._check.__code__
+        code = getattr(self._check, "__code__", None)
+        if code is None:  # such as a partial function
+            return True
         cells = [cell.cell_contents for cell in self._check.__closure__ or ()]
         return self._reference in cells or "ref_kernel" in code.co_names

@@ -20,6 +20,8 @@ from grader.runner.sets.driver import (
 
 MOST_CPU_BYTES = 64 << 20
 """A case with larger tensors is left to a GPU."""
+PRACTICE_BYTES = 1 << 20
+"""The largest test up to this size is timed on a CPU, or else the smallest one."""
 
 
 class LeetGpu(Driver):
@@ -45,7 +47,8 @@ class LeetGpu(Driver):
         if not small:
             raise UnsupportedError("every test is too large for a CPU")
         kept = [found[0], *(c for c, size in zip(found[1:], sizes, strict=True) if size in small)]
-        return [*kept, SetCase(f"practice_{sizes.index(max(small)) + 1}", "benchmark")]
+        timed = max((size for size in small if size <= PRACTICE_BYTES), default=min(small))
+        return [*kept, SetCase(f"practice_{sizes.index(timed) + 1}", "benchmark")]
 
     def generate(self, case: SetCase, seed: int) -> Inputs:
         if case.name == "example":
