@@ -1,8 +1,10 @@
 """Grade every file of `submissions/` and compare its verdict with the name of its folder.
 
     python -m scripts.grade_corpus [--device cuda] [--sandbox docker] [--only TEXT]... [--out FILE]
+        [--experts] [--tests-only]
 
-Prints a Markdown table, row by row, and a summary; the rows in FILE are in the order of the corpus.
+With --experts it grades the kernels of `reference/` instead, which must be accepted. Prints a
+Markdown table, row by row, and a summary; the rows in FILE are in the order of the corpus.
 All visible GPUs share the work. Exit status: 0 if every file that can run here got its expected
 verdict, 1 if not.
 """
@@ -14,6 +16,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from pathlib import Path
 
 import click
 
+from grader.cli.commands.baseline import expert_files
 from grader.cli.examples import Example, examples
 from grader.judge import grade
 from grader.problem import Problem
@@ -30,7 +34,6 @@ from grader.submission import Submission
 from scripts.workers import workers
 
 ROOT = Path(__file__).resolve().parent.parent
-SUBMISSIONS = ROOT / "submissions"
 LIMITS: dict[Device, dict[str, float]] = {
     "cpu": {"load_s": 30, "call_s": 20, "total_s": 120, "memory_bytes": 2 << 30},
     "cuda": {"load_s": 120, "call_s": 20, "total_s": 300},
@@ -112,31 +115,45 @@ def with_short_limits(problem: Problem, example: Example, device: Device) -> Pro
     return dataclasses.replace(problem, spec=problem.spec.model_copy(update={"limits": limits}))
 
 
-def grade_example(problem: Problem, example: Example, sandbox: Sandbox, device: Device) -> Report:
+def grade_example(
+    problem: Problem, example: Example, sandbox: Sandbox, device: Device, benchmarks: bool = True
+) -> Report:
     """Grade one file with the judge."""
     submission = Submission.read(example.path, problem.spec.limits.source_bytes)
     short = with_short_limits(problem, example, device)
-    return grade(short, submission, sandbox=sandbox, device=device)
+    return grade(short, submission, sandbox=sandbox, device=device, benchmarks=benchmarks)
 
 
-def select(only: tuple[str, ...]) -> list[tuple[Problem, Example]]:
+def experts(problem: Problem) -> list[Example]:
+    """The kernels of `reference/`."""
+    return [
+        Example(path, Verdict.ACCEPTED, needs_gpu=path.suffix == ".cu")
+        for path in expert_files(problem)
+    ]
+
+
+def select(
+    only: tuple[str, ...], files: Callable[[Problem], list[Example]] = examples
+) -> list[tuple[Problem, Example]]:
     """The files whose path contains one of the texts; without texts, all files."""
     return [
         (problem, example)
         for problem in problems()
-        for example in examples(problem)
-        if not only or any(text in str(example.path.relative_to(SUBMISSIONS)) for text in only)
+        for example in files(problem)
+        if not only or any(text in str(example.path.relative_to(ROOT)) for text in only)
     ]
 
 
-def run_example(problem: Problem, example: Example, sandbox: str, device: Device) -> CorpusResult:
+def run_example(
+    problem: Problem, example: Example, sandbox: str, device: Device, benchmarks: bool = True
+) -> CorpusResult:
     """Grade one file if it can run here; a failure of the judge is a result too."""
     if example.needs_gpu and device == "cpu":
         return CorpusResult(problem.name, example)
     start = time.monotonic()
     report, failure = None, None
     try:
-        report = grade_example(problem, example, make_sandbox(sandbox), device)
+        report = grade_example(problem, example, make_sandbox(sandbox), device, benchmarks)
     except Exception as error:  # noqa: BLE001 - reported as a failure of the judge
         traceback.print_exc()
         failure = f"{type(error).__name__}: {error}"
@@ -150,15 +167,24 @@ def run_example(problem: Problem, example: Example, sandbox: str, device: Device
 )
 @click.option("--only", multiple=True, help="Only files whose path contains this text.")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write the table to as well.")
-def main(device: Device, sandbox: str, only: tuple[str, ...], out: Path | None) -> None:
+@click.option("--experts", "of_experts", is_flag=True, help="Grade the files of reference/.")
+@click.option("--tests-only", is_flag=True, help="Time nothing; others may use the GPU meanwhile.")
+def main(
+    device: Device,
+    sandbox: str,
+    only: tuple[str, ...],
+    out: Path | None,
+    of_experts: bool,
+    tests_only: bool,
+) -> None:
     """Grade the corpus and print a Markdown table."""
     rows: dict[int, str] = {}
     counts: Counter[bool | None] = Counter()
     with workers(device) as executor:
         print(HEAD, flush=True)
-        files = select(only)
+        files = select(only, experts if of_experts else examples)
         indices = {
-            executor.submit(run_example, problem, example, sandbox, device): index
+            executor.submit(run_example, problem, example, sandbox, device, not tests_only): index
             for index, (problem, example) in enumerate(files)
         }
         for future in as_completed(indices):

@@ -18,7 +18,7 @@ def test_every_problem_has_its_steps() -> None:
     names = {path.parent.name for path in ROOT.glob("problems/*/problem.yaml")}
     for device, wanted in (
         ("cpu", {"check", "examples"}),
-        ("cuda", {"check", "examples", "times"}),
+        ("cuda", {"check", "experts", "examples", "times"}),
     ):
         every = list(steps(device, "process"))  # type: ignore[arg-type]
         assert {(s.problem, s.name) for s in every} == {(n, w) for n in names for w in wanted}
@@ -43,7 +43,7 @@ def test_what_has_passed_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr(verify_catalogue, "ROOT", tmp_path)
     every = [Step("softmax", "check", ["step"]), Step("rope", "check", ["step"])]
-    monkeypatch.setattr(verify_catalogue, "steps", lambda device, sandbox: iter(every))
+    monkeypatch.setattr(verify_catalogue, "steps", lambda *_: iter(every))
     out = tmp_path / "out"
 
     def lines(*options: str) -> tuple[int, list[str]]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from grader.judge.compile import CompileJob, start_compile
-from grader.judge.gpu.lock import gpu_lock
+from grader.judge.gpu.lock import gpu_is_shared, gpu_lock
 from grader.judge.record import Device, Effort, Progress, ProgressCallback, Record
 from grader.judge.score import scored, tensor_bound_share
 from grader.judge.session import Session, greet
@@ -72,24 +72,20 @@ def grade(
     A runner that was killed for no visible reason is graded once more on other inputs, since the
     host may have killed it for lack of memory. Both attempts share the time of one grading; there
     is no second one when less than half of it is left.
+
+    Gradings without benchmarks may share a GPU. One that then runs out of time or memory is graded
+    once more, alone.
     """
     request = GradingRequest(problem, submission, sandbox, device, benchmarks, effort, progress)
-    total_s = problem.spec.limits.total_s
-
-    def attempt() -> tuple[int, Record]:
-        master = secrets.randbits(53) if seed is None else seed
-        return master, _attempt(request, master, end - time.monotonic())
-
     progress(Progress("sandbox_start"))
-    with gpu_lock(device):
-        end = time.monotonic() + total_s
-        master, record = attempt()
-        end += record.stopped_s
-        was_killed = record.faults and all(fault.killed for fault in record.faults)
-        if was_killed and end - time.monotonic() > total_s / 2:
-            progress(Progress("sandbox_start"))
-            master, record = attempt()
-            record.notes.append("graded twice: the first time, its runner was killed")
+    with gpu_lock(device, shared=not benchmarks):
+        master, record = _attempts(request, seed)
+        in_company = gpu_is_shared(device)
+    if in_company and _may_differ_alone(record):
+        progress(Progress("sandbox_start"))
+        with gpu_lock(device):
+            master, record = _attempts(request, seed)
+        record.notes.append("graded twice: the first time, others used the GPU too")
     try:
         return _report(request, master, record)
     except Exception as error:  # noqa: BLE001 - times of which no score can be computed
@@ -114,6 +110,38 @@ def prestarted(sandbox: Sandbox, problem: Problem, device: Device) -> Iterator[S
             limits = RunnerLimits.of(problem.spec.limits)
             sandbox = stack.enter_context(RunnerPool(sandbox, limits, device, refill=False))
         yield sandbox
+
+
+def _attempts(request: GradingRequest, seed: int | None) -> tuple[int, Record]:
+    """Grade; once more if the runner was killed. The seed of the inputs, and the record."""
+    total_s = request.problem.spec.limits.total_s
+    end = time.monotonic() + total_s
+
+    def attempt() -> tuple[int, Record]:
+        master = secrets.randbits(53) if seed is None else seed
+        return master, _attempt(request, master, end - time.monotonic())
+
+    master, record = attempt()
+    end += record.stopped_s
+    was_killed = record.faults and all(fault.killed for fault in record.faults)
+    if was_killed and end - time.monotonic() > total_s / 2:
+        request.progress(Progress("sandbox_start"))
+        master, record = attempt()
+        record.notes.append("graded twice: the first time, its runner was killed")
+    return master, record
+
+
+def _may_differ_alone(record: Record) -> bool:
+    """Whether the grading failed for lack of time or memory, which others may have used."""
+    resources = (
+        Verdict.TIME_LIMIT_EXCEEDED,
+        Verdict.MEMORY_LIMIT_EXCEEDED,
+        Verdict.JUDGE_ERROR,
+    )
+    return any(
+        fault.verdict in resources or fault.killed or "out of memory" in fault.reason
+        for fault in record.faults
+    )
 
 
 def _attempt(request: GradingRequest, master: int, left_s: float) -> Record:

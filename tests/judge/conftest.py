@@ -95,7 +95,8 @@ def unused_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
     monkeypatch.setattr(lock, "selected_gpu_node", lambda: None)
     yield
-    (lock.FOLDER / f"grade-gpu-{name}.lock").unlink(missing_ok=True)
+    for kind in ("gpu", "turn"):
+        (lock.FOLDER / f"grade-{kind}-{name}.lock").unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""A lock per GPU and machine: concurrent measurements would slow each other and share memory."""
+"""A lock per GPU and machine: concurrent measurements would slow each other and share memory.
+
+Gradings that only test may share a GPU; one that times has it alone."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Literal
 
 from grader.sandbox.base import SandboxError
 from grader.sandbox.host import selected_gpu_node
@@ -16,33 +19,55 @@ from grader.sandbox.host import selected_gpu_node
 FOLDER = Path("/tmp")
 """Folder of the lock files: the same for all users of a machine, whatever their TMPDIR."""
 
-_is_held = ContextVar("is_held", default=False)
-"""Whether this thread holds the lock."""
+Hold = Literal["nothing", "share", "all"]
+"""What a thread holds of the GPU."""
+
+_held: ContextVar[Hold] = ContextVar("held", default="nothing")
+
+
+def gpu_is_shared(device: str) -> bool:
+    """Whether other gradings may use the GPU beside what runs in this thread."""
+    return device != "cpu" and _held.get() != "all"
 
 
 @contextlib.contextmanager
-def gpu_lock(device: str, wait: bool = True) -> Iterator[bool]:
+def gpu_lock(device: str, wait: bool = True, shared: bool = False) -> Iterator[bool]:
     """Lock the current GPU against other measurements on this machine. Yields whether it is locked.
 
-    Waits for the lock; without `wait`, yields False at once if another holds it. Reentrant within a
-    thread. On a CPU there is nothing to lock. Raises `SandboxError` if the lock file cannot be
-    opened.
+    With `shared`, others that share may use it too: for gradings that time nothing. Waits for the
+    lock; without `wait`, yields False at once if another holds it. Within the block, the same
+    thread may lock again, but not for itself alone if it shares. On a CPU there is nothing to lock.
+    Raises `SandboxError` if a lock file cannot be opened.
     """
-    if device == "cpu" or _is_held.get():
+    if device == "cpu" or _held.get() == "all" or (shared and _held.get() == "share"):
         yield True
         return
-    fd = _open(FOLDER / f"grade-gpu-{_name()}.lock")
-    try:
+    assert _held.get() == "nothing", "it would wait for itself"
+    kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            # Whoever waits for the GPU holds the turn, so that those who share, and could follow
+            # each other without end, do not keep it from one who wants it alone.
+            with _locked("turn", fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)):
+                stack.enter_context(_locked("gpu", kind))
         except BlockingIOError:
             yield False
             return
-        token = _is_held.set(True)
+        token = _held.set("share" if shared else "all")
         try:
             yield True
         finally:
-            _is_held.reset(token)
+            _held.reset(token)
+
+
+@contextlib.contextmanager
+def _locked(kind: str, operation: int) -> Iterator[None]:
+    """Hold the lock file of this kind. Raises BlockingIOError if another does, and
+    `SandboxError`."""
+    fd = _open(FOLDER / f"grade-{kind}-{_name()}.lock")
+    try:
+        fcntl.flock(fd, operation)
+        yield
     finally:
         os.close(fd)
 

@@ -14,23 +14,24 @@ import pytest
 from grader.judge.gpu import lock as module
 from grader.judge.gpu.lock import gpu_lock
 from grader.sandbox.base import SandboxError
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("unused_gpu")
 
 OTHER_PROCESS = """
-import signal
+import signal, sys
 from grader.judge.gpu import lock
 lock.selected_gpu_node = lambda: None
 signal.alarm(2)
-with lock.gpu_lock("cuda"):
+with lock.gpu_lock("cuda", shared=sys.argv[1] == "shared"):
     print("held")
 """
 
 
-def other_process(tmp: Path) -> subprocess.CompletedProcess[str]:
+def other_process(tmp: Path, kind: str = "alone") -> subprocess.CompletedProcess[str]:
     """Another user's process on this machine, with another folder for temporary files."""
     environment = os.environ | {"TMPDIR": str(tmp)}
-    command = [sys.executable, "-c", OTHER_PROCESS]
+    command = [sys.executable, "-c", OTHER_PROCESS, kind]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -65,12 +66,48 @@ def test_without_wait_a_held_lock_is_reported() -> None:
         assert another_thread.submit(try_it).result() is True
 
 
+def test_gradings_that_share_keep_only_others_out(tmp_path: Path) -> None:
+    with gpu_lock("cuda", shared=True):
+        assert other_process(tmp_path, "shared").stdout == "held\n"
+        assert other_process(tmp_path).returncode == -signal.SIGALRM
+    with gpu_lock("cuda"):
+        assert other_process(tmp_path, "shared").returncode == -signal.SIGALRM
+        with gpu_lock("cuda", shared=True) as is_held:
+            assert is_held
+    assert other_process(tmp_path).stdout == "held\n"
+
+
+def test_one_that_waits_for_all_of_it_is_next() -> None:
+    def hold(shared: bool) -> bool:
+        with gpu_lock("cuda", wait=False, shared=shared) as is_held:
+            return is_held
+
+    def wait_for_all() -> None:
+        with gpu_lock("cuda"):
+            pass
+
+    with ThreadPoolExecutor(2) as threads:
+        with gpu_lock("cuda", shared=True):
+            assert threads.submit(hold, True).result()
+            waiting = threads.submit(wait_for_all)
+            until(lambda: not threads.submit(hold, True).result())
+            assert not waiting.done()
+        waiting.result(PATIENCE_S)
+        assert threads.submit(hold, True).result()
+
+
+def test_who_shares_cannot_lock_it_alone() -> None:
+    with gpu_lock("cuda", shared=True), pytest.raises(AssertionError), gpu_lock("cuda"):
+        pytest.fail("it was held")
+
+
+@pytest.mark.parametrize("kind", ["gpu", "turn"])
 def test_a_folder_in_place_of_the_lock_file_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(module, "FOLDER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    (tmp_path / "grade-gpu-0.lock").mkdir()
+    (tmp_path / f"grade-{kind}-0.lock").mkdir()
     with pytest.raises(SandboxError, match="remove it"), gpu_lock("cuda"):
         pytest.fail("it was held")
 
