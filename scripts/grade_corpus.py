@@ -132,6 +132,11 @@ def experts(problem: Problem) -> list[Example]:
     ]
 
 
+def judged_by_tests(problem: Problem) -> list[Example]:
+    """The examples without those that are only found out while they are timed."""
+    return [one for one in examples(problem) if not one.path.name.startswith("hostile_")]
+
+
 def select(
     only: tuple[str, ...], files: Callable[[Problem], list[Example]] = examples
 ) -> list[tuple[Problem, Example]]:
@@ -168,7 +173,11 @@ def run_example(
 @click.option("--only", multiple=True, help="Only files whose path contains this text.")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write the table to as well.")
 @click.option("--experts", "of_experts", is_flag=True, help="Grade the files of reference/.")
-@click.option("--tests-only", is_flag=True, help="Time nothing; others may use the GPU meanwhile.")
+@click.option(
+    "--tests-only",
+    is_flag=True,
+    help="Time nothing, and leave out files that cheat while they are timed.",
+)
 def main(
     device: Device,
     sandbox: str,
@@ -182,7 +191,8 @@ def main(
     counts: Counter[bool | None] = Counter()
     with workers(device) as executor:
         print(HEAD, flush=True)
-        files = select(only, experts if of_experts else examples)
+        kinds = experts if of_experts else judged_by_tests if tests_only else examples
+        files = select(only, kinds)
         indices = {
             executor.submit(run_example, problem, example, sandbox, device, not tests_only): index
             for index, (problem, example) in enumerate(files)

@@ -52,7 +52,7 @@ def _matmul(
         else:
             a_tile = tl.load(a_at + k[None, :], mask=k[None, :] < last, other=0)
             b_tile = tl.load(b_at + k[:, None], mask=k[:, None] < last, other=0)
-        total = tl.dot(a_tile, b_tile, total)
+        total = tl.dot(a_tile, b_tile, total, out_dtype=tl.int32)
 
     at = row[:, None].to(tl.int64) * N + col[None, :]
     inside = (row[:, None] < M) & (col[None, :] < N)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grader.judge.memory.shared_block import poison
+from grader.judge.memory.shared_block import bits, poison
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def _permuted(output: OutputTensor) -> torch.Tensor:
     """Every row (of a vector, every element) in the place of its neighbour."""
     columns = output.value.shape[-1] if output.value.dim() > 1 else 1
     _needs(output.value.numel() > columns, "the output has one row")
-    return output.value.reshape(-1, columns).roll(1, 0).reshape(output.value.shape)
+    # As integers: PyTorch cannot roll 8-bit floating-point numbers on a GPU.
+    rolled = bits(output.value.contiguous()).reshape(-1, columns).roll(1, 0)
+    return rolled.view(output.value.dtype).reshape(output.value.shape)
 
 
 def _last_row(output: OutputTensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ def _tile(
         b_at = col[None, :].to(tl.int64) * K + k[:, None]
         a_tile = tl.load(a + a_at, mask=(row[:, None] < M) & (k[None, :] < K), other=0)
         b_tile = tl.load(b + b_at, mask=(col[None, :] < N) & (k[:, None] < K), other=0)
-        total = tl.dot(a_tile, b_tile, total)
+        total = tl.dot(a_tile, b_tile, total, out_dtype=tl.int32)
     row_scale = tl.load(a_scales + row, mask=row < M, other=0.0)[:, None]
     col_scale = tl.load(b_scales + col, mask=col < N, other=0.0)[None, :]
     result = total.to(tl.float32) * row_scale * col_scale

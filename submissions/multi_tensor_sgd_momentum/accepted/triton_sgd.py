@@ -6,9 +6,9 @@ import triton.language as tl
 
 @triton.jit
 def _step(
-    params,
-    grads,
-    buffers,
+    param_at,
+    grad_at,
+    buffer_at,
     lr,
     momentum,
     decay,
@@ -18,12 +18,12 @@ def _step(
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < length
-    param = tl.load(params + at, mask=inside)
-    slope = tl.load(grads + at, mask=inside) + decay * param
-    buffer = momentum * tl.load(buffers + at, mask=inside) + slope
+    param = tl.load(param_at + at, mask=inside)
+    slope = tl.load(grad_at + at, mask=inside) + decay * param
+    buffer = momentum * tl.load(buffer_at + at, mask=inside) + slope
     update = slope + momentum * buffer if NESTEROV else buffer
-    tl.store(params + at, param - lr * update, mask=inside)
-    tl.store(buffers + at, buffer, mask=inside)
+    tl.store(param_at + at, param - lr * update, mask=inside)
+    tl.store(buffer_at + at, buffer, mask=inside)
 
 
 def multi_tensor_sgd_momentum(params, grads, buffers, lr, momentum, weight_decay, nesterov):
