@@ -27,6 +27,8 @@ COARSE = {
 }
 """Formats of `round_to`, besides ``tf32``."""
 _TF32_DROPPED_BITS = 13
+NEARLY_0 = 1e-3
+"""A share of the largest result that a check need not tell from 0."""
 FAST_EXP_ERROR = 2.0**-22
 """Relative error of ex2.approx.ftz.f32, 2 units in the last place: CUDA's Programming Guide."""
 FAST_TANH_ERROR = 2.0**-11
@@ -268,15 +270,16 @@ ROW_STATISTICS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 
 def without_tail(function: Compute, block: int) -> Mutate:
     """A grid of ``count // block`` blocks: what follows the last whole block of the flat output is
-    0. None where nothing follows."""
+    0. None where nothing follows that is far from 0."""
 
     @wraps(function)
     def compute(**inputs: Any) -> Tensor | None:
         result = function(**inputs).clone()
         count = result.numel()
-        if count % block == 0:
+        tail = result.view(-1)[count - count % block :]
+        if not len(tail) or bool(tail.abs().max() < NEARLY_0 * result.abs().max()):
             return None
-        result.view(-1)[count - count % block :] = 0
+        tail.zero_()
         return result
 
     return compute

@@ -28,7 +28,7 @@ UNFINISHED = "TODO"
 
 SECTIONS = {
     "the arguments": r"argument",
-    "bytes and operations": r"byte|operation|cost",
+    "bytes and operations": r"byte|operation|cost|limit",
     "what limits it": r"limit",
     "what to try": r"\btry\b|start|idea",
     "how it is checked": r"check",

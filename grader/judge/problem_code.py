@@ -24,6 +24,7 @@ import torch
 from grader.arena.layout import ITEM_BYTES, dtype_of, overlaps
 from grader.judge.authors_code import run_authors_code
 from grader.judge.available_memory import available_bytes
+from grader.precision import keep_partial_sums_in_fp32
 from grader.problem import Problem, ProblemError
 from grader.problem.load import CHECKS_FILE
 from grader.problem.spec import FLOATING_DTYPES, Argument, Case
@@ -59,6 +60,7 @@ class ProblemCode:
     ) -> None:
         """Import the modules. Every run of the problem's code is inside a `stopped()`, in which a
         grading's clock stands still. Raises `ProblemError` when an import fails."""
+        keep_partial_sums_in_fp32()
         self.problem = problem
         self.device = device
         self._stopped = stopped

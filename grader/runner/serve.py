@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from grader.arena import Layout, TensorSpec, view, views
+from grader.precision import keep_partial_sums_in_fp32
 from grader.runner.compiler import read_library
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import printed, summary
@@ -42,6 +43,7 @@ class Server:
     """The state of one runner: the loaded entry, the lent block, and the captured graph."""
 
     def __init__(self, device: str) -> None:
+        keep_partial_sums_in_fp32()
         self.device = device
         self.entry: EntryPoint | None = None
         self.loaded: dict[str, Any] = {}

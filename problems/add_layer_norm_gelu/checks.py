@@ -200,3 +200,7 @@ MUTANTS: dict[str, Mutant] = {
     "normalized rows in fp16": _normal_in("fp16"),
     "normalized rows in bf16": _normal_in("bf16"),
 }
+ADMITTED = {
+    # A sum of one term.
+    "sums in fp16": ["one_element"],
+}

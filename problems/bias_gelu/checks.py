@@ -73,8 +73,10 @@ def _erf(x: Tensor, bias: Tensor) -> Tensor | None:
     return None if x.dtype == torch.bfloat16 else exact
 
 
-def _bias_by_row(x: Tensor, bias: Tensor) -> Tensor:
+def _bias_by_row(x: Tensor, bias: Tensor) -> Tensor | None:
     """Indexed by the row instead of the column."""
+    if len(bias) == 1:
+        return None
     row = torch.arange(x.shape[0], device=x.device) % len(bias)
     return _bias_gelu(x.float(), bias.float()[row, None]).to(x.dtype)
 

@@ -111,11 +111,6 @@ def _of_its_tile(sizes: Tensor) -> Tensor:
     return experts[::TILE].repeat_interleave(TILE)[: len(experts)]
 
 
-def _empty_not_counted(sizes: Tensor) -> Tensor:
-    """Experts without tokens leave no gap."""
-    return _experts(sizes[sizes > 0])
-
-
 def _next(sizes: Tensor) -> Tensor:
     return (_experts(sizes) + 1) % len(sizes)
 
@@ -125,10 +120,17 @@ def _from_the_end(sizes: Tensor) -> Tensor:
     return _experts(sizes.flip(0))
 
 
+def _without_empty(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor | None:
+    """Experts without tokens leave no gap."""
+    if bool((sizes > 0).all()):
+        return None
+    return _grouped(route=lambda sizes: _experts(sizes[sizes > 0]))(x, w, sizes)
+
+
 MUTANTS: dict[str, Mutant] = {
     "matrix of the next expert": _grouped(route=_next),
     "groups of one size": _grouped(route=_even_groups),
-    "empty groups not counted": _grouped(route=_empty_not_counted),
+    "empty groups not counted": _without_empty,
     "tiles across groups": _grouped(route=_of_its_tile),
     "sizes in the opposite order": _grouped(route=_from_the_end),
     "last token of a group left out": _without_last_tokens,

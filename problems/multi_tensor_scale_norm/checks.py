@@ -150,8 +150,8 @@ MUTANTS: dict[str, Mutant] = {
     "gradients in fp16": _rounded("fp16"),
     "gradients in bf16": _rounded("bf16"),
     "gradients clipped": _clipped,
-    "never an overflow": _only_if_overflows(_with_flag(lambda every: torch.zeros(()))),
-    "always an overflow": _only_if_finite(_with_flag(lambda every: torch.ones(()))),
+    "never an overflow": _only_if_overflows(_with_flag(lambda every: every.new_zeros(()))),
+    "always an overflow": _only_if_finite(_with_flag(lambda every: every.new_ones(()))),
     "overflow cleaned": _only_if_overflows(_cleaned),
 }
 

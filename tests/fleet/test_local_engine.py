@@ -123,11 +123,21 @@ def alive(pid: int) -> bool:
     return state != "Z"  # a zombie is dead
 
 
+earlier: set[int] = set()
+"""Processes that other tests have left to this process, such as those of multiprocessing."""
+
+
+def started() -> set[int]:
+    """All descendants of this process that the test has started."""
+    return below(os.getpid()) - earlier
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    fds, before = len(os.listdir("/proc/self/fd")), below(os.getpid())
+    global earlier
+    fds, earlier = len(os.listdir("/proc/self/fd")), below(os.getpid())
     yield
-    until(lambda: not any(map(alive, below(os.getpid()) - before)))
+    until(lambda: not any(map(alive, started())))
     until(lambda: len(os.listdir("/proc/self/fd")) == fds)
     assert not [t for t in threading.enumerate() if t.name.startswith("grade-slot")]
 
@@ -155,7 +165,7 @@ def fake(tmp_path: Path) -> Iterator[LocalEngine]:
 )
 def test_a_bad_slot_is_a_failure_and_replaced(fake: LocalEngine, what: str, why: str) -> None:
     until(lambda: fake.slots()[0].free)
-    processes = below(os.getpid())
+    processes = started()
     submit(fake, task(1, what))
     bad = outcome(fake)
     assert (bad.task_id, bad.report, bad.is_system_failure) == (1, None, True)
@@ -167,7 +177,7 @@ def test_a_bad_slot_is_a_failure_and_replaced(fake: LocalEngine, what: str, why:
 
 def test_an_outcome_counts_even_if_the_slot_then_dies(fake: LocalEngine) -> None:
     until(lambda: fake.slots()[0].free)
-    processes = below(os.getpid())
+    processes = started()
     submit(fake, task(1, "answer and die"))
     assert outcome(fake) == TaskOutcome(1, failure="done as requested")
     until(lambda: not any(map(alive, processes)))  # or the next task goes to a dying process
@@ -183,7 +193,7 @@ def test_a_slot_without_a_verdict_is_replaced(
     report = make_report(verdict=verdict)
     (tmp_path / "slot.py.json").write_text(report.model_dump_json())
     until(lambda: fake.slots()[0].free)
-    processes = below(os.getpid())
+    processes = started()
     submit(fake, task(1, "report"))
     assert outcome(fake).report == report
     if verdict is Verdict.JUDGE_ERROR:
@@ -356,7 +366,6 @@ SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
-    before = below(os.getpid())
     with LocalEngine(1, "cpu", sandbox) as engine:  # type: ignore[arg-type]
         stages: list[str] = []
         submit(engine, real(1, "accepted/torch_softmax.py"), lambda s: stages.append(s.stage))
@@ -369,7 +378,7 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         endless = real(2, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
         assert under_way.wait(PATIENCE_S)
-        processes, containers = below(os.getpid()) - before, containers_of(sandbox)
+        processes, containers = started(), containers_of(sandbox)
         assert len(containers) == 2 * (sandbox == "docker")  # the runner's, and the compiler's
         (slot,) = [pid for pid in processes if b"grader.fleet.worker_process" in command_line(pid)]
         os.kill(slot, signal.SIGKILL)
@@ -385,7 +394,7 @@ def test_real_gradings_and_a_slot_killed_in_the_middle(sandbox: str) -> None:
         unread = outcome(engine)
         assert unread.report is not None
         assert unread.report.verdict is Verdict.COMPILE_ERROR
-        processes, containers = below(os.getpid()) - before, containers_of(sandbox)
+        processes, containers = started(), containers_of(sandbox)
     until(lambda: not any(map(alive, processes)))
     assert not containers_of(sandbox) & containers
 
@@ -396,7 +405,7 @@ def test_cancel_of_a_real_grading() -> None:
         endless = real(1, "time_limit_exceeded/infinite_loop.py")
         submit(engine, endless, lambda s: under_way.set() if s.stage == "test" else None)
         assert under_way.wait(PATIENCE_S)
-        processes = below(os.getpid())
+        processes = started()
         assert engine.cancel(1)
         submit(engine, task(2, digest="0" * 64))
         assert "has changed" in (outcome(engine).failure or "")
@@ -419,5 +428,5 @@ def containers_of(sandbox: str) -> set[str]:
     with docker_client() as api:
         listed = api.containers(all=True, filters={"label": RUNNER_LABEL})
     owners = {c["Id"]: int(c["Labels"][OWNER_LABEL].split("/")[2]) for c in listed}
-    ours = below(os.getpid())
+    ours = started()
     return {box for box, pid in owners.items() if pid in ours or not Path(f"/proc/{pid}").exists()}

@@ -13,6 +13,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -79,37 +80,41 @@ def measure_baselines(
     code = ProblemCode(problem, device)
     found = Baselines(gpu_name(device) or processor_name(), environment(device))
     cases = problem.cases("benchmark", device)
-    with gpu_lock(device):
-        try:
+    try:
+        with gpu_lock(device):
             for index, case in enumerate(cases):
 
                 def begin(name: str, case: Case = case, index: int = index) -> None:
                     progress(Progress("baseline", f"{case.name}, {name}", index, len(cases)))
 
                 found.cases[case.name] = time_baselines(code, case, begin=begin)
-            _time_compiled(code, cases, found, progress)
-        except KeyboardInterrupt:
-            if not found.cases:
-                raise
-            found.missing = [case.name for case in cases if case.name not in found.cases]
-            found.interrupted = True
+        _time_compiled(code, cases, found, progress)
+    except KeyboardInterrupt:
+        if not found.cases:
+            raise
+        found.missing = [case.name for case in cases if case.name not in found.cases]
+        found.interrupted = True
     return found
 
 
 def _time_compiled(
     code: ProblemCode, cases: Sequence[Case], found: Baselines, progress: ProgressCallback
 ) -> None:
-    """Add torch.compile to the times of each case."""
+    """Add torch.compile to the times of each case. Others may use the GPU while it compiles."""
     if code.device == "cuda":
         torch.cuda.empty_cache()  # for the processes that compile
-    with compiled_cases(code.problem, cases, code.device, found.notes, progress) as compiled:
-        for index, process in enumerate(compiled):
-            progress(Progress("compile", f"timing {process.case.name}", index, len(compiled)))
-            try:
-                found.cases[process.case.name][COMPILED] = process.time_us()
-            except NotCompiledError as error:
-                found.notes.append(note(process.case, error))
-            process.end()
+    with ExitStack() as stack:
+        with gpu_lock(code.device, shared=True):
+            compiling = compiled_cases(code.problem, cases, code.device, found.notes, progress)
+            compiled = stack.enter_context(compiling)
+        with gpu_lock(code.device):
+            for index, process in enumerate(compiled):
+                progress(Progress("compile", f"timing {process.case.name}", index, len(compiled)))
+                try:
+                    found.cases[process.case.name][COMPILED] = process.time_us()
+                except NotCompiledError as error:
+                    found.notes.append(note(process.case, error))
+                process.end()
 
 
 def time_baselines(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from grader.judge.memory.shared_block import bits
 from grader.judge.problem_code import Values
 from grader.problem.spec import Argument
 
@@ -65,7 +66,10 @@ def _changes(value: Any) -> dict[str, Callable[[Any], Any]]:
 def _off_by_one_row(tensor: torch.Tensor) -> torch.Tensor:
     """Each batch, group or row is its neighbour's: along the first dimension longer than 1."""
     dim = next((dim for dim, size in enumerate(tensor.shape) if size > 1), None)
-    return tensor if dim is None else tensor.roll(1, dim)
+    if dim is None:
+        return tensor
+    # As integers: PyTorch cannot roll 8-bit floating-point numbers on a GPU.
+    return bits(tensor.contiguous()).roll(1, dim).view(tensor.dtype)
 
 
 def form_of(value: Any) -> list[tuple[torch.Size, torch.dtype]]:
