@@ -22,6 +22,10 @@ def magnitude(x: Tensor, w: Tensor) -> Tensor:
     return x.abs() @ w.abs().T
 
 
+MOST_GATHERED = 1 << 27
+"""Elements that are held at a time."""
+
+
 def compress(w: Tensor) -> tuple[Tensor, Tensor]:
     """The two values that each group of four keeps, and their places in it, in ascending order:
     [n, k // 4, 2]. Zeros fill a group of fewer."""
@@ -45,8 +49,9 @@ def _gathered(x: Tensor, w: Tensor) -> Tensor:
     """For each output column, the activations that meet a weight, and no others."""
     values, places = compress(w.float())
     starts = 4 * torch.arange(places.shape[1], device=w.device)
-    met = x.float()[:, (places + starts[:, None]).flatten(1)]  # [m, n, k // 2]
-    return (met * values.flatten(1)).sum(-1).half()
+    met, kept = (places + starts[:, None]).flatten(1), values.flatten(1)  # [n, k // 2]
+    parts = x.float().split(max(1, MOST_GATHERED // met.numel()))
+    return torch.cat([(part[:, met] * kept).sum(-1).half() for part in parts])
 
 
 def _rounded_once(x: Tensor, w: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from grader.judge.correctness.check import widened
 from grader.judge.memory.shared_block import bits
 from grader.judge.problem_code import Values
 from grader.problem.spec import Argument
@@ -59,8 +60,12 @@ def _changes(value: Any) -> dict[str, Callable[[Any], Any]]:
     bugs: dict[str, Callable[[Any], Any]] = {"off by one row": _off_by_one_row}
     first = value[0] if isinstance(value, list) else value
     if first.is_floating_point():
-        bugs |= {TAKEN_AS_1: torch.ones_like, "without its sign": torch.abs}
+        bugs |= {TAKEN_AS_1: torch.ones_like, "without its sign": _without_sign}
     return bugs
+
+
+def _without_sign(tensor: torch.Tensor) -> torch.Tensor:
+    return widened(tensor).abs().to(tensor.dtype)
 
 
 def _off_by_one_row(tensor: torch.Tensor) -> torch.Tensor:

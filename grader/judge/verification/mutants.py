@@ -52,7 +52,8 @@ def _constant(output: OutputTensor) -> torch.Tensor:
     _needs(output.value.numel() > 1, "the output has one element")
     values = output.value.double()
     finite = values[torch.isfinite(values)]
-    return torch.full_like(output.value, float(finite.mean()) if finite.numel() else 0.0)
+    mean = float(finite.mean()) if finite.numel() else 0.0
+    return torch.full_like(output.value, mean if output.value.is_floating_point() else int(mean))
 
 
 def _row_mean(output: OutputTensor) -> torch.Tensor:
