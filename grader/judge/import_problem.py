@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grader.judge.correctness.check import check
+from grader.judge.gpu.lock import gpu_lock
 from grader.judge.problem_code import Values, seed_for
 from grader.judge.set_code import SetCode
 from grader.judge.set_host import SetHost, SetProblemError, open_host
@@ -43,10 +44,16 @@ MOST_REL_L2 = 0.04
 
 
 def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
-    """The problem as its set's code describes it on `device`.
+    """The problem as its set's code describes it on `device`. Others that time nothing may use the
+    GPU meanwhile.
 
     Raises `ProblemError` when it cannot be judged, with the reason.
     """
+    with gpu_lock(device, shared=True):
+        return _imported(source, sandbox, device)
+
+
+def _imported(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
     host = open_host(source, sandbox, device)
     cases, left_out = _described(host, source)
     spec = build_spec(source, cases, {})

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from grader.judge.correctness.check import check_outputs
+from grader.judge.gpu.lock import gpu_lock
 from grader.judge.grade import grade
 from grader.judge.import_problem import import_problem
 from grader.judge.problem_code import Values, map_tensors, same_values, seed_for
@@ -80,7 +81,8 @@ def _proved(problem: Problem, source: SetSource, sandbox: Sandbox, device: Devic
     report.solutions, others = _solutions(problem, source, sandbox, device)
     if others:
         report.state, report.reasons = "runs with limits", [*report.reasons, *others]
-    escaped = escaped_mutants(problem, source, sandbox, device)
+    with gpu_lock(device, shared=True):
+        escaped = escaped_mutants(problem, source, sandbox, device)
     if escaped:
         return _cannot(report, f"accepted although wrong: {', '.join(escaped)}")
     return report

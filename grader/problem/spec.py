@@ -174,7 +174,8 @@ class Cost(_Strict):
     bytes: FormulaText
     """Device memory that must be read and written, counting each byte once."""
     flops: FormulaText
-    """Floating-point operations."""
+    """Operations; those that tensor cores do at twice the rate of bf16, as of 8-bit numbers, count
+    half."""
     unit: Literal["fp32", "tensor"] = "fp32"
     """The GPU's ceiling that limits the operations."""
 

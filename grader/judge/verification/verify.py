@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from grader.judge.gpu.lock import gpu_lock
 from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device, Progress, ProgressCallback
 from grader.judge.verification import author_checks
@@ -30,9 +31,14 @@ def verify(
     that could never rank. On cases drawn from the problem's domain, `DRAWN_MUTANTS` take the place
     of the problem's own. On a CPU, torch.compile runs on `compiled_cases` only.
 
-    Raises `ProblemError` when the problem's own code fails, or the inputs of a benchmark ignore the
-    seed.
+    Others that time nothing may use the GPU meanwhile. Raises `ProblemError` when the problem's own
+    code fails, or the inputs of a benchmark ignore the seed.
     """
+    with gpu_lock(device, shared=True):
+        return _verified(problem, device, progress)
+
+
+def _verified(problem: Problem, device: Device, progress: ProgressCallback) -> VerificationResult:
     code = ProblemCode(problem, device)
     listed = problem.cases("test", device) + problem.cases("benchmark", device)
     cases = listed + problem.draw_cases(device, SEED, DRAWN)
