@@ -27,6 +27,7 @@ from grader.cli.help_examples import add_examples
 COMMANDS = {
     "submit": ("submit", "Grade a kernel and put the result on the board."),
     "practice": ("submit", "Grade a kernel without recording the result."),
+    "batch": ("batch", "Grade many kernels, with a line of JSON for each."),
     "watch": ("watch", "Grade a kernel each time its file is saved."),
     "compare": ("compare", "Time two kernels and say which one is faster."),
     "profile": ("profile", "Show what limits a kernel: registers, occupancy, rates."),

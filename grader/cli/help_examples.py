@@ -14,6 +14,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade practice softmax kernel.py",
         "grade practice softmax kernel.py --case primes --seed 4711",
     ),
+    "batch": (
+        "grade batch softmax a.py b.cu --tests-only",
+        "grade batch softmax --jsonl kernels.jsonl --out results.jsonl",
+    ),
     "watch": ("grade watch softmax kernel.py", "grade watch softmax kernel.py --device cpu"),
     "compare": (
         "grade compare old.py new.py",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from grader.cli.dependencies import Dependencies
+from grader.problem_folders import problem_folders, problem_roots
 
 if TYPE_CHECKING:
     from grader.problem import Problem
@@ -111,22 +112,6 @@ def select_cases(problem: Problem, names: Sequence[str], device: Device) -> Prob
                 f"--case {name}: no such case on {where}; choose from {', '.join(known)}"
             )
     return replace(problem, selected=frozenset(names))
-
-
-def problem_roots() -> list[Path]:
-    """Folders in which a problem is looked up by name; the first match wins."""
-    repository = Path(__file__).resolve().parents[2] / "problems"
-    here = Path("problems")
-    return [here, repository] if here.resolve() != repository else [here]
-
-
-def problem_folders() -> list[Path]:
-    """Folder of every problem that can be found by its name, sorted by name."""
-    found: dict[str, Path] = {}
-    for root in problem_roots():
-        for spec in sorted(root.glob("*/problem.yaml")):
-            found.setdefault(spec.parent.name, spec.parent)
-    return [found[name] for name in sorted(found)]
 
 
 def choose_device(deps: Dependencies, device: str) -> Device:

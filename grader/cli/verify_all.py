@@ -12,7 +12,7 @@ import click
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.local_grading import unwind_on_sigterm
-from grader.cli.options import problem_roots
+from grader.problem_folders import problem_roots
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -45,6 +45,8 @@ class Task:
     device: Device
     gpu: str | None = None
     """The required GPU type, such as ``H100`` or ``H100 80GB``; None for any."""
+    benchmarks: bool = True
+    """Whether it is timed. Without, it may share a GPU."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ MAX_RESTART_DELAY_S = 60.0
 
 
 class LocalEngine(Engine):
-    """`count` slots on this machine; with GPUs, one slot per GPU in CUDA_VISIBLE_DEVICES.
+    """`count` slots on this machine; with GPUs, one slot per GPU in CUDA_VISIBLE_DEVICES, or all of
+    them on the GPU of that number, `gpu`.
 
     `command` starts a worker process; the options for device and sandbox are appended. `margin_s`
     is added to a problem's `total_s` as the time limit of a task. Raises ValueError for fewer GPUs
@@ -64,6 +65,7 @@ class LocalEngine(Engine):
         device: Device,
         sandbox: Literal["docker", "process"],
         *,
+        gpu: str | None = None,
         command: Sequence[str] = (sys.executable, "-m", "grader.fleet.worker_process"),
         margin_s: float = MARGIN_S,
     ) -> None:
@@ -79,7 +81,9 @@ class LocalEngine(Engine):
                 self._outcomes.put,
                 clean_up,
             )
-            for index, slot_device in enumerate(_slot_devices(count, device))
+            for index, slot_device in enumerate(
+                [f"cuda:{gpu}"] * count if gpu else _slot_devices(count, device)
+            )
         ]
 
     def slots(self) -> list[WorkerSlot]:
@@ -189,6 +193,7 @@ class _Supervisor:
             name=task.name,
             language=task.language,
             source=task.source,
+            benchmarks=task.benchmarks,
         )
         with self._lock:
             slot = self._slot()

@@ -67,6 +67,7 @@ class TaskRequest(_JsonLine):
     name: str
     language: Language
     source: bytes
+    benchmarks: bool = True
 
 
 class WorkerReady(_JsonLine):
@@ -130,6 +131,7 @@ class TaskRunner:
             Submission(request.name, request.language, request.source),
             sandbox=self._warm_sandbox(RunnerLimits.of(problem.spec.limits)),
             device=self._device,
+            benchmarks=request.benchmarks,
             progress=lambda step: self._send(WorkerMessage(task=request.task, progress=step)),
         )
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from grader.cli.options import problem_folders
 from grader.problem import Problem
+from grader.problem_folders import problem_folders
 from tests.cli.conftest import Shell
 
 ROOT = Path(__file__).resolve().parents[2]

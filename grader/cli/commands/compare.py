@@ -15,9 +15,9 @@ from grader.cli.options import (
     device_option,
     find_problem,
     json_option,
-    problem_folders,
     sandbox_option,
 )
+from grader.problem_folders import problem_folders
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,10 +13,9 @@ from grader.cli.options import (
     db_option,
     find_problem,
     json_option,
-    problem_folders,
-    problem_roots,
     result_number,
 )
+from grader.problem_folders import problem_folders, problem_roots
 
 if TYPE_CHECKING:
     from rich.table import Table

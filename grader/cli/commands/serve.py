@@ -14,9 +14,9 @@ from grader.cli.options import (
     choose_sandbox,
     choose_slots,
     db_option,
-    problem_roots,
     sandbox_option,
 )
+from grader.problem_folders import problem_roots
 
 if TYPE_CHECKING:
     from grader.fleet.grading_engine import Engine

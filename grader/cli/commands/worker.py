@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.options import choose_sandbox, choose_slots, problem_folders, sandbox_option
+from grader.cli.options import choose_sandbox, choose_slots, sandbox_option
+from grader.problem_folders import problem_folders
 
 if TYPE_CHECKING:
     from grader.fleet.dispatch import Dispatcher

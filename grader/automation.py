@@ -1,0 +1,335 @@
+"""Gradings for programs: one at a time, or many side by side in sandboxes that stay warm.
+
+`grade` and `check` run in this process. A `Grader` has worker processes, several on a device. It
+tests first, several submissions at a time, and then times the ones that passed, one at a time on a
+device: a running submission could disturb another's times, so only fresh sandboxes are beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome
+from grader.fleet.local_engine import LocalEngine
+from grader.problem import Problem, ProblemError
+from grader.problem_folders import problem_folders, problem_roots
+from grader.report import Report, Verdict
+from grader.sandbox import Device, make_sandbox
+from grader.sandbox.gpu_info import cuda_missing
+from grader.submission import Language, Submission, SubmissionError, language_of
+
+SandboxName = Literal["docker", "process"]
+AnyProblem = Problem | str | Path
+AnySource = str | bytes | Path
+"""The text of a submission, or the path of its file."""
+
+TESTS_AT_ONCE = 4
+"""Gradings beside each other on one GPU. Each needs about 1 GB of device memory and one core."""
+TO_TIME = 32
+"""Submissions that wait to be timed before tests of others stop."""
+LOOKAHEAD = 128
+"""Items that are read before they are needed."""
+TRIES = 2
+"""How often a grading that ends without a verdict is begun."""
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Item:
+    """One submission to grade."""
+
+    key: str
+    """The caller's name for it."""
+    source: AnySource
+    problem: AnyProblem | None = None
+    """None: the problem of the `Grader`."""
+    language: Language | None = None
+    """None: by the file's extension; a text is Python."""
+    benchmarks: bool = True
+    """Whether to time it if it passes its tests."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of one grading: a report, or the reason why there is none."""
+
+    key: str
+    report: Report | None = None
+    """Its verdict is never `judge_error`."""
+    error: str | None = None
+    """A fault of the judge, the problem or this machine, in one line; it says nothing about the
+    submission, so it is no reason for a reward of zero."""
+
+
+def grade(
+    problem: AnyProblem,
+    source: AnySource,
+    *,
+    language: Language | None = None,
+    device: Device | None = None,
+    sandbox: SandboxName = "docker",
+    seed: int | None = None,
+    benchmarks: bool = True,
+) -> Report:
+    """Grade one submission, as `grade submit` does, and record nothing.
+
+    `problem` is a name that `grade problems` lists, a folder, or a loaded one. Without `device`,
+    it runs on a GPU if there is one. The process sandbox is for your own code only. `seed` repeats
+    the inputs of an earlier report.
+
+    Raises `ProblemError`, `SubmissionError`, and `SandboxError` when no sandbox starts. A fault of
+    the judge is a report whose verdict is `judge_error`.
+    """
+    from grader.judge import grade as judge
+
+    found = load_problem(problem)
+    return judge(
+        found,
+        load_submission(found, source, language),
+        sandbox=make_sandbox(sandbox),
+        device=device or default_device(),
+        seed=seed,
+        benchmarks=benchmarks,
+    )
+
+
+def check(problem: AnyProblem, source: AnySource, **options: Any) -> Report:
+    """`grade` without benchmarks: is the submission right? Takes the same options. Other checks may
+    use the GPU meanwhile.
+
+    What a submission does only while it is timed, such as keeping the results of earlier inputs, is
+    not found.
+    """
+    return grade(problem, source, benchmarks=False, **options)
+
+
+class Grader:
+    """Grades many submissions. A context manager, since it keeps processes and sandboxes."""
+
+    def __init__(
+        self,
+        problem: AnyProblem | None = None,
+        *,
+        devices: Sequence[str] | None = None,
+        sandbox: SandboxName = "docker",
+        tests_at_once: int | None = None,
+    ) -> None:
+        """`problem` is that of items without one. `devices` are ``cpu`` or ``cuda:0``, ``cuda:1``,
+        …; by default the first GPU, or the CPU. `tests_at_once` is the number of gradings beside
+        each other on a device: by default 4 on a GPU, and one for each core of a CPU.
+
+        Raises `ProblemError`, and ValueError for an unknown device.
+        """
+        self._problem = load_problem(problem) if problem is not None else None
+        names = list(devices or [default_device()])
+        self._lanes: list[_Lane] = []
+        self._ids = itertools.count(1)
+        for name in names:
+            self._lanes.append(_Lane.start(name, sandbox, tests_at_once))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes and sandboxes. Gradings that run have no result."""
+        for lane in self._lanes:
+            lane.engine.close(0)
+        self._lanes = []
+
+    def map(self, items: Iterable[Item]) -> Iterator[Result]:
+        """Grade the items, and yield the result of each once, in the order in which they end.
+
+        Items are read as they are needed, at most `LOOKAHEAD` before.
+        """
+        work = _Work(self._problem, iter(items), self._ids)
+        while True:
+            work.read()
+            yield from work.take_failed()
+            for lane in self._lanes:
+                lane.fill(work)
+            if not work.is_left and not any(lane.running for lane in self._lanes):
+                return
+            for lane in self._lanes:
+                for outcome in lane.engine.poll(POLL_S / len(self._lanes)):
+                    result = work.end(lane.running.pop(outcome.task_id), outcome)
+                    if result is not None:
+                        yield result
+
+    async def map_async(self, items: Iterable[Item]) -> AsyncIterator[Result]:
+        """As `map`, for an event loop: another thread waits for the results."""
+        results = self.map(items)
+        while (result := await asyncio.to_thread(next, results, None)) is not None:
+            yield result
+
+
+@dataclass
+class _Job:
+    item: Item
+    problem: Problem
+    submission: Submission
+    has_passed: bool = False
+    """Whether its tests have passed, so that it is to be timed."""
+    failures: int = 0
+    """How often its present step has ended without a verdict."""
+
+
+class _Work:
+    """The items that are not done: to test, and to time."""
+
+    def __init__(self, problem: Problem | None, items: Iterator[Item], ids: Iterator[int]) -> None:
+        self._problem = problem
+        self._items = items
+        self._ids = ids
+        self._problems: dict[str, Problem] = {}
+        self._failed: deque[Result] = deque()
+        self.to_test: deque[_Job] = deque()
+        self.to_time: deque[_Job] = deque()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a job waits."""
+        return bool(self.to_test or self.to_time)
+
+    def read(self) -> None:
+        """Read items until enough wait."""
+        while len(self.to_test) + len(self._failed) < LOOKAHEAD:
+            item = next(self._items, None)
+            if item is None:
+                return
+            try:
+                problem = self._problem_of(item)
+                submission = load_submission(problem, item.source, item.language)
+            except (ProblemError, SubmissionError) as error:
+                self._failed.append(Result(item.key, error=str(error)))
+            else:
+                self.to_test.append(_Job(item, problem, submission))
+
+    def take_failed(self) -> Iterator[Result]:
+        """The items that cannot be graded."""
+        while self._failed:
+            yield self._failed.popleft()
+
+    def task(self, job: _Job, device: Device) -> Task:
+        """The next step of a job, as an engine takes it."""
+        return Task(
+            id=next(self._ids),
+            folder=job.problem.folder,
+            digest=job.problem.digest,
+            name=job.submission.name,
+            language=job.submission.language,
+            source=job.submission.source,
+            device=device,
+            benchmarks=job.has_passed,
+        )
+
+    def end(self, job: _Job, outcome: TaskOutcome) -> Result | None:
+        """The result of a job's step; None if the job goes on."""
+        report = outcome.report
+        if outcome.is_system_failure:
+            job.failures += 1
+            if job.failures < TRIES:
+                (self.to_time if job.has_passed else self.to_test).appendleft(job)
+                return None
+            error = outcome.failure or (report.reason if report else "no report")
+            return Result(job.item.key, error=error)
+        assert report is not None
+        if report.verdict is Verdict.ACCEPTED and job.item.benchmarks and not job.has_passed:
+            job.has_passed, job.failures = True, 0
+            self.to_time.append(job)
+            return None
+        return Result(job.item.key, report)
+
+    def _problem_of(self, item: Item) -> Problem:
+        if item.problem is None:
+            if self._problem is None:
+                raise ProblemError("the item names no problem, and neither does the Grader")
+            return self._problem
+        name = str(item.problem)
+        if isinstance(item.problem, Problem):
+            return item.problem
+        if name not in self._problems:
+            self._problems[name] = load_problem(item.problem)
+        return self._problems[name]
+
+
+@dataclass
+class _Lane:
+    """One device, and what runs there."""
+
+    device: Device
+    engine: LocalEngine
+    is_timing: bool = False
+    running: dict[int, _Job] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, name: str, sandbox: SandboxName, count: int | None) -> _Lane:
+        """Start the processes of a device."""
+        kind, _, number = name.partition(":")
+        if kind == "cpu" and not number:
+            return cls("cpu", LocalEngine(count or len(os.sched_getaffinity(0)), "cpu", sandbox))
+        if kind == "cuda" and (not number or number.isdecimal()):
+            gpu = number or "0"
+            return cls("cuda", LocalEngine(count or TESTS_AT_ONCE, "cuda", sandbox, gpu=gpu))
+        raise ValueError(f"{name!r} is no device; write cpu, or cuda:0")
+
+    def fill(self, work: _Work) -> None:
+        """Start as many jobs as there are free slots. Of a GPU, all slots test, or all time: those
+        that wait for it alone hold up tests, so they come together."""
+        if not work.to_test or len(work.to_time) >= TO_TIME:
+            self.is_timing = True
+        if not work.to_time:
+            self.is_timing = False
+        queue = work.to_time if self.is_timing else work.to_test
+        while queue and any(slot.free for slot in self.engine.slots()):
+            task = work.task(queue[0], self.device)
+            try:
+                self.engine.submit(task)
+            except NoFreeSlot:  # its process has just ended
+                return
+            self.running[task.id] = queue.popleft()
+
+
+def load_problem(problem: AnyProblem) -> Problem:
+    """A problem by its name, its folder, or as it is. Raises `ProblemError`."""
+    if isinstance(problem, Problem):
+        return problem
+    folder = Path(problem)
+    if isinstance(problem, Path) or len(folder.parts) != 1:
+        return Problem.load(folder)
+    for root in problem_roots():
+        if (root / folder).is_dir():
+            return Problem.load(root / folder)
+    if folder.is_dir():
+        return Problem.load(folder)
+    names = ", ".join(path.name for path in problem_folders())
+    raise ProblemError(f"no problem '{problem}' here; there are: {names or 'none'}")
+
+
+def load_submission(problem: Problem, source: AnySource, language: Language | None) -> Submission:
+    """A submission of a text or a file. Raises `SubmissionError` if it is too large, or the file
+    cannot be read."""
+    limit = problem.spec.limits.source_bytes
+    if isinstance(source, Path):
+        if language is None or language_of(source) is language:
+            return Submission.read(source, limit)
+        raise SubmissionError(f"{source}: its extension is not that of {language}")
+    content = source.encode() if isinstance(source, str) else source
+    if len(content) > limit:
+        raise SubmissionError(f"the source has {len(content):,} bytes; {limit:,} are allowed")
+    name = "submission.cu" if language == "cuda" else "submission.py"
+    return Submission(name, language or "python", content)
+
+
+def default_device() -> Device:
+    """``cuda`` if there is a GPU."""
+    return "cpu" if cuda_missing() else "cuda"

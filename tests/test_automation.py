@@ -1,0 +1,142 @@
+"""`grader.grade`, `grader.check` and `grader.Grader`, in real sandboxes on a CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grader
+from grader import automation
+from grader.automation import Item, Result, load_problem
+from grader.fleet.local_engine import LocalEngine
+from grader.problem import ProblemError
+from grader.report import Verdict
+from grader.submission import SubmissionError
+
+ROOT = Path(__file__).resolve().parent.parent
+SUBMISSIONS = ROOT / "submissions" / "softmax"
+RIGHT = (SUBMISSIONS / "accepted" / "torch_softmax.py").read_text()
+WRONG = SUBMISSIONS / "wrong_answer" / "zeros.py"
+
+
+def test_one_grading_and_one_check() -> None:
+    report = grader.grade("softmax", RIGHT, device="cpu", sandbox="process", seed=7)
+    assert report.verdict is Verdict.ACCEPTED
+    assert report.seed == 7
+    assert {case.kind for case in report.cases} == {"test", "benchmark"}
+    checked = grader.check(ROOT / "problems" / "softmax", WRONG, device="cpu", sandbox="process")
+    assert checked.verdict is Verdict.WRONG_ANSWER
+    assert {case.kind for case in checked.cases} == {"test"}
+
+
+def test_many_gradings() -> None:
+    items = [
+        Item("right", RIGHT),
+        Item("wrong", WRONG),
+        Item("tests only", RIGHT.encode(), benchmarks=False),
+        Item("no code", "def softmax(", language="python"),
+        Item("nowhere", RIGHT, problem="softmix"),
+        Item("no file", SUBMISSIONS / "gone.py"),
+    ]
+    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=2) as many:
+        found = {result.key: result for result in many.map(items)}
+        again = asyncio.run(_all(many, items[1:2]))
+    assert len(found) == len(items)
+    verdicts = {key: r.report.verdict for key, r in found.items() if r.report is not None}
+    assert verdicts == {
+        "right": Verdict.ACCEPTED,
+        "wrong": Verdict.WRONG_ANSWER,
+        "tests only": Verdict.ACCEPTED,
+        "no code": Verdict.COMPILE_ERROR,
+    }
+    assert _kinds(found["right"]) == {"test", "benchmark"}
+    assert _kinds(found["wrong"]) == _kinds(found["tests only"]) == {"test"}
+    assert "no problem 'softmix' here; there are:" in (found["nowhere"].error or "")
+    assert "no such file" in (found["no file"].error or "")
+    assert [result.key for result in again] == ["wrong"]
+
+
+async def _all(many: grader.Grader, items: list[Item]) -> list[Result]:
+    return [result async for result in many.map_async(items)]
+
+
+def _kinds(result: Result) -> set[str]:
+    assert result.report is not None
+    return {case.kind for case in result.report.cases}
+
+
+WORKER = """
+import base64, json, os, sys
+ready = {"gpu": None}
+print(json.dumps({"ready": ready}), flush=True)
+for line in sys.stdin:
+    task = json.loads(line)
+    with open(LOG, "a") as log:
+        print(task["task"], task["benchmarks"], base64.b64decode(task["source"]).decode(), file=log)
+    print(json.dumps({"task": task["task"], "failure": "no sandbox starts"}), flush=True)
+"""
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Worker processes that fail every task, and write what they were asked to a log."""
+    log, program = tmp_path / "log", tmp_path / "worker.py"
+    program.write_text(f"LOG = {str(log)!r}\n{WORKER}")
+
+    def engine(*args: Any, **options: Any) -> LocalEngine:
+        return LocalEngine(*args, **options, command=[sys.executable, str(program)])
+
+    monkeypatch.setattr(automation, "LocalEngine", engine)
+    return log
+
+
+def test_a_fault_of_the_machine_is_an_error_after_a_second_try(failing: Path) -> None:
+    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1) as many:
+        (result,) = many.map([Item("a", "x = 1")])
+    assert result == Result("a", error="no sandbox starts")
+    assert failing.read_text() == "1 False x = 1\n2 False x = 1\n"
+
+
+def test_items_are_read_as_they_are_needed(failing: Path) -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[Item]:
+        for number in range(1000):
+            read.append(number)
+            yield Item(str(number), "x")
+
+    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1) as many:
+        results = many.map(items())
+        next(results)
+        assert len(read) <= automation.LOOKAHEAD + 2
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:one", "cpu:1", ""])
+def test_an_unknown_device(device: str) -> None:
+    with pytest.raises(ValueError, match="is no device"):
+        grader.Grader(devices=[device])
+
+
+def test_errors_of_the_caller() -> None:
+    problem = load_problem("softmax")
+    with pytest.raises(ProblemError, match="no problem 'nothing' here"):
+        load_problem("nothing")
+    with pytest.raises(SubmissionError, match="are allowed"):
+        automation.load_submission(problem, "x" * (problem.spec.limits.source_bytes + 1), None)
+    with pytest.raises(SubmissionError, match="is not that of cuda"):
+        automation.load_submission(problem, WRONG, "cuda")
+    with pytest.raises(AttributeError, match="no attribute 'grades'"):
+        grader.grades  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_runner_imports_nothing_for_programs() -> None:
+    code = "import sys, grader; print([m for m in sys.modules if m.startswith('grader.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
