@@ -141,15 +141,17 @@ def _dequantise(
 
 
 def _plan(M, N, groups, is_cpu):
-    """Rows and bytes of a tile, programs that fill the GPU, and warps."""
+    """Rows and bytes of a tile, depth of a step, programs that fill the GPU, and warps."""
     if is_cpu:  # the interpreter pays per program; two splits, to try them out
         rows, tile_bytes = max(16, triton.next_power_of_2(M)), triton.next_power_of_2(N // 2)
-        return rows, max(16, tile_bytes), 2 if groups > 2 else 1, 4
+        return rows, max(16, tile_bytes), GROUP, 2 if groups > 2 else 1, 4
     if M == 1:
-        return 1, 64, 6 * SMS, 4
+        return 1, 64, 16, 6 * SMS, 4
+    if M <= 32:
+        return max(16, triton.next_power_of_2(M)), 64, GROUP, 4 * SMS, 4
     if M <= 64:
-        return max(16, triton.next_power_of_2(M)), 64, 2 * SMS, 4
-    return 128, 64, 2 * SMS, 8
+        return 64, 64, 64, 3 * SMS, 4
+    return 128, 64, 64, 2 * SMS, 8
 
 
 def _by_library(a, b_packed, pairs, zeros_packed, out):
@@ -170,7 +172,7 @@ def int4_matmul_zeros(a, b_packed, scales, zeros_packed, out):
     if M > MOST_FUSED_ROWS:
         _by_library(a, b_packed, pairs, zeros_packed, out)
         return
-    rows, tile_bytes, programs, warps = _plan(M, N, groups, is_cpu)
+    rows, tile_bytes, step, programs, warps = _plan(M, N, groups, is_cpu)
     tiles = triton.cdiv(M, rows), triton.cdiv(N // 2, tile_bytes)
     splits = min(max(programs // (tiles[0] * tiles[1]), 1), MOST_SPLITS, groups)
     groups_each = triton.cdiv(groups, splits)
@@ -179,13 +181,12 @@ def int4_matmul_zeros(a, b_packed, scales, zeros_packed, out):
     if splits > 1:
         target = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
     inputs = a, b_packed, pairs, zeros_packed, target
-    options = {"GROUP": GROUP, "BYTES": tile_bytes, "num_warps": warps}
+    options = {"GROUP": GROUP, "STEP": step, "BYTES": tile_bytes, "num_warps": warps}
     if M == 1:
-        step = GROUP if is_cpu else 16
-        _one_row[(tiles[1], splits)](*inputs, N, K, groups_each, STEP=step, **options)
+        _one_row[(tiles[1], splits)](*inputs, N, K, groups_each, **options)
     else:
-        step, grid = GROUP if is_cpu else 64, (*tiles, splits)
-        _rows[grid](*inputs, M, N, K, groups_each, STEP=step, ROWS=rows, num_stages=4, **options)
+        grid = (*tiles, splits)
+        _rows[grid](*inputs, M, N, K, groups_each, ROWS=rows, num_stages=4, **options)
     if splits > 1:
         block = 1 << 16 if is_cpu else 512
         _add_up[(triton.cdiv(M * N, block),)](target, out, M * N, SPLITS=splits, BLOCK=block)
