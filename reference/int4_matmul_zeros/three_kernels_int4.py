@@ -1,10 +1,8 @@
-"""Int4 matmul with zero points in Triton, tuned for Hopper by thought and not yet measured: three
-kernels on one packing. One row: products on the ordinary cores, with k split so that about eight
-small programs are on each SM, whose partial sums a second kernel adds. Up to 64 rows: tensor cores,
-k split until the tiles fill the GPU. More: tensor cores on 128 rows, and no split.
-
-A step is a group. The tensor cores multiply codes less their zero point, small whole numbers, and
-the group's product is scaled in fp32: the scale meets 128 products at a time, and no weight.
+"""Int4 matmul with zero points in Triton: three ways on one packing. One row: products on the
+ordinary cores, with k split so that all programs run at once. Up to 128 rows: tensor cores on
+weights that are dequantised tile by tile, with k split until the tiles fill the GPU. More rows:
+a kernel dequantises the weights to memory, once instead of for each tile of rows, and the library
+multiplies.
 """
 
 import torch
@@ -14,6 +12,7 @@ import triton.language as tl
 GROUP = 128
 SMS = 132
 MOST_SPLITS = 32
+MOST_FUSED_ROWS = 128
 
 
 @triton.jit
@@ -23,24 +22,46 @@ def _number(bits):
 
 
 @triton.jit
-def _one_row(a, b, scales, zeros, out, N, K, groups_each, GROUP: tl.constexpr, BYTES: tl.constexpr):
+def _scale(bits):
+    return bits.to(tl.uint16).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def _one_row(
+    a,
+    b,
+    scales,
+    zeros,
+    out,
+    N,
+    K,
+    groups_each,
+    GROUP: tl.constexpr,
+    STEP: tl.constexpr,
+    BYTES: tl.constexpr,
+):
     col = tl.program_id(0) * BYTES + tl.arange(0, BYTES)  # in bytes: pairs of columns
     inside = col < N // 2
-    even = tl.zeros((BYTES,), dtype=tl.float32)
-    odd = tl.zeros((BYTES,), dtype=tl.float32)
+    even = tl.zeros((STEP, BYTES), dtype=tl.float32)
+    odd = tl.zeros((STEP, BYTES), dtype=tl.float32)
     first = tl.program_id(1) * groups_each
-    for group in tl.range(first, min(first + groups_each, K // GROUP), num_stages=3):
-        k = group * GROUP + tl.arange(0, GROUP)
-        x = tl.load(a + k).to(tl.float32)[:, None]
-        at = k[:, None].to(tl.int64) * (N // 2) + col[None, :]
-        packed = tl.load(b + at, mask=inside[None, :], other=0, eviction_policy="evict_first")
-        zero = tl.load(zeros + group * (N // 2) + col, mask=inside, other=0)
-        low = (_number(packed & 0xF) - _number(zero & 0xF)[None, :]).to(tl.float32)
-        high = (_number(packed >> 4) - _number(zero >> 4)[None, :]).to(tl.float32)
-        scale_at = scales + group * N + 2 * col
-        even += tl.sum(x * low, axis=0) * tl.load(scale_at, mask=inside, other=0.0)
-        odd += tl.sum(x * high, axis=0) * tl.load(scale_at + 1, mask=inside, other=0.0)
-    both = tl.interleave(even, odd)
+    for group in range(first, min(first + groups_each, K // GROUP)):
+        zero = tl.load(zeros + group * (N // 2) + col, mask=inside, other=0)[None, :]
+        pair = tl.load(scales + group * (N // 2) + col, mask=inside, other=0)[None, :]
+        low_zero, high_zero = _number(zero & 0xF), _number(zero >> 4)
+        low = tl.zeros((STEP, BYTES), dtype=tl.float32)
+        high = tl.zeros((STEP, BYTES), dtype=tl.float32)
+        for step in tl.static_range(GROUP // STEP):
+            k = group * GROUP + step * STEP + tl.arange(0, STEP)[:, None]
+            x = tl.load(a + k).to(tl.float32)
+            at = k.to(tl.int64) * (N // 2) + col[None, :]
+            packed = tl.load(b + at, mask=inside[None, :], other=0, eviction_policy="evict_first")
+            low += x * (_number(packed & 0xF) - low_zero).to(tl.float32)
+            high += x * (_number(packed >> 4) - high_zero).to(tl.float32)
+        # The scale meets the sum of a thread's products, and threads are added up at the end.
+        even += low * _scale(pair & 0xFFFF).to(tl.float32)
+        odd += high * _scale(pair >> 16).to(tl.float32)
+    both = tl.interleave(tl.sum(even, axis=0), tl.sum(odd, axis=0))
     to = tl.program_id(0) * (2 * BYTES) + tl.arange(0, 2 * BYTES)
     at = tl.program_id(1).to(tl.int64) * N + to
     tl.store(out + at, both.to(out.dtype.element_ty), mask=to < N)
@@ -58,6 +79,7 @@ def _rows(
     K,
     groups_each,
     GROUP: tl.constexpr,
+    STEP: tl.constexpr,
     ROWS: tl.constexpr,
     BYTES: tl.constexpr,
 ):
@@ -66,18 +88,19 @@ def _rows(
     row_inside, col_inside = row[:, None] < M, col[None, :] < N // 2
     even = tl.zeros((ROWS, BYTES), dtype=tl.float32)
     odd = tl.zeros((ROWS, BYTES), dtype=tl.float32)
-    first = tl.program_id(2) * groups_each
-    for group in range(first, min(first + groups_each, K // GROUP)):
-        k = group * GROUP + tl.arange(0, GROUP)
+    first = tl.program_id(2) * groups_each * GROUP
+    for start in range(first, min(first + groups_each * GROUP, K), STEP):
+        k = start + tl.arange(0, STEP)
         a_tile = tl.load(a + row[:, None].to(tl.int64) * K + k[None, :], mask=row_inside, other=0.0)
         at = k[:, None].to(tl.int64) * (N // 2) + col[None, :]
         packed = tl.load(b + at, mask=col_inside, other=0)
-        zero = tl.load(zeros + group * (N // 2) + col[None, :], mask=col_inside, other=0)
-        scale_at = scales + group * N + 2 * col[None, :]
-        even_scale = tl.load(scale_at, mask=col_inside, other=0.0).to(tl.float32)
-        odd_scale = tl.load(scale_at + 1, mask=col_inside, other=0.0).to(tl.float32)
-        even += tl.dot(a_tile, _number(packed & 0xF) - _number(zero & 0xF)) * even_scale
-        odd += tl.dot(a_tile, _number(packed >> 4) - _number(zero >> 4)) * odd_scale
+        of_group = start // GROUP * (N // 2) + col[None, :]
+        zero = tl.load(zeros + of_group, mask=col_inside, other=0)
+        pair = tl.load(scales + of_group, mask=col_inside, other=0)
+        low = (_number(packed & 0xF) - _number(zero & 0xF)) * _scale(pair & 0xFFFF)
+        high = (_number(packed >> 4) - _number(zero >> 4)) * _scale(pair >> 16)
+        even = tl.dot(a_tile, low, even)
+        odd = tl.dot(a_tile, high, odd)
     both = tl.interleave(even, odd)
     to = tl.program_id(1) * (2 * BYTES) + tl.arange(0, 2 * BYTES)
     at = (tl.program_id(2) * M + row[:, None]).to(tl.int64) * N + to[None, :]
@@ -93,22 +116,63 @@ def _add_up(parts, out, elements, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, total.to(tl.float16), mask=at < elements)
 
 
+@triton.jit
+def _dequantise(
+    b,
+    scales,
+    zeros,
+    weights,
+    N,
+    GROUP: tl.constexpr,
+    STEP: tl.constexpr,
+    BYTES: tl.constexpr,
+):
+    k = tl.program_id(0) * STEP + tl.arange(0, STEP)[:, None]
+    col = tl.program_id(1) * BYTES + tl.arange(0, BYTES)[None, :]
+    inside = col < N // 2
+    packed = tl.load(b + k.to(tl.int64) * (N // 2) + col, mask=inside, other=0)
+    of_group = tl.program_id(0) * STEP // GROUP * (N // 2) + col
+    zero = tl.load(zeros + of_group, mask=inside, other=0)
+    pair = tl.load(scales + of_group, mask=inside, other=0)
+    low = (_number(packed & 0xF) - _number(zero & 0xF)) * _scale(pair & 0xFFFF)
+    high = (_number(packed >> 4) - _number(zero >> 4)) * _scale(pair >> 16)
+    to = tl.program_id(1) * (2 * BYTES) + tl.arange(0, 2 * BYTES)[None, :]
+    tl.store(weights + k.to(tl.int64) * N + to, tl.interleave(low, high), mask=to < N)
+
+
 def _plan(M, N, groups, is_cpu):
-    """Rows and bytes of a tile, programs that fill the GPU, and warps."""
+    """Rows and bytes of a tile, depth of a step, programs that fill the GPU, and warps."""
     if is_cpu:  # the interpreter pays per program; two splits, to try them out
         rows, tile_bytes = max(16, triton.next_power_of_2(M)), triton.next_power_of_2(N // 2)
-        return rows, max(16, tile_bytes), 2 if groups > 2 else 1, 4
+        return rows, max(16, tile_bytes), GROUP, 2 if groups > 2 else 1, 4
     if M == 1:
-        return 1, 64, 8 * SMS, 4
+        return 1, 64, 16, 6 * SMS, 4
+    if M <= 32:
+        return max(16, triton.next_power_of_2(M)), 64, GROUP, 4 * SMS, 4
     if M <= 64:
-        return max(16, triton.next_power_of_2(M)), 64, 2 * SMS, 4
-    return 128, 64, 0, 8
+        return 64, 64, 64, 3 * SMS, 4
+    return 128, 64, 64, 2 * SMS, 8
+
+
+def _by_library(a, b_packed, pairs, zeros_packed, out):
+    K, N = a.shape[1], out.shape[1]
+    weights = torch.empty((K, N), dtype=torch.float16, device=a.device)
+    step, tile_bytes = 32, 64
+    grid = K // step, triton.cdiv(N // 2, tile_bytes)
+    _dequantise[grid](
+        b_packed, pairs, zeros_packed, weights, N, GROUP=GROUP, STEP=step, BYTES=tile_bytes
+    )
+    torch.matmul(a, weights, out=out)
 
 
 def int4_matmul_zeros(a, b_packed, scales, zeros_packed, out):
     (M, K), N = a.shape, out.shape[1]
-    groups = K // GROUP
-    rows, tile_bytes, programs, warps = _plan(M, N, groups, a.device.type == "cpu")
+    groups, is_cpu = K // GROUP, a.device.type == "cpu"
+    pairs = scales.view(torch.int32)  # of the two columns of a byte
+    if M > MOST_FUSED_ROWS:
+        _by_library(a, b_packed, pairs, zeros_packed, out)
+        return
+    rows, tile_bytes, step, programs, warps = _plan(M, N, groups, is_cpu)
     tiles = triton.cdiv(M, rows), triton.cdiv(N // 2, tile_bytes)
     splits = min(max(programs // (tiles[0] * tiles[1]), 1), MOST_SPLITS, groups)
     groups_each = triton.cdiv(groups, splits)
@@ -116,13 +180,13 @@ def int4_matmul_zeros(a, b_packed, scales, zeros_packed, out):
     target = out
     if splits > 1:
         target = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
-    inputs = a, b_packed, scales, zeros_packed, target
-    options = {"GROUP": GROUP, "BYTES": tile_bytes, "num_warps": warps}
+    inputs = a, b_packed, pairs, zeros_packed, target
+    options = {"GROUP": GROUP, "STEP": step, "BYTES": tile_bytes, "num_warps": warps}
     if M == 1:
         _one_row[(tiles[1], splits)](*inputs, N, K, groups_each, **options)
     else:
         grid = (*tiles, splits)
-        _rows[grid](*inputs, M, N, K, groups_each, ROWS=rows, num_stages=3, **options)
+        _rows[grid](*inputs, M, N, K, groups_each, ROWS=rows, num_stages=4, **options)
     if splits > 1:
-        block = 1 << 16 if a.device.type == "cpu" else 512
+        block = 1 << 16 if is_cpu else 512
         _add_up[(triton.cdiv(M * N, block),)](target, out, M * N, SPLITS=splits, BLOCK=block)
