@@ -1,12 +1,13 @@
-"""Matmul in Triton, tuned for Hopper by thought and not yet measured: 128x256 tiles on two
-warpgroups, whose sums fill the registers, and four stages of shared memory of 48 KB each. Tiles run
-in groups of rows, so that those in flight share `a` and `b` in the L2 cache. Where tiles are few, k
-is split among programs, whose partial sums are added in a fixed order.
+"""Matmul in Triton: 128x256 tiles on two warpgroups, whose sums fill the registers, and four stages
+of shared memory of 48 KB each, filled by TMA where rows are aligned to its 16 bytes. Tiles run in
+groups of rows, so that those in flight share `a` and `b` in the L2 cache. Where tiles are few, k is
+split among programs, whose partial sums are added in a fixed order.
 """
 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 SMS = 132
 GROUP_ROWS = 8
@@ -29,7 +30,7 @@ def _matmul(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    WHOLE_K: tl.constexpr,
+    BY_TMA: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
@@ -37,25 +38,28 @@ def _matmul(
     first_row = tile // (GROUP * tiles_n) * GROUP
     group_rows = min(tiles_m - first_row, GROUP)
     in_group = tile % (GROUP * tiles_n)
-    row = (first_row + in_group % group_rows) * BLOCK_M + tl.arange(0, BLOCK_M)
-    col = in_group // group_rows * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Rows and columns outside read the first ones, and are not stored: no mask in the loop.
-    row_at = tl.where(row < M, row, 0).to(tl.int64)[:, None] * K
-    col_at = tl.where(col < N, col, 0)[None, :]
+    top = (first_row + in_group % group_rows) * BLOCK_M
+    left = in_group // group_rows * BLOCK_N
+    row, col = top + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
 
     split = tl.program_id(1)
-    last = min((split + 1) * k_each, K)
+    first, last = split * k_each, min((split + 1) * k_each, K)
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for start in range(split * k_each, last, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        a_at = a + row_at + k[None, :]
-        b_at = b + k[:, None].to(tl.int64) * N + col_at
-        if WHOLE_K:
-            a_tile, b_tile = tl.load(a_at), tl.load(b_at)
-        else:
-            a_tile = tl.load(a_at, mask=k[None, :] < last, other=0.0)
-            b_tile = tl.load(b_at, mask=k[:, None] < last, other=0.0)
-        total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
+    if BY_TMA:  # what is outside is 0
+        for start in range(first, last, BLOCK_K):
+            a_tile, b_tile = a.load([top, start]), b.load([start, left])
+            total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
+    else:
+        k = first + tl.arange(0, BLOCK_K)
+        a_at = a + row.to(tl.int64)[:, None] * K + k[None, :]
+        b_at = b + k.to(tl.int64)[:, None] * N + col[None, :]
+        for start in range(first, last, BLOCK_K):
+            in_k = tl.arange(0, BLOCK_K) < last - start
+            a_tile = tl.load(a_at, mask=(row < M)[:, None] & in_k[None, :], other=0.0)
+            b_tile = tl.load(b_at, mask=in_k[:, None] & (col < N)[None, :], other=0.0)
+            total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
+            a_at += BLOCK_K
+            b_at += BLOCK_K * N
 
     at = (split * M + row[:, None]).to(tl.int64) * N + col[None, :]
     inside = (row[:, None] < M) & (col[None, :] < N)
@@ -93,9 +97,13 @@ def matmul(a, b, out):
     splits = 1 + (K > 256) if is_cpu else min(max(SMS // tiles, 1), MOST_SPLITS)
     k_each = triton.cdiv(triton.cdiv(K, splits), block_k) * block_k
     splits = triton.cdiv(K, k_each)
+    by_tma = not is_cpu and K % 8 == 0 and N % 8 == 0
+    if by_tma:
+        a = TensorDescriptor(a, [M, K], [K, 1], [block_m, block_k])
+        b = TensorDescriptor(b, [K, N], [N, 1], [block_k, block_n])
     target = out
     if splits > 1:
-        target = torch.empty((splits, M, N), dtype=torch.float32, device=a.device)
+        target = torch.empty((splits, M, N), dtype=torch.float32, device=out.device)
     _matmul[(tiles, splits)](
         a,
         b,
@@ -108,8 +116,8 @@ def matmul(a, b, out):
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         GROUP=GROUP_ROWS,
-        WHOLE_K=K % block_k == 0,
-        OPERAND=tl.float32 if is_cpu else OPERANDS[a.dtype],
+        BY_TMA=by_tma,
+        OPERAND=tl.float32 if is_cpu else OPERANDS[out.dtype],
         num_warps=warps,
         num_stages=stages,
     )
