@@ -54,7 +54,7 @@ class BatchLine(BaseModel):
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--jsonl",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    type=click.Path(path_type=Path, allow_dash=True),
     help="Submissions as lines of JSON, with `key`, `source` and maybe `language`, `problem`, "
     "`benchmarks`; - is stdin.",
 )
@@ -146,23 +146,23 @@ def _items(files: tuple[Path, ...], jsonl: Path | None, tests_only: bool) -> Ite
         yield Item(str(file), file, benchmarks=not tests_only)
     if jsonl is None:
         return
-    with click.open_file(str(jsonl)) as stream:
-        for number, text in enumerate(stream, 1):
-            if not text.strip():
-                continue
-            try:
-                line = BatchLine.model_validate_json(text)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"])) or "the line"
-                raise click.UsageError(f"{jsonl}:{number}: {where}: {first['msg']}") from None
-            yield Item(
-                line.key,
-                line.source,
-                line.problem,
-                line.language,
-                line.benchmarks and not tests_only,
-            )
+    try:
+        with click.open_file(str(jsonl)) as stream:
+            lines = stream.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise click.UsageError(f"--jsonl {jsonl}: {why}") from None
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            line = BatchLine.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the line"
+            raise click.UsageError(f"{jsonl}:{number}: {where}: {first['msg']}") from None
+        timed = line.benchmarks and not tests_only
+        yield Item(line.key, line.source, line.problem, line.language, timed)
 
 
 def _keys(out: Path) -> set[str]:

@@ -71,6 +71,11 @@ def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["batch", "softmax", *OPTIONS]) == 2
     assert main(["batch", "softmax", str(todo), "--jsonl", str(todo), *OPTIONS]) == 2
     assert "name files, or a file of lines" in capsys.readouterr().err
+    assert main(["batch", "softmax", "--jsonl", str(tmp_path / "gone"), *OPTIONS]) == 2
+    assert "gone: No such file or directory" in capsys.readouterr().err
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    assert main(["batch", "softmax", "--jsonl", str(tmp_path / "latin"), *OPTIONS]) == 2
+    assert "it is not UTF-8" in capsys.readouterr().err
     assert main(["batch", "softmax", "--jsonl", str(todo), "--out", str(out), *OPTIONS]) == 2
     assert "other lines than results of a batch" in capsys.readouterr().err
     assert out.read_text() == "Dear diary\n"
