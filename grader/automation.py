@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,10 +19,10 @@ from typing import Any, Literal, Self
 from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import Problem, ProblemError
-from grader.problem_folders import problem_folders, problem_roots
+from grader.problem_folders import problem_folder, problem_folders
 from grader.report import Report, Verdict
 from grader.sandbox import Device, make_sandbox
-from grader.sandbox.gpu_info import cuda_missing
+from grader.sandbox.gpu_info import cuda_missing, driver
 from grader.submission import Language, Submission, SubmissionError, language_of
 
 SandboxName = Literal["docker", "process"]
@@ -125,14 +125,12 @@ class Grader:
         …; by default the first GPU, or the CPU. `tests_at_once` is the number of gradings beside
         each other on a device: by default 4 on a GPU, and one for each core of a CPU.
 
-        Raises `ProblemError`, and ValueError for an unknown device.
+        Raises `ProblemError`, and ValueError for a device that is unknown or not there.
         """
-        self._problem = load_problem(problem) if problem is not None else None
-        names = list(devices or [default_device()])
-        self._lanes: list[_Lane] = []
+        self._problem = _for_workers(load_problem(problem)) if problem is not None else None
+        parsed = [_parsed(name) for name in devices or [default_device()]]
+        self._lanes = [_Lane.start(*device, sandbox, tests_at_once) for device in parsed]
         self._ids = itertools.count(1)
-        for name in names:
-            self._lanes.append(_Lane.start(name, sandbox, tests_at_once))
 
     def __enter__(self) -> Self:
         return self
@@ -146,24 +144,29 @@ class Grader:
             lane.engine.close(0)
         self._lanes = []
 
-    def map(self, items: Iterable[Item]) -> Iterator[Result]:
+    def map(self, items: Iterable[Item]) -> Generator[Result, None, None]:
         """Grade the items, and yield the result of each once, in the order in which they end.
 
-        Items are read as they are needed, at most `LOOKAHEAD` before.
+        Items are read as they are needed, at most `LOOKAHEAD` before. Closing the iterator before
+        its end, or an exception of `items`, ends the gradings that run. One call at a time.
         """
         work = _Work(self._problem, iter(items), self._ids)
-        while True:
-            work.read()
-            yield from work.take_failed()
+        try:
+            while True:
+                work.read()
+                yield from work.take_failed()
+                for lane in self._lanes:
+                    lane.fill(work)
+                if not work.is_left and not any(lane.running for lane in self._lanes):
+                    return
+                for lane in self._lanes:
+                    for job, outcome in lane.ended(POLL_S / len(self._lanes)):
+                        result = work.end(job, outcome)
+                        if result is not None:
+                            yield result
+        finally:
             for lane in self._lanes:
-                lane.fill(work)
-            if not work.is_left and not any(lane.running for lane in self._lanes):
-                return
-            for lane in self._lanes:
-                for outcome in lane.engine.poll(POLL_S / len(self._lanes)):
-                    result = work.end(lane.running.pop(outcome.task_id), outcome)
-                    if result is not None:
-                        yield result
+                lane.cancel()
 
     async def map_async(self, items: Iterable[Item]) -> AsyncIterator[Result]:
         """As `map`, for an event loop: another thread waits for the results."""
@@ -256,9 +259,9 @@ class _Work:
             return self._problem
         name = str(item.problem)
         if isinstance(item.problem, Problem):
-            return item.problem
+            return _for_workers(item.problem)
         if name not in self._problems:
-            self._problems[name] = load_problem(item.problem)
+            self._problems[name] = _for_workers(load_problem(item.problem))
         return self._problems[name]
 
 
@@ -272,15 +275,24 @@ class _Lane:
     running: dict[int, _Job] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, name: str, sandbox: SandboxName, count: int | None) -> _Lane:
+    def start(
+        cls, device: Device, gpu: str | None, sandbox: SandboxName, count: int | None
+    ) -> _Lane:
         """Start the processes of a device."""
-        kind, _, number = name.partition(":")
-        if kind == "cpu" and not number:
-            return cls("cpu", LocalEngine(count or len(os.sched_getaffinity(0)), "cpu", sandbox))
-        if kind == "cuda" and (not number or number.isdecimal()):
-            gpu = number or "0"
-            return cls("cuda", LocalEngine(count or TESTS_AT_ONCE, "cuda", sandbox, gpu=gpu))
-        raise ValueError(f"{name!r} is no device; write cpu, or cuda:0")
+        usual = TESTS_AT_ONCE if device == "cuda" else len(os.sched_getaffinity(0))
+        return cls(device, LocalEngine(count or usual, device, sandbox, gpu=gpu))
+
+    def ended(self, wait_s: float) -> Iterator[tuple[_Job, TaskOutcome]]:
+        """The jobs whose step has ended; waits for the first."""
+        for outcome in self.engine.poll(wait_s):
+            if (job := self.running.pop(outcome.task_id, None)) is not None:
+                yield job, outcome
+
+    def cancel(self) -> None:
+        """End what runs. An outcome that comes nevertheless is of no job."""
+        for task_id in self.running:
+            self.engine.cancel(task_id)
+        self.running = {}
 
     def fill(self, work: _Work) -> None:
         """Start as many jobs as there are free slots. Of a GPU, all slots test, or all time: those
@@ -303,16 +315,36 @@ def load_problem(problem: AnyProblem) -> Problem:
     """A problem by its name, its folder, or as it is. Raises `ProblemError`."""
     if isinstance(problem, Problem):
         return problem
-    folder = Path(problem)
-    if isinstance(problem, Path) or len(folder.parts) != 1:
-        return Problem.load(folder)
-    for root in problem_roots():
-        if (root / folder).is_dir():
-            return Problem.load(root / folder)
-    if folder.is_dir():
-        return Problem.load(folder)
-    names = ", ".join(path.name for path in problem_folders())
-    raise ProblemError(f"no problem '{problem}' here; there are: {names or 'none'}")
+    folder = problem if isinstance(problem, Path) else problem_folder(problem)
+    if folder is None:
+        names = ", ".join(path.name for path in problem_folders())
+        raise ProblemError(f"no problem '{problem}' here; there are: {names or 'none'}")
+    return Problem.load(folder)
+
+
+def _for_workers(problem: Problem) -> Problem:
+    """The problem, if a worker process can load it again from its folder."""
+    if problem.imported is not None or problem.selected is not None:
+        raise ProblemError(
+            f"{problem.name}: a Grader takes whole problems of this format only; use grade()"
+        )
+    return problem
+
+
+def _parsed(name: str) -> tuple[Device, str | None]:
+    """``cpu``, or ``cuda`` and the GPU as CUDA_VISIBLE_DEVICES names it. Raises ValueError."""
+    kind, _, number = name.partition(":")
+    if name == "cpu":
+        return "cpu", None
+    if kind != "cuda" or not (name == "cuda" or number.isdecimal()):
+        raise ValueError(f"{name!r} is no device; write cpu, or cuda:0")
+    if missing := cuda_missing():
+        raise ValueError(f"{name}: {missing}")
+    gpus = len(driver().gpus)
+    if int(number or 0) >= gpus:
+        raise ValueError(f"{name}: the last GPU here is cuda:{gpus - 1}")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "cuda", visible.split(",")[int(number or 0)].strip() if visible else number or "0"
 
 
 def load_submission(problem: Problem, source: AnySource, language: Language | None) -> Submission:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from grader.automation import Item, Result, load_problem
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import ProblemError
 from grader.report import Verdict
+from grader.sandbox.gpu_info import Driver, Gpu
 from grader.submission import SubmissionError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,10 +121,60 @@ def test_items_are_read_as_they_are_needed(failing: Path) -> None:
         assert len(read) <= automation.LOOKAHEAD + 2
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:one", "cpu:1", ""])
+def test_a_call_that_is_left_early_ends_its_gradings() -> None:
+    """Else their results would be among those of the next call."""
+    endless = "def softmax(x, out):\n    while True:\n        pass\n"
+    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=2) as many:
+        results = many.map([Item("wrong", WRONG), Item("endless", endless)])
+        assert next(results).key == "wrong"
+        results.close()
+        assert [result.key for result in many.map([Item("next", WRONG)])] == ["next"]
+
+        def broken() -> Iterator[Item]:
+            yield Item("endless", endless)
+            raise OSError("no more items")
+
+        with pytest.raises(OSError, match="no more items"):
+            list(many.map(broken()))
+        assert [result.key for result in many.map([Item("last", WRONG)])] == ["last"]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:one", "cuda:", "cpu:1", ""])
 def test_an_unknown_device(device: str) -> None:
     with pytest.raises(ValueError, match="is no device"):
         grader.Grader(devices=[device])
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automation, "cuda_missing", lambda: "no NVIDIA GPU")
+    with pytest.raises(ValueError, match="cuda:0: no NVIDIA GPU"):
+        grader.Grader(devices=["cuda:0"])
+    monkeypatch.setattr(automation, "cuda_missing", lambda: None)
+    gpu = Gpu("H200", 1 << 37, (9, 0))
+    monkeypatch.setattr(automation, "driver", lambda: Driver(None, (13, 0), (gpu, gpu)))
+    with pytest.raises(ValueError, match="cuda:2: the last GPU here is cuda:1"):
+        grader.Grader(devices=["cuda:2"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    assert automation._parsed("cuda:1") == ("cuda", "5")
+    assert automation._parsed("cuda") == ("cuda", "3")
+
+
+def test_only_whole_problems_go_to_workers() -> None:
+    part = dataclasses.replace(load_problem("softmax"), selected=frozenset(["primes"]))
+    with pytest.raises(ProblemError, match="takes whole problems of this format only"):
+        grader.Grader(part)
+    report = grader.check(part, WRONG, device="cpu", sandbox="process")
+    assert [case.name for case in report.cases] == ["primes"]
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (ROOT / "docs" / "automation.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "cwd": ROOT}
+    done = subprocess.run([sys.executable, "-c", code], **options)
+    first, *others = done.stdout.splitlines()
+    assert first == "accepted - right on every case"
+    assert sorted(others) == [f"{number} accepted" for number in range(4)]
 
 
 def test_errors_of_the_caller() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.problem_folders import problem_folders, problem_roots
+from grader.problem_folders import problem_folder, problem_folders
 
 if TYPE_CHECKING:
     from grader.problem import Problem
@@ -62,20 +62,14 @@ def find_problem(
 
     if (of_set := split_prefix(text)) is not None:
         return _find_in_set(*of_set, deps or Dependencies(), device, sandbox_name)
-    folder = Path(text)
-    is_bare = len(folder.parts) == 1 and text not in (".", "..")
-    if not is_bare or (folder / "problem.yaml").exists():
-        if not folder.exists() and folder.name in {path.name for path in problem_folders()}:
+    folder = problem_folder(text)
+    names = [path.name for path in problem_folders()]
+    if folder is not None:
+        if not folder.exists() and folder.name in names:
             raise click.UsageError(
                 f"{text}: no such folder here; use the problem's name, '{folder.name}'"
             )
-        return Problem.load(folder)
-    for root in problem_roots():
-        if (root / text).is_dir():
-            return Problem.load(root / text)
-    if folder.is_dir():  # says what is missing in it
-        return Problem.load(folder)
-    names = [path.name for path in problem_folders()]
+        return Problem.load(folder)  # which says what is missing in it
     near = difflib.get_close_matches(text, names, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
     raise click.UsageError(f"no problem '{text}' here; {hint}")
