@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.options import (
+    check_writable,
     choose_device,
     choose_sandbox,
     device_option,
@@ -23,14 +25,7 @@ from grader.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from grader.automation import Item, Result
-
-
-class Grades(Protocol):
-    """What the command needs of `grader.automation.Grader`."""
-
-    def map(self, items: Iterator[Item]) -> Iterator[Result]:
-        """The result of each item as it ends."""
+    from grader.automation import Grader, Item
 
 
 class BatchLine(BaseModel):
@@ -104,6 +99,7 @@ def batch(
         known: set[str] = set()
         stream = sys.stdout
         if out is not None:
+            check_writable(out)
             known = _keys(out)
             stream = stack.enter_context(out.open("a"))
         items = [one for one in _items(files, jsonl, tests_only) if one.key not in known]
@@ -120,18 +116,18 @@ def batch(
         return _write(grader, items, stream)
 
 
-def _write(grader: Grades, items: list[Item], stream: TextIO) -> int:
+def _write(grader: Grader, items: list[Item], stream: TextIO) -> int:
     """Write a line for each result, and the rate to stderr. The exit status."""
     start_s, errors = time.monotonic(), 0
-    for done, result in enumerate(grader.map(iter(items)), 1):
-        line = {"key": result.key}
-        text = json.dumps(line)[:-1]
+    for done, result in enumerate(grader.map(items), 1):
+        line: dict[str, Any] = {"key": result.key}
         if result.report is not None:
-            text += f', "report": {result.report.model_dump_json()}}}'
+            # By way of text, in which infinity is a string: JSON has no other.
+            line["report"] = json.loads(result.report.model_dump_json())
         else:
             errors += 1
-            text += f', "error": {json.dumps(result.error)}}}'
-        print(text, file=stream, flush=True)
+            line["error"] = result.error
+        print(json.dumps(line), file=stream, flush=True)
         per_hour = done / (time.monotonic() - start_s) * 3600
         shown = f"\r{done} of {len(items)}, {per_hour:,.0f} an hour"
         print(shown, end="", file=sys.stderr, flush=True)
@@ -170,12 +166,15 @@ def _keys(out: Path) -> set[str]:
     off is removed."""
     if not out.exists():
         return set()
-    lines = out.read_text().splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        out.write_text("".join(lines))
+    content = out.read_bytes()
+    whole, cut = content[: content.rfind(b"\n") + 1], content[content.rfind(b"\n") + 1 :]
     try:
-        results = [json.loads(line) for line in lines]
-        return {one["key"] for one in results if "report" in one}
+        results = [json.loads(line) for line in whole.splitlines()]
+        keys = {one["key"] for one in results if "report" in one}
+        if cut and not cut.startswith(b'{"key": '):
+            raise ValueError
     except (ValueError, KeyError, TypeError):
         raise click.UsageError(f"{out}: it has other lines than results of a batch") from None
+    if cut:
+        os.truncate(out, len(whole))
+    return keys

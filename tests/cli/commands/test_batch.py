@@ -79,3 +79,11 @@ def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["batch", "softmax", "--jsonl", str(todo), "--out", str(out), *OPTIONS]) == 2
     assert "other lines than results of a batch" in capsys.readouterr().err
     assert out.read_text() == "Dear diary\n"
+    out.write_text("Dear diary,\nyesterday")  # its last line is not cut off
+    assert main(["batch", "softmax", "--jsonl", str(todo), "--out", str(out), *OPTIONS]) == 2
+    out.write_bytes(b"yesterday \xe9")
+    assert main(["batch", "softmax", "--jsonl", str(todo), "--out", str(out), *OPTIONS]) == 2
+    assert out.read_bytes() == b"yesterday \xe9"
+    nowhere = tmp_path / "gone" / "out.jsonl"
+    assert main(["batch", "softmax", "--jsonl", str(todo), "--out", str(nowhere), *OPTIONS]) == 2
+    assert "gone" in capsys.readouterr().err
