@@ -27,8 +27,8 @@ COARSE = {
 }
 """Formats of `round_to`, besides ``tf32``."""
 _TF32_DROPPED_BITS = 13
-NEARLY_0 = 1e-3
-"""A share of the largest result that a check need not tell from 0."""
+NEARLY_0 = 1e-6
+"""A share of the largest result, a few roundings of fp32, that no check could tell from 0."""
 FAST_EXP_ERROR = 2.0**-22
 """Relative error of ex2.approx.ftz.f32, 2 units in the last place: CUDA's Programming Guide."""
 FAST_TANH_ERROR = 2.0**-11

@@ -226,6 +226,14 @@ def test_a_grid_of_whole_blocks_leaves_the_tail_out(count: int, kept: int | None
     assert x.tolist() == [1.0] * count
 
 
+@pytest.mark.parametrize(("last", "is_left_out"), [(1e-7, False), (1e-5, True)])
+def test_a_tail_that_no_check_could_tell_from_0_proves_nothing(
+    last: float, is_left_out: bool
+) -> None:
+    found = without_tail(scaled, 4)(x=torch.tensor([1.0, 1, 1, 1, last]), factor=3.0)
+    assert (found is not None) == is_left_out
+
+
 def test_a_shift_by_one_repeats_the_first_element() -> None:
     x = torch.arange(6.0).view(2, 3)
     assert shifted_by_one(scaled)(x=x, factor=3.0).tolist() == [[0, 0, 1], [2, 3, 4]]
