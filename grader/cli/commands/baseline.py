@@ -51,8 +51,7 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str, r
     from grader.cli.output.baseline_view import times_table
     from grader.cli.output.progress import show_progress
     from grader.cli.output.terminal import print_note, print_warning, stdout
-    from grader.judge.gpu.lock import gpu_lock
-    from grader.judge.timing.baseline_store import folder_of, load, save, user_folder
+    from grader.judge.timing.baseline_store import folder_of, load, locked, save, user_folder
 
     found = find_problem(problem, deps, device, sandbox_name)
     chosen = choose_device(deps, device)
@@ -69,7 +68,7 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str, r
             experts.append(expert)
     with show_progress(True) as display:
         measured = deps.measure_baselines(found, chosen, display)
-    with gpu_lock(chosen):  # other problems' times may be on their way into the same file
+    with locked(folder):
         old = load(folder, measured.hardware)
         timings = _timings(found, chosen, measured, experts, old)
         path = save(folder, timings)

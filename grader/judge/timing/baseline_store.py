@@ -10,11 +10,13 @@ kernels, and the environment of the measurement. No torch in here.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
 import re
 import tempfile
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -140,6 +142,22 @@ def load(folder: Path, hardware: str) -> BaselineFile | None:
     if file.hardware != hardware:
         raise ProblemError(f"{path}: is of '{file.hardware}', not of '{hardware}'; rename it")
     return file
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep others from changing a file of the folder between `load` and `save`: all problems' times
+    on one GPU are in one file. Raises `ProblemError` when the folder cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ProblemError(f"{folder}: cannot be made or opened: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def save(folder: Path, file: BaselineFile) -> Path:

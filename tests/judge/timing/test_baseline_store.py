@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from grader.judge.timing.baseline_store import (
     folder_of,
     load,
     load_recorded,
+    locked,
     processor_name,
     save,
     slug,
@@ -149,6 +152,29 @@ def test_a_failed_write_leaves_the_old_file(
         save(tmp_path, baseline_file())
     assert load(tmp_path, H100) == baseline_file(softmax=times())
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_one_at_a_time_changes_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "timings"
+
+    def add(name: str) -> None:
+        with locked(folder):
+            old = load(folder, H100) or baseline_file()
+            time.sleep(0.01)  # in which another would read the same
+            save(folder, old.updated(name, times()))
+
+    names = [f"problem_{number}" for number in range(8)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(add, names))
+    file = load(folder, H100)
+    assert file is not None
+    assert sorted(file.problems) == names
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProblemError, match="cannot be made"), locked(tmp_path / "file" / "new"):
+        pytest.fail("it was locked")
 
 
 def test_recorded_baselines_of_the_current_version_gpus_first(
