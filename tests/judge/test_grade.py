@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from grader.judge import Progress, grade, grading, session
+from grader.judge.gpu import lock
 from grader.judge.memory.shared_block import new_arena
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.verdict import Fault, SubmissionFault
@@ -615,6 +618,70 @@ def test_both_attempts_share_the_time_of_one_grading(
     report = grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu")
     assert report.verdict is Verdict.RUNTIME_ERROR
     assert seen_left_s == left_s
+
+
+@pytest.mark.usefixtures("unused_gpu")
+@pytest.mark.parametrize(
+    ("fault", "benchmarks", "held"),
+    [
+        (Fault(Verdict.TIME_LIMIT_EXCEEDED, "slow"), False, ["share", "all"]),
+        (Fault(Verdict.MEMORY_LIMIT_EXCEEDED, "large"), False, ["share", "all"]),
+        (Fault(Verdict.RUNTIME_ERROR, "CUDA out of memory"), False, ["share", "all"]),
+        (Fault(Verdict.RUNTIME_ERROR, "ZeroDivisionError"), False, ["share"]),
+        (Fault(Verdict.WRONG_ANSWER, "zeros"), False, ["share"]),
+        (Fault(Verdict.TIME_LIMIT_EXCEEDED, "slow"), True, ["all"]),
+    ],
+)
+def test_what_others_on_the_gpu_may_have_caused_is_graded_again_alone(
+    write_problem: WriteProblem,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+    benchmarks: bool,
+    held: list[str],
+) -> None:
+    seen: list[str] = []
+
+    def failing(*_: Any) -> None:
+        seen.append(lock._held.get())
+        raise SubmissionFault(fault)
+
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    submission = Submission.read(path, 10_000)
+    monkeypatch.setattr(sys.modules[grade.__module__], "_run", failing)
+    report = grade(
+        write_problem(),
+        submission,
+        sandbox=ProcessSandbox(),
+        device="cuda",
+        benchmarks=benchmarks,
+    )
+    assert (report.verdict, seen) == (fault.verdict, held)
+    assert any("others used the GPU" in note for note in report.notes) == (len(held) == 2)
+
+
+def test_matrix_products_keep_partial_sums_in_fp32(judge: Judge) -> None:
+    """In the runner, where a submission may choose otherwise, and in the judge."""
+    flags = torch.backends.cuda.matmul
+    for name in (
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+    ):
+        setattr(flags, name, True)
+    report = judge(
+        """
+        import torch
+
+        flags = torch.backends.cuda.matmul
+        assert not flags.allow_fp16_reduced_precision_reduction
+        assert not flags.allow_bf16_reduced_precision_reduction
+        """
+        + textwrap.indent(HONEST, " " * 8)
+    )
+    assert report.verdict is Verdict.ACCEPTED, report.reason
+    assert not flags.allow_fp16_reduced_precision_reduction
+    assert not flags.allow_bf16_reduced_precision_reduction
 
 
 class SkippingTime:
