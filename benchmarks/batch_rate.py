@@ -27,10 +27,11 @@ RIGHT = {"python": "accepted/triton_softmax.py", "cuda": "accepted/cuda_softmax.
 SUM = {"python": "tl.sum(tile, axis=1)[:, None]", "cuda": "kMax ? fmaxf(a, b) : a + b"}
 """The part of each kernel that a wrong one changes by 1 %."""
 FACTOR = {"python": "1.01", "cuda": "1.01f"}
-OTHERS: dict[str, tuple[str, Verdict]] = {
-    "slow": ("accepted/torch_softmax.py", Verdict.ACCEPTED),
-    "hostile": ("rejected/forged_claim.py", Verdict.REJECTED),
-}
+OTHERS = (
+    ("accepted/torch_softmax.py", Verdict.ACCEPTED),
+    ("rejected/forged_claim.py", Verdict.REJECTED),
+)
+"""A slower kernel, and a hostile one."""
 PARTS = (*["right"] * 7, "wrong", "broken", "other")
 HEAD = """\
 | what | sandbox | at once | gradings | seconds | an hour | verdicts as expected | score off by |
@@ -47,7 +48,7 @@ def items(
         part = PARTS[number % len(PARTS)]
         key = f"{number} {part}"
         if part == "other":
-            file, verdict = list(OTHERS.values())[number // len(PARTS) % len(OTHERS)]
+            file, verdict = OTHERS[number // len(PARTS) % len(OTHERS)]
             if tests_only:  # it cheats only while it is timed
                 verdict = Verdict.ACCEPTED
             yield Item(key, (FOLDER / file).read_text(), benchmarks=not tests_only), verdict

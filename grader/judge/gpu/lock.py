@@ -46,8 +46,8 @@ def gpu_lock(device: str, wait: bool = True, shared: bool = False) -> Iterator[b
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     with contextlib.ExitStack() as stack:
         try:
-            # Whoever waits for the GPU holds the turn, so that those who share, and could follow
-            # each other without end, do not keep it from one who wants it alone.
+            # A process that waits for the GPU holds the turn. Otherwise gradings that share it
+            # could follow each other without end, and one that needs it alone never had it.
             with _locked("turn", fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)):
                 stack.enter_context(_locked("gpu", kind))
         except BlockingIOError:
