@@ -173,7 +173,6 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < inside; i += kThreads) {
     const uint32_t sorted = staged[i], at = moves[digit_of(sorted, kPass)] + i;
-    if (at >= n) continue;  // the counts are of other keys: the input has changed since
     if (kPass == kPasses - 1)
       static_cast<float*>(to)[at] = number_of(sorted);
     else
