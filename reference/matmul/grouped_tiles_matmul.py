@@ -1,7 +1,8 @@
 """Matmul in Triton: 128x256 tiles on two warpgroups, whose sums fill the registers, and four stages
-of shared memory of 48 KB each, filled by TMA where rows are aligned to its 16 bytes. Tiles run in
-groups of rows, so that those in flight share `a` and `b` in the L2 cache. Where tiles are few, k is
-split among programs, whose partial sums are added in a fixed order.
+of shared memory of 48 KB each, filled by TMA. Where rows are not aligned to its 16 bytes, tiles are
+128x128 and loaded by element. Tiles run in groups of rows, so that those in flight share `a` and
+`b` in the L2 cache. Where tiles are few, k is split among programs, whose partial sums are added in
+a fixed order.
 """
 
 import torch
@@ -50,16 +51,19 @@ def _matmul(
             a_tile, b_tile = a.load([top, start]), b.load([start, left])
             total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
     else:
-        k = first + tl.arange(0, BLOCK_K)
-        a_at = a + row.to(tl.int64)[:, None] * K + k[None, :]
-        b_at = b + k.to(tl.int64)[:, None] * N + col[None, :]
+        # Offsets within a tile fit 32 bits: they take half the registers of pointers.
+        k = tl.arange(0, BLOCK_K)
+        a += top.to(tl.int64) * K + first
+        b += first.to(tl.int64) * N + left
+        a_at = tl.arange(0, BLOCK_M)[:, None] * K + k[None, :]
+        b_at = k[:, None] * N + tl.arange(0, BLOCK_N)[None, :]
         for start in range(first, last, BLOCK_K):
-            in_k = tl.arange(0, BLOCK_K) < last - start
-            a_tile = tl.load(a_at, mask=(row < M)[:, None] & in_k[None, :], other=0.0)
-            b_tile = tl.load(b_at, mask=in_k[:, None] & (col < N)[None, :], other=0.0)
+            in_k = k < last - start
+            a_tile = tl.load(a + a_at, mask=(row < M)[:, None] & in_k[None, :], other=0.0)
+            b_tile = tl.load(b + b_at, mask=in_k[:, None] & (col < N)[None, :], other=0.0)
             total = tl.dot(a_tile.to(OPERAND), b_tile.to(OPERAND), total)
-            a_at += BLOCK_K
-            b_at += BLOCK_K * N
+            a += BLOCK_K
+            b += BLOCK_K * N
 
     at = (split * M + row[:, None]).to(tl.int64) * N + col[None, :]
     inside = (row[:, None] < M) & (col[None, :] < N)
@@ -75,15 +79,16 @@ def _add_up(parts, out, elements, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, total.to(out.dtype.element_ty), mask=at < elements)
 
 
-def _tile(M, N, is_cpu):
+def _tile(M, N, is_cpu, by_tma):
     """Rows and columns of a tile, depth of a step, warps, and stages."""
     if is_cpu:  # the interpreter pays per program
         return max(16, triton.next_power_of_2(M)), max(16, triton.next_power_of_2(N)), 64, 4, 1
     if M <= 64:
         return max(16, triton.next_power_of_2(M)), 128, 64, 4, 4
     if N <= 64:
-        return 128, max(16, triton.next_power_of_2(N)), 64, 4, 4
-    if triton.cdiv(M, 128) * triton.cdiv(N, 256) >= SMS // 2:
+        return 128, max(16, triton.next_power_of_2(N)), 64, 8, 4
+    # Without TMA the elements on their way take registers too, and 128x256 would spill.
+    if by_tma and triton.cdiv(M, 128) * triton.cdiv(N, 256) >= SMS // 2:
         return 128, 256, 64, 8, 4
     return 128, 128, 64, 8, 4
 
@@ -91,13 +96,13 @@ def _tile(M, N, is_cpu):
 def matmul(a, b, out):
     (M, K), N = a.shape, b.shape[1]
     is_cpu = a.device.type == "cpu"
-    block_m, block_n, block_k, warps, stages = _tile(M, N, is_cpu)
+    by_tma = not is_cpu and K % 8 == 0 and N % 8 == 0
+    block_m, block_n, block_k, warps, stages = _tile(M, N, is_cpu, by_tma)
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
     # On a CPU two splits of deep sums, to try them out.
     splits = 1 + (K > 256) if is_cpu else min(max(SMS // tiles, 1), MOST_SPLITS)
     k_each = triton.cdiv(triton.cdiv(K, splits), block_k) * block_k
     splits = triton.cdiv(K, k_each)
-    by_tma = not is_cpu and K % 8 == 0 and N % 8 == 0
     if by_tma:
         a = TensorDescriptor(a, [M, K], [K, 1], [block_m, block_k])
         b = TensorDescriptor(b, [K, N], [N, 1], [block_k, block_n])
