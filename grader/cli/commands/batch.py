@@ -118,17 +118,18 @@ def batch(
 
 def _write(grader: Grader, items: list[Item], stream: TextIO) -> int:
     """Write a line for each result, and the rate to stderr. The exit status."""
-    start_s, errors = time.monotonic(), 0
+    start_s, graded, errors = time.monotonic(), 0, 0
     for done, result in enumerate(grader.map(items), 1):
         line: dict[str, Any] = {"key": result.key}
         if result.report is not None:
+            graded += 1
             # By way of text, in which infinity is a string: JSON has no other.
             line["report"] = json.loads(result.report.model_dump_json())
         else:
             errors += 1
             line["error"] = result.error
         print(json.dumps(line), file=stream, flush=True)
-        per_hour = done / (time.monotonic() - start_s) * 3600
+        per_hour = graded / (time.monotonic() - start_s) * 3600
         shown = f"\r{done} of {len(items)}, {per_hour:,.0f} an hour"
         print(shown, end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
