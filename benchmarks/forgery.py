@@ -90,7 +90,6 @@ FORGERIES = {
         "rejected/flickering_input.py",
         "rejected/writes_beside_input.py",
         "rejected/writes_beside_output.py",
-        "rejected/writes_beside_output_at_times.py",
         "rejected/writes_input.py",
         "accepted/hostile_patches_clocks.py",
         "accepted/hostile_shaves_claim.py",

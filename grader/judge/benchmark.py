@@ -17,14 +17,13 @@ from grader.judge.gpu.state import throttle_reason
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence, audit_of
 from grader.judge.integrity.call_order import rotated
-from grader.judge.integrity.policy import DEFERRED
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.round_inputs import VARIANTS, RoundInputs
 from grader.judge.timing.calibration import RoundCost
 from grader.judge.timing.measure import Sample, Timing, measure
 from grader.judge.timing.plan import PLANS, POLICY, is_tensor_bound
 from grader.judge.timing.round import MeasuredRound, RoundStart, capture, run_round
-from grader.judge.verdict import Fault, SubmissionFault
+from grader.judge.verdict import SubmissionFault
 from grader.problem.spec import Case
 from grader.report import CaseResult, Verdict
 
@@ -56,7 +55,6 @@ class Benchmark:
         self._last_us = self._delay_us = 0.0
         self._holds_up = False
         self._was_called = False
-        self._mixed = 0  # rounds left out since a call may have read mixed inputs
         self._variants_before = 1 + secrets.randbelow(self.plan.least_rounds - 1)
 
     @property
@@ -124,14 +122,8 @@ class Benchmark:
         measured = self._run(chosen, auditor)
         self.check.begin(chosen, is_ordinary)
         evidence = auditor.conclude(measured.measured_us, self.check)
-        if self._stored_by_mixed_inputs(evidence):
-            evidence = replace(evidence, discard="a call read an input while it was written")
-            faults = self._audit_faults(evidence)
-        else:
-            thorough = number in (0, 1) or secrets.randbelow(POLICY.thorough_one_in) == 0
-            faults = self._output_faults(number, evidence, thorough) + self._audit_faults(evidence)
-        if faults:
-            raise SubmissionFault(*faults)
+        thorough = number in (0, 1) or secrets.randbelow(POLICY.thorough_one_in) == 0
+        self._expect_no_fault(number, evidence, thorough)
         self._last_us, self._delay_us = measured.reported_us, self._cost.delay_us(measured)
         call_us = self._cost.calls_us(measured) / measured.calls
         if is_whole and is_ordinary and evidence.discard is None:
@@ -156,24 +148,8 @@ class Benchmark:
         with session.calling(is_first):
             return run_round(session, self.sets, order, start, limit_s, auditor)
 
-    def _stored_by_mixed_inputs(self, evidence: Evidence) -> bool:
-        """Whether a call stored beside its outputs, maybe because its inputs changed while it read
-        them. A radix sort counts its keys, and then stores each where the counts say.
-
-        Nothing is gained by such stores, but a round that is left out; so few are excused."""
-        if not evidence.unchecked or self._mixed >= DEFERRED.most_mixed:
-            return False
-        if self.sets.tampered_input() is not None or self.sets.broken_guard() is None:
-            return False
-        self._mixed += 1
-        return True
-
-    def _audit_faults(self, evidence: Evidence) -> list[Fault]:
-        where = f"benchmark '{self.case.name}'"
-        return [replace(fault, reason=f"{where}: {fault.reason}") for fault in evidence.faults]
-
-    def _output_faults(self, number: int, evidence: Evidence, thorough: bool) -> list[Fault]:
-        """All that the outputs of a round have shown."""
+    def _expect_no_fault(self, number: int, evidence: Evidence, thorough: bool) -> None:
+        """Raise `SubmissionFault` with all that the outputs and the audit of a round have shown."""
 
         def named(i: int, found: CheckResult) -> CheckResult:
             deferred = "a part written just before the call" if i in evidence.deferred else ""
@@ -187,8 +163,12 @@ class Benchmark:
             self.check.refresh()
             return self.check.worst(evidence.unchecked, thorough, named)
 
+        where = f"benchmark '{self.case.name}'"
         found = self.check.worst(evidence.unchecked, thorough, named)
-        return self.grading.faults_of(f"benchmark '{self.case.name}'", self.sets, found, look)
+        faults = self.grading.faults_of(where, self.sets, found, look)
+        faults += [replace(fault, reason=f"{where}: {fault.reason}") for fault in evidence.faults]
+        if faults:
+            raise SubmissionFault(*faults)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from grader.arena import TensorSpec
 from grader.judge import benchmark as module
 from grader.judge import grade
 from grader.judge.benchmark import Benchmark, benchmark, open_benchmark
@@ -21,7 +20,6 @@ from grader.judge.correctness.check import CheckResult
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence
 from grader.judge.integrity.call_order import rotated
-from grader.judge.integrity.policy import DEFERRED
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.record import Effort, Record
 from grader.judge.round_inputs import VARIANTS
@@ -431,69 +429,6 @@ def test_a_written_input_is_tampered_memory(rounds: Open) -> None:
     with pytest.raises(SubmissionFault) as stop:
         bench.round(1)
     assert stop.value.fault.rule is Rule.MEMORY_TAMPERED
-
-
-def write_beside_output(bench: Rounds, index: int) -> bool:
-    slot = bench.sets.layout.sets[index][-1]
-    assert isinstance(slot, TensorSpec)
-    bench.sets.lent[slot.offset + slot.nbytes] += 1
-    return False
-
-
-def test_a_store_beside_an_output_is_excused_in_few_rounds_with_mixed_inputs(
-    rounds: Open, audits: list[ScriptedAudit]
-) -> None:
-    bench = rounds()
-    audits[0].evidence = [Evidence(unchecked=frozenset({1}))]
-    bench.runner.spoil = lambda index: write_beside_output(bench, index)
-    for number in range(1, 1 + DEFERRED.most_mixed):
-        assert bench.round(number).discard == "a call read an input while it was written"
-    assert audits[0].learned_us == []
-    with pytest.raises(SubmissionFault) as stop:
-        bench.round(9)
-    assert stop.value.fault.rule is Rule.MEMORY_TAMPERED
-
-
-def test_what_a_call_with_mixed_inputs_spoils_in_other_sets_is_excused_too(
-    rounds: Open, audits: list[ScriptedAudit]
-) -> None:
-    bench = rounds()
-    audits[0].evidence = [Evidence(unchecked=frozenset({1}))]
-    bench.runner.spoil = lambda index: index == 2 or write_beside_output(bench, index)
-    assert bench.round(1).discard is not None
-
-
-def test_a_store_beside_an_output_is_tampered_memory_where_every_input_came_in_time(
-    rounds: Open, audits: list[ScriptedAudit]
-) -> None:
-    bench = rounds()
-    audits[0].evidence = [Evidence(deferred=frozenset({1}))]
-    bench.runner.spoil = lambda index: write_beside_output(bench, index)
-    with pytest.raises(SubmissionFault) as stop:
-        bench.round(1)
-    assert stop.value.fault.rule is Rule.MEMORY_TAMPERED
-
-
-def test_mixed_inputs_excuse_no_written_input_and_no_fault_of_the_audit(
-    rounds: Open, audits: list[ScriptedAudit]
-) -> None:
-    bench = rounds()
-    audits[0].evidence = [Evidence(unchecked=frozenset({1}))]
-
-    def tamper(index: int) -> bool:
-        bench.sets._views(index, bench.sets.lent, 0)["x"].zero_()
-        return write_beside_output(bench, index)
-
-    bench.runner.spoil = tamper
-    with pytest.raises(SubmissionFault) as stop:
-        bench.round(1)
-    assert stop.value.fault.rule is Rule.MEMORY_TAMPERED
-    early = Fault(Verdict.REJECTED, "early", Rule.WORK_OUTSIDE_CALL)
-    audits[0].evidence = [Evidence((early,), unchecked=frozenset({1}))]
-    bench.runner.spoil = lambda index: write_beside_output(bench, index)
-    with pytest.raises(SubmissionFault) as stop:
-        bench.round(2)
-    assert stop.value.fault.rule is Rule.WORK_OUTSIDE_CALL
 
 
 class ScriptedCheck:

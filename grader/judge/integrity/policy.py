@@ -90,9 +90,6 @@ class DeferredInputsPolicy:
     """A submission is wrong when at least this many undecidable sets, and more than half of those
     that are wrong, have errors that mixed inputs cannot explain. Of mixtures of sorted zeros and
     ones, the worst known, 17 % are unexplained."""
-    most_mixed: int = 3
-    """Rounds of a case with stores beside outputs that are left out, since a call may have read an
-    input twice, before and after it was written."""
 
 
 CALL_ORDER = CallOrderPolicy()

@@ -109,17 +109,9 @@ class ArgumentSets(SharedBlock):
 
     def tampered(self) -> str | None:
         """What was written besides outputs, in words; None when nothing was."""
-        return self.tampered_input() or self.broken_guard()
-
-    def tampered_input(self) -> str | None:
-        """What was written into inputs or beside them, in words; None when nothing was."""
         now, before = self.lent[: self.head_bytes], self.shadow[: self.head_bytes]
-        if torch.equal(now.view(torch.int64), before.view(torch.int64)):
-            return None
-        return self._tampered_input()
-
-    def broken_guard(self) -> str | None:
-        """What the last snapshot shows of writes beside outputs, in words; None when nothing."""
+        if not torch.equal(now.view(torch.int64), before.view(torch.int64)):
+            return self._tampered_input()
         if not torch.equal(self.snapshot[self._guards], self._clean_guards):
             return OUT_OF_BOUNDS.format("beside an output")
         if bool((self.behind != GUARD).any()):
