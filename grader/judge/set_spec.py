@@ -137,6 +137,8 @@ def _argument(
     }
     if value.role == "in":
         argument["contiguous"] = all(map(_is_contiguous, forms))
+        # Another set does not say what its inputs decide: maybe where a kernel stores.
+        argument["structured"] = True
     if value.weight:
         argument["weight"] = True
     if value.role == "out" and not first.unique:

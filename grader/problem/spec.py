@@ -87,8 +87,9 @@ class Argument(_Strict):
     one of the right ones. Outputs only."""
     structured: bool = False
     """True if the elements together have a property (sorted rows, a positive definite matrix) that
-    a mixture of two tensors would break. Such an input is never deferred (`deferred_inputs`). Wide
-    integers, such as offsets, are never deferred anyway. Inputs only."""
+    a mixture of two tensors would break, or if a kernel may read them twice and store where they
+    say, as a radix sort does. Such an input is never deferred (`deferred_inputs`). Wide integers,
+    such as offsets, are never deferred anyway. Inputs only."""
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
     """By dtype, instead of the problem's: for an output that is more or less exact than the others.
     Outputs only."""

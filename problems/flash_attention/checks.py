@@ -197,10 +197,12 @@ ADMITTED = {
     # rounded to bf16, as tensor cores ask.
     "scores in bf16": _SMALL_SCORES,
     # One heavy weight rounds to fp8 with little error.
-    "weights in fp8": ["decode", "causal_diagonal", "long_causal"],
+    "weights in fp8": ["decode", "causal_diagonal", "long_causal", "large_logits"],
     # Up to 12 partial sums of 16 keys each.
     "output accumulated in bf16": [*_SMALL_SCORES, "wide_heads", "large_logits"],
+    # The output is rounded to 16 bits itself.
     "output accumulated in fp16": [
+        "long_queries",
         "many_batches",
         "more_keys",
         "more_keys_causal",
