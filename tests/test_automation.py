@@ -20,7 +20,7 @@ from grader.automation import Item, Result, load_problem
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import ProblemError
 from grader.report import Verdict
-from grader.sandbox.gpu_info import Driver, Gpu
+from grader.sandbox.gpu_info import GpuDriver, Gpu
 from grader.submission import SubmissionError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,7 +151,7 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         grader.Grader(devices=["cuda:0"])
     monkeypatch.setattr(automation, "cuda_missing", lambda: None)
     gpu = Gpu("H200", 1 << 37, (9, 0))
-    monkeypatch.setattr(automation, "driver", lambda: Driver(None, (13, 0), (gpu, gpu)))
+    monkeypatch.setattr(automation, "driver", lambda: GpuDriver(None, (13, 0), (gpu, gpu)))
     with pytest.raises(ValueError, match="cuda:2: the last GPU here is cuda:1"):
         grader.Grader(devices=["cuda:2"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")

@@ -43,7 +43,7 @@ _HELD_BY = {"reference.py": "reference", "inputs.py": "inputs", CHECKS_FILE: "ch
 
 
 @dataclass(frozen=True)
-class Step:
+class TodoStep:
     """One step of writing a problem."""
 
     name: str
@@ -52,7 +52,7 @@ class Step:
     """What there is, or what to do."""
 
 
-def steps(problem: Problem, error: str | None, failed: str | None) -> list[Step]:
+def steps(problem: Problem, error: str | None, failed: str | None) -> list[TodoStep]:
     """All steps, in order.
 
     error: the error that ended the check, if one did.
@@ -75,10 +75,10 @@ def steps(problem: Problem, error: str | None, failed: str | None) -> list[Step]
     ]
 
 
-def _files(problem: Problem, error: str | None) -> Step:
+def _files(problem: Problem, error: str | None) -> TodoStep:
     spec = problem.spec
     if error is not None and error.startswith(str(problem.folder / "problem.yaml")):
-        return Step("files and keys", "missing", error)
+        return TodoStep("files and keys", "missing", error)
     optional = {
         "topic": spec.topic,
         "difficulty": spec.difficulty,
@@ -87,13 +87,13 @@ def _files(problem: Problem, error: str | None) -> Step:
     absent = [key for key, value in optional.items() if value is None]
     if absent:
         detail = f"problem.yaml has no {', '.join(absent)}, by which problems are listed"
-        return Step("files and keys", "to do", detail)
+        return TodoStep("files and keys", "to do", detail)
     if UNFINISHED in spec.title + spec.summary:
-        return Step("files and keys", "to do", f"problem.yaml: the summary says {UNFINISHED}")
-    return Step("files and keys", "done")
+        return TodoStep("files and keys", "to do", f"problem.yaml: the summary says {UNFINISHED}")
+    return TodoStep("files and keys", "done")
 
 
-def _checked(problem: Problem, error: str | None, failed: str | None) -> list[Step]:
+def _checked(problem: Problem, error: str | None, failed: str | None) -> list[TodoStep]:
     """What running the problem's code has shown."""
     names = {
         "reference": "reference.py is filled in",
@@ -101,31 +101,33 @@ def _checked(problem: Problem, error: str | None, failed: str | None) -> list[St
         "checks": "the check holds",
     }
     if error is None:
-        results: dict[str, Step] = {key: Step(name, "done") for key, name in names.items()}
+        results: dict[str, TodoStep] = {key: TodoStep(name, "done") for key, name in names.items()}
         if failed is not None:
-            results["checks"] = Step(names["checks"], "missing", failed)
+            results["checks"] = TodoStep(names["checks"], "missing", failed)
         return list(results.values())
     culprit = next(
         (key for file, key in _HELD_BY.items() if error.startswith(str(problem.folder / file))),
         None if error.startswith(str(problem.folder / "problem.yaml")) else "checks",
     )
     return [
-        Step(name, "missing", error) if key == culprit else Step(name, "unknown", "not reached")
+        TodoStep(name, "missing", error)
+        if key == culprit
+        else TodoStep(name, "unknown", "not reached")
         for key, name in names.items()
     ]
 
 
-def _domain(problem: Problem) -> Step:
+def _domain(problem: Problem) -> TodoStep:
     if problem.spec.domain:
-        return Step("domain", "done", f"{len(problem.spec.domain)} entries")
-    return Step(
+        return TodoStep("domain", "done", f"{len(problem.spec.domain)} entries")
+    return TodoStep(
         "domain",
         "to do",
         "problem.yaml has none: code that is right only for the listed shapes passes",
     )
 
 
-def _accumulate(problem: Problem) -> Step:
+def _accumulate(problem: Problem) -> TodoStep:
     spec = problem.spec
     cases = [*spec.tests, *spec.benchmarks]
     is_floating = any(
@@ -135,21 +137,25 @@ def _accumulate(problem: Problem) -> Step:
         for case in cases
     )
     if spec.accumulate is not None:
-        return Step("accumulate", "done", f"{spec.accumulate.dtype}, {spec.accumulate.terms} terms")
+        return TodoStep(
+            "accumulate", "done", f"{spec.accumulate.dtype}, {spec.accumulate.terms} terms"
+        )
     if not is_floating:
-        return Step("accumulate", "done", "not needed: the outputs are exact")
-    return Step(
+        return TodoStep("accumulate", "done", "not needed: the outputs are exact")
+    return TodoStep(
         "accumulate",
         "to do",
         "problem.yaml has none: the error budget follows from eager PyTorch's error alone",
     )
 
 
-def _implementations(problem: Problem, table: str, what: str, purpose: str) -> Step:
+def _implementations(problem: Problem, table: str, what: str, purpose: str) -> TodoStep:
     count = _entries(problem, table)
     if count:
-        return Step(what, "done", f"{count} in {CHECKS_FILE}" if count > 0 else f"in {CHECKS_FILE}")
-    return Step(what, "to do", f"{CHECKS_FILE} has no {table}: implementations {purpose}")
+        return TodoStep(
+            what, "done", f"{count} in {CHECKS_FILE}" if count > 0 else f"in {CHECKS_FILE}"
+        )
+    return TodoStep(what, "to do", f"{CHECKS_FILE} has no {table}: implementations {purpose}")
 
 
 def _entries(problem: Problem, table: str) -> int:
@@ -167,7 +173,7 @@ def _entries(problem: Problem, table: str) -> int:
     return 0
 
 
-def _statement(problem: Problem) -> Step:
+def _statement(problem: Problem) -> TodoStep:
     text = _FENCE.sub("", problem.statement)
     headings = [heading.casefold() for heading in _HEADING.findall(text)]
     absent = [
@@ -179,11 +185,11 @@ def _statement(problem: Problem) -> Step:
     faults = [f"has no section on {', '.join(absent)}"] if absent else []
     faults += [f"says {UNFINISHED} in {places} places"] if places else []
     if faults:
-        return Step("statement", "to do", f"statement.md {', and '.join(faults)}")
-    return Step("statement", "done", f"{len(headings)} sections")
+        return TodoStep("statement", "to do", f"statement.md {', and '.join(faults)}")
+    return TodoStep("statement", "done", f"{len(headings)} sections")
 
 
-def _examples(problem: Problem, found: Sequence[Example]) -> list[Step]:
+def _examples(problem: Problem, found: Sequence[Example]) -> list[TodoStep]:
     """Accepted ones of each language, wrong ones, hostile ones."""
     folder = f"submissions/{problem.name}"
     accepted = [language_of(one.path) for one in found if one.expected is Verdict.ACCEPTED]
@@ -198,26 +204,26 @@ def _examples(problem: Problem, found: Sequence[Example]) -> list[Step]:
     )
     kinds["hostile example"] = hostile, f"{folder}/rejected/, or hostile_* in the verdict it gets"
     return [
-        Step(name, "done", f"{count} in submissions/")
+        TodoStep(name, "done", f"{count} in submissions/")
         if count
-        else Step(name, "to do", f"none in {place}")
+        else TodoStep(name, "to do", f"none in {place}")
         for name, (count, place) in kinds.items()
     ]
 
 
-def _expert(problem: Problem) -> Step:
+def _expert(problem: Problem) -> TodoStep:
     folder = problem.folder.resolve().parent.parent / "reference" / problem.name
     kernels = [path.name for path in sorted(folder.glob("*")) if path.suffix in LANGUAGES]
     if kernels:
-        return Step("reference kernel", "done", ", ".join(kernels))
-    return Step("reference kernel", "to do", f"none in reference/{problem.name}/")
+        return TodoStep("reference kernel", "done", ", ".join(kernels))
+    return TodoStep("reference kernel", "to do", f"none in reference/{problem.name}/")
 
 
-def _times(problem: Problem) -> Step:
+def _times(problem: Problem) -> TodoStep:
     gpus = [one.hardware for one in load_recorded(problem) if one.device == "cuda"]
     if gpus:
-        return Step("recorded times", "done", ", ".join(gpus))
-    return Step(
+        return TodoStep("recorded times", "done", ", ".join(gpus))
+    return TodoStep(
         "recorded times",
         "to do",
         f"none of this version on a GPU: run `grade baseline {problem.name} --record` on one",

@@ -17,7 +17,7 @@ from grader.cli.output.terminal import print_warning
 from grader.cli.output.text_tables import ResponsiveTable, TableColumn, number_column
 from grader.format import micros
 from grader.problem import Problem
-from grader.problem.catalogue import HARDEST, Step, dtypes_of
+from grader.problem.catalogue import HARDEST, LearningStep, dtypes_of
 from grader.report import Verdict
 
 
@@ -107,7 +107,7 @@ def catalogue_table(
     )
 
 
-def path_table(steps: Sequence[tuple[Step, Problem]], states: States) -> ResponsiveTable:
+def path_table(steps: Sequence[tuple[LearningStep, Problem]], states: States) -> ResponsiveTable:
     """The steps of the learning path, the first that is not accepted marked as the next."""
     open_steps = [step for step, problem in steps if not _is_accepted(problem, states)]
     marks = ["→" if open_steps[:1] == [step] else "" for step, _ in steps]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grader.judge.profiling.kernel_report import Profile, ProfileArtifacts
     from grader.judge.timing.baselines import Baselines
     from grader.judge.verification.result import VerificationResult
-    from grader.judge.verification.verify_all import ProblemSummary
+    from grader.judge.verification.verify_all import VerifiedProblem
     from grader.report import Report
 
 
@@ -40,7 +40,7 @@ def _verify(*args: Any, **options: Any) -> VerificationResult:
     return verify(*args, **options)
 
 
-def _verify_all(*args: Any, **options: Any) -> Iterator[ProblemSummary]:
+def _verify_all(*args: Any, **options: Any) -> Iterator[VerifiedProblem]:
     from grader.judge.verification.verify_all import verify_all
 
     return verify_all(*args, **options)
@@ -89,7 +89,7 @@ class Dependencies:
     """Starts a runner while the command is still preparing; see `grader.judge.grade.prestarted`."""
     verify: Callable[..., VerificationResult] = _verify
     """`grader.judge.verification.verify.verify`."""
-    verify_all: Callable[..., Iterator[ProblemSummary]] = _verify_all
+    verify_all: Callable[..., Iterator[VerifiedProblem]] = _verify_all
     """`grader.judge.verification.verify_all.verify_all`."""
     measure_baselines: Callable[..., Baselines] = _measure_baselines
     """`grader.judge.timing.baselines.measure_baselines`."""

@@ -17,7 +17,7 @@ from grader.problem_folders import problem_roots
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from grader.judge.verification.verify_all import ProblemSummary
+    from grader.judge.verification.verify_all import VerifiedProblem
     from grader.sandbox.base import Device
 
 
@@ -42,7 +42,7 @@ def verify_all(deps: Dependencies, found: list[Path], device: Device, as_json: b
     began_s = monotonic()
     # On a GPU, problems side by side would run out of its memory.
     processes = len(os.sched_getaffinity(0)) if device == "cpu" else 1
-    summaries: list[ProblemSummary] = []
+    summaries: list[VerifiedProblem] = []
     with unwind_on_sigterm():
         for summary in deps.verify_all(found, device, processes):
             summaries.append(summary)
@@ -71,7 +71,7 @@ def verify_all(deps: Dependencies, found: list[Path], device: Device, as_json: b
     return 1 if wrong else 0
 
 
-def _in_words(summary: ProblemSummary) -> str:
+def _in_words(summary: VerifiedProblem) -> str:
     """A problem's line, without its mark."""
     if summary.error is not None:
         return f"{summary.problem}: {summary.error}"
@@ -83,7 +83,7 @@ def _in_words(summary: ProblemSummary) -> str:
     return f"{summary.problem}: {', '.join(parts)}, {summary.seconds:.0f} s"
 
 
-def as_fields(summary: ProblemSummary) -> dict[str, Any]:
+def as_fields(summary: VerifiedProblem) -> dict[str, Any]:
     """The fields of a summary in `--json`."""
     return asdict(summary) | {"ok": summary.ok, "seconds": round(summary.seconds, 1)}
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from grader import stats
 from grader.judge.benchmark_result import benchmark_result
 from grader.judge.correctness.check import CheckResult
 from grader.judge.correctness.round_check import RoundCheck
@@ -20,7 +19,7 @@ from grader.judge.integrity.call_order import rotated
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.round_inputs import VARIANTS, RoundInputs
 from grader.judge.timing.calibration import RoundCost
-from grader.judge.timing.measure import Sample, Timing, measure
+from grader.judge.timing.measure import Sample, Timing, believable, measure
 from grader.judge.timing.plan import PLANS, POLICY, is_tensor_bound
 from grader.judge.timing.round import MeasuredRound, RoundStart, capture, run_round
 from grader.judge.verdict import SubmissionFault
@@ -208,33 +207,10 @@ def _measured(bench: Benchmark) -> Timing:
     record, ranks = bench.grading.record, bench.grading.ranks
     timing = measure(bench.next, bench.plan, bench.sets.count, bench.graph, ranks)
     if bench.grading.device == "cpu":
-        timing = _believable(bench, timing)
+        timing, note = believable(timing, bench.long_round_us)
+        record.notes += [f"the time of '{bench.case.name}' is the judge's: {note}"] if note else []
     if (why := bench.auditor.unranked_reason()) is None:
         return timing
     record.unranked_cases.append(bench.case.name)
     record.notes.append(f"not ranked: of '{bench.case.name}' {why}")
     return replace(timing, converged=False)
-
-
-def _believable(bench: Benchmark, timing: Timing) -> Timing:
-    """The reported times of a CPU, or the judge's own where the report is far below them.
-
-    Starting a round takes longer than a short call. So short rounds are repeated as long ones, and
-    the report is believed if one of them bears it out.
-    """
-    reported_us, own_us = timing.time_us, [timing.external_us]
-    is_short = timing.external_us * timing.calls_per_round < POLICY.long_round_us
-    if reported_us < POLICY.believed_share * timing.external_us and is_short:
-        for _ in range(POLICY.long_rounds):
-            own_us.append(bench.long_round_us(own_us[-1]))
-        own_us = own_us[1:]
-    if reported_us >= POLICY.believed_share * min(own_us):
-        return timing
-    own = stats.median_estimate(own_us)
-    bench.grading.record.notes.append(
-        f"the time of '{bench.case.name}' is the judge's: it measured {own.value:,.1f} µs a call, "
-        f"and the runner reported {reported_us:,.1f} µs"
-    )
-    return replace(
-        timing, time_us=own.value, ci_us=own.interval, external_us=own.value, round_us=own_us
-    )

@@ -78,7 +78,7 @@ def by_difficulty(problem: Problem) -> tuple[int, str]:
     return problem.spec.difficulty or HARDEST + 1, problem.name
 
 
-class Step(BaseModel):
+class LearningStep(BaseModel):
     """A step of the learning path."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -92,16 +92,16 @@ class Step(BaseModel):
 class _Path(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: tuple[Step, ...]
+    steps: tuple[LearningStep, ...]
 
 
 @cache
-def learning_path() -> tuple[Step, ...]:
+def learning_path() -> tuple[LearningStep, ...]:
     """Every step, in order. A server may not have the problem of a step."""
     return _Path.model_validate(strict_yaml.parse(PATH_FILE.read_text("utf-8"))).steps
 
 
-def steps_among(problems: Iterable[Problem]) -> list[tuple[Step, Problem]]:
+def steps_among(problems: Iterable[Problem]) -> list[tuple[LearningStep, Problem]]:
     """The steps whose problem is among these, with it."""
     known = {problem.name: problem for problem in problems}
     return [(step, known[step.problem]) for step in learning_path() if step.problem in known]

@@ -22,7 +22,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Driver:
+class GpuDriver:
     """The NVIDIA driver's GPUs, or why none can be used."""
 
     missing: str | None
@@ -33,24 +33,24 @@ class Driver:
 
 
 @cache
-def driver() -> Driver:
+def driver() -> GpuDriver:
     """Query the driver once. It honours CUDA_VISIBLE_DEVICES."""
     if not Path("/dev/nvidia0").exists() and not Path("/dev/nvidiactl").exists():
-        return Driver("no NVIDIA GPU: there is no /dev/nvidia0")
+        return GpuDriver("no NVIDIA GPU: there is no /dev/nvidia0")
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Driver("there is a GPU, but not the driver's library libcuda.so.1")
+        return GpuDriver("there is a GPU, but not the driver's library libcuda.so.1")
     status = cuda.cuInit(0)
     if status != 0:
-        return Driver(f"the NVIDIA driver does not start (cuInit says {status})")
+        return GpuDriver(f"the NVIDIA driver does not start (cuInit says {status})")
     version, count = ctypes.c_int(), ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(version))
     cuda.cuDeviceGetCount(ctypes.byref(count))
     newest = (version.value // 1000, version.value % 1000 // 10)
     if count.value == 0:
-        return Driver("the NVIDIA driver sees no GPU; check CUDA_VISIBLE_DEVICES", newest)
-    return Driver(None, newest, tuple(_gpu(cuda, index) for index in range(count.value)))
+        return GpuDriver("the NVIDIA driver sees no GPU; check CUDA_VISIBLE_DEVICES", newest)
+    return GpuDriver(None, newest, tuple(_gpu(cuda, index) for index in range(count.value)))
 
 
 def cuda_missing() -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grader.cli.author_todo import Step, steps
+from grader.cli.author_todo import TodoStep, steps
 from grader.cli.commands.verify import CHECK_S, CaseTimes, author_steps
 from grader.judge.record import Progress
 from grader.judge.verification.result import VerificationResult, VerificationRow
@@ -49,7 +49,7 @@ STATEMENT = """\
 """
 
 
-def found(folder: Path, error: str | None = None, failed: str | None = None) -> dict[str, Step]:
+def found(folder: Path, error: str | None = None, failed: str | None = None) -> dict[str, TodoStep]:
     return {step.name: step for step in steps(Problem.load(folder), error, failed)}
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from grader.judge.verification.result import VerificationResult, VerificationRow
-from grader.judge.verification.verify_all import ProblemSummary
+from grader.judge.verification.verify_all import VerifiedProblem
 from tests.cli.conftest import Shell
 
-GOOD = ProblemSummary("double", 3.21, margin=7.46, cases=5, compiled=["small"])
-WRONG = ProblemSummary("triple", 12.0, findings=["zeros, one: passed. too close"], margin=1234.0)
-BROKEN = ProblemSummary("half", 0.1, error="half/problem.yaml: entry: missing")
+GOOD = VerifiedProblem("double", 3.21, margin=7.46, cases=5, compiled=["small"])
+WRONG = VerifiedProblem("triple", 12.0, findings=["zeros, one: passed. too close"], margin=1234.0)
+BROKEN = VerifiedProblem("half", 0.1, error="half/problem.yaml: entry: missing")
 
 
-def with_summaries(shell: Shell, *summaries: ProblemSummary) -> list[Any]:
+def with_summaries(shell: Shell, *summaries: VerifiedProblem) -> list[Any]:
     """Make `grade verify --all` find them; the result notes how it calls the judge."""
     calls: list[Any] = []
 

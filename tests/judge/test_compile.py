@@ -24,7 +24,7 @@ from grader.sandbox.base import (
     Sandbox,
     SandboxError,
 )
-from grader.sandbox.gpu_info import Driver, Gpu
+from grader.sandbox.gpu_info import GpuDriver, Gpu
 from grader.submission import Submission
 from grader.wire import Reply, Status, receive_request, send_reply
 from tests.judge.conftest import SPEC, WriteProblem
@@ -289,12 +289,12 @@ def test_the_target_is_this_gpu(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], target: str
 ) -> None:
     gpu = Gpu("one", 1 << 30, capability)
-    monkeypatch.setattr(module, "driver", lambda: Driver(None, (13, 0), (gpu,)))
+    monkeypatch.setattr(module, "driver", lambda: GpuDriver(None, (13, 0), (gpu,)))
     assert nvcc_target("cuda") == target
 
 
 def test_the_target_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvcc_target("cpu") == "90a"
-    monkeypatch.setattr(module, "driver", lambda: Driver("no NVIDIA GPU"))
+    monkeypatch.setattr(module, "driver", lambda: GpuDriver("no NVIDIA GPU"))
     with pytest.raises(SandboxError, match="no NVIDIA GPU"):
         nvcc_target("cuda")

@@ -240,7 +240,7 @@ def _plot_data(
 
     graded: whether the reports were made by this command, on this machine.
     """
-    from grader.cli.plotting.plot_style import PlotData, Workload
+    from grader.cli.plotting.plot_style import CaseCost, PlotData
 
     first = next(iter(reports.values()), None)
     source = first or record
@@ -259,7 +259,7 @@ def _plot_data(
     hardware = _hardware(first) if first else record.hardware if record else ""
     practice = " (practice, not ranked)" if source.device == "cpu" else ""
     # At least one byte: a cost formula may give 0, and the axes are logarithmic.
-    workloads = [Workload(c.name, max(problem.bytes(c), 1), problem.flops(c)) for c in cases]
+    workloads = [CaseCost(c.name, max(problem.bytes(c), 1), problem.flops(c)) for c in cases]
     tensor = problem.unit == "tensor"
     unit = "tensor" if tensor and source.device == "cuda" else "fp32"
     roofline = _roofline(_ceilings(first, record, graded), unit)

@@ -25,11 +25,11 @@ from grader.cli.verify_all import as_fields, folders, mark, verify_all
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grader.cli.author_todo import Step
+    from grader.cli.author_todo import TodoStep
     from grader.cli.examples import Example
     from grader.judge.record import Progress, ProgressCallback
     from grader.judge.verification.result import VerificationResult, VerificationRow
-    from grader.judge.verification.verify_all import ProblemSummary
+    from grader.judge.verification.verify_all import VerifiedProblem
     from grader.problem import Problem
     from grader.sandbox.base import Device
 
@@ -163,7 +163,7 @@ def _print_outcome(
     )
 
 
-def _check(deps: Dependencies, problem: Problem, device: Device, show: bool) -> ProblemSummary:
+def _check(deps: Dependencies, problem: Problem, device: Device, show: bool) -> VerifiedProblem:
     """Verify the check, and print what it found and what the problem still lacks, if `show`.
 
     Raises `ProblemError`, after printing that, when the problem's code fails.
@@ -220,9 +220,9 @@ def author_steps(
     times: CaseTimes,
     error: str | None = None,
     failed: str | None = None,
-) -> list[Step]:
+) -> list[TodoStep]:
     """The steps of writing a problem, with the time that its check took."""
-    from grader.cli.author_todo import Step, steps
+    from grader.cli.author_todo import TodoStep, steps
 
     found = steps(problem, error, failed)
     total_s = sum(times.by_case_s.values())
@@ -233,11 +233,11 @@ def author_steps(
             f"{total_s:.0f} s on a CPU, more than {CHECK_S}: make cases smaller, or give them "
             f"`device: cuda`; the slowest are {shown}"
         )
-        found.append(Step("time of the check", "to do", detail))
+        found.append(TodoStep("time of the check", "to do", detail))
     return found
 
 
-def _print_steps(console: Console, steps: list[Step]) -> None:
+def _print_steps(console: Console, steps: list[TodoStep]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -22,9 +22,9 @@ from grader.cli.plotting.plot_labels import (
 from grader.cli.plotting.plot_roofline import draw_roofline
 from grader.cli.plotting.plot_style import (
     ROOF_COLOR,
+    CaseCost,
     PlotData,
     TimingSeries,
-    Workload,
     line_styles,
     style_axes,
     truncated,
@@ -33,7 +33,7 @@ from grader.cli.plotting.plot_style import (
 SPEED_OF_LIGHT = "speed of light"
 """Label of the times and rates at the roofline."""
 
-Metric = Callable[[Workload, float], float]
+Metric = Callable[[CaseCost, float], float]
 """The y value of a workload that took this time, in seconds."""
 
 
@@ -82,7 +82,7 @@ class _SizeAxis:
         positions = spread_apart(logs, 0.035 * self.span)
         self.x = {w.name: 10**x for w, x in zip(self.workloads, positions, strict=True)}
 
-    def work(self, workload: Workload) -> float:
+    def work(self, workload: CaseCost) -> float:
         return workload.nbytes if self.unit == "B" else workload.flops
 
     def axis(self, axes: Axes) -> None:
@@ -112,7 +112,7 @@ def _draw_times(axes: Axes, data: PlotData, sizes: _SizeAxis) -> None:
 def _draw_rates(axes: Axes, data: PlotData, sizes: _SizeAxis) -> None:
     sizes.axis(axes)
 
-    def rate(workload: Workload, seconds: float) -> float:
+    def rate(workload: CaseCost, seconds: float) -> float:
         return sizes.work(workload) / seconds
 
     rates = []
@@ -175,7 +175,7 @@ def _name_lines(axes: Axes, data: PlotData, sizes: _SizeAxis, of: Metric) -> Non
         )
 
 
-def _errors_s(series: TimingSeries, workloads: list[Workload]) -> list[list[float]] | None:
+def _errors_s(series: TimingSeries, workloads: list[CaseCost]) -> list[list[float]] | None:
     """Two rows, in seconds: from the time down to its interval's lower end, and up to the upper
     end. None if an interval is not known."""
     if not all(workload.name in series.ci_us for workload in workloads):

@@ -23,9 +23,9 @@ from grader.cli.plotting.plot_labels import (
 )
 from grader.cli.plotting.plot_style import (
     ROOF_COLOR,
+    CaseCost,
     PlotData,
     Roofline,
-    Workload,
     line_styles,
     style_axes,
     text_width,
@@ -88,7 +88,7 @@ def _columns(data: PlotData) -> list[_Label]:
     Where points are above the roof, as for data in a cache, the label is at the highest point.
     """
     first, rates = data.series[0].us, _rates(data)
-    by_x: dict[str, list[Workload]] = {}
+    by_x: dict[str, list[CaseCost]] = {}
     for workload in sorted(data.workloads, key=lambda workload: workload.intensity):
         by_x.setdefault(f"{workload.intensity:.2g}", []).append(workload)
     columns = []

@@ -28,7 +28,7 @@ NAME_POINTS = 165.0
 
 
 @dataclass(frozen=True)
-class Workload:
+class CaseCost:
     """One benchmark case: its name, and the bytes and operations of one call."""
 
     name: str
@@ -65,7 +65,7 @@ class Roofline:
         """Operations per byte above which arithmetic is the limit."""
         return self.flops_per_s / self.bytes_per_s
 
-    def min_time_s(self, workload: Workload) -> float:
+    def min_time_s(self, workload: CaseCost) -> float:
         """The least possible time of one call, in seconds."""
         return max(workload.nbytes / self.bytes_per_s, workload.flops / self.flops_per_s)
 
@@ -76,7 +76,7 @@ class PlotData:
 
     title: str
     footnote: str
-    workloads: list[Workload]
+    workloads: list[CaseCost]
     series: list[TimingSeries]
     """Submissions first, in the order of their colours."""
     size_unit: Literal["bytes", "flops"]

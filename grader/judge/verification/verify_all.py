@@ -29,7 +29,7 @@ from grader.report import one_line
 
 
 @dataclass(frozen=True)
-class ProblemSummary:
+class VerifiedProblem:
     """What verifying one problem found."""
 
     problem: str
@@ -50,11 +50,11 @@ class ProblemSummary:
         return self.error is None and not self.findings
 
 
-def summary_of(problem: str, result: VerificationResult, seconds: float) -> ProblemSummary:
+def summary_of(problem: str, result: VerificationResult, seconds: float) -> VerifiedProblem:
     """The summary of a result."""
     ratios = [margin.ratio for margin in result.margins() if margin.ratio is not None]
     least = min(ratios, default=math.inf)
-    return ProblemSummary(
+    return VerifiedProblem(
         problem,
         seconds,
         findings=result.findings(),
@@ -64,7 +64,9 @@ def summary_of(problem: str, result: VerificationResult, seconds: float) -> Prob
     )
 
 
-def verify_all(folders: Sequence[Path], device: Device, processes: int) -> Iterator[ProblemSummary]:
+def verify_all(
+    folders: Sequence[Path], device: Device, processes: int
+) -> Iterator[VerifiedProblem]:
     """Verify the problems in `folders`, in this many processes, and yield each summary when it is
     there. The death of a process is the error of the problem that it verified."""
     left = list(folders)
@@ -106,17 +108,17 @@ class _Worker:
             self.connection.send(folder)
         return self.connection
 
-    def result(self) -> ProblemSummary:
+    def result(self) -> VerifiedProblem:
         """The summary of the problem begun last."""
         try:
-            summary: ProblemSummary = self.connection.recv()
+            summary: VerifiedProblem = self.connection.recv()
         except EOFError:
             assert self._process is not None
             self._process.join()
             error = f"its process ended with exit status {self._process.exitcode}"
             self._process = None
             took_s = time.monotonic() - self._began_s
-            return ProblemSummary(self._folder.name, took_s, error)
+            return VerifiedProblem(self._folder.name, took_s, error)
         return summary
 
     def stop(self) -> None:
@@ -149,10 +151,10 @@ def _end_if_hung(
     os._exit(2)
 
 
-def _summary(folder: Path, device: Device) -> ProblemSummary:
+def _summary(folder: Path, device: Device) -> VerifiedProblem:
     began_s = time.monotonic()
     try:
         result = verify(Problem.load(folder), device)
     except ProblemError as error:
-        return ProblemSummary(folder.name, time.monotonic() - began_s, one_line(str(error)))
+        return VerifiedProblem(folder.name, time.monotonic() - began_s, one_line(str(error)))
     return summary_of(folder.name, result, time.monotonic() - began_s)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from grader.board import ProblemVersion
 from grader.problem import Problem
-from grader.problem.catalogue import Filter, Step, by_topic, dtypes_of, steps_among
+from grader.problem.catalogue import Filter, LearningStep, by_topic, dtypes_of, steps_among
 from grader.problem.spec import DTYPES
 from grader.report import Verdict
 from grader.server.http.errors import fail
@@ -78,7 +78,7 @@ class Catalogue:
     wanted: Filter
     groups: tuple[tuple[str | None, tuple[BoardView, ...]], ...]
     """Topic → boards: open ones first, the easiest first among equals."""
-    steps: tuple[tuple[Step, Problem], ...]
+    steps: tuple[tuple[LearningStep, Problem], ...]
     dtypes: tuple[str, ...]
     """The element types of any board, for the form."""
     total: int

@@ -23,7 +23,7 @@ from grader.board import Board
 from grader.cli.commands import plot
 from grader.cli.plotting.plot_figure import build_figure, draw
 from grader.cli.plotting.plot_labels import spread_apart
-from grader.cli.plotting.plot_style import PlotData, Roofline, TimingSeries, Workload
+from grader.cli.plotting.plot_style import CaseCost, PlotData, Roofline, TimingSeries
 from grader.judge.timing import baseline_store
 from grader.problem import Problem
 from grader.report import CaseResult, Report
@@ -76,7 +76,7 @@ def h100(name: str) -> PlotData:
     return PlotData(
         title=f"{problem.spec.title} on NVIDIA H100 80GB HBM3",
         footnote="torch 2.11.0+cu130 · cuda 13.0 · sandbox docker (host image)",
-        workloads=[Workload(case.name, problem.bytes(case), problem.flops(case)) for case in cases],
+        workloads=[CaseCost(case.name, problem.bytes(case), problem.flops(case)) for case in cases],
         series=series,
         size_unit="flops" if tensor else "bytes",
         roofline=Roofline(3.02e12, 720e12 if tensor else 52e12, "tensor" if tensor else "fp32"),
