@@ -20,7 +20,7 @@ from grader.automation import Item, Result, load_problem
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import ProblemError
 from grader.report import Verdict
-from grader.sandbox.gpu_info import GpuDriver, Gpu
+from grader.sandbox.gpu_info import Gpu, GpuDriver
 from grader.submission import SubmissionError
 
 ROOT = Path(__file__).resolve().parent.parent

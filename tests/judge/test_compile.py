@@ -24,7 +24,7 @@ from grader.sandbox.base import (
     Sandbox,
     SandboxError,
 )
-from grader.sandbox.gpu_info import GpuDriver, Gpu
+from grader.sandbox.gpu_info import Gpu, GpuDriver
 from grader.submission import Submission
 from grader.wire import Reply, Status, receive_request, send_reply
 from tests.judge.conftest import SPEC, WriteProblem
