@@ -6,6 +6,7 @@ Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partit
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -64,3 +65,35 @@ def eager(
     dk = scale * (dscores.mT @ q).unflatten(1, (-1, group)).sum(dim=2)
     dv = (weights.mT @ dout).unflatten(1, (-1, group)).sum(dim=2)
     return dq, dk, dv
+
+
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    dout: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The backward pass of PyTorch's flash attention. On a CPU, that of
+    `scaled_dot_product_attention`, which computes the forward pass again."""
+    length = q.shape[2]
+    if q.is_cuda:
+        unused = torch.empty(2, dtype=torch.uint64, device=q.device)  # without dropout
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            *(dout, q, k, v, out, lse, None, None, length, length, 0.0, causal, unused, unused),
+            scale=scale,
+        )
+        return dq, dk, dv
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        again = F.scaled_dot_product_attention(
+            *leaves, is_causal=causal, scale=scale, enable_gqa=True
+        )
+    dq, dk, dv = torch.autograd.grad(again, leaves, dout)
+    return dq, dk, dv
+
+
+BASELINES = {"sdpa": sdpa}
