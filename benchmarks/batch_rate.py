@@ -6,7 +6,8 @@
 The batch has `--count` different softmax kernels, none of which a compiler has seen: of ten, seven
 are right, one is a wrong answer, one does not compile, and one is slow or hostile in turn. Prints a
 Markdown row: gradings an hour, without the start of the processes, verdicts as expected, and how
-far the median score of the right ones is from that of `--alone` gradings one at a time.
+far the median score of the right ones is from that of `--alone` gradings one at a time; and where
+the time of the right ones goes, in the step that decides their verdict.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ def main(
     batch = list(items(count, language, tests_only))
     expected = {item.key: verdict for item, verdict in batch}
     scores: list[float] = []
+    stages_s: dict[str, list[float]] = {}
     right = 0
     with Grader(
         "softmax", devices=[device], sandbox=sandbox, tests_at_once=tests_at_once
@@ -105,8 +107,10 @@ def main(
             if verdict is not expected[result.key]:
                 why = result.report.reason if result.report else result.error
                 click.echo(f"{result.key}: {verdict}: {why}", err=True)
-            if result.report and result.report.score_us and "right" in result.key:
-                scores.append(result.report.score_us)
+            if result.report and "right" in result.key:
+                scores += filter(None, [result.report.score_us])
+                for stage, stage_s in result.report.stages_s.items():
+                    stages_s.setdefault(stage, []).append(stage_s)
         took_s = time.monotonic() - start_s
     off = "–"
     if scores and alone:
@@ -118,6 +122,8 @@ def main(
         single = median([report.score_us for report in reports if report.score_us])
         off = f"{median(scores) / single - 1:+.2%}"
     what = f"{language}, {'tests only' if tests_only else 'full'}"
+    parts = (f"{stage} {sum(all_s) / len(all_s):.2f}" for stage, all_s in stages_s.items())
+    click.echo(f"Mean seconds of a right one by stage: {', '.join(parts)}\n")
     click.echo(HEAD)
     click.echo(
         f"| {what} | {sandbox} | {tests_at_once} | {count} | {took_s:.1f} | "

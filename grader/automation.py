@@ -20,7 +20,7 @@ from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import Problem, ProblemError
 from grader.problem_folders import problem_folder, problem_folders
-from grader.report import Report, Verdict
+from grader.report import PassedTests, Report, Verdict
 from grader.sandbox import Device, make_sandbox
 from grader.sandbox.gpu_info import cuda_missing, driver
 from grader.submission import Language, Submission, SubmissionError, language_of
@@ -180,8 +180,8 @@ class _Job:
     item: Item
     problem: Problem
     submission: Submission
-    has_passed: bool = False
-    """Whether its tests have passed, so that it is to be timed."""
+    passed: PassedTests | None = None
+    """Its tests, once they have passed and it is to be timed."""
     failures: int = 0
     """How often its present step has ended without a verdict."""
 
@@ -232,7 +232,8 @@ class _Work:
             language=job.submission.language,
             source=job.submission.source,
             device=device,
-            benchmarks=job.has_passed,
+            benchmarks=job.passed is not None,
+            passed=job.passed,
         )
 
     def end(self, job: _Job, outcome: TaskOutcome) -> Result | None:
@@ -241,13 +242,13 @@ class _Work:
         if outcome.is_system_failure:
             job.failures += 1
             if job.failures < TRIES:
-                (self.to_time if job.has_passed else self.to_test).appendleft(job)
+                (self.to_time if job.passed else self.to_test).appendleft(job)
                 return None
             error = outcome.failure or (report.reason if report else "no report")
             return Result(job.item.key, error=error)
         assert report is not None
-        if report.verdict is Verdict.ACCEPTED and job.item.benchmarks and not job.has_passed:
-            job.has_passed, job.failures = True, 0
+        if report.verdict is Verdict.ACCEPTED and job.item.benchmarks and not job.passed:
+            job.passed, job.failures = PassedTests.of(report), 0
             self.to_time.append(job)
             return None
         return Result(job.item.key, report)

@@ -23,7 +23,7 @@ import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -216,6 +216,30 @@ class Report(BaseModel):
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     id: int | None = None
     """The board's number for this result; null if it is not recorded."""
+
+
+class PassedTests(BaseModel):
+    """The tests that a submission has passed in one grading, for another that only times it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+    problem_digest: str
+    submission_sha256: str
+    device: Literal["cpu", "cuda"]
+    seed: int
+    cases: tuple[CaseResult, ...]
+
+    @classmethod
+    def of(cls, report: Report) -> Self:
+        """Those of an accepted report."""
+        assert report.verdict is Verdict.ACCEPTED
+        return cls(
+            problem_digest=report.problem_digest,
+            submission_sha256=report.submission_sha256,
+            device=report.device,
+            seed=report.seed,
+            cases=tuple(case for case in report.cases if case.kind == "test"),
+        )
 
 
 def is_above_roofline(report: Report) -> bool:

@@ -17,7 +17,7 @@ from typing import Self
 from grader.fleet.job import gpu_matches
 from grader.judge import Progress
 from grader.judge.record import Device
-from grader.report import Report, Verdict
+from grader.report import PassedTests, Report, Verdict
 from grader.submission import Language
 
 OnProgress = Callable[[Progress], None]
@@ -47,6 +47,8 @@ class Task:
     """The required GPU type, such as ``H100`` or ``H100 80GB``; None for any."""
     benchmarks: bool = True
     """Whether it is timed. Without, it may share a GPU."""
+    passed: PassedTests | None = None
+    """Its tests, if they have passed before and are not to be run again."""
 
 
 @dataclass(frozen=True)

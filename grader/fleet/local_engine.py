@@ -194,6 +194,7 @@ class _Supervisor:
             language=task.language,
             source=task.source,
             benchmarks=task.benchmarks,
+            passed=task.passed,
         )
         with self._lock:
             slot = self._slot()

@@ -29,7 +29,7 @@ from grader.fleet.job import MAX_SOURCE_BYTES
 from grader.judge import Progress, grade
 from grader.judge.record import Device
 from grader.problem import Problem, ProblemError
-from grader.report import Report, one_line
+from grader.report import PassedTests, Report, one_line
 from grader.sandbox import make_sandbox
 from grader.sandbox.base import RunnerLimits, Sandbox, SandboxError
 from grader.submission import Language, Submission
@@ -37,8 +37,8 @@ from grader.submission import Language, Submission
 if TYPE_CHECKING:
     from grader.sandbox.pool import RunnerPool
 
-MAX_REQUEST_BYTES = MAX_SOURCE_BYTES * 4 // 3 + (1 << 16)
-"""The longest line of stdin: a source in base64, and the other fields."""
+MAX_REQUEST_BYTES = MAX_SOURCE_BYTES * 4 // 3 + (1 << 20)
+"""The longest line of stdin: a source in base64, passed tests, and the other fields."""
 
 EXIT_TIMEOUT_S = 30.0
 """Time to unwind after the end of stdin. The process then exits without."""
@@ -68,6 +68,7 @@ class TaskRequest(_JsonLine):
     language: Language
     source: bytes
     benchmarks: bool = True
+    passed: PassedTests | None = None
 
 
 class WorkerReady(_JsonLine):
@@ -132,6 +133,7 @@ class TaskRunner:
             sandbox=self._warm_sandbox(RunnerLimits.of(problem.spec.limits)),
             device=self._device,
             benchmarks=request.benchmarks,
+            passed=request.passed,
             progress=lambda step: self._send(WorkerMessage(task=request.task, progress=step)),
         )
 

@@ -40,11 +40,18 @@ name."""
 
 
 def case_shapes(
-    problem: Problem, code: ProblemCode, device: Device, drawn: Sequence[Case] = ()
+    problem: Problem,
+    code: ProblemCode,
+    device: Device,
+    drawn: Sequence[Case] = (),
+    with_tests: bool = True,
 ) -> CaseShapes:
     """The shapes of all cases of a device, and of the `drawn` tests, which come after the listed
-    ones. Those of listed cases are remembered for the next gradings of this process."""
+    ones; or of the benchmarks alone. Those of listed cases are remembered for the next gradings of
+    this process."""
     tests, shapes = problem.cases("test", device), list[Shape]()
+    if not with_tests:
+        tests, drawn = [], ()
     index, test_bytes = {}, 0
     benchmarks = problem.cases("benchmark", device)
     for case in [*alternated(tests, problem.bytes), *drawn, *benchmarks]:

@@ -20,7 +20,15 @@ from grader.judge.session import Session, greet
 from grader.judge.verdict import Fault, SubmissionFault, decide, reason_of
 from grader.problem import Problem, ProblemError
 from grader.problem.spec import Case
-from grader.report import LOG_BYTES, CaseResult, Report, Verdict, escape, one_line
+from grader.report import (
+    LOG_BYTES,
+    CaseResult,
+    PassedTests,
+    Report,
+    Verdict,
+    escape,
+    one_line,
+)
 from grader.sandbox.base import RunnerLimits, Sandbox, SandboxError
 from grader.sandbox.pool import RunnerPool
 from grader.submission import Submission
@@ -44,6 +52,7 @@ class GradingRequest:
     benchmarks: bool
     effort: Effort
     progress: ProgressCallback
+    passed: PassedTests | None = None
 
     @property
     def compiles_only(self) -> bool:
@@ -61,6 +70,7 @@ def grade(
     benchmarks: bool = True,
     effort: Effort = "full",
     progress: ProgressCallback = lambda _: None,
+    passed: PassedTests | None = None,
 ) -> Report:
     """Grade one submission: start a sandbox, load, test, benchmark, decide.
 
@@ -74,18 +84,26 @@ def grade(
     is no second one when less than half of it is left.
 
     Gradings without benchmarks may share a GPU. One that then runs out of time or memory is graded
-    once more, alone.
+    once more, alone. A `.cu` file is compiled while its grading waits for the GPU.
+
+    With `passed`, the tests that the same submission has passed on the same device are not run
+    again: its benchmarks follow, with the same seed. Raises ValueError if they are of another one.
     """
-    request = GradingRequest(problem, submission, sandbox, device, benchmarks, effort, progress)
+    if passed is not None:
+        seed = _seed_of(passed, problem, submission, device)
+    request = GradingRequest(
+        problem, submission, sandbox, device, benchmarks, effort, progress, passed
+    )
     progress(Progress("sandbox_start"))
-    with gpu_lock(device, shared=not benchmarks):
-        master, record = _attempts(request, seed)
-        in_company = gpu_is_shared(device)
-    if in_company and _may_differ_alone(record):
-        progress(Progress("sandbox_start"))
-        with gpu_lock(device):
-            master, record = _attempts(request, seed)
-        record.notes.append("graded twice: the first time, others used the GPU too")
+    with start_compile(problem, submission, sandbox, device) as compilation:
+        with gpu_lock(device, shared=not benchmarks):
+            master, record = _attempts(request, compilation, seed)
+            in_company = gpu_is_shared(device)
+        if in_company and _may_differ_alone(record):
+            progress(Progress("sandbox_start"))
+            with gpu_lock(device):
+                master, record = _attempts(request, compilation, seed)
+            record.notes.append("graded twice: the first time, others used the GPU too")
     try:
         return _report(request, master, record)
     except Exception as error:  # noqa: BLE001 - times of which no score can be computed
@@ -112,14 +130,23 @@ def prestarted(sandbox: Sandbox, problem: Problem, device: Device) -> Iterator[S
         yield sandbox
 
 
-def _attempts(request: GradingRequest, seed: int | None) -> tuple[int, Record]:
+def _seed_of(passed: PassedTests, problem: Problem, submission: Submission, device: Device) -> int:
+    of = passed.problem_digest, passed.submission_sha256, passed.device
+    if of != (problem.digest, submission.sha256, device):
+        raise ValueError("the passed tests are of another problem, submission or device")
+    return passed.seed
+
+
+def _attempts(
+    request: GradingRequest, compilation: CompileJob, seed: int | None
+) -> tuple[int, Record]:
     """Grade; once more if the runner was killed. The seed of the inputs, and the record."""
     total_s = request.problem.spec.limits.total_s
     end = time.monotonic() + total_s
 
     def attempt() -> tuple[int, Record]:
         master = secrets.randbits(53) if seed is None else seed
-        return master, _attempt(request, master, end - time.monotonic())
+        return master, _attempt(request, compilation, master, end - time.monotonic())
 
     master, record = attempt()
     end += record.stopped_s
@@ -144,12 +171,14 @@ def _may_differ_alone(record: Record) -> bool:
     )
 
 
-def _attempt(request: GradingRequest, master: int, left_s: float) -> Record:
+def _attempt(
+    request: GradingRequest, compilation: CompileJob, master: int, left_s: float
+) -> Record:
     """Grade once. Raises `ProblemError` and `SandboxError`; other errors become faults."""
     record = Record()
     with record.stage("total"):
         try:
-            _run(request, master, left_s, record)
+            _run(request, compilation, master, left_s, record)
         except SubmissionFault as stop:
             record.faults += stop.faults
         except (ProblemError, SandboxError):
@@ -164,24 +193,30 @@ def _blame_judge(record: Record, error: Exception) -> None:
     record.notes.append("".join(traceback.format_exception(error, limit=-5)))
 
 
-def _run(request: GradingRequest, master: int, left_s: float, record: Record) -> None:
+def _run(
+    request: GradingRequest, compilation: CompileJob, master: int, left_s: float, record: Record
+) -> None:
     """The stages in order: sandbox_start, load, baseline, test, benchmark."""
     problem, submission, device = request.problem, request.submission, request.device
     limits = problem.spec.limits
     start = time.monotonic()
     # Importing torch takes seconds; the runner does the same in parallel.
     threading.Thread(target=_import_torch, daemon=True).start()
-    with (
-        start_compile(problem, submission, request.sandbox, device) as compilation,
-        request.sandbox.start(RunnerLimits.of(limits), device) as runner,
-    ):
+    with request.sandbox.start(RunnerLimits.of(limits), device) as runner:
         session = Session(runner, limits.total_s, left_s, limits.compile_s)
         try:
             greeting = greet(session, submission, device)
             from grader.judge.grading import Grading
 
             grading = Grading(
-                problem, session, device, master, record, request.effort, request.sandbox
+                problem,
+                session,
+                device,
+                master,
+                record,
+                request.effort,
+                request.sandbox,
+                tests=request.passed is None,
             )
             grading.meet(greeting)
             record.stages_s["sandbox_start"] = time.monotonic() - start
@@ -241,6 +276,9 @@ def _run_cases(request: GradingRequest, grading: Grading) -> None:
 
 
 def _test(request: GradingRequest, grading: Grading) -> None:
+    if request.passed is not None:
+        grading.record.cases += request.passed.cases
+        return
     with contextlib.closing(grading.reused_arena()) as reused:
         run = partial(grading.test, reused)
         try:

@@ -96,8 +96,10 @@ class Grading:
         record: Record,
         effort: Effort = "full",
         sandbox: Sandbox | None = None,
+        tests: bool = True,
     ) -> None:
-        """`sandbox` runs the code of a problem of another set."""
+        """`sandbox` runs the code of a problem of another set. Without `tests`, they have passed
+        before."""
         self.problem = problem
         self.session = session
         self.device = device
@@ -107,6 +109,8 @@ class Grading:
         self.code = _code_of(problem, device, session, sandbox)
         self.drawn = problem.draw_cases(device, seed_for(master, "drawn"))
         """Tests of shapes that no submission knows beforehand."""
+        self.tests = problem.cases("test", device) + self.drawn if tests else []
+        """The tests to run: those that the spec lists, then the drawn ones."""
         self.round_cost_us = 0.0
         """What a round of this runner costs the judge's clock besides its calls."""
         self.publish_us_per_set: dict[str, float] = {}
@@ -125,11 +129,6 @@ class Grading:
     def ranks(self) -> bool:
         """Whether times may rank, and so are held against the judge's clock."""
         return self.device == "cuda" and self.effort == "full"
-
-    @property
-    def tests(self) -> list[Case]:
-        """The tests to run: those that the spec lists, then the drawn ones."""
-        return self.problem.cases("test", self.device) + self.drawn
 
     def meet(self, greeting: int) -> None:
         """Receive the runner's greeting. Nothing of the submission runs yet, so a failure of the
@@ -209,7 +208,9 @@ class Grading:
             }
         own = [sealed_memfd("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
-            self._shapes = case_shapes(self.problem, self.code, self.device, self.drawn)
+            self._shapes = case_shapes(
+                self.problem, self.code, self.device, self.drawn, bool(self.tests)
+            )
             text = json.dumps(self._shapes.shapes).encode()
             request["cases_bytes"] = len(text)
             own.append(sealed_memfd("cases", text))

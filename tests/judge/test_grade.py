@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -9,8 +10,11 @@ import signal
 import sys
 import tempfile
 import textwrap
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +28,12 @@ from grader.judge.memory.shared_block import new_arena
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
-from grader.report import Report, Rule, Verdict
+from grader.report import PassedTests, Report, Rule, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
 from tests.judge.conftest import DOMAIN, HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 def test_an_honest_kernel_is_accepted_with_all_its_cases(judge: Judge) -> None:
@@ -475,6 +479,44 @@ def test_the_same_seed_gives_the_same_errors(write_problem: WriteProblem, tmp_pa
     assert errors(None) != first
 
 
+def test_tests_that_have_passed_are_not_run_again(
+    write_problem: WriteProblem, tmp_path: Path
+) -> None:
+    problem = write_problem()
+    path = tmp_path / "kernel.py"
+    path.write_text(HONEST)
+    submission = Submission.read(path, 10_000)
+    again = partial(grade, problem, sandbox=ProcessSandbox(), device="cpu")
+    passed = PassedTests.of(again(submission, benchmarks=False))
+    seen: list[str] = []
+    report = again(submission, passed=passed, progress=lambda step: seen.append(step.case))
+    assert report.verdict is Verdict.ACCEPTED
+    assert report.seed == passed.seed
+    assert report.cases[:-1] == list(passed.cases)
+    assert report.cases[-1].kind == "benchmark"
+    assert set(seen) == {"", "small"}
+    with pytest.raises(ValueError, match="another problem, submission or device"):
+        again(replace(submission, source=submission.source + b"#"), passed=passed)
+
+
+def test_a_submission_that_is_only_timed_is_checked_while_it_is_timed(
+    write_problem: WriteProblem, tmp_path: Path
+) -> None:
+    problem = write_problem()
+    path = tmp_path / "kernel.py"
+    path.write_text("def scale(x, total, factor, out):\n    out.zero_()\n")
+    submission = Submission.read(path, 10_000)
+    passed = PassedTests(
+        problem_digest=problem.digest,
+        submission_sha256=submission.sha256,
+        device="cpu",
+        seed=1,
+        cases=(),
+    )
+    report = grade(problem, submission, sandbox=ProcessSandbox(), device="cpu", passed=passed)
+    assert report.verdict is Verdict.WRONG_ANSWER
+
+
 def test_progress_names_each_stage_and_case(write_problem: WriteProblem, tmp_path: Path) -> None:
     seen: list[Progress] = []
     path = tmp_path / "kernel.py"
@@ -605,8 +647,8 @@ def test_both_attempts_share_the_time_of_one_grading(
     def killed(*arguments: Any) -> None:
         nonlocal now_s
         now_s += took_s
-        arguments[3].stopped_s = stopped_s
-        seen_left_s.append(arguments[2])
+        arguments[4].stopped_s = stopped_s
+        seen_left_s.append(arguments[3])
         raise SubmissionFault(Fault(Verdict.RUNTIME_ERROR, "killed", killed=True))
 
     path = tmp_path / "kernel.py"
@@ -659,6 +701,37 @@ def test_what_others_on_the_gpu_may_have_caused_is_graded_again_alone(
     )
     assert (report.verdict, seen) == (fault.verdict, held)
     assert any("others used the GPU" in note for note in report.notes) == (len(held) == 2)
+
+
+@pytest.mark.usefixtures("unused_gpu")
+def test_a_cuda_file_is_compiled_while_its_grading_waits_for_the_gpu(
+    write_problem: WriteProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = threading.Event()
+    module = sys.modules[grade.__module__]
+
+    @contextlib.contextmanager
+    def compiling(*_: Any) -> Iterator[Any]:
+        compiled.set()
+        yield SimpleNamespace()
+
+    def run(*_: Any) -> None:
+        raise SubmissionFault(Fault(Verdict.WRONG_ANSWER, "zeros"))
+
+    monkeypatch.setattr(module, "start_compile", compiling)
+    monkeypatch.setattr(module, "_run", run)
+    submission = Submission("kernel.cu", "cuda", b"")
+    waiting = threading.Thread(
+        target=grade,
+        args=(write_problem(), submission),
+        kwargs={"sandbox": ProcessSandbox(), "device": "cuda"},
+    )
+    with lock.gpu_lock("cuda"):
+        waiting.start()
+        assert compiled.wait(PATIENCE_S)
+        assert waiting.is_alive()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
 
 
 def test_matrix_products_keep_partial_sums_in_fp32(judge: Judge) -> None:
