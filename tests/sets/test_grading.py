@@ -215,6 +215,43 @@ def test_what_cannot_be_judged_says_why(tmp_path: Path) -> None:
     ]
 
 
+def test_solutions_of_a_set_are_judged_on_its_benchmarks_too(tmp_path: Path) -> None:
+    """Nothing is timed. Here one is wrong for the benchmark's inputs only, another in all."""
+    folder = made_up.kernelbot(tmp_path)
+    right = (
+        "from reference import ref_kernel\ndef custom_kernel(data):\n    return ref_kernel(data)"
+    )
+    for kind, name, text in [
+        ("correct", "reference", right),
+        ("correct", "is_not", right + " * 2"),
+        ("wrong", "large", right + " * (2 if len(data[0]) == 64 else 1)"),
+    ]:
+        (folder / "solutions" / kind).mkdir(parents=True, exist_ok=True)
+        (folder / "solutions" / kind / f"{name}.py").write_text(text + "\n")
+    report = report_problem(read_problem("kernelbot", folder), sandbox(), "cpu")
+    assert (report.state, report.solutions) == ("runs with limits", 2)
+    (reason,) = report.reasons
+    assert reason.startswith("the set's own solution correct/is_not.py is wrong_answer")
+
+
+def test_an_output_handed_over_zeroed_need_not_be_written_in_full(tmp_path: Path) -> None:
+    text = made_up.CHALLENGE.replace(
+        "Y.copy_(torch.softmax(X.to(torch.float32), dim=1) * alpha)",
+        "Y.view(-1)[: int((X > 1).sum())].copy_(X[X > 1] * alpha)",
+    )
+    problem = imported("leetgpu", made_up.leetgpu(tmp_path, text=text))
+    assert [(a.name, a.role) for a in problem.spec.args][1] == ("y", "inout")
+    head = "def solve(x, y, n, alpha):\n    kept = x[x > 1] * alpha\n    "
+    right = graded(problem, head + "y.view(-1)[: len(kept)].copy_(kept)\n")
+    assert right.verdict == "accepted", right.reason
+    assert graded(problem, head + "y.view(-1)[1: len(kept)].copy_(kept[1:])\n").verdict == (
+        "wrong_answer"
+    )
+    assert graded(problem, head + "y.fill_(1).view(-1)[: len(kept)].copy_(kept)\n").verdict == (
+        "wrong_answer"
+    )
+
+
 def test_a_case_of_random_sizes_keeps_one_seed(tmp_path: Path) -> None:
     """Its values are then changed as public data is."""
     board = made_up.BOARD.replace("torch.randn(rows, 48", "torch.randn(rows + seed % 9, 48")
