@@ -100,7 +100,8 @@ class Worker:
             answer = cannot(f"its process ended with exit status {code}")
         finally:
             budget.give_back(share)
-        return {"problem": name} | answer
+        found: Found = {"problem": name} | answer
+        return found
 
     def stop(self) -> int | None:
         """End the process and its sandboxes; its exit status."""

@@ -74,6 +74,8 @@ class Value:
     is handed over zeroed."""
     view: str = ""
     """The dtype that it has in the set, where it travels as another of the same size."""
+    c_type: str = ""
+    """Of a number, its C type in the set's own prototype; empty if it has none."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ generators of whole tests."""
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ MOST_CPU_BYTES = 64 << 20
 PRACTICE_BYTES = 1 << 20
 """The largest test up to this size is timed on a CPU, or else the smallest one."""
 
+C_TYPES = {
+    ctypes.c_bool: "bool",
+    ctypes.c_double: "double",
+    ctypes.c_float: "float",
+    ctypes.c_int: "int",
+    ctypes.c_int64: "int64_t",
+    ctypes.c_size_t: "size_t",
+}
+"""What a signature calls a number → its type in C."""
 MARKS = 113, 97
 """What an output holds before the reference runs twice: what keeps both was not written."""
 
@@ -40,9 +50,9 @@ class LeetGpu(Driver):
             raise UnsupportedError("it needs several GPUs")
         self._zeroed: set[str] = set()
         """Outputs that are handed over zeroed, and written in part."""
-        self._roles = {
-            name: role for name, (_, role) in self._challenge.get_solve_signature().items()
-        }
+        signature = self._challenge.get_solve_signature()
+        self._roles = {name: role for name, (_, role) in signature.items()}
+        self._c_types = {name: C_TYPES.get(kind, "") for name, (kind, _) in signature.items()}
 
     def cases(self, device: str) -> list[SetCase]:
         found = [SetCase("example", "test")]
@@ -72,7 +82,13 @@ class LeetGpu(Driver):
         if missing := [name for name in self._roles if name not in made]:
             raise UnsupportedError(f"its generator makes no '{missing[0]}'")
         values = [
-            Value(name, _drawn(made[name], self._device), role, is_fixed=name in self._zeroed)
+            Value(
+                name,
+                _drawn(made[name], self._device),
+                role,
+                is_fixed=name in self._zeroed,
+                c_type=self._c_types[name],
+            )
             for name, role in self._roles.items()
         ]
         data = {"tuple": [{"value": i} for i in range(len(values))]}
