@@ -154,6 +154,9 @@ class CaseResult(BaseModel):
     constant cost of a round."""
     cold_us: float | None = None
     """Latency of a single call by the judge's outside clock, in microseconds."""
+    returned_copy_us: float | None = None
+    """Of `time_us`, about what copying the outputs that the function returns takes, measured by the
+    judge; null if it writes them."""
     rounds: int | None = None
     round_us: list[float] = Field(default_factory=list)
     """Reported microseconds per call of each round, in order, without discarded rounds; by the

@@ -98,10 +98,11 @@ def _start(gpu: str) -> None:
     """Restrict this process to one GPU, and end it with its parent."""
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
+    """End this process when its parent has ended; for a thread of its own."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

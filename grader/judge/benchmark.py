@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from grader.judge.benchmark_result import benchmark_result
 from grader.judge.correctness.check import CheckResult
 from grader.judge.correctness.round_check import RoundCheck
@@ -21,6 +23,7 @@ from grader.judge.round_inputs import VARIANTS, RoundInputs
 from grader.judge.timing.calibration import RoundCost
 from grader.judge.timing.measure import Sample, Timing, believable, measure
 from grader.judge.timing.plan import PLANS, POLICY, is_tensor_bound
+from grader.judge.timing.returned_copy import returned_copy_us
 from grader.judge.timing.round import MeasuredRound, RoundStart, capture, run_round
 from grader.judge.verdict import SubmissionFault
 from grader.problem.spec import Case
@@ -194,13 +197,33 @@ def benchmark(grading: Grading, case: Case, gate: bool = True, captures: bool = 
     """Measure one case. Raises `SubmissionFault` when it goes wrong or breaks a rule."""
     with open_benchmark(grading, case, gate=gate, captures=captures) as bench:
         timing = None if bench.needs_messages else _measured(bench)
+        copy_us = _copy_us(bench) if timing is not None else None
     if timing is None:
         return benchmark(grading, case, gate=False, captures=bench.graph)
     if timing.fault is not None:
         raise SubmissionFault(timing.fault)
     for reason, count in timing.discarded.items():
         grading.record.notes.append(f"'{case.name}': {count} rounds left out ({reason})")
-    return benchmark_result(grading, case, timing, bench.cold_us, bench.check.eager_us)
+    return benchmark_result(grading, case, timing, bench.cold_us, bench.check.eager_us, copy_us)
+
+
+def _copy_us(bench: Benchmark) -> float | None:
+    """What copying the outputs takes, if the function returns them; noted, since writing them saves
+    it. None if memory is too short to measure it."""
+    grading = bench.grading
+    if not grading.returns:
+        return None
+    roles = {argument.name: argument.role for argument in grading.problem.spec.args}
+    outputs = {n: v for n, v in bench.sets.outputs(0).items() if roles[n] == "out"}
+    try:
+        copy_us = returned_copy_us(outputs, grading.device)
+    except torch.OutOfMemoryError:
+        return None
+    grading.record.notes.append(
+        f"'{bench.case.name}': copying the outputs that the function returns takes about "
+        f"{copy_us:.1f} µs of its time; it is saved by writing them"
+    )
+    return copy_us
 
 
 def _measured(bench: Benchmark) -> Timing:

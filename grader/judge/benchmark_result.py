@@ -13,9 +13,15 @@ from grader.report import CaseResult, Rule, Verdict
 
 
 def benchmark_result(
-    grading: Grading, case: Case, timing: Timing, cold_us: float | None, eager_us: list[float]
+    grading: Grading,
+    case: Case,
+    timing: Timing,
+    cold_us: float | None,
+    eager_us: list[float],
+    copy_us: float | None = None,
 ) -> CaseResult:
-    """The result of a benchmark case. `eager_us` is what PyTorch took per call between the rounds.
+    """The result of a benchmark case. `eager_us` is what PyTorch took per call between the rounds,
+    `copy_us` what copying returned outputs takes.
     A time below the hardware's own limit is noted as a fault."""
     has_cost = grading.problem.spec.cost is not None
     share = None
@@ -44,6 +50,7 @@ def benchmark_result(
         ci_us=timing.ci_us,
         external_us=timing.external_us,
         cold_us=cold_us,
+        returned_copy_us=copy_us,
         rounds=timing.rounds,
         round_us=[max(round(us, 3), POLICY.least_us) for us in timing.round_us],
         round_mhz=[round(mhz, 1) for mhz in timing.round_mhz],

@@ -51,6 +51,7 @@ class CompileJob:
         """Duration of the stage `compile`, in seconds."""
         self._limits = problem.spec.limits
         self._prototypes = prototypes(problem.spec)
+        self._set_prototype = problem.set_prototype
         self._submission = submission
         self._sandbox = sandbox
         self._device = device
@@ -102,6 +103,7 @@ class CompileJob:
             "source_bytes": len(text),
             "nvcc_target": nvcc_target(self._device),
             "prototypes": self._prototypes,
+            "set_prototype": self._set_prototype,
         }
         source = sealed_memfd("source", text)
         what = "loading the submission"

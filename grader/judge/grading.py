@@ -118,6 +118,8 @@ class Grading:
         self.baselines_us: dict[str, dict[str, float]] = {}
         """Microseconds per call, by benchmark case and baseline."""
         self.audit_tally = AuditTally()
+        self.returns = False
+        """Whether the submission says that it returns its outputs, which are then copied."""
         self._memory = DeviceMemory(device)
         self._language: Language = "python"
         self._lent: Any = None  # the arena that the runner has
@@ -201,6 +203,7 @@ class Grading:
         if submission.language == "cuda":
             request |= {
                 "prototypes": prototypes(spec),
+                "set_prototype": self.problem.set_prototype,
                 "arguments": [
                     {"kind": a.kind, "dtype": a.dtype, "strided": a.is_strided} for a in spec.args
                 ],
@@ -232,7 +235,8 @@ class Grading:
             for fd in own:
                 os.close(fd)
         self.session.loading = False
-        if reply.flags & Flag.RETURNS:
+        self.returns = bool(reply.flags & Flag.RETURNS)
+        if self.returns:
             self.record.notes.append(
                 "the function returns its outputs; copying them counts into its time"
             )

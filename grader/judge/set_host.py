@@ -82,6 +82,11 @@ class SetHost:
             raise self._error("describing itself", f"two cases are named '{twice[0]}'")
         return found
 
+    def memory_bytes(self) -> int:
+        """About what the tensors of the largest case take, as far as its code says."""
+        found = self._ask("memory", {}, "estimating its memory")
+        return found if isinstance(found, int) and 0 <= found < 2**50 else 0
+
     def describe(self, number: int) -> CaseForm:
         """What the values of a case are made of."""
         found = self._ask("describe", {"case": number}, f"describing case {number + 1}")

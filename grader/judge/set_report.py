@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -17,15 +18,24 @@ from grader.judge.import_problem import import_problem
 from grader.judge.problem_code import Values, map_tensors, same_values, seed_for
 from grader.judge.set_code import SetCode
 from grader.judge.set_host import open_host
+from grader.judge.set_spec import LIMITS
 from grader.problem import Problem, ProblemError
 from grader.problem.imported import SetSource
+from grader.problem.spec import Limits
 from grader.problem_sets.reference_submission import reference_submission
-from grader.report import Verdict
-from grader.sandbox.base import Device, Sandbox, SandboxError
+from grader.report import Verdict, one_line
+from grader.sandbox.base import Device, RunnerLimits, Sandbox, SandboxError
+from grader.sandbox.pool import RunnerPool
 from grader.submission import Submission
 
 GPU_WORDS = (b"load_inline", b"triton")
 """What only a solution for a GPU has."""
+
+CONTEXT_BYTES = 3 << 30
+"""Device memory of three processes and their libraries: the judge, the set's code, the runner."""
+COPIES = 6
+"""How often a problem's tensors are in device memory at the same time: the inputs and outputs of
+the judge, those lent to the set's code and to the runner, and their copies in float64."""
 
 State = Literal["runs", "runs with limits", "cannot"]
 
@@ -47,16 +57,38 @@ class SetReport:
     took_s: float = 0.0
 
 
-def report_problem(source: SetSource, sandbox: Sandbox, device: Device) -> SetReport:
-    """Import a problem, grade its own reference as a submission, and check that an output which is
-    5 % too large, one without its last slice, and zeros are wrong."""
+def report_problem(
+    source: SetSource,
+    sandbox: Sandbox,
+    device: Device,
+    problem: Problem | None = None,
+    reserve: Callable[[int], None] | None = None,
+) -> SetReport:
+    """Import a problem, unless it is given, grade its own reference as a submission, and check that
+    an output which is 5 % too large, one without its last slice, and zeros are wrong.
+
+    Before tensors are made, `reserve` is called with about how many bytes of memory are needed on
+    the device, and may wait for them.
+    """
     start = time.monotonic()
     try:
-        problem = import_problem(source, sandbox, device)
-        report = _proved(problem, source, sandbox, device)
+        with ExitStack() as stack:
+            with gpu_lock(device, shared=True):
+                # The runner of the grading starts while the set's code is imported.
+                limits = RunnerLimits.of(Limits(**LIMITS))
+                pool = stack.enter_context(RunnerPool(sandbox, limits, device, refill=False))
+                host = open_host(source, sandbox, device)
+            if reserve is not None:
+                reserve(CONTEXT_BYTES + COPIES * host.memory_bytes())
+            problem = problem or import_problem(source, sandbox, device)
+            report = _proved(problem, source, pool, device)
     except (ProblemError, SandboxError) as error:
         reason = str(error).removeprefix(f"{source.folder}: ")
         report = SetReport(source.name, "cannot", [reason])
+    except (RuntimeError, OSError) as error:
+        if "memory" not in str(error).lower():
+            raise
+        report = SetReport(source.name, "cannot", [f"the judge: {one_line(str(error))}"])
     report.took_s = round(time.monotonic() - start, 1)
     return report
 
@@ -94,13 +126,13 @@ def _solutions(
     """How many of the set's own solutions got the verdict that it expects, and a line for each
     other. Those for a GPU are left out where there is none."""
     agreed, for_gpu, others = 0, 0, []
+    every = _with_benchmarks_as_tests(problem)
     for name, (content, is_right) in source.solutions.items():
         if device == "cpu" and any(word in content for word in GPU_WORDS):
             for_gpu += 1
             continue
         submission = Submission("solution.py", "python", content)
-        # With benchmarks, since some are wrong for large inputs only.
-        result = grade(problem, submission, sandbox=sandbox, device=device, effort="quick")
+        result = grade(every, submission, sandbox=sandbox, device=device, benchmarks=False)
         if (result.verdict is Verdict.ACCEPTED) == is_right:
             agreed += 1
         else:
@@ -109,6 +141,14 @@ def _solutions(
     if for_gpu:
         others.append(f"{for_gpu} of the set's own solutions need a GPU and were not graded")
     return agreed, others
+
+
+def _with_benchmarks_as_tests(problem: Problem) -> Problem:
+    """Some solutions are wrong for large inputs only. Nothing is timed, so others may use the GPU
+    meanwhile."""
+    spec = problem.spec
+    tests = [*spec.tests, *spec.benchmarks]
+    return replace(problem, spec=spec.model_copy(update={"tests": tests, "benchmarks": []}))
 
 
 def _cannot(report: SetReport, reason: str) -> SetReport:

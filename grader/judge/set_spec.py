@@ -28,6 +28,9 @@ ENTRIES = {
 UNBOUNDED = 1e300
 """Tolerance where the set's own check judges each element."""
 
+LIMITS = {"memory_bytes": 12 << 30, "device_memory_bytes": 40 << 30}
+"""Those of every submission to a problem of another set, where not the usual ones."""
+
 
 @dataclass(frozen=True)
 class DescribedCase:
@@ -88,7 +91,7 @@ def build_spec(
         "entry": ENTRIES[source.set],
         "args": args,
         "tolerances": {d: _tolerance(UNBOUNDED) for d in FLOATING_DTYPES if d in dtypes},
-        "limits": {"memory_bytes": 12 << 30, "device_memory_bytes": 40 << 30},
+        "limits": LIMITS,
         "tests": [],
         "benchmarks": [],
     }

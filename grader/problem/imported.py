@@ -78,6 +78,8 @@ class ScalarForm(_Strict):
     """A number of a case."""
 
     scalar: bool | int | float
+    c_type: Literal["", "bool", "double", "float", "int", "int64_t", "size_t"] = ""
+    """Its type in the set's own C prototype; empty if it has none."""
 
 
 class ValueForm(_Strict):
@@ -181,6 +183,11 @@ class ImportedProblem:
         if self.takes_solutions:
             return {"convention": {"kind": "run"}}
         return {"convention": {"kind": "arguments"}}
+
+    @property
+    def has_c_prototype(self) -> bool:
+        """Whether the set's users write `.cu` files in a prototype of its own."""
+        return self.source.set == "leetgpu"
 
     @property
     def takes_solutions(self) -> bool:

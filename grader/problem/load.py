@@ -16,8 +16,9 @@ from pydantic_core import ErrorDetails
 
 from grader.files import UnreadableFileError, read_regular_file
 from grader.problem import domain, strict_yaml, validation
-from grader.problem.imported import ImportedProblem
+from grader.problem.imported import ImportedProblem, ScalarForm
 from grader.problem.judged_version import JudgedVersion
+from grader.problem.prototype import set_prototype
 from grader.problem.spec import Argument, Case, ProblemError, Spec
 
 FILES = ("problem.yaml", "reference.py", "inputs.py", "statement.md")
@@ -104,6 +105,16 @@ class Problem:
     def variants(self, case: Case) -> list[Case]:
         """The benchmark with other parameter values, from the spec's `variants`."""
         return validation.variants(self.spec, case)
+
+    @property
+    def set_prototype(self) -> str:
+        """The C prototype in which another set's users write a `.cu` file; empty if it has none."""
+        if self.imported is None or not self.imported.has_c_prototype:
+            return ""
+        form = next(iter(self.imported.forms.values()))
+        pairs = zip(self.spec.args, form.values, strict=True)
+        numbers = {a.name: v.form.c_type for a, v in pairs if isinstance(v.form, ScalarForm)}
+        return set_prototype(self.spec, numbers)
 
     def shape(self, argument: Argument, case: Case) -> tuple[int, ...]:
         """Shape of a tensor argument in a case; empty for scalars and lists."""

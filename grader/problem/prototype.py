@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from grader.problem.formula import Formula
 from grader.problem.spec import DTYPES, Argument, Spec
 
@@ -32,6 +34,25 @@ def prototypes(spec: Spec) -> dict[str, str]:
     first, *others = spec.cuda_dtypes
     symbols = {spec.entry: first} | {f"{spec.entry}_{dtype}": dtype for dtype in others}
     return {symbol: _prototype(spec, symbol, dtype) for symbol, dtype in symbols.items()}
+
+
+def set_prototype(spec: Spec, numbers: Mapping[str, str]) -> str:
+    """The prototype in which a set's own users write a `.cu` file: pointers and numbers in the
+    problem's order, without sizes and stream. Empty if the set has none that fits.
+
+    numbers: scalar argument → its C type in the set.
+    """
+    if spec.cuda_dtypes:
+        return ""
+    parameters: list[str] = []
+    for argument in spec.args:
+        declared = declarations(argument, "")
+        if argument.kind == "scalar" and numbers.get(argument.name):
+            declared = {argument.name: f"{numbers[argument.name]} {argument.name}"}
+        elif argument.kind != "tensor" or len(declared) > 1:
+            return ""
+        parameters += declared.values()
+    return f'extern "C" void {spec.entry}({", ".join(parameters)})'
 
 
 def dimensions(spec: Spec) -> list[str]:

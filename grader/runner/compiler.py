@@ -18,7 +18,7 @@ from typing import Any
 from grader.runner import nvcc
 from grader.runner.entry_point import LoadError
 from grader.runner.load_submission import read_lent, write_lent
-from grader.runner.prototype_check import checked_prototypes
+from grader.runner.prototype_check import checked_prototypes, chosen_prototypes
 from grader.wire import Reply, Status, WireClosed, receive_request, send_reply
 
 _LENGTH_BYTES = 8
@@ -63,8 +63,10 @@ def _compile(request: dict[str, Any], fds: list[int]) -> str:
     source = read_lent(fds[0], request["source_bytes"])
     folder = Path(os.environ["GRADE_JIT"])
     target = request["nvcc_target"]
-    with checked_prototypes(source, folder, target, request["prototypes"]):
-        library = nvcc.library(source, folder, target)
+    prototypes = chosen_prototypes(source, request)
+    flags = nvcc.SET_FLAGS if prototypes != request["prototypes"] else ()
+    with checked_prototypes(source, folder, target, prototypes):
+        library = nvcc.library(source, folder, target, flags)
     write_library(fds[1], library)
     return ""
 

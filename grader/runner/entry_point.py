@@ -26,6 +26,8 @@ class EntryPoint:
     setup: Callable[[list[Any]], list[Any]] = lambda values: values
     """Adds to the arguments of one set what the submission's setup made of its weights; `prepare`
     needs it."""
+    on_default_stream: bool = False
+    """Whether its kernels run on the calling thread's default stream, since it is told no other."""
     returns: bool = False
     """Whether the function returns its outputs, which each call then copies into the `out`s."""
 

@@ -17,8 +17,18 @@ from typing import Any
 
 from grader.runner.entry_point import EntryPoint, LoadError, accepts
 from grader.runner.error_text import summary
+from grader.runner.prototype_check import chosen_prototypes, parameters_of
 from grader.runner.solution_file import unpack
 
+C_NUMBERS: dict[str, Any] = {
+    "bool": ctypes.c_bool,
+    "double": ctypes.c_double,
+    "float": ctypes.c_float,
+    "int": ctypes.c_int,
+    "int64_t": ctypes.c_int64,
+    "size_t": ctypes.c_size_t,
+}
+"""Type of a number in the prototype of another set → how it is passed."""
 PREPARED = "prepared"
 """The parameter of an entry that has what the submission's setup made of the weights."""
 
@@ -238,13 +248,17 @@ def load_cuda(library: Path, request: dict[str, Any]) -> EntryPoint:
         shared = ctypes.CDLL(str(library))
     except OSError as error:
         raise LoadError(f"the compiled file does not load: {error}") from error
-    functions = {}
-    for symbol, prototype in request["prototypes"].items():
+    functions, prototypes = {}, request["prototypes"]
+    if request.get("set_prototype"):
+        prototypes = chosen_prototypes(library.with_suffix(".cu").read_bytes(), request)
+    for symbol, prototype in prototypes.items():
         try:
             functions[symbol] = getattr(shared, symbol)
         except AttributeError:
             raise LoadError(_missing(symbol, prototype, library.read_bytes())) from None
         functions[symbol].restype = None
+    if prototypes != request["prototypes"]:
+        return _set_entry(functions.popitem()[1], request["set_prototype"])
     return _cuda_entry(functions, request["arguments"])
 
 
@@ -272,6 +286,20 @@ def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> E
         function(*converted, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
 
     return EntryPoint(call, prepare)
+
+
+def _set_entry(function: Any, prototype: str) -> EntryPoint:
+    """An entry over a function with the prototype of another set, which has no stream."""
+    kinds = [
+        None if "*" in declaration else C_NUMBERS[declaration.rpartition(" ")[0]]
+        for declaration in parameters_of(prototype)
+    ]
+
+    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
+        pairs = zip(kinds, values, strict=True)
+        return [ctypes.c_void_p(v.data_ptr()) if kind is None else kind(v) for kind, v in pairs]
+
+    return EntryPoint(lambda converted: function(*converted), prepare, on_default_stream=True)
 
 
 def _c_values(argument: dict[str, Any], value: Any) -> list[Any]:

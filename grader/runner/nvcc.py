@@ -26,17 +26,23 @@ FLAGS = (
     "-Xcompiler=-fPIC,-O1",  # host code only launches; device code is always optimised
     "--split-compile=0",  # 0: one thread per CPU
 )
+SET_FLAGS = ("--default-stream=per-thread",)
+"""For a prototype without a stream. Kernels then run on the default stream of the thread that
+calls, on which the runner records its events and captures graphs. It cannot do that on the legacy
+default stream."""
 
 
-def library(source: bytes, folder: Path, target: str) -> Path:
-    """Compile a source to a shared object in `folder`, for an architecture such as ``90a``.
+def library(source: bytes, folder: Path, target: str, flags: tuple[str, ...] = ()) -> Path:
+    """Compile a source to a shared object in `folder`, for an architecture such as ``90a``, with
+    `flags` besides the usual ones.
 
     Raises `LoadError` with the compiler's error, and OSError when there is no nvcc.
     """
     path, made = folder / "submission.cu", folder / "submission.so"
     path.write_bytes(source)
-    if len(os.sched_getaffinity(0)) == 1 or not _compile_in_parallel(path, made, target):
-        command = ["nvcc", *FLAGS, *code(target, "sm"), "--shared", "-o", str(made), str(path)]
+    flags = FLAGS + flags
+    if len(os.sched_getaffinity(0)) == 1 or not _compile_in_parallel(path, made, target, flags):
+        command = ["nvcc", *flags, *code(target, "sm"), "--shared", "-o", str(made), str(path)]
         with CompilerProcess(command, folder, "whole") as whole:
             if whole.wait() != 0:
                 raise _load_error(whole, path)
@@ -85,7 +91,7 @@ class CompilerProcess:
             self.wait()
 
 
-def _compile_in_parallel(path: Path, made: Path, target: str) -> bool:
+def _compile_in_parallel(path: Path, made: Path, target: str, flags: tuple[str, ...]) -> bool:
     """False when that fails. Raises `LoadError` when the device code does not compile."""
     folder = path.parent
     device, host = folder / "device", folder / "host"
@@ -102,7 +108,7 @@ def _compile_in_parallel(path: Path, made: Path, target: str) -> bool:
                 keep_dir.mkdir()
                 command = [
                     "nvcc",
-                    *FLAGS,
+                    *flags,
                     *options,
                     "--keep",
                     "--keep-dir",

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from grader.runner.entry_point import LoadError
 from grader.runner.nvcc import FLAGS, CompilerProcess, code
@@ -67,6 +68,20 @@ _PARAMETER = re.compile(r"::parameter<.*\[with number=(\d+), expected=.*, found=
 _ENTRY = re.compile(r"::check<.*\[with symbol=(\d+), E=.*, R=(.*), F=<(.*)>\]")
 
 
+def chosen_prototypes(source: bytes, request: dict[str, Any]) -> dict[str, str]:
+    """The prototypes that a file is to define: the problem's own, or that of its set, if the file
+    has the entry without a stream."""
+    ours: dict[str, str] = request["prototypes"]
+    if not request.get("set_prototype"):
+        return ours
+    (symbol,) = ours
+    text = source.decode("utf-8", "replace")
+    found = re.findall(rf"\b{symbol}\s*\(([^(){{}};]*)\)\s*{{", text)
+    if not found or any("cudaStream_t" in parameters for parameters in found):
+        return ours
+    return {symbol: request["set_prototype"]}
+
+
 @contextmanager
 def checked_prototypes(
     source: bytes, folder: Path, target: str, prototypes: dict[str, str]
@@ -97,7 +112,7 @@ def warnings_of_order(source: str, prototypes: dict[str, str]) -> Iterator[str]:
     """A line for each entry that has the problem's parameter names in another order. Two integers
     may change places without a clash of types."""
     for symbol, prototype in prototypes.items():
-        wanted = list(map(_name, _parameters(prototype)))
+        wanted = list(map(_name, parameters_of(prototype)))
         for found in re.finditer(rf"\b{symbol}\s*\(([^(){{}};]*)\)", source):
             takes = list(map(_name, found[1].split(",")))
             if takes != wanted and sorted(takes) == sorted(wanted):
@@ -123,7 +138,7 @@ def describe_clash(output: str, prototypes: dict[str, str]) -> str | None:
     symbol, prototype = list(prototypes.items())[int(entry[1])]
     actual = f"{entry[2]} {symbol}({entry[3]})".replace("grade_prototypes::", "")
     sys.stderr.write(f"expected: {prototype}\nfound:    {actual}\n")
-    wanted = _parameters(prototype)
+    wanted = parameters_of(prototype)
     count, parameter = _count(entry[3]), _PARAMETER.search(context, 0, entry.start())
     if count != len(wanted):
         what = f"takes {count} parameters instead of {len(wanted)}"
@@ -138,15 +153,15 @@ def describe_clash(output: str, prototypes: dict[str, str]) -> str | None:
 
 def _assertions(prototypes: dict[str, str]) -> str:
     checks = [
-        f"static_assert(check<{number}, void({', '.join(map(_type, _parameters(prototype)))})>"
+        f"static_assert(check<{number}, void({', '.join(map(_type, parameters_of(prototype)))})>"
         f'(::{symbol}), "");\n'
         for number, (symbol, prototype) in enumerate(prototypes.items())
     ]
     return _ASSERTIONS + "".join(checks) + _END
 
 
-def _parameters(prototype: str) -> list[str]:
-    """``["const float* x", …]``."""
+def parameters_of(prototype: str) -> list[str]:
+    """The declarations of a prototype: ``["const float* x", …]``."""
     return prototype.partition("(")[2].rstrip(")").split(", ")
 
 

@@ -38,6 +38,10 @@ from grader.wire import (
     spin_until_request,
 )
 
+PER_THREAD_STREAM = 2
+"""CUDA's handle of the calling thread's default stream. A graph can be captured on it, and not on
+the legacy default stream. Work on that one, such as a library's, waits for it and is awaited."""
+
 
 class Server:
     """The state of one runner: the loaded entry, the lent block, and the captured graph."""
@@ -147,9 +151,17 @@ class Server:
             library.write_bytes(read_library(fds[1]))
             (folder / "submission.cu").write_bytes(source)
             self.entry = load_cuda(library, request)
+            if self.entry.on_default_stream and self.device == "cuda":
+                self._use_default_stream()
         else:
             self.entry = load_python(source, folder, request)
         return {"flags": Flag.RETURNS if self.entry.returns else 0}
+
+    def _use_default_stream(self) -> None:
+        """Make this thread's default stream the one of every call, event and graph."""
+        self._wait()
+        self.stream = torch.cuda.ExternalStream(PER_THREAD_STREAM)
+        torch.cuda.set_stream(self.stream)
 
     def finish_precompiling(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Wait for the precompiler, then end it."""

@@ -68,9 +68,15 @@ def test_on_a_cpu_nothing_is_compared_that_was_not_measured_alike(judge: Judge) 
 
 
 def test_outputs_may_be_returned_and_the_report_says_so(judge: Judge) -> None:
-    report = judge("def scale(x, total, factor):\n    total += x\n    return x * factor\n")
+    source = "def scale(x, total, factor):\n    total += x\n    return x * factor\n"
+    report = judge(source, benchmarks=True)
     assert report.verdict is Verdict.ACCEPTED
     assert any("returns its outputs" in note for note in report.notes)
+    timed = report.cases[-1]
+    assert timed.returned_copy_us is not None
+    told = f"copying the outputs that the function returns takes about {timed.returned_copy_us:.1f}"
+    assert any(told in note for note in report.notes)
+    assert judge(HONEST, benchmarks=True).cases[-1].returned_copy_us is None
 
 
 def test_state_is_carried_from_call_to_call(judge: Judge) -> None:

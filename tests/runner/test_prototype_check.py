@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from grader.cli.scaffold import scaffold
 from grader.problem import Problem, prototypes
@@ -13,6 +17,7 @@ from grader.runner.entry_point import LoadError
 from grader.runner.load_submission import load_cuda
 from grader.runner.prototype_check import (
     checked_prototypes,
+    chosen_prototypes,
     describe_clash,
     warnings_of_order,
 )
@@ -192,3 +197,67 @@ def test_honest_files_are_not_warned_of_their_order(file: Path) -> None:
     name = next(part for part in PROBLEMS if part in file.parts)
     wanted = prototypes(Problem.load(ROOT / "problems" / name).spec)
     assert not list(warnings_of_order(file.read_text(), wanted))
+
+
+OURS = (
+    'extern "C" void solve(const float* x, float* y, int64_t n, int64_t y_0, cudaStream_t stream)'
+)
+THEIRS = 'extern "C" void solve(const float* x, float* y, int n, float alpha)'
+REQUEST = {"prototypes": {"solve": OURS}, "set_prototype": THEIRS}
+
+
+@pytest.mark.parametrize(
+    ("source", "chosen"),
+    [
+        ('extern "C" void solve(const float *x, float *y, int n, float a)\n{ }', THEIRS),
+        ("void solve(const float* x, float* y, long n, long m, cudaStream_t s) { }", OURS),
+        ("#define ENTRY solve\nvoid ENTRY(const float* x) { }", OURS),
+        ("void solve(int);\nvoid resolve(int x) { solve(x); }", OURS),
+    ],
+)
+def test_a_file_may_have_the_prototype_of_its_set(source: str, chosen: str) -> None:
+    assert chosen_prototypes(source.encode(), REQUEST) == {"solve": chosen}
+    without = REQUEST | {"set_prototype": ""}
+    assert chosen_prototypes(source.encode(), without) == {"solve": OURS}
+
+
+@pytest.mark.nvcc
+def test_an_entry_with_the_prototype_of_its_set_is_called_with_its_types(tmp_path: Path) -> None:
+    """Here with a function of the host, on memory of the host."""
+    head = 'extern "C" void solve(const float* x, float* y, int n, float alpha) '
+    source = (head + "{ for (int i = 0; i < n; i++) y[i] = alpha * x[i]; }\n").encode()
+    prototypes = chosen_prototypes(source, REQUEST)
+    with checked_prototypes(source, tmp_path, "90a", prototypes):
+        library = nvcc.library(source, tmp_path, "90a", nvcc.SET_FLAGS)
+    entry = load_cuda(library, REQUEST)
+    assert entry.on_default_stream
+    x, y = torch.arange(1.0, 5.0), torch.zeros(4)
+    entry.call(entry.prepare([x, y, 3, 0.5], {}))
+    assert y.tolist() == [0.5, 1.0, 1.5, 0.0]
+    wrong = (head.replace("int n, float", "float alpha, int") + "{}\n").encode()
+    again = tmp_path / "again"
+    again.mkdir()
+    with pytest.raises(LoadError) as caught, checked_prototypes(wrong, again, "90a", prototypes):
+        pass
+    assert str(caught.value).startswith("'solve' takes float as parameter 3 instead of int n")
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("cores", [1, 2])
+def test_kernels_of_a_sets_file_run_on_the_threads_default_stream(
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches and copies that name no stream are those of the per-thread API, however it is
+    compiled."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    source = (
+        "__global__ void scale(float* y) { *y *= 2; }\n"
+        'extern "C" void solve(const float* x, float* y, int n, float alpha) {\n'
+        "  scale<<<1, 1>>>(y);\n"
+        "  cudaMemcpyAsync(y, x, 4, cudaMemcpyDeviceToDevice);\n"
+        "}\n"
+    )
+    made = nvcc.library(source.encode(), tmp_path, "90a", nvcc.SET_FLAGS)
+    symbols = subprocess.run(["nm", str(made)], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"cudaLaunchKernel_ptsz|__cudaLaunchKernel_ptsz", symbols)
+    assert "cudaMemcpyAsync_ptsz" in symbols

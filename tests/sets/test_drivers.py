@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from grader.problem.imported import SetSource
 from grader.problem_sets import read_problem
 from grader.runner.conventions import with_own_forms
 from grader.runner.entry_point import EntryPoint
-from grader.runner.set_server import SetServer, drivers
+from grader.runner.set_server import SetServer, _same_but_rounding, drivers
 from grader.runner.sets import driver as driver_module
 from grader.runner.sets.driver import (
     Driver,
@@ -29,6 +29,7 @@ from grader.runner.sets.driver import (
     grown,
     seed_all,
 )
+from grader.runner.sets.kernelbench import KernelBench
 from grader.runner.sets.redirect import Float64, cpu_for_cuda
 from tests.sets import made_up
 
@@ -329,7 +330,7 @@ def test_a_definition(tmp_path: Path) -> None:
         ("shape", "in", (3,)),
         ("ndim", "in", 3),
     ]
-    assert [v.name for v in inputs.values if v.says_sizes] == ["shape"]
+    assert [v.name for v in inputs.values if v.is_fixed] == ["shape"]
     arguments = [value.value for value in inputs.values]
     driver.solve(arguments)  # type: ignore[attr-defined]
     torch.testing.assert_close(arguments[2], arguments[0].sum(-1, keepdim=True) * 2)
@@ -537,7 +538,7 @@ def test_a_case_whose_numbers_count_what_is_drawn_keeps_one_seed(tmp_path: Path)
 def test_a_case_that_cannot_be_described_is_refused(
     new: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grader.runner.set_server.MOST_CPU_S", 0.2)
+    monkeypatch.setattr("grader.runner.sets.driver.MOST_CPU_S", 0.2)
     old = "Y.copy_(torch.softmax(X.to(torch.float32), dim=1) * alpha)"
     server, _ = served(challenge(tmp_path, made_up.CHALLENGE.replace(old, new)))
     with pytest.raises(UnsupportedError, match=why):
@@ -644,6 +645,24 @@ def test_an_estimate_runs_nothing() -> None:
     assert estimate(lambda: torch.empty(3), lambda x: x + 1).fits_cpu
 
 
+def test_a_case_is_estimated_without_making_it(tmp_path: Path) -> None:
+    """The driver then still makes its own weights."""
+    text = made_up.MODEL.replace("torch.rand(", "torch.rand(1 << 30, ", 1)
+    assert text != made_up.MODEL
+    driver = module(tmp_path, text)
+    assert driver.memory_bytes(driver.cases("cpu")[0]) >= 4 << 30
+    assert driver._model is None  # type: ignore[attr-defined]
+
+
+def test_what_a_set_makes_on_a_cpu_is_made_on_the_device(tmp_path: Path) -> None:
+    driver = module(tmp_path)
+    assert isinstance(driver, KernelBench)
+    driver._device = "meta"
+    assert driver._on_device(lambda: torch.rand(3)).device.type == "meta"
+    mixed = driver._on_device(lambda: torch.rand(3).add(torch.rand(3, device="cpu")))
+    assert mixed.device.type == "cpu"
+
+
 def test_an_estimate_ends_after_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "MOST_STEPS", 10)
     steps = []
@@ -656,6 +675,45 @@ def test_an_estimate_ends_after_some_steps(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert estimate(lambda: torch.empty(4), answer).nbytes == 16
     assert len(steps) <= 10
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda x: x * (1 + 3e-6), True),
+        (lambda x: x * (1 + 3e-5), False),
+        (lambda x: x.index_fill(0, torch.tensor([7]), 0.0), False),
+        (lambda x: x.index_fill(0, torch.tensor([1]), math.nan), False),
+        (lambda x: x.index_fill(0, torch.tensor([0]), -math.inf), False),
+        (lambda x: x[:4], False),
+    ],
+)
+def test_answers_may_differ_by_rounding(
+    change: Callable[[torch.Tensor], torch.Tensor], same: bool
+) -> None:
+    answer = torch.linspace(1.0, 100.0, 1000)
+    answer[0], answer[1] = math.inf, -math.inf
+    first, second = Value("y", answer), Value("y", change(answer))
+    assert _same_but_rounding(first, second) == same
+    whole = Value("y", torch.tensor([1, 2])), Value("y", torch.tensor([1, 3]))
+    assert not _same_but_rounding(*whole)
+
+
+def test_an_output_that_is_written_in_part_is_handed_over_zeroed(tmp_path: Path) -> None:
+    """The set hands it over so, and its reference relies on that."""
+    text = made_up.CHALLENGE.replace(
+        "Y.copy_(torch.softmax(X.to(torch.float32), dim=1) * alpha)",
+        "Y.view(-1)[: int((X > 0).sum())].copy_(X[X > 0] * alpha)",
+    )
+    assert text != made_up.CHALLENGE
+    driver = challenge(tmp_path, text)
+    server, heads = served(driver)
+    inputs = drawn(driver, "test_1", 1)
+    assert described(inputs)[1][:2] == ("Y", "inout")
+    assert not inputs.values[1].value.any()
+    form = asked(server, "describe", case=[head["name"] for head in heads].index("test_1"))
+    assert [value["role"] for value in form["values"]] == ["in", "inout", "in", "in"]
+    assert form["fixed"] == []
 
 
 def test_values_replace_values_in_order() -> None:

@@ -17,7 +17,7 @@ from grader.problem import Problem, ProblemError
 from grader.problem_sets import read_problem
 from grader.report import Report
 from grader.sandbox import make_sandbox
-from grader.sandbox.base import Sandbox
+from grader.sandbox.base import Device, Sandbox
 from grader.submission import Submission
 from tests.sets import made_up
 
@@ -215,6 +215,43 @@ def test_what_cannot_be_judged_says_why(tmp_path: Path) -> None:
     ]
 
 
+def test_solutions_of_a_set_are_judged_on_its_benchmarks_too(tmp_path: Path) -> None:
+    """Nothing is timed. Here one is wrong for the benchmark's inputs only, another in all."""
+    folder = made_up.kernelbot(tmp_path)
+    right = (
+        "from reference import ref_kernel\ndef custom_kernel(data):\n    return ref_kernel(data)"
+    )
+    for kind, name, text in [
+        ("correct", "reference", right),
+        ("correct", "is_not", right + " * 2"),
+        ("wrong", "large", right + " * (2 if len(data[0]) == 64 else 1)"),
+    ]:
+        (folder / "solutions" / kind).mkdir(parents=True, exist_ok=True)
+        (folder / "solutions" / kind / f"{name}.py").write_text(text + "\n")
+    report = report_problem(read_problem("kernelbot", folder), sandbox(), "cpu")
+    assert (report.state, report.solutions) == ("runs with limits", 2)
+    (reason,) = report.reasons
+    assert reason.startswith("the set's own solution correct/is_not.py is wrong_answer")
+
+
+def test_an_output_handed_over_zeroed_need_not_be_written_in_full(tmp_path: Path) -> None:
+    text = made_up.CHALLENGE.replace(
+        "Y.copy_(torch.softmax(X.to(torch.float32), dim=1) * alpha)",
+        "Y.view(-1)[: int((X > 1).sum())].copy_(X[X > 1] * alpha)",
+    )
+    problem = imported("leetgpu", made_up.leetgpu(tmp_path, text=text))
+    assert [(a.name, a.role) for a in problem.spec.args][1] == ("y", "inout")
+    head = "def solve(x, y, n, alpha):\n    kept = x[x > 1] * alpha\n    "
+    right = graded(problem, head + "y.view(-1)[: len(kept)].copy_(kept)\n")
+    assert right.verdict == "accepted", right.reason
+    assert graded(problem, head + "y.view(-1)[1: len(kept)].copy_(kept[1:])\n").verdict == (
+        "wrong_answer"
+    )
+    assert graded(problem, head + "y.fill_(1).view(-1)[: len(kept)].copy_(kept)\n").verdict == (
+        "wrong_answer"
+    )
+
+
 def test_a_case_of_random_sizes_keeps_one_seed(tmp_path: Path) -> None:
     """Its values are then changed as public data is."""
     board = made_up.BOARD.replace("torch.randn(rows, 48", "torch.randn(rows + seed % 9, 48")
@@ -291,3 +328,64 @@ def test_hostile_code_of_a_set_cannot_spoil_an_answer(tmp_path: Path) -> None:
     board += "    return _old(data)\n"
     problem = imported("kernelbot", made_up.kernelbot(tmp_path, board))
     assert [case.name for case in problem.spec.tests] == ["test_1", "test_2"]
+
+
+SCALED = (
+    made_up.CHALLENGE.replace("torch.softmax(X.to(torch.float32), dim=1) * alpha", "X * alpha")
+    .replace("x.shape[0]", "x.numel()")
+    .replace('"N": 33,', '"N": 33 * 65,')
+)
+OWN_FORM = """
+__global__ void scale(const float* x, float* y, size_t n, float alpha) {
+  size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+  if (i < n) y[i] = alpha * x[i];
+}
+
+extern "C" void solve(const float* x, float* y, size_t n, float alpha) {
+  scale<<<(n + 255) / 256, 256>>>(x, y, n, alpha);
+}
+"""
+"""A `.cu` file in LeetGPU's own prototype."""
+
+
+def graded_cuda(problem: Problem, source: str, device: Device) -> Report:
+    submission = Submission("kernel.cu", "cuda", source.encode())
+    return grade(problem, submission, sandbox=sandbox(), device=device)
+
+
+@pytest.mark.nvcc
+def test_a_file_in_the_sets_own_prototype_compiles(tmp_path: Path) -> None:
+    problem = imported("leetgpu", made_up.leetgpu(tmp_path, text=SCALED))
+    own = 'extern "C" void solve(const float* x, float* y, size_t n, float alpha)'
+    assert problem.set_prototype == own
+    report = graded_cuda(problem, OWN_FORM, "cpu")
+    assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
+    wrong = graded_cuda(
+        problem,
+        OWN_FORM.replace("size_t n, float alpha) {\n  scale", "int n, float alpha) {\n  scale"),
+        "cpu",
+    )
+    assert wrong.verdict == "compile_error"
+    assert "'solve' takes int as parameter 3 instead of size_t n" in wrong.reason
+
+
+def test_only_leetgpu_has_a_prototype_of_its_own(rms: Problem) -> None:
+    assert rms.set_prototype == ""
+
+
+@pytest.mark.cuda
+@pytest.mark.nvcc
+@pytest.mark.parametrize("ends", ["", "  cudaDeviceSynchronize();\n"])
+def test_kernels_of_the_sets_own_prototype_are_timed(ends: str, tmp_path: Path) -> None:
+    """On the calling thread's default stream. A file that waits itself is not captured, and is
+    right all the same."""
+    source = read_problem("leetgpu", made_up.leetgpu(tmp_path, text=SCALED))
+    problem = import_problem(source, sandbox(), "cuda")
+    body = "alpha);\n}\n"
+    report = graded_cuda(problem, OWN_FORM.replace(body, f"alpha);\n{ends}}}\n"), "cuda")
+    assert report.verdict == "accepted", report.reason
+    assert report.score_us is not None
+    # 4096 × 4096 floats are read and written, faster than which no GPU is.
+    assert report.score_us > 2 * 4 * 4096**2 / 10e12 * 1e6
+    late = OWN_FORM.replace("<<<(n + 255) / 256, 256>>>", "<<<1, 256>>>")
+    assert graded_cuda(problem, late, "cuda").verdict == "wrong_answer"

@@ -203,6 +203,8 @@ def _show_problem(found: Problem, typed: str) -> None:
     console.print(Text("CUDA C++ entries", "bold"))
     for prototype in prototypes(spec).values():
         console.print(Text(f"  {prototype}"), soft_wrap=True)
+    if found.set_prototype:
+        console.print(Text(f"  or the set's own: {found.set_prototype}"), soft_wrap=True)
     console.print()
     console.print(_limits(spec))
     name = typed if found.imported else found.name

@@ -139,7 +139,7 @@ def _verify_imported(
 
     assert problem.imported is not None
     sandbox, _ = choose_sandbox(deps, sandbox_name)
-    report = report_problem(problem.imported.source, sandbox, device)
+    report = report_problem(problem.imported.source, sandbox, device, problem)
     if as_json:
         print_json(asdict(report))
     else:

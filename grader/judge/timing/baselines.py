@@ -135,7 +135,7 @@ def time_baselines(
     times: dict[str, float] = {}
 
     def time_calls(name: str, calls: Sequence[Call]) -> None:
-        times[name] = code.call(f"{name}()", case, sets, partial(_time, calls, code.device))
+        times[name] = code.call(f"{name}()", case, sets, partial(median_us, calls, code.device))
 
     for name, function in (functions or code.baselines).items():
         begin(name)
@@ -173,7 +173,7 @@ def _prepared_calls(
     return [first, *(call for call in others if call is not None)]
 
 
-def _time(calls: Sequence[Call], device: str) -> float:
+def median_us(calls: Sequence[Call], device: str) -> float:
     """Median microseconds per call, each on its own set; on a GPU by graph replay if possible."""
     for call in calls[:3]:
         call()

@@ -10,12 +10,15 @@ and a tree says how they lie in the set's own data: a JSON object with one key.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import math
 import random
+import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +38,11 @@ MOST_CPU_FLOPS = 2e9
 GPU."""
 MOST_STEPS = 1000
 """Calls of PyTorch after which an estimate ends."""
+
+
+MOST_CPU_S = 3.0
+"""A case whose inputs and answer take longer, in seconds of all processors together, is left to a
+GPU: both are made ten times."""
 
 
 class UnsupportedError(Exception):
@@ -61,10 +69,13 @@ class Value:
     role: str = "in"
     weight: bool = False
     """Whether it stays the same from call to call."""
-    says_sizes: bool = False
-    """Whether it only says the sizes of the others, which no seed changes."""
+    is_fixed: bool = False
+    """Whether no seed changes it and none should: it says the sizes of others, or is an output that
+    is handed over zeroed."""
     view: str = ""
     """The dtype that it has in the set, where it travels as another of the same size."""
+    c_type: str = ""
+    """Of a number, its C type in the set's own prototype; empty if it has none."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,11 @@ class Driver(ABC):
     def check(self, case: SetCase, inputs: Inputs, output: Any) -> tuple[bool, str]:
         """The set's own verdict on an output in its own form, and its message."""
 
+    def memory_bytes(self, case: SetCase) -> int:
+        """About what the inputs, the outputs and the largest tensor between them take; 0 where that
+        is unknown. Nothing is computed."""
+        return 0
+
     @property
     def has_one_answer(self) -> bool:
         """Whether the set's check compares with its reference, and does not judge properties."""
@@ -155,6 +171,13 @@ class Cost:
     """Of its inputs and outputs."""
     flops: int
     """Of its matrix products and convolutions."""
+    largest_bytes: int = 0
+    """Of the largest tensor that is made."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of its inputs, its outputs and the largest tensor between them."""
+        return self.nbytes + self.largest_bytes
 
     @property
     def fits_cpu(self) -> bool:
@@ -166,23 +189,36 @@ def estimate(make: Callable[[], Any], answer: Callable[[Any], Any]) -> Cost:
     """The cost of making inputs and an answer to them, found without computing it. What needs the
     values of tensors, or `MOST_STEPS`, ends the estimate, which is then too low."""
     nbytes = 0
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), FakeTensorMode(), _Steps(), counter:
+    counter, steps = FlopCounterMode(display=False), _Steps()
+    with torch.no_grad(), FakeTensorMode(), steps, counter:
         try:
             inputs = make()
             nbytes = _nbytes(inputs)
             nbytes += _nbytes(answer(inputs))
         except Exception:  # noqa: BLE001 - the set's own code, on tensors without values
             pass
-    return Cost(nbytes, counter.get_total_flops())
+    return Cost(nbytes, counter.get_total_flops(), steps.largest_bytes)
+
+
+def estimate_call(driver: Driver, case: SetCase) -> Cost:
+    """The cost of a case of a driver, of which a copy keeps what it learns meanwhile."""
+    other = copy.copy(driver)
+    made: list[Inputs] = []
+
+    def make() -> list[torch.Tensor]:
+        made.append(other.generate(case, 1))
+        return made[0].tensors()
+
+    return estimate(make, lambda _: other.reference(case, made[0]))
 
 
 class _Steps(TorchDispatchMode):
-    """Raises after `MOST_STEPS`."""
+    """Raises after `MOST_STEPS`, and notes the size of the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._left = MOST_STEPS
+        self.largest_bytes = 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -190,7 +226,10 @@ class _Steps(TorchDispatchMode):
         self._left -= 1
         if self._left < 0:
             raise RuntimeError("too many steps")
-        return function(*args, **(kwargs or {}))
+        made = function(*args, **(kwargs or {}))
+        sizes = [t.nbytes for t in _pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
+        self.largest_bytes = max(self.largest_bytes, *sizes, 0)
+        return made
 
 
 def _nbytes(data: Any) -> int:
@@ -205,6 +244,26 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+@contextmanager
+def cpu_limit(device: str) -> Iterator[None]:
+    """On a CPU, end what takes longer than `MOST_CPU_S`, at the end of its current operation. Time
+    of the processor: how busy the machine is must not decide which cases there are."""
+    if device != "cpu":
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise UnsupportedError(f"its inputs and answer take a CPU more than {MOST_CPU_S:g} s")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def flatten(data: Any, name: str = "x") -> tuple[list[Value], Tree]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,12 +18,15 @@ from grader.runner.sets.driver import (
     UnsupportedError,
     Value,
     close,
+    estimate,
     function_of,
     import_file,
 )
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 """Of the set's own check, both absolute and relative."""
+
+Made = TypeVar("Made")
 
 SPREAD = 0.1
 """Standard deviation of what is added to weights that are all alike."""
@@ -44,18 +48,28 @@ class KernelBench(Driver):
     def cases(self, device: str) -> list[SetCase]:
         return [SetCase("inputs", "test"), SetCase("timed", "benchmark")]
 
+    def memory_bytes(self, case: SetCase) -> int:
+        made: list[Any] = []
+
+        def make() -> list[torch.Tensor]:
+            model = self._on_device(lambda: self._class(*self._init))
+            made.extend([model, *self._on_device(self._get_inputs)])
+            return [*model.state_dict().values(), *made[1:]]
+
+        return estimate(make, lambda _: made[0](*made[1:])).memory_bytes
+
     def init_inputs(self) -> list[Any]:
         """What the module is made with."""
         return self._init
 
     def generate(self, case: SetCase, seed: int) -> Inputs:
-        model = self._class(*self._init).to(self._device)
+        model = self._on_device(lambda: self._class(*self._init)).to(self._device)
         if self._model is None:
             self._model = copy.deepcopy(model)
         for parameter in model.parameters():
             _draw_if_constant(parameter)
         values = [Value(name, tensor, weight=True) for name, tensor in model.state_dict().items()]
-        given = list(self._get_inputs())
+        given = list(self._on_device(self._get_inputs))
         parts: list[Tree] = []
         for i, value in enumerate(given):
             if isinstance(value, torch.Tensor):
@@ -66,6 +80,17 @@ class KernelBench(Driver):
             else:
                 raise UnsupportedError(f"a {type(value).__name__} among its inputs")
         return Inputs(values, {"tuple": parts})
+
+    def _on_device(self, make: Callable[[], Made]) -> Made:
+        """What the set makes on a CPU, made on the device where its code allows: a CPU draws a
+        billion numbers in seconds, and inputs are drawn ten times."""
+        try:
+            with torch.device(self._device):
+                return make()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # such as of tensors on two devices
+            return make()
 
     def reference(self, case: SetCase, inputs: Inputs) -> Any:
         state = {v.name: v.value for v in inputs.values if v.weight}

@@ -16,6 +16,7 @@ from grader.runner.sets.driver import (
     UnsupportedError,
     Value,
     estimate,
+    estimate_call,
     flatten,
     function_of,
     grown,
@@ -53,6 +54,9 @@ class KernelBot(Driver):
             raise UnsupportedError("every test is too large for a CPU")
         timed = next(filter(self._fits_cpu, found["benchmark"]), None)
         return [*tests, timed or SetCase("practice", "benchmark", tests[0].params)]
+
+    def memory_bytes(self, case: SetCase) -> int:
+        return estimate_call(self, case).memory_bytes
 
     def _fits_cpu(self, case: SetCase) -> bool:
         return estimate(lambda: self._generate(**case.params), self._reference).fits_cpu

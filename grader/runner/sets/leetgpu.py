@@ -3,6 +3,8 @@ generators of whole tests."""
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from grader.runner.sets.driver import (
     UnsupportedError,
     Value,
     close,
+    cpu_limit,
+    estimate_call,
     import_file,
 )
 
@@ -22,6 +26,18 @@ MOST_CPU_BYTES = 64 << 20
 """A case with larger tensors is left to a GPU."""
 PRACTICE_BYTES = 1 << 20
 """The largest test up to this size is timed on a CPU, or else the smallest one."""
+
+C_TYPES = {
+    ctypes.c_bool: "bool",
+    ctypes.c_double: "double",
+    ctypes.c_float: "float",
+    ctypes.c_int: "int",
+    ctypes.c_int64: "int64_t",
+    ctypes.c_size_t: "size_t",
+}
+"""What a signature calls a number → its type in C."""
+MARKS = 113, 97
+"""What an output holds before the reference runs twice: what keeps both was not written."""
 
 
 class LeetGpu(Driver):
@@ -32,13 +48,18 @@ class LeetGpu(Driver):
         self._challenge = import_file(folder, "challenge.py").Challenge(device=device)
         if getattr(self._challenge, "num_gpus", 1) != 1:
             raise UnsupportedError("it needs several GPUs")
-        self._roles = {
-            name: role for name, (_, role) in self._challenge.get_solve_signature().items()
-        }
+        self._zeroed: set[str] = set()
+        """Outputs that are handed over zeroed, and written in part."""
+        signature = self._challenge.get_solve_signature()
+        self._roles = {name: role for name, (_, role) in signature.items()}
+        self._c_types = {name: C_TYPES.get(kind, "") for name, (kind, _) in signature.items()}
 
     def cases(self, device: str) -> list[SetCase]:
         found = [SetCase("example", "test")]
         functional = self._challenge.generate_functional_test()
+        with suppress(Exception):  # of the set's own code: its case says so when it is described
+            for test in [self._challenge.generate_example_test(), *functional]:
+                self._note_zeroed(test)
         found += [SetCase(f"test_{i + 1}", "test") for i in range(len(functional))]
         if device == "cuda":
             return [*found, SetCase("performance", "benchmark")]
@@ -61,11 +82,47 @@ class LeetGpu(Driver):
         if missing := [name for name in self._roles if name not in made]:
             raise UnsupportedError(f"its generator makes no '{missing[0]}'")
         values = [
-            Value(name, _drawn(made[name], self._device), role)
+            Value(
+                name,
+                _drawn(made[name], self._device),
+                role,
+                is_fixed=name in self._zeroed,
+                c_type=self._c_types[name],
+            )
             for name, role in self._roles.items()
         ]
         data = {"tuple": [{"value": i} for i in range(len(values))]}
         return Inputs(values, data)
+
+    def _note_zeroed(self, test: dict[str, Any]) -> None:
+        """Note the outputs of which the reference leaves a part as it was, which is zero: the set
+        hands them over zeroed, so it is an input too."""
+        if _nbytes(test) > PRACTICE_BYTES or any(name not in test for name in self._roles):
+            return
+        given = {name: _drawn(test[name], self._device) for name in self._roles}
+        outs = [
+            name
+            for name, role in self._roles.items()
+            if role == "out" and isinstance(given[name], torch.Tensor) and not given[name].any()
+        ]
+        with cpu_limit(self._device):
+            first, second = (self._marked(given, outs, mark) for mark in MARKS)
+        for name in outs:
+            left = (first[name] == MARKS[0]) & (second[name] == MARKS[1])
+            if bool(left.any()):
+                self._roles[name] = "inout"
+                self._zeroed.add(name)
+
+    def _marked(self, given: dict[str, Any], outs: list[str], mark: int) -> dict[str, Any]:
+        """The arguments after the reference has run with outputs full of a mark."""
+        values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        for name in outs:
+            values[name].fill_(mark)
+        self._challenge.reference_impl(**values)
+        return values
+
+    def memory_bytes(self, case: SetCase) -> int:
+        return estimate_call(self, case).memory_bytes
 
     def reference(self, case: SetCase, inputs: Inputs) -> Any:
         self._challenge.reference_impl(**{v.name: v.value for v in inputs.values})

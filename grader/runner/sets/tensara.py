@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from grader.runner.sets.driver import (
+    Cost,
     Driver,
     Inputs,
     SetCase,
@@ -119,7 +120,7 @@ class Tensara(Driver):
             *(self._value(i, value) for i, value in enumerate(given)),
             *(self._value(len(given) + i, value, "out") for i, value in enumerate(outputs)),
             *(
-                self._value(len(given) + len(outputs) + i, value, says_sizes=True)
+                self._value(len(given) + len(outputs) + i, value, is_fixed=True)
                 for i, value in enumerate(extra)
             ),
         ]
@@ -166,17 +167,23 @@ class Tensara(Driver):
         number = int(case.name.rpartition("_")[2])
         return self._problem.generate_test_cases()[number - 1]  # type: ignore[no-any-return]
 
-    def _fits(self, test: dict[str, Any], device: str) -> bool:
-        cost = estimate(
+    def memory_bytes(self, case: SetCase) -> int:
+        return self._cost(self._test(case)).memory_bytes
+
+    def _cost(self, test: dict[str, Any]) -> Cost:
+        return estimate(
             test["create_inputs"], lambda given: self._problem.reference_solution(*given)
         )
+
+    def _fits(self, test: dict[str, Any], device: str) -> bool:
+        cost = self._cost(test)
         return cost.fits_cpu if device == "cpu" else cost.nbytes <= MOST_BYTES
 
-    def _value(self, place: int, value: Any, role: str = "in", says_sizes: bool = False) -> Value:
+    def _value(self, place: int, value: Any, role: str = "in", is_fixed: bool = False) -> Value:
         known = place < len(self._names)
         name, kind = (self._names[place], self._types[place]) if known else (f"x_{place}", "")
         if isinstance(value, torch.Tensor):
-            return Value(name, value.to(self._device), role, says_sizes=says_sizes)
+            return Value(name, value.to(self._device), role, is_fixed=is_fixed)
         if not isinstance(value, bool | int | float):
             raise UnsupportedError(f"'{name}' is a {type(value).__name__}")
         if kind:
