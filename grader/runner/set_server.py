@@ -318,7 +318,9 @@ def _description(value: Value) -> dict[str, Any]:
     if not isinstance(value.value, torch.Tensor):
         if not isinstance(value.value, int | float | bool):
             raise UnsupportedError(f"'{value.name}' is a {type(value.value).__name__}")
-        form: dict[str, Any] = {"scalar": value.value, "c_type": value.c_type}
+        form: dict[str, Any] = {"scalar": value.value}
+        if value.c_type:
+            form["c_type"] = value.c_type
     else:
         tensor = value.value
         if overlaps(tensor.shape, tensor.stride()):
