@@ -52,9 +52,10 @@ def find_problem(
 def find_submission(
     services: Services, caller: User | None, number: int
 ) -> VisibleSubmission | None:
-    """A submission; None if there is none of this number that the caller may see."""
+    """A submission; None if there is none of this number that the caller may see. An item of a
+    batch is seen only by way of its batch."""
     job, summary = services.ledger.job(number), services.submissions.summary(number)
-    if job is None or summary is None:
+    if job is None or summary is None or job.batch_id is not None:
         return None
     access = access_to(services, caller, summary, services.admin.board(summary.problem))
     return (visible_job(job, access), summary, access) if access.exists else None

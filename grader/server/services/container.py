@@ -85,7 +85,7 @@ class Services:
             ),
             metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
             drain=Drain(),
-            retention=SourceRetention(ledger, settings.source_days, now),
+            retention=SourceRetention(ledger, settings.source_days, now, settings.batch_days),
         )
 
     def close(self) -> None:

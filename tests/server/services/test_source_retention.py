@@ -21,6 +21,7 @@ from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 MakeReport = Callable[..., Report]
 DAY_S = 86_400.0
 KEEP_DAYS = 30.0
+BATCH_DAYS = 7.0
 H100 = "NVIDIA H100 80GB HBM3"
 L4 = "NVIDIA L4"
 NEXT = "e" * 64
@@ -34,7 +35,7 @@ class Shop:
         self.admin = AdminService(ledger._engine, clock)
         self.queries = SubmissionQueries(ledger._engine)
         self._report_of = report_of
-        self._retention = SourceRetention(ledger, KEEP_DAYS, clock)
+        self._retention = SourceRetention(ledger, KEEP_DAYS, clock, BATCH_DAYS)
         self._sources: dict[int, str] = {}
         self._clock = clock
 
