@@ -17,6 +17,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "batch": (
         "grade batch softmax a.py b.cu --tests-only",
         "grade batch softmax --jsonl kernels.jsonl --out results.jsonl",
+        "grade batch softmax --jsonl kernels.jsonl --server https://board.example.org",
     ),
     "watch": ("grade watch softmax kernel.py", "grade watch softmax kernel.py --device cpu"),
     "compare": (
