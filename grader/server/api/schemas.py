@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from grader.board import ProblemVersion
 from grader.fleet import BatchItem, Job, State
 from grader.judge import Progress
-from grader.report import Report, Verdict
+from grader.report import Report, Reward, Verdict
 from grader.server.http.fields import PrintableText
 from grader.server.services.standings import ResultDetail, Standing
 from grader.submission import LANGUAGES, Language, Submission
@@ -225,6 +225,10 @@ else:
             for name, field in Report.model_fields.items()
             if name not in ("id", "seed")
         },
+        reward=(
+            Reward | None,
+            Field(None, description=Report.model_computed_fields["reward"].description),
+        ),
     )
 
 

@@ -136,7 +136,7 @@ def get_submission(
     }
     report = visible_report(services, summary, access)
     if report is not None:
-        fields |= dict(report) | {"rank": services.standings.rank(summary)}
+        fields |= dict(report) | {"rank": services.standings.rank(summary), "reward": report.reward}
         fields |= {"reason": report.reason or None, "log": report.log if access.details else None}
         if not access.details:
             fields |= {"submission_sha256": None, "submission_name": None, "notes": None}
