@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from grader.board import ProblemVersion
 from grader.fleet import BatchItem, Job, State
 from grader.judge import Progress
-from grader.report import Report, Reward, Verdict
+from grader.report import Report, Reward, Rule, Verdict
 from grader.server.http.fields import PrintableText
 from grader.server.services.standings import ResultDetail, Standing
+from grader.server.services.verdict_counts import VerdictTally
 from grader.submission import LANGUAGES, Language, Submission
 
 
@@ -389,3 +390,26 @@ class Health(BaseModel):
     """The server can do its work."""
 
     status: str
+
+
+class VerdictNumbers(BaseModel):
+    """How many results have which verdict."""
+
+    graded: int
+    verdicts: dict[Verdict, int]
+    """Verdicts that no result has are left out."""
+    rules: dict[Rule, int]
+    """The number of `rejected` results by the rule that they broke."""
+
+    @classmethod
+    def of(cls, tally: VerdictTally) -> VerdictNumbers:
+        """From the counts of the service."""
+        return cls(graded=tally.graded, verdicts=dict(tally.verdicts), rules=dict(tally.rules))
+
+
+class VerdictReport(VerdictNumbers):
+    """All results, and by problem and month."""
+
+    problems: dict[str, VerdictNumbers]
+    months: dict[str, VerdictNumbers]
+    """By month as ``2030-01``, UTC."""

@@ -38,6 +38,17 @@ def visible_problems(
     ]
 
 
+def counted_problems(services: Services, caller: User | None) -> list[str]:
+    """The problems whose verdicts the caller may see in numbers: of boards that they may see, after
+    the deadline. An admin sees all."""
+    now, is_admin = services.now(), caller is not None and caller.role == "admin"
+    return [
+        problem.name
+        for problem, board in visible_problems(services, caller)
+        if is_admin or board.deadline is None or visibility.deadline_passed(board, now)
+    ]
+
+
 def find_problem(
     services: Services, caller: User | None, name: str
 ) -> tuple[Problem, BoardSettings] | None:
