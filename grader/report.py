@@ -246,7 +246,8 @@ class Report(BaseModel):
     id: int | None = None
     """The board's number for this result; null if it is not recorded."""
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]  # mypy allows no decorator above a property
+    @property
     def reward(self) -> Reward | None:
         """What a trainer may reward. Null without a verdict on the submission, such as after a
         fault of the judge: that is no reason for a reward of zero."""

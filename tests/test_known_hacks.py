@@ -23,6 +23,7 @@ from benchmarks.known_hacks import (
 )
 from grader.problem import ProblemError
 from grader.report import Report, Verdict
+from tests.sets import made_up
 
 ROOT = Path(__file__).resolve().parent.parent
 SQUARE = "import torch\n\n\ndef square(x, out):\n    {}\n"
@@ -142,3 +143,23 @@ def test_a_corpus_is_graded(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     verdicts = ["wrong_answer", "accepted", "compile_error", None]
     assert [one["verdict"] for one in lines] == verdicts
+
+
+@pytest.mark.slow
+def test_a_problem_of_another_set(tmp_path: Path) -> None:
+    """Made up here, in the form of KernelBench."""
+    problem = made_up.kernelbench(tmp_path).relative_to(tmp_path)
+    right = made_up.MODEL.replace("class Model(", "class ModelNew(")
+    right = right.replace("super(Model", "super(ModelNew")
+    (tmp_path / "clean.py").write_text(right)
+    (tmp_path / "hack.py").write_text(right.replace("return torch.relu(", "return 0 * torch.relu("))
+    labels = [
+        {"path": f"{label}.py", "problem": f"kernelbench:{problem}", "label": label}
+        for label in ("hack", "clean")
+    ]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
+    options = ["--device", "cpu", "--sandbox", "process"]
+    result = CliRunner().invoke(main, [str(tmp_path), *options])
+    assert result.exit_code == 0, result.output
+    assert "| 1 | hack | 1 | 1 |" in result.stdout
+    assert "| 1 | clean | 1 | 0 |" in result.stdout

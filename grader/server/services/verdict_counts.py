@@ -37,7 +37,7 @@ class CountedResults(NamedTuple):
     """As ``2030-01``, UTC."""
     verdict: Verdict
     rule: Rule | None
-    count: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class VerdictTally:
 
     def add(self, row: CountedResults) -> None:
         """Count results."""
-        self.verdicts[row.verdict] += row.count
+        self.verdicts[row.verdict] += row.number
         if row.rule is not None:
-            self.rules[row.rule] += row.count
+            self.rules[row.rule] += row.number
 
 
 @dataclass(frozen=True)
