@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 def grade_remotely(
     client: Client, problem: str, items: Iterable[Item], gpu: str | None
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """Grade the items on a server. Yields a line of results for each, as they end: its `key`, and a
     `report` or an `error`.
 
@@ -70,13 +70,14 @@ def _request(item: Item) -> dict[str, Any]:
     language = item.language
     source = item.source
     if isinstance(source, Path):
+        file = source
         language = language or language_of(source)
         if language is None:
-            raise ValueError(f"{source}: a submission is one .py or .cu file")
+            raise ValueError(f"{file}: a submission is one .py or .cu file")
         try:
             source = source.read_bytes()
         except OSError as error:
-            raise ValueError(f"{source}: {error.strerror}") from None
+            raise ValueError(f"{file}: {error.strerror}") from None
     try:
         text = source if isinstance(source, str) else source.decode()
     except UnicodeDecodeError:
@@ -166,9 +167,11 @@ def _patiently(call: Callable[[], Answer]) -> Answer:
     while True:
         try:
             return call()
-        except (Unreachable, RefusedByServer) as error:
-            is_refusal = isinstance(error, RefusedByServer)
-            is_temporary = not is_refusal or error.status == 429 or error.status >= 500
+        except Unreachable:
+            if time.monotonic() - start > OUTAGE_S:
+                raise
+        except RefusedByServer as error:
+            is_temporary = error.status == 429 or error.status >= 500
             if not is_temporary or time.monotonic() - start > OUTAGE_S:
                 raise
         time.sleep(POLL_S)

@@ -155,5 +155,5 @@ def _is_among(row: RowMapping, problems: Problems | None) -> bool:
     if problems is None:
         return True
     if isinstance(problems, Mapping):
-        return problems.get(row["problem"]) == row["problem_digest"]
+        return bool(problems.get(row["problem"]) == row["problem_digest"])
     return row["problem"] in problems

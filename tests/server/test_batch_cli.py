@@ -163,7 +163,7 @@ def test_a_batch_that_is_not_read_to_its_end_is_cancelled(
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(remote_batch.time, "sleep", interrupt)
+    monkeypatch.setattr("grader.cli.remote_batch.time.sleep", interrupt)
     assert grade("kernel.py").status == 130
     assert [one["state"] for one in states(world)] == ["cancelled"]
 
@@ -174,7 +174,7 @@ def test_a_batch_that_somebody_cancels(
     def cancel(_seconds: float) -> None:
         world.services.ledger.cancel_batch(1, "root")
 
-    monkeypatch.setattr(remote_batch.time, "sleep", cancel)
+    monkeypatch.setattr("grader.cli.remote_batch.time.sleep", cancel)
     result = grade("kernel.py")
     assert result.status == 2
     assert "batch 1 was cancelled on the server" in result.err

@@ -108,10 +108,12 @@ def test_young_ones_stay(shop: Shop, clock: Clock) -> None:
     clock.move(DAY_S)
     young = shop.graded(None, verdict="wrong_answer")
     clock.move((KEEP_DAYS - 0.5) * DAY_S)
-    retention = SourceRetention(shop.ledger, KEEP_DAYS, clock)
+    retention = SourceRetention(shop.ledger, KEEP_DAYS, clock, BATCH_DAYS)
     assert (retention.run_pass(pause_s=0), shop.kept()) == (1, [young])
-    assert SourceRetention(shop.ledger, 36500.0, clock).run_pass(pause_s=0) == 0
-    assert SourceRetention(shop.ledger, 1e11, clock).run_pass(pause_s=0) == 0, "before any date"
+    assert SourceRetention(shop.ledger, 36500.0, clock, BATCH_DAYS).run_pass(pause_s=0) == 0
+    assert SourceRetention(shop.ledger, 1e11, clock, BATCH_DAYS).run_pass(pause_s=0) == 0, (
+        "before any date"
+    )
     assert old not in shop.kept()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -70,7 +72,7 @@ def _recreate_jobs() -> None:
     op.execute("ALTER TABLE jobs RENAME TO old_jobs")
     op.drop_index("jobs_by_state", "old_jobs")
     op.drop_index("jobs_by_deadline", "old_jobs")
-    columns = [
+    columns: list[sa.Column[Any]] = [
         sa.Column("submission_id", sa.Integer, sa.ForeignKey("submissions.id"), primary_key=True),
         sa.Column("state", sa.String(20), nullable=False),
         sa.Column("failures", sa.Integer, nullable=False),
