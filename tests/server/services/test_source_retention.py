@@ -220,7 +220,7 @@ def test_an_empty_source_is_not_a_removed_one(shop: Shop, ledger: Ledger) -> Non
 
 
 def test_a_pass_sees_all_in_batches(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grader.server.services.source_retention.BATCH", 2)
+    monkeypatch.setattr("grader.server.services.source_retention.STEP", 2)
     best = shop.graded(50)
     for _ in range(6):
         shop.graded(60)
