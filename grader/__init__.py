@@ -1,7 +1,7 @@
 """grade: a leaderboard and grading system for GPU kernels.
 
 The judge never runs submitted code in its own process, and only the judge decides a verdict.
-Programs use `grade`, `check` and `Grader` (docs/automation.md).
+Programs use `grade`, `check`, `explain` and `Grader` (docs/automation.md).
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 __version__ = "0.1.0"
-FOR_PROGRAMS = ("Grader", "Item", "Result", "check", "grade")
+FOR_PROGRAMS = ("Grader", "Item", "Result", "check", "explain", "grade")
 """Imported from `grader.automation` when they are used: the runner needs none of it. Their types
 are in `__init__.pyi`."""
 

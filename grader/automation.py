@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from grader.explanation import explain as explain
 from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import Problem, ProblemError

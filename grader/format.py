@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from grader.report import Verdict
+from grader.report import Rule, Verdict
 
 VERDICTS = {
     Verdict.ACCEPTED: "Accepted",
@@ -31,6 +31,15 @@ MEANINGS = {
     Verdict.REJECTED: "Its outputs are correct, but it broke a rule.",
     Verdict.JUDGE_ERROR: "The grading failed. This is our fault, not yours.",
 }
+
+RULES = {
+    Rule.TIME_CLAIM: "Reporting a time that the judge's own clock refutes.",
+    Rule.WORK_OUTSIDE_CALL: "Working before the call or after its return.",
+    Rule.CARRIED_ANSWER: "Returning the output of an earlier call's inputs.",
+    Rule.MEMORY_TAMPERED: "Writing inputs, or memory that is no output.",
+    Rule.BELOW_FLOOR: "Being faster than the hardware allows; held for a person to look at.",
+}
+"""What each rule forbids."""
 
 STAGES = {
     "sandbox_start": "starting a sandbox",

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 LOG_BYTES = 16 * 1024
 """Length limit of a submission's output in a report, in characters."""
@@ -177,6 +177,35 @@ class CaseResult(BaseModel):
     """Fraction of the roofline (speed of light) of the GPU."""
 
 
+Stage = Literal["compile", "tests", "benchmarks", "accepted"]
+"""How far a submission came, in this order; it failed at the stage that is named."""
+
+
+class Reward(BaseModel):
+    """What a trainer may reward, of a report with a verdict on its submission."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: Stage
+    """``compile``: it did not become a callable entry. ``tests``: a test did not pass.
+    ``benchmarks``: it failed after all tests had passed. ``accepted``: it did not fail, be it timed
+    or only tested."""
+    tests_passed: float = Field(ge=0, le=1)
+    """Tests that passed, divided by all tests. Those that were not run count as not passed."""
+    speedup: float | None = Field(default=None, gt=0)
+    """Time of the fastest baseline divided by the submission's, as a geometric mean over the
+    benchmarks; null unless it was accepted and timed on a GPU."""
+    speedup_ci: tuple[float, float] | None = None
+    """Interval of `speedup`, about 95 %, from that of the submission's own time."""
+    baseline: str | None = None
+    """The fastest baseline."""
+    roofline: float | None = Field(default=None, gt=0)
+    """Geometric mean over the benchmarks of the share of the roofline, from 0 to about 1; null
+    unless it was accepted, timed, and the GPU's ceilings are known."""
+    rule: Rule | None = None
+    """The rule that a `rejected` submission broke."""
+
+
 class Report(BaseModel):
     """The result of one grading. `Report.model_dump(mode="json")` is the ``--json`` contract."""
 
@@ -219,6 +248,62 @@ class Report(BaseModel):
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     id: int | None = None
     """The board's number for this result; null if it is not recorded."""
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy allows no decorator above a property
+    @property
+    def reward(self) -> Reward | None:
+        """What a trainer may reward. Null without a verdict on the submission, such as after a
+        fault of the judge: that is no reason for a reward of zero."""
+        return reward_of(self)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _compute_reward_again(cls, data: Any) -> Any:
+        """A report that was written has its reward, which is never believed."""
+        if isinstance(data, dict) and "reward" in data:
+            return {name: value for name, value in data.items() if name != "reward"}
+        return data
+
+
+def reward_of(report: Report) -> Reward | None:
+    """The reward of a report; None without a verdict on the submission."""
+    if report.verdict in (None, Verdict.JUDGE_ERROR):
+        return None
+    tests = [case for case in report.cases if case.kind == "test"]
+    passed = sum(case.status == "passed" for case in tests)
+    found = Reward(
+        stage=_stage(report, len(tests) > passed),
+        tests_passed=passed / len(tests) if tests else 0.0,
+        rule=report.rule,
+    )
+    if report.verdict is not Verdict.ACCEPTED or report.score_us is None:
+        return found
+    # A worker on another machine may report any number, and its report is parsed before it is
+    # validated.
+    shares = [case.sol for case in report.cases if case.kind == "benchmark" and case.sol]
+    changes: dict[str, Any] = {}
+    if shares and all(map(_is_positive, shares)):
+        changes["roofline"] = geometric_mean(shares)
+    if report.speedup and all(map(_is_positive, report.speedup.values())):
+        baseline, speedup = min(report.speedup.items(), key=lambda named: named[1])
+        changes |= {"baseline": baseline, "speedup": speedup}
+        if report.score_ci_us is not None and all(map(_is_positive, report.score_ci_us)):
+            low_us, high_us = report.score_ci_us
+            interval = (speedup * report.score_us / high_us, speedup * report.score_us / low_us)
+            changes["speedup_ci"] = interval
+    return found.model_copy(update=changes)
+
+
+def _is_positive(number: float) -> bool:
+    return 0 < number < math.inf
+
+
+def _stage(report: Report, has_failed_test: bool) -> Stage:
+    if report.verdict is Verdict.ACCEPTED:
+        return "accepted"
+    if not any(case.status != "not_run" for case in report.cases):
+        return "compile"
+    return "tests" if has_failed_test else "benchmarks"
 
 
 class PassedTests(BaseModel):

@@ -138,3 +138,18 @@ def product_interval(estimates: Sequence[Estimate]) -> Interval:
     below = math.hypot(*(math.log(value / low) for value, (low, _) in estimates)) / n
     above = math.hypot(*(math.log(high / value) for value, (_, high) in estimates)) / n
     return math.exp(centre - below), math.exp(centre + above)
+
+
+def wilson_interval(successes: int, total: int, z: float = 1.96) -> Interval:
+    """Wilson's score interval of a share, about 95 % for the default `z`.
+
+    E. B. Wilson, Probable Inference, JASA 22 (1927). Raises ValueError unless
+    0 <= successes <= total and total > 0.
+    """
+    if not 0 <= successes <= total or total <= 0:
+        raise ValueError(f"{successes} of {total} is no share")
+    share = successes / total
+    middle = share + z * z / (2 * total)
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)

@@ -21,6 +21,7 @@ from grader.stats import (
     median_interval,
     overlap,
     product_interval,
+    wilson_interval,
 )
 
 numbers = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=60)
@@ -170,3 +171,22 @@ def test_an_asymmetric_interval_stays_asymmetric() -> None:
 def test_no_values_are_an_error(function) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError):
         function([])
+
+
+@pytest.mark.parametrize(
+    ("successes", "total", "expected"),
+    [
+        (8, 9, (0.565, 0.980)),
+        (0, 10, (0.0, 0.278)),
+        (10, 10, (0.722, 1.0)),
+        (50, 100, (0.404, 0.596)),
+    ],
+)
+def test_wilsons_interval(successes: int, total: int, expected: tuple[float, float]) -> None:
+    assert wilson_interval(successes, total) == pytest.approx(expected, abs=0.0006)
+
+
+@pytest.mark.parametrize(("successes", "total"), [(1, 0), (-1, 3), (4, 3)])
+def test_wilsons_interval_of_no_share(successes: int, total: int) -> None:
+    with pytest.raises(ValueError, match="is no share"):
+        wilson_interval(successes, total)

@@ -33,6 +33,7 @@ COMMANDS = {
     "profile": ("profile", "Show what limits a kernel: registers, occupancy, rates."),
     "problems": ("problems", "List the problems by topic, and the learning path."),
     "show": ("problems", "Show a problem, or a recorded result."),
+    "explain": ("explain", "Say what failed, why, and what to try."),
     "new": ("new", "Write a starter file for a problem."),
     "new-problem": ("new_problem", "Write the folder of a new problem."),
     "leaderboard": ("leaderboard", "Show the ranking of a problem."),

@@ -17,7 +17,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "batch": (
         "grade batch softmax a.py b.cu --tests-only",
         "grade batch softmax --jsonl kernels.jsonl --out results.jsonl",
+        "grade batch softmax --jsonl kernels.jsonl --server https://board.example.org",
     ),
+    "explain": ("grade explain 12 --text", "grade explain report.json --text"),
     "watch": ("grade watch softmax kernel.py", "grade watch softmax kernel.py --device cpu"),
     "compare": (
         "grade compare old.py new.py",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from grader.cli.dependencies import Dependencies
 from grader.problem_folders import problem_folder, problem_folders
@@ -44,6 +45,34 @@ sandbox_option = click.option(
     help="Isolation of the submission; auto uses Docker if its engine answers. "
     "Use process for your own code only.",
 )
+
+
+server_option = click.option(
+    "--server",
+    metavar="URL",
+    envvar="GRADE_SERVER",
+    help="Submit to this server instead of grading here [default: $GRADE_SERVER, if set].",
+)
+gpu_option = click.option(
+    "--gpu", metavar="TYPE", help="Type of GPU to run on, such as H100; needs --server."
+)
+
+
+def check_server_options(server: str | None, gpu: str | None, local: Sequence[str]) -> None:
+    """Raise click.UsageError for an option that a server ignores, of the parameters in `local`, and
+    for --gpu without a server."""
+    if not server:
+        if gpu is not None:
+            raise click.UsageError("--gpu chooses a type of GPU on a server; use it with --server")
+        return
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        is_given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if parameter.name in local and is_given:
+            raise click.UsageError(
+                f"{parameter.opts[0]} is for grading on this machine; remove it, or remove "
+                "--server and GRADE_SERVER"
+            )
 
 
 def find_problem(

@@ -96,6 +96,21 @@ class Client:
         _check(reply)
         return _parsed(reply) if reply.content else None
 
+    def lines(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """The parsed lines of an answer in JSON lines, as they arrive."""
+        with (
+            _explain_errors(self.server),
+            self._http.stream("GET", f"/api/v1{path}", params=params) as reply,
+        ):
+            if reply.is_error:
+                reply.read()
+            _check(reply)
+            for line in reply.iter_lines():
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise Unreachable(f"{self.server} sent an incomplete line") from None
+
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
         """Name and data of each server-sent event, until the server ends the stream."""
         with _explain_errors(self.server), self._http.stream("GET", f"/api/v1{path}") as reply:

@@ -145,6 +145,50 @@ submissions = Table(
     sqlite_autoincrement=True,
 )
 
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("user", String(40), nullable=False),
+    Column("problem", String(64), nullable=False),
+    Column("problem_digest", String(64), nullable=False),
+    Column("gpu", String(200)),
+    Column("created_at", UtcDateTime, nullable=False),
+    # As of a submission, and the hash of the request, by which a key's second use is checked.
+    Column("idempotency_key", String(100)),
+    Column("request_sha256", String(64), nullable=False),
+    Column("items", Integer, nullable=False),
+    # The highest place that an item has.
+    Column("ended", Integer, nullable=False),
+    # When a worker last took an item of it, by which users take turns.
+    Column("claimed_at", UtcDateTime),
+    # When its last item ended; null while one is in flight.
+    Column("closed_at", UtcDateTime),
+    Column("cancelled_by", String(40)),
+    # When its reports and sources were removed, since it was old.
+    Column("removed_at", UtcDateTime),
+    Index("batches_by_key", "user", "idempotency_key", unique=True),
+    Index("batches_by_end", "closed_at"),
+    sqlite_autoincrement=True,
+)
+"""Many files for one problem, graded behind users' submissions. They have no results on a board."""
+
+batch_items = Table(
+    "batch_items",
+    metadata,
+    Column("submission_id", Integer, ForeignKey(submissions.c.id), primary_key=True),
+    Column("batch_id", Integer, ForeignKey(batches.c.id), nullable=False),
+    # The client's name for it.
+    Column("key", String(200), nullable=False),
+    # Whether it is timed if it passes its tests.
+    Column("benchmarks", Boolean, nullable=False),
+    # Its number in the order in which items ended, and what it ended with.
+    Column("place", Integer),
+    Column("report", Text),
+    Column("error", String(300)),
+    Index("batch_items_by_place", "batch_id", "place"),
+)
+
 jobs = Table(
     "jobs",
     metadata,
@@ -161,9 +205,12 @@ jobs = Table(
     Column("result_id", Integer, ForeignKey(results.c.id), unique=True),
     Column("progress", Text),
     Column("updated_at", UtcDateTime),
-    # One for claims, oldest first, and one for the sweep.
+    # The batch that it is an item of; null for a submission, which goes before all batches.
+    Column("batch_id", Integer, ForeignKey(batches.c.id)),
+    # One for claims, oldest first, one for the sweep, and one for batches and what is in none.
     Index("jobs_by_state", "state", "submission_id"),
     Index("jobs_by_deadline", "state", "lease_until"),
+    Index("jobs_by_batch", "batch_id", "state", "submission_id"),
 )
 
 workers = Table(

@@ -1,6 +1,8 @@
 """The fleet: the ledger of jobs, the dispatchers, and the workers that grade."""
 
 from grader.fleet.job import (
+    Batch,
+    BatchItem,
     DeadlinePassed,
     DiskNearlyFull,
     Job,
@@ -16,6 +18,8 @@ from grader.fleet.job import (
 from grader.fleet.ledger import Ledger
 
 __all__ = [
+    "Batch",
+    "BatchItem",
     "DeadlinePassed",
     "DiskNearlyFull",
     "Job",

@@ -239,6 +239,7 @@ class Dispatcher:
             source=lease.source,
             device=device,
             gpu=lease.gpu,
+            benchmarks=lease.benchmarks,
         )
         try:
             self._engine.submit(task, job.on_progress)

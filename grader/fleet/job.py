@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from grader.judge import Progress
 from grader.judge.record import Device
-from grader.submission import Language
+from grader.submission import Language, Submission
 
 
 class State(StrEnum):
@@ -92,6 +92,54 @@ class Job:
     """The rejudge that made this submission; None for a user's own."""
     original_id: int | None
     """The submission that the rejudge copied."""
+    batch_id: int | None
+    """The batch that it is an item of; None for a submission."""
+
+
+@dataclass(frozen=True)
+class BatchItem:
+    """One file of a batch that is handed in."""
+
+    key: str
+    """The client's name for it, of which a batch has no two equal ones."""
+    submission: Submission
+    benchmarks: bool = True
+    """Whether it is timed if it passes its tests."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Many files for one problem, and how far they are."""
+
+    id: int
+    user: str
+    problem: str
+    problem_digest: str
+    gpu: str | None
+    """The GPU type requested; None for any worker."""
+    created_at: datetime
+    items: int
+    closed_at: datetime | None
+    """When its last item ended; None while one waits or is graded."""
+    cancelled_by: str | None
+    removed_at: datetime | None
+    """When its reports were removed, since it was old."""
+    states: Mapping[State, int]
+    """The number of its items in each state."""
+
+
+class BatchResult(NamedTuple):
+    """How an item of a batch ended."""
+
+    place: int
+    """Its number in the order in which items ended. There may be gaps."""
+    key: str
+    report: str | None
+    """The report as JSON; None if there is none."""
+    error: str | None
+    """Why there is no report, in one line."""
+    worker: str | None
+    """The worker that graded it last."""
 
 
 class QueuePlace(NamedTuple):
@@ -110,7 +158,7 @@ class QueuePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class QueueHead:
-    """The jobs in flight, without those of rejudges: all places, and the first jobs."""
+    """The jobs in flight without those of rejudges and batches: all places, and the first jobs."""
 
     places: Sequence[QueuePlace]
     """First those that workers hold, then the queue in order."""
@@ -142,6 +190,8 @@ class Lease(LeaseKey):
     language: Language
     source: bytes = field(repr=False)
     gpu: str | None
+    benchmarks: bool = True
+    """Whether it is to be timed; only items of batches may not be."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +283,12 @@ class QuotaExceeded(Exception):
 
 
 class KeyReused(Exception):
-    """The idempotency key belongs to another submission of the user. The text is one line."""
+    """The idempotency key belongs to another submission or batch of the user. The text is one
+    line."""
 
-    def __init__(self, submission_id: int) -> None:
+    def __init__(self, first: str) -> None:
         super().__init__(
-            f"this key belongs to submission {submission_id}, of another file, problem or GPU; "
-            "choose a new key"
+            f"this key belongs to {first}, of another file, problem or GPU; choose a new key"
         )
 
 

@@ -67,7 +67,7 @@ _POSITION = (
     .select_from(submissions)
     .join(jobs, jobs.c.submission_id == submissions.c.id)
     .join(_TARGET, _TARGET.c.id == bindparam("id"))
-    .where(jobs.c.state == State.QUEUED, _NOT_AFTER_TARGET)
+    .where(jobs.c.state == State.QUEUED, jobs.c.batch_id.is_(None), _NOT_AFTER_TARGET)
 )
 _QUEUE_ORDER = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
 """Users' own submissions before those of rejudges, then the oldest first."""
@@ -82,7 +82,11 @@ _PLACES = (
         jobs.c.state,
     )
     .join(submissions, submissions.c.id == jobs.c.submission_id)
-    .where(jobs.c.state.in_(IN_FLIGHT_STATES), submissions.c.rejudge_id.is_(None))
+    .where(
+        jobs.c.state.in_(IN_FLIGHT_STATES),
+        jobs.c.batch_id.is_(None),
+        submissions.c.rejudge_id.is_(None),
+    )
     .order_by(jobs.c.submission_id)
 )
 _QUEUE_VERSION = (
@@ -92,7 +96,7 @@ _QUEUE_VERSION = (
         func.max(jobs.c.submission_id),
         func.max(jobs.c.updated_at),
     )
-    .where(jobs.c.state.in_(IN_FLIGHT_STATES))
+    .where(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None))
     .group_by(jobs.c.state)
     .order_by(jobs.c.state)
 )
@@ -121,8 +125,9 @@ class LedgerReader:
             return _job(row, connection.scalar(_POSITION, parameters) if queued else None)
 
     def queue(self) -> list[Job]:
-        """The jobs in flight: first those that workers hold, then the queue in order."""
-        rows = self._jobs(jobs.c.state.in_(IN_FLIGHT_STATES))
+        """The jobs in flight without items of batches: first those that workers hold, then the
+        queue in order."""
+        rows = self._jobs(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None))
         queued = [row for row in rows if row["state"] == State.QUEUED]
         return [_job(row, None) for row in rows if row["state"] != State.QUEUED] + [
             _job(row, position) for position, row in enumerate(queued, start=1)
@@ -145,7 +150,8 @@ class LedgerReader:
         return QueueHead(places, [by_id[number] for number in first])
 
     def queue_version(self, user: str | None = None) -> object:
-        """A small value that differs after a change of a job in flight, also of its progress.
+        """A small value that differs after a change of a job in flight, also of its progress. Items
+        of batches do not count.
 
         Two changes that are committed out of order may have the same value.
 
@@ -167,9 +173,9 @@ class LedgerReader:
         with connect(self._engine) as connection:
             return [WorkerStatus(**row) for row in connection.execute(query).mappings()]
 
-    def _jobs(self, where: ColumnElement[bool]) -> list[RowMapping]:
+    def _jobs(self, *where: ColumnElement[bool]) -> list[RowMapping]:
         with connect(self._engine) as connection:
-            rows = connection.execute(_JOBS.where(where).order_by(*_QUEUE_ORDER))
+            rows = connection.execute(_JOBS.where(*where).order_by(*_QUEUE_ORDER))
             return list(rows.mappings())
 
 
@@ -181,11 +187,12 @@ def is_valid_id(submission_id: int) -> bool:
 def check_limits(connection: Connection, user: str, max_in_flight: int, max_queue: int) -> None:
     """Raise `TooManyInFlight` or `QueueFull` if no submission of the user can be accepted.
 
-    Submissions of rejudges do not count. The caller's transaction must exclude other submits.
+    Submissions of rejudges and items of batches do not count. The caller's transaction must exclude
+    other submits.
     """
     count = select(func.count()).select_from(jobs)
     of_users = count.join(submissions, submissions.c.id == jobs.c.submission_id).where(
-        submissions.c.rejudge_id.is_(None)
+        jobs.c.batch_id.is_(None), submissions.c.rejudge_id.is_(None)
     )
     in_flight = of_users.where(jobs.c.state.in_(IN_FLIGHT_STATES), submissions.c.user == user)
     if (connection.scalar(in_flight) or 0) >= max_in_flight:
@@ -241,18 +248,21 @@ def next_job(
     problems: Problems | None,
     gpu: str | None,
     languages: Collection[str] | None,
+    batch_id: int | None = None,
 ) -> ScalarSelect[int]:
     """A subquery for the submission id of a worker's next job, with its row locked.
 
-    The parameters are those of `Ledger.claim`.
+    The parameters are those of `Ledger.claim`. The job is an item of the batch, or of none.
     """
     candidate = jobs.alias("candidate")
-    gpu_types = _requested_types(connection, gpu)
+    is_of_batch = _is(jobs.c.batch_id, batch_id)
+    gpu_types = _requested_types(connection, gpu, is_of_batch)
     return (
         select(candidate.c.submission_id)
         .join(submissions, submissions.c.id == candidate.c.submission_id)
         .where(
             candidate.c.state == State.QUEUED,
+            _is(candidate.c.batch_id, batch_id),
             or_(candidate.c.not_before.is_(None), candidate.c.not_before <= now),
             or_(submissions.c.gpu.is_(None), submissions.c.gpu.in_(gpu_types)),
             _is_among(problems),
@@ -274,14 +284,20 @@ def _is_among(problems: Problems | None) -> ColumnElement[bool]:
     return submissions.c.problem.in_(problems)
 
 
-def _requested_types(connection: Connection, gpu: str | None) -> list[str]:
-    """The GPU types that queued jobs request and `gpu` matches."""
+def _is(column: ColumnElement[int], number: int | None) -> ColumnElement[bool]:
+    return column.is_(None) if number is None else column == number
+
+
+def _requested_types(
+    connection: Connection, gpu: str | None, among: ColumnElement[bool]
+) -> list[str]:
+    """The GPU types that queued jobs `among` all request and `gpu` matches."""
     if gpu is None:
         return []
     query = (
         select(submissions.c.gpu)
         .join(jobs, jobs.c.submission_id == submissions.c.id)
-        .where(jobs.c.state == State.QUEUED, submissions.c.gpu.is_not(None))
+        .where(jobs.c.state == State.QUEUED, among, submissions.c.gpu.is_not(None))
         .distinct()
     )
     return [requested for requested in connection.scalars(query) if gpu_matches(gpu, requested)]

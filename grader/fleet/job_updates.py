@@ -69,7 +69,7 @@ def add_submission(
     idempotency_key: str | None = None,
 ) -> int:
     """Store a submission and queue its job. Returns the submission's id."""
-    _store_source(connection, submission)
+    _store_sources(connection, [submission])
     added = connection.execute(
         insert(submissions).values(
             user=user,
@@ -92,6 +92,51 @@ def add_submission(
         )
     )
     return submission_id
+
+
+def add_batch_submissions(
+    connection: Connection,
+    batch_id: int,
+    user: str,
+    problem: str,
+    problem_digest: str,
+    sources: Sequence[Submission],
+    gpu: str | None,
+    now: datetime,
+) -> list[int]:
+    """Store the sources of a batch, and queue a job for each. Returns their ids, in order.
+
+    With few statements: others who submit wait meanwhile.
+    """
+    _store_sources(connection, sources)
+    common = {
+        "user": user,
+        "problem": problem,
+        "problem_digest": problem_digest,
+        "gpu": gpu,
+        "created_at": now,
+    }
+    rows = [
+        common
+        | {
+            "name": one_line(one.name, 200),
+            "language": one.language,
+            "sha256": one.sha256,
+            "stored_bytes": len(one.source),
+        }
+        for one in sources
+    ]
+    added = insert(submissions).returning(submissions.c.id, sort_by_parameter_order=True)
+    numbers = [int(number) for number in connection.scalars(added, rows)]
+    queued = {
+        "state": State.QUEUED,
+        "failures": 0,
+        "deaths": 0,
+        "updated_at": now,
+        "batch_id": batch_id,
+    }
+    connection.execute(insert(jobs), [queued | {"submission_id": number} for number in numbers])
+    return numbers
 
 
 def queue_rejudge(
@@ -178,6 +223,14 @@ def cancel_all_of_rejudge(
 ) -> int:
     """Cancel the jobs of a rejudge that are in one of these states. Returns their number."""
     return _cancel_where(connection, submissions.c.rejudge_id == rejudge_id, states, by, now)
+
+
+def cancel_all_of_batch(
+    connection: Connection, batch_id: int, states: tuple[State, ...], by: str, now: datetime
+) -> int:
+    """Cancel the jobs of a batch that are in one of these states. Returns their number."""
+    statement = update(jobs).where(jobs.c.batch_id == batch_id, jobs.c.state.in_(states))
+    return _count(connection, statement, _cancelled(by), now)
 
 
 def release_held(connection: Connection, submission_id: int, now: datetime) -> bool:
@@ -298,18 +351,22 @@ def _count(connection: Connection, statement: Update, values: Values, now: datet
     return connection.execute(statement.values(values | {jobs.c.updated_at: now})).rowcount
 
 
-def _store_source(connection: Connection, submission: Submission) -> None:
-    """Store a source under its hash, once for all equal ones, and again if it was removed."""
+def _store_sources(connection: Connection, sources: Sequence[Submission]) -> None:
+    """Store sources under their hashes, once for all equal ones, and again if they were removed."""
+    by_hash = {one.sha256: one.source for one in sources}
     kept = func.length(blobs.c.content) == blobs.c.size_bytes
-    mine = blobs.c.sha256 == submission.sha256
-    stored = connection.execute(select(kept).where(mine)).first()
-    if stored is None:
-        connection.execute(
-            insert(blobs).values(
-                sha256=submission.sha256,
-                size_bytes=len(submission.source),
-                content=submission.source,
-            )
-        )
-    elif not stored[0]:
-        connection.execute(update(blobs).where(mine).values(content=submission.source))
+    hashes = list(by_hash)
+    stored: dict[str, bool] = {}
+    for start in range(0, len(hashes), 500):  # databases take no more parameters at once
+        query = select(blobs.c.sha256, kept).where(blobs.c.sha256.in_(hashes[start : start + 500]))
+        stored |= {sha256: bool(is_kept) for sha256, is_kept in connection.execute(query)}
+    new = [
+        {"sha256": sha256, "size_bytes": len(source), "content": source}
+        for sha256, source in by_hash.items()
+        if sha256 not in stored
+    ]
+    if new:
+        connection.execute(insert(blobs), new)
+    for sha256 in (sha256 for sha256, is_kept in stored.items() if not is_kept):
+        mine = blobs.c.sha256 == sha256
+        connection.execute(update(blobs).where(mine).values(content=by_hash[sha256]))

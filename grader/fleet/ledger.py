@@ -6,8 +6,9 @@ job's, changes nothing. `grader.fleet.job` draws the states.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -40,11 +41,23 @@ from grader.db.engine import (
     transaction,
 )
 from grader.db.migrate import upgrade
-from grader.db.tables import UtcDateTime, blobs, jobs, submissions, voids, workers
-from grader.fleet import job_updates
+from grader.db.tables import UtcDateTime, batch_items, blobs, jobs, submissions, voids, workers
+from grader.fleet import batch_updates, job_updates
+from grader.fleet.batch_queries import (
+    batch_with_key,
+    batches_in_turn,
+    batches_of,
+    check_batch_limits,
+    old_batches,
+    read_batch,
+    results_after,
+)
 from grader.fleet.job import (
     LEASED_STATES,
     MAX_SOURCE_BYTES,
+    Batch,
+    BatchItem,
+    BatchResult,
     DeadlinePassed,
     KeyReused,
     Lease,
@@ -174,6 +187,92 @@ class Ledger(LedgerReader):
                 connection, user, problem, problem_digest, submission, gpu, now, idempotency_key
             )
 
+    def submit_batch(
+        self,
+        user: str,
+        problem: str,
+        problem_digest: str,
+        items: Sequence[BatchItem],
+        gpu: str | None = None,
+        *,
+        max_in_flight: int = 2000,
+        max_queue: int = 20_000,
+        max_stored_bytes: int | None = None,
+        min_free_bytes: int = 0,
+        deadline: datetime | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Store many files for one problem, and queue a job for each, all or none. Returns the
+        batch's id, once it is durable.
+
+        The parameters and errors are those of `submit`; `max_in_flight` and `max_queue` count items
+        of batches only. Raises ValueError for no items, and for two with one key.
+        """
+        if not items or len({item.key for item in items}) < len(items):
+            raise ValueError("a batch has at least one item, and each has a key of its own")
+        if any(len(item.submission.source) > MAX_SOURCE_BYTES for item in items):
+            raise ValueError(f"a source of more than {MAX_SOURCE_BYTES:,} bytes is not stored")
+        request_sha256 = _batch_digest(problem, items, gpu)
+        with transaction(self._engine, "submit") as connection:
+            now = self._now()  # after waiting for the lock
+            if idempotency_key is not None:
+                earlier = batch_with_key(connection, user, idempotency_key)
+                if earlier is not None and earlier["request_sha256"] != request_sha256:
+                    raise KeyReused(f"batch {earlier['id']}")
+                if earlier is not None:
+                    return int(earlier["id"])
+            if deadline is not None and now >= deadline:
+                raise DeadlinePassed(problem, deadline)
+            check_batch_limits(connection, user, len(items), max_in_flight, max_queue)
+            source_bytes = sum(len(item.submission.source) for item in items)
+            check_storage(connection, user, source_bytes, max_stored_bytes, min_free_bytes)
+            return batch_updates.add_batch(
+                connection,
+                user,
+                problem,
+                problem_digest,
+                items,
+                gpu,
+                now,
+                idempotency_key,
+                request_sha256,
+            )
+
+    def batch(self, batch_id: int) -> Batch | None:
+        """A batch, and how far it is; None if there is none with this id."""
+        with connect(self._engine) as connection:
+            return read_batch(connection, batch_id)
+
+    def batches(self, user: str, limit: int, before: int | None = None) -> list[Batch]:
+        """The newest batches of a user, newest first; only lower ids than `before`, for paging."""
+        with connect(self._engine) as connection:
+            return batches_of(connection, user, limit, before)
+
+    def batch_results(self, batch_id: int, after: int, limit: int) -> list[BatchResult]:
+        """The next `limit` results of a batch in the order in which items ended, with places above
+        `after`. An item whose job is held has an error, and another place if it ends later."""
+        with connect(self._engine) as connection:
+            return results_after(connection, batch_id, after, limit)
+
+    def cancel_batch(self, batch_id: int, by: str) -> bool:
+        """Cancel the unfinished items of a batch; the results of the others stay. False if it has
+        none."""
+        with transaction(self._engine) as connection:
+            return batch_updates.cancel_batch(connection, batch_id, by, self._now())
+
+    def remove_old_batches(self, before: datetime, *, limit: int) -> int:
+        """Remove the reports and sources of the `limit` oldest batches that ended before a time.
+        Returns the number of batches."""
+        with connect(self._engine) as connection:
+            if not old_batches(connection, before, limit):
+                return 0
+        # Another batch may store an equal source, or a released job open one again, until here.
+        with transaction(self._engine, "admin") as connection:
+            acquire_lock(connection, "submit")
+            found = old_batches(connection, before, limit)
+            batch_updates.remove_old(connection, found, self._now())
+        return len(found)
+
     def claim(
         self,
         worker: str,
@@ -186,7 +285,8 @@ class Ledger(LedgerReader):
     ) -> Lease | None:
         """Lease the next job of these `problems` and `languages` (None for all), if there is one.
 
-        Users' own submissions go before those of rejudges, older before newer. A mapping of
+        Users' own submissions go before those of rejudges, older before newer, and both before the
+        items of batches, for which users take turns. A mapping of
         `problems` name → digest limits them to these versions. A job that requires a GPU type goes
         only to a worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds
         no more jobs at a time than it has announced slots, or one if it has announced none.
@@ -199,7 +299,15 @@ class Ledger(LedgerReader):
                 return None
             job_id = next_job(connection, now, problems, gpu, languages)
             leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
-            return None if leased is None else _lease(connection, leased, token, until)
+            if leased is not None:
+                return _lease(connection, leased, token, until)
+            for batch_id in batches_in_turn(connection, problems, gpu):
+                job_id = next_job(connection, now, problems, gpu, languages, batch_id)
+                leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
+                if leased is not None:
+                    batch_updates.note_claim(connection, batch_id, now)
+                    return _lease(connection, leased, token, until)
+        return None
 
     def begin(self, key: LeaseKey) -> bool:
         """Mark the job as running. False if the lease is lost."""
@@ -221,9 +329,11 @@ class Ledger(LedgerReader):
     def finish(self, key: LeaseKey, report: Report) -> int | None:
         """Record the result and end the job, in one transaction. Returns the result's id.
 
-        A result above the roofline is held: it does not count until an admin releases it. None if
-        the lease is lost; nothing is written then. Raises ValueError for a report without a
-        verdict on the submission (use `fail`), or one for another submission or problem version.
+        A result above the roofline is held: it does not count until an admin releases it. The
+        result of a batch's item is recorded with the batch and not on the board; its place there is
+        returned. None if the lease is lost; nothing is written then. Raises ValueError for a report
+        without a verdict on the submission (use `fail`), or one for another submission or problem
+        version.
         """
         done: job_updates.Values = {
             jobs.c.state: State.DONE,
@@ -246,6 +356,11 @@ class Ledger(LedgerReader):
             }
             if any(submission[column] != value for column, value in graded.items()):
                 raise ValueError(f"the report is not one of submission {key.submission_id}")
+            if (batch_id := submission["batch_id"]) is not None:
+                text = report.model_copy(update={"ranked": False}).model_dump_json()
+                return batch_updates.end_item(
+                    connection, batch_id, key.submission_id, now, report=text
+                )
             result_id = insert_result(connection, report, submission["user"], submission["content"])
             job_updates.set_result(connection, key.submission_id, result_id)
             void = {"result_id": result_id, "at": now}
@@ -267,7 +382,10 @@ class Ledger(LedgerReader):
             for failures, delay_s in enumerate(RETRY_DELAYS_S)
         ]
         values = job_updates.failed(jobs.c.failures, reason) | {jobs.c.not_before: case(*retry_at)}
-        return self._update(key, LEASED_STATES, values)
+        with transaction(self._engine) as connection:
+            has_failed = job_updates.update_lease(connection, key, LEASED_STATES, values, now)
+            batch_updates.settle(connection, now)
+        return has_failed
 
     def give_back(self, key: LeaseKey) -> bool:
         """Queue the job again at its old place, with no failure counted, as the worker stops.
@@ -282,7 +400,9 @@ class Ledger(LedgerReader):
         Each expired lease counts as a death of the job's worker.
         """
         with transaction(self._engine) as connection:
-            return job_updates.requeue_expired(connection, self._now())
+            count = job_updates.requeue_expired(connection, self._now())
+            batch_updates.settle(connection, self._now())
+        return count
 
     def hold_outdated(self, versions: Mapping[str, str]) -> int:
         """Hold queued jobs for other versions of these problems (name → digest).
@@ -290,7 +410,9 @@ class Ledger(LedgerReader):
         No worker grades an old version. Returns the number of jobs.
         """
         with transaction(self._engine) as connection:
-            return job_updates.hold_outdated(connection, versions, self._now())
+            count = job_updates.hold_outdated(connection, versions, self._now())
+            batch_updates.settle(connection, self._now())
+        return count
 
     def announce(self, worker: Worker) -> None:
         """Record that a worker is connected, and its slots."""
@@ -310,12 +432,17 @@ class Ledger(LedgerReader):
         False if there is no such job, or it is done or cancelled.
         """
         with transaction(self._engine) as connection:
-            return job_updates.cancel_job(connection, submission_id, by, self._now())
+            is_cancelled = job_updates.cancel_job(connection, submission_id, by, self._now())
+            batch_updates.settle(connection, self._now())
+        return is_cancelled
 
     def release(self, submission_id: int) -> bool:
         """Queue a held job again, with its failures and deaths reset. False if it is not held."""
         with transaction(self._engine) as connection:
-            return job_updates.release_held(connection, submission_id, self._now())
+            is_released = job_updates.release_held(connection, submission_id, self._now())
+            if is_released:
+                batch_updates.reopen(connection, submission_id)
+        return is_released
 
     def remove_old_sources(self, before: datetime, *, after: int, limit: int) -> SourceBatch:
         """Remove sources from before a time that `retention` does not keep, in one batch.
@@ -365,8 +492,17 @@ def _repeated(
     if row is None:
         return None
     if any(row[column] != value for column, value in same.items()):
-        raise KeyReused(row["id"])
+        raise KeyReused(f"submission {row['id']}")
     return int(row["id"])
+
+
+def _batch_digest(problem: str, items: Sequence[BatchItem], gpu: str | None) -> str:
+    """The hash of what a client hands in as a batch."""
+    content = hashlib.sha256(repr((problem, gpu, len(items))).encode())
+    for item in items:
+        fields = (item.key, item.submission.language, item.submission.sha256, item.benchmarks)
+        content.update(repr(fields).encode())
+    return content.hexdigest()
 
 
 def _has_free_slot(connection: Connection, worker: str, now: datetime) -> bool:
@@ -385,8 +521,13 @@ def _has_free_slot(connection: Connection, worker: str, now: datetime) -> bool:
 
 
 def _submission(connection: Connection, submission_id: int) -> RowMapping:
-    """A submission with its source as `content`."""
-    query = select(submissions, blobs.c.content).join(blobs, blobs.c.sha256 == submissions.c.sha256)
+    """A submission with its source as `content`; `batch_id` and `benchmarks` are null if it is in
+    no batch."""
+    query = (
+        select(submissions, blobs.c.content, batch_items.c.batch_id, batch_items.c.benchmarks)
+        .join(blobs, blobs.c.sha256 == submissions.c.sha256)
+        .join(batch_items, batch_items.c.submission_id == submissions.c.id, isouter=True)
+    )
     return connection.execute(query.where(submissions.c.id == submission_id)).mappings().one()
 
 
@@ -402,4 +543,5 @@ def _lease(connection: Connection, submission_id: int, token: str, until: dateti
         language=row["language"],
         source=bytes(row["content"]),
         gpu=row["gpu"],
+        benchmarks=row["benchmarks"] is not False,
     )

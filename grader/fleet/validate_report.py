@@ -50,7 +50,9 @@ def validate_report(report: Report, now: datetime) -> Report:
     for name, length, limit in _lengths(report):
         if length > limit:
             raise ValueError(f"{name} cannot be {length:,} long; the limit is {limit:,}")
-    dumped = report.model_dump(exclude={"log", "created_at"}) | {"notes": report.notes[:MAX_NOTES]}
+    dumped = report.model_dump(exclude={"log", "created_at", "reward"}) | {
+        "notes": report.notes[:MAX_NOTES]
+    }
     cleaned = _clean(dumped, "report")
     cleaned |= {
         "log": escape(report.log, LOG_BYTES),

@@ -100,6 +100,8 @@ class ClaimReply(_Message):
     source: bytes = Field(repr=False)
     """In base64, URL-safe alphabet."""
     gpu: str | None
+    benchmarks: bool = True
+    """Whether to time it. Left out if true, since older workers do not know it."""
 
     @classmethod
     def of(cls, lease: Lease) -> ClaimReply:

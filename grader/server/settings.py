@@ -23,6 +23,15 @@ class Settings:
     """Unfinished submissions of one user."""
     max_queue: int = 1000
     """Waiting submissions of all users together."""
+    batch_items: int = 1000
+    """Items of one batch."""
+    batch_items_in_flight: int = 2000
+    """Unfinished items of one user's batches."""
+    max_batch_queue: int = 20_000
+    """Waiting items of all users' batches together. A claim reads the first of them only."""
+    batch_days: float = 30.0
+    """How long the reports and sources of a batch are kept after its end. A report takes up to a
+    few hundred kilobytes."""
     source_bytes_per_user: int = 1 << 30
     """Stored sources of one user: the sizes of all files submitted, until a source is removed."""
     source_days: float = 36500.0
@@ -31,7 +40,7 @@ class Settings:
     """Free room of the database's disk below which no submission is stored. The results of those
     that wait take about 300 KB each."""
     body_bytes: int = (16 << 20) + (64 << 10)
-    """The largest body of a submission: the largest source, plus the form around it."""
+    """The largest body of a submission or a batch: the largest source, plus the form around it."""
     report_bytes: int = 4 << 20
     """The largest body of a worker's request; a report takes a few hundred kilobytes."""
     small_body_bytes: int = 64 << 10

@@ -14,7 +14,7 @@ import grader
 PACKAGE = Path(grader.__file__).parent
 WRITES = {"insert", "update", "delete"}
 JOB_TABLES = {"jobs", "submissions", "blobs"}
-RAW_SQL = re.compile(rf"(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(JOB_TABLES)})\b")
+BATCH_TABLES = {"batches", "batch_items"}
 
 
 def calls(source: str) -> Iterator[ast.Call]:
@@ -28,17 +28,24 @@ def name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def writes_jobs(source: str) -> bool:
-    """Whether the source writes one of the job tables, by SQLAlchemy or by SQL text."""
+def writes(source: str, written: set[str]) -> bool:
+    """Whether the source writes one of these tables, by SQLAlchemy or by SQL text."""
     for call in calls(source):
         if name_of(call.func) not in WRITES:
             continue
         tables = [name_of(argument) for argument in call.args[:1]]
         if isinstance(call.func, ast.Attribute):
             tables.append(name_of(call.func.value))
-        if JOB_TABLES & set(tables):
+        if written & set(tables):
             return True
-    return RAW_SQL.search(source) is not None
+    raw_sql = rf"(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(written)})\b"
+    return re.search(raw_sql, source) is not None
+
+
+def writing(tables: set[str]) -> list[str]:
+    """The modules that write one of these tables."""
+    outside = modules_outside("db/migrations/")
+    return [module for module in outside if writes((PACKAGE / module).read_text(), tables)]
 
 
 def modules_outside(*rooms: str) -> list[str]:
@@ -57,12 +64,11 @@ def test_only_the_database_room_defines_tables() -> None:
 
 
 def test_only_job_updates_writes_jobs() -> None:
-    writing = [
-        module
-        for module in modules_outside("db/migrations/")
-        if writes_jobs((PACKAGE / module).read_text())
-    ]
-    assert writing == ["fleet/job_updates.py"]
+    assert writing(JOB_TABLES) == ["fleet/job_updates.py"]
+
+
+def test_only_batch_updates_writes_batches() -> None:
+    assert writing(BATCH_TABLES) == ["fleet/batch_updates.py"]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +81,9 @@ def test_only_job_updates_writes_jobs() -> None:
     ],
 )
 def test_a_write_is_recognized(source: str) -> None:
-    assert writes_jobs(source)
+    assert writes(source, JOB_TABLES)
 
 
 @pytest.mark.parametrize("source", ["select(jobs)", "insert(voids)", "digest.update(source)"])
 def test_other_calls_are_not_writes_of_jobs(source: str) -> None:
-    assert not writes_jobs(source)
+    assert not writes(source, JOB_TABLES)

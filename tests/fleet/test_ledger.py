@@ -190,6 +190,7 @@ def test_a_worker_gets_the_submission_unchanged(ledger: Ledger, clock: Clock) ->
         updated_at=clock(),
         rejudge_id=None,
         original_id=None,
+        batch_id=None,
     )
 
 

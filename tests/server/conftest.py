@@ -129,6 +129,14 @@ class World:
         assert reply.status_code == 202, reply.text
         return int(reply.json()["id"])
 
+    def batch(self, name: str = "ada", *keys: str, **more: Any) -> int:
+        """The number of a new batch of kernels with these keys."""
+        items = [{"key": key, "source": f"x = {key!r}"} for key in keys or ("a",)]
+        body = {"problem": "softmax", "items": items} | more
+        reply = self.client(name).post("/api/v1/batches", json=body)
+        assert reply.status_code == 202, reply.text
+        return int(reply.json()["id"])
+
     def lease(self) -> Lease:
         """The next job, begun."""
         lease = self.services.ledger.claim("w", lease_s=60, gpu=H100)

@@ -17,6 +17,7 @@ from tests.server.conftest import H100, KERNEL, SEED, World, statements
 from tests.waiting import PATIENCE_S
 
 FORM = {"data": {"problem": "softmax"}, "files": {"file": ("kernel.py", KERNEL)}}
+BATCH = {"json": {"problem": "softmax", "items": [{"key": "a", "source": "x = 1"}]}}
 HOLD = {"json": {"token": "0" * 32}}
 
 
@@ -32,6 +33,10 @@ def done(world: World) -> int:
     for job in world.services.ledger.queue():
         world.services.ledger.cancel(job.submission_id, "root")
     return world.graded("ada")
+
+
+def batch(world: World) -> int:
+    return world.batch("ada")
 
 
 def held(world: World) -> int:
@@ -90,6 +95,7 @@ class Access:
 
 
 EVERYONE = (200, 200, 200, 200, 200)
+OWNERS = (401, 200, 404, 403, 200)
 ADMINS = (401, 403, 403, 403, 200)
 WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
@@ -104,6 +110,12 @@ TABLE = [
     Access("GET", "/static", (200,) * 5),
     # Competitors.
     Access("POST", f"{API}/submissions", (401, 202, 202, 403, 202), call=FORM),
+    Access("POST", f"{API}/batches", (401, 202, 202, 403, 202), call=BATCH),
+    Access("GET", f"{API}/batches", (401, 200, 200, 403, 200)),
+    Access("GET", f"{API}/batches/{{number}}", OWNERS, batch),
+    Access("GET", f"{API}/batches/{{number}}/results", OWNERS, batch),
+    Access("DELETE", f"{API}/batches/{{number}}", (401, 204, 404, 403, 204), batch),
+    Access("GET", f"{API}/verdicts", EVERYONE),
     Access("GET", f"{API}/submissions", EVERYONE),
     Access("GET", f"{API}/submissions/{{number}}", EVERYONE, done),
     Access("GET", f"{API}/submissions/{{number}}/source", (403, 200, 403, 403, 200), done),
@@ -191,6 +203,7 @@ TABLE = [
     Access("GET", "/", EVERYONE),
     Access("GET", "/problems/{name}", EVERYONE, fill=SOFTMAX),
     Access("GET", "/leaderboards/{name}", EVERYONE, fill=SOFTMAX),
+    Access("GET", "/verdicts", EVERYONE),
     Access("GET", "/submissions/{number}", EVERYONE, done),
     Access("GET", "/submissions/{number}/state", EVERYONE, done),
     Access("GET", "/submissions/{number}/compare", (303,) * 5, done, {"params": {"other": 1}}),

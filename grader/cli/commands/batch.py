@@ -6,8 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -16,16 +16,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.options import (
+    check_server_options,
     check_writable,
     choose_device,
     choose_sandbox,
     device_option,
     find_problem,
+    gpu_option,
     sandbox_option,
+    server_option,
 )
 
 if TYPE_CHECKING:
-    from grader.automation import Grader, Item
+    from grader.automation import Item
+
+Line = dict[str, Any]
+"""A result as a line of JSON: its `key`, and its `report` or an `error`."""
 
 
 class BatchLine(BaseModel):
@@ -65,6 +71,8 @@ class BatchLine(BaseModel):
 )
 @device_option
 @sandbox_option
+@server_option
+@gpu_option
 @click.pass_obj
 def batch(
     deps: Dependencies,
@@ -76,6 +84,8 @@ def batch(
     tests_at_once: int | None,
     device: str,
     sandbox_name: str,
+    server: str | None,
+    gpu: str | None,
 ) -> int:
     """Grade FILES against PROBLEM, or the lines of --jsonl, and print a line of JSON for each.
 
@@ -83,18 +93,21 @@ def batch(
     this machine could not grade it. Lines come as gradings end. All submissions are tested, several
     at a time; those that pass are timed alone. Nothing is recorded. Exit status: 0 if every
     submission has a report, 3 if one has an error.
+
+    With --server, the submissions are sent there as batches, which are graded behind all single
+    ones. Ctrl-C cancels what is not graded.
     """
-    from grader.automation import Grader
     from grader.cli.local_grading import unwind_on_sigterm
 
-    found = find_problem(problem, deps, device, sandbox_name)
-    if found.imported is not None:
-        raise click.UsageError(f"{problem}: a batch takes problems of this format only")
     if bool(files) == (jsonl is not None):
         raise click.UsageError("name files, or a file of lines with --jsonl, and not both")
-    chosen = choose_device(deps, device)
-    sandbox, _ = choose_sandbox(deps, sandbox_name)
+    check_server_options(server, gpu, ("device", "sandbox_name", "tests_at_once"))
     with ExitStack() as stack:
+        grade: Callable[[list[Item]], Iterator[Line]]
+        if server:
+            grade = _on_server(stack, server, problem, gpu)
+        else:
+            grade = _here(stack, deps, problem, device, sandbox_name, tests_at_once)
         stack.enter_context(unwind_on_sigterm())
         known: set[str] = set()
         stream = sys.stdout
@@ -105,32 +118,65 @@ def batch(
         items = [one for one in _items(files, jsonl, tests_only) if one.key not in known]
         if known:
             print(f"{len(known)} results are in {out} already", file=sys.stderr)
-        grader = stack.enter_context(
-            Grader(
-                found,
-                devices=[chosen],
-                sandbox="docker" if sandbox.name == "docker" else "process",
-                tests_at_once=tests_at_once,
-            )
-        )
-        return _write(grader, items, stream)
+        return _write(grade(items), len(items), stream)
 
 
-def _write(grader: Grader, items: list[Item], stream: TextIO) -> int:
-    """Write a line for each result, and the rate to stderr. The exit status."""
+def _on_server(
+    stack: ExitStack, server: str, problem: str, gpu: str | None
+) -> Callable[[list[Item]], Iterator[Line]]:
+    """A function that grades items on a server."""
+    from grader.cli.remote import Client
+    from grader.cli.remote_batch import grade_remotely
+
+    client = stack.enter_context(Client.find(server))
+
+    def grade(items: list[Item]) -> Iterator[Line]:
+        return stack.enter_context(closing(grade_remotely(client, problem, items, gpu)))
+
+    return grade
+
+
+def _here(
+    stack: ExitStack,
+    deps: Dependencies,
+    problem: str,
+    device: str,
+    sandbox_name: str,
+    tests_at_once: int | None,
+) -> Callable[[list[Item]], Iterator[Line]]:
+    """A function that grades items on this machine."""
+    from grader.automation import Grader
+
+    found = find_problem(problem, deps, device, sandbox_name)
+    if found.imported is not None:
+        raise click.UsageError(f"{problem}: a batch takes problems of this format only")
+    chosen = choose_device(deps, device)
+    sandbox, _ = choose_sandbox(deps, sandbox_name)
+
+    def grade(items: list[Item]) -> Iterator[Line]:
+        name: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
+        grader = Grader(found, devices=[chosen], sandbox=name, tests_at_once=tests_at_once)
+        for result in stack.enter_context(grader).map(items):
+            line: Line = {"key": result.key}
+            if result.report is not None:
+                # By way of text, in which infinity is a string: JSON has no other.
+                line["report"] = json.loads(result.report.model_dump_json())
+            else:
+                line["error"] = result.error
+            yield line
+
+    return grade
+
+
+def _write(lines: Iterator[Line], count: int, stream: TextIO) -> int:
+    """Write the lines of results, and the rate to stderr. The exit status."""
     start_s, graded, errors = time.monotonic(), 0, 0
-    for done, result in enumerate(grader.map(items), 1):
-        line: dict[str, Any] = {"key": result.key}
-        if result.report is not None:
-            graded += 1
-            # By way of text, in which infinity is a string: JSON has no other.
-            line["report"] = json.loads(result.report.model_dump_json())
-        else:
-            errors += 1
-            line["error"] = result.error
+    for done, line in enumerate(lines, 1):
+        graded += "report" in line
+        errors += "error" in line
         print(json.dumps(line), file=stream, flush=True)
         per_hour = graded / (time.monotonic() - start_s) * 3600
-        shown = f"\r{done} of {len(items)}, {per_hour:,.0f} an hour"
+        shown = f"\r{done} of {count}, {per_hour:,.0f} an hour"
         print(shown, end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return 3 if errors else 0

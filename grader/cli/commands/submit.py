@@ -8,17 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.local_grading import LocalJob, print_report, run
 from grader.cli.options import (
+    check_server_options,
     check_user,
     db_option,
     device_option,
+    gpu_option,
     json_option,
     sandbox_option,
     select_cases,
+    server_option,
 )
 
 MAX_SEED = 2**53 - 1
@@ -31,13 +33,8 @@ MAX_SEED = 2**53 - 1
 @device_option
 @sandbox_option
 @click.option("--user", metavar="NAME", help="Your name on the board [default: your login].")
-@click.option(
-    "--server",
-    metavar="URL",
-    envvar="GRADE_SERVER",
-    help="Submit to this server instead of grading here [default: $GRADE_SERVER, if set].",
-)
-@click.option("--gpu", metavar="TYPE", help="Type of GPU to run on, such as H100; needs --server.")
+@server_option
+@gpu_option
 @db_option
 @json_option
 @click.pass_obj
@@ -62,11 +59,9 @@ def submit(
     With --server, your token says who you are and the server chooses where to run: --device,
     --sandbox, --user and --db are for grading on this machine only.
     """
+    check_server_options(server, gpu, ("device", "sandbox_name", "user", "db"))
     if server:
-        _refuse_local_options()
         return _submit_to(server, problem, file, gpu, as_json)
-    if gpu is not None:
-        raise click.UsageError("--gpu chooses a type of GPU on a server; use it with --server")
     name = check_user(user)
     _start_driver(deps, device)
     job = LocalJob.load(deps, problem, file, device, sandbox_name)
@@ -94,18 +89,6 @@ def _start_driver(deps: Dependencies, device: str) -> None:
     """Initialize the GPU driver, which takes 0.2 s, while the problem is loaded."""
     if device != "cpu":
         threading.Thread(target=deps.cuda_missing, daemon=True).start()
-
-
-def _refuse_local_options() -> None:
-    """Raise click.UsageError for an option that a server ignores."""
-    context = click.get_current_context()
-    names = {"device": "device", "sandbox_name": "sandbox", "user": "user", "db": "db"}
-    for name, option in names.items():
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"--{option} is for grading on this machine; remove it, or remove --server and "
-                "GRADE_SERVER"
-            )
 
 
 def _submit_to(server: str, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:

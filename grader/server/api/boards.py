@@ -18,6 +18,8 @@ from grader.server.api.schemas import (
     ProblemSummary,
     ProblemVersionInfo,
     ProblemVersionList,
+    VerdictNumbers,
+    VerdictReport,
 )
 from grader.server.http.auth import OPTIONAL_TOKEN, Caller, ServicesDep
 from grader.server.http.errors import error_responses, fail
@@ -25,7 +27,7 @@ from grader.server.http.etag import NOT_MODIFIED, CacheableResponse, share
 from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import comma_separated, problem_or_404, version_or_404
 from grader.server.services import visibility
-from grader.server.services.access import visible_problems
+from grader.server.services.access import counted_problems, visible_problems
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.standings import GpuLeaderboard
@@ -54,6 +56,25 @@ def list_problems(services: ServicesDep, caller: Caller) -> ProblemList:
             _problem_summary(services, problem, board)
             for problem, board in visible_problems(services, caller)
         ]
+    )
+
+
+@router.get(
+    "/verdicts",
+    response_model=VerdictReport,
+    responses=error_responses(),
+    openapi_extra=OPTIONAL_TOKEN,
+    summary="What was rejected, and why, in numbers",
+    tags=["problems"],
+)
+def get_verdicts(services: ServicesDep, caller: Caller) -> VerdictReport:
+    """The results of boards that the caller may see, after their deadlines, by verdict, broken
+    rule, problem and month. At most a minute old."""
+    summary = services.verdicts.summary(counted_problems(services, caller))
+    return VerdictReport(
+        **VerdictNumbers.of(summary.total).model_dump(),
+        problems={name: VerdictNumbers.of(tally) for name, tally in summary.problems},
+        months={month: VerdictNumbers.of(tally) for month, tally in summary.months},
     )
 
 

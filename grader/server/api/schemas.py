@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from grader.board import ProblemVersion
-from grader.fleet import Job, State
+from grader.fleet import BatchItem, Job, State
 from grader.judge import Progress
-from grader.report import Report, Verdict
+from grader.report import Report, Reward, Rule, Verdict
+from grader.server.http.fields import PrintableText
 from grader.server.services.standings import ResultDetail, Standing
-from grader.submission import Language
+from grader.server.services.verdict_counts import VerdictTally
+from grader.submission import LANGUAGES, Language, Submission
 
 
 class SubmissionQueued(BaseModel):
@@ -23,6 +25,95 @@ class SubmissionQueued(BaseModel):
     state: State
     url: str
     """The address of its report."""
+
+
+class BatchRequestItem(BaseModel):
+    """One file of a batch, in the words of a line of `grade batch --jsonl`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    key: Annotated[PrintableText, Field(min_length=1)]
+    """The client's name for it, unique in the batch."""
+    source: str
+    """The text of the file."""
+    language: Language = "python"
+    benchmarks: bool = True
+    """Whether it is timed if it passes its tests."""
+
+
+class BatchRequest(BaseModel):
+    """Many files for one problem."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    problem: PrintableText
+    gpu: PrintableText = ""
+    """A type of GPU, such as H100; any if empty."""
+    tests_only: bool = False
+    """Whether to time none of them."""
+    items: list[BatchRequestItem] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_unique_keys(self) -> Self:
+        seen: set[str] = set()
+        for item in self.items:
+            if item.key in seen:
+                raise ValueError(f"two items have the key {item.key}")
+            seen.add(item.key)
+        return self
+
+    def batch_items(self) -> list[BatchItem]:
+        """The items as the ledger takes them."""
+        names = {language: f"submission{ext}" for ext, language in LANGUAGES.items()}
+        return [
+            BatchItem(
+                item.key,
+                Submission(names[item.language], item.language, item.source.encode()),
+                item.benchmarks and not self.tests_only,
+            )
+            for item in self.items
+        ]
+
+
+class BatchQueued(BaseModel):
+    """A batch that is stored and will be graded."""
+
+    id: int
+    items: int
+    url: str
+    """The address of its status."""
+    results_url: str
+    """The address of its results."""
+
+
+BatchState = Literal["queued", "running", "done", "cancelled"]
+
+
+class BatchStatus(BatchQueued):
+    """How far a batch is."""
+
+    problem: str
+    gpu: str | None
+    """The type of GPU that it was submitted for; null for any."""
+    state: BatchState
+    """`done` once no item waits or is graded."""
+    counts: dict[State, int]
+    """The number of its items in each state. Those that are `held` could not be graded, for no
+    fault of theirs."""
+    ended: int
+    """Items that are done, held or cancelled."""
+    submitted_at: datetime
+    ended_at: datetime | None
+    removed_at: datetime | None
+    """When its results were removed, since it was old."""
+
+
+class BatchList(BaseModel):
+    """Batches, newest first."""
+
+    batches: list[BatchStatus]
+    before: int | None
+    """The `before` of the next page; null on the last."""
 
 
 class GradingProgress(BaseModel):
@@ -135,6 +226,10 @@ else:
             for name, field in Report.model_fields.items()
             if name not in ("id", "seed")
         },
+        reward=(
+            Reward | None,
+            Field(None, description=Report.model_computed_fields["reward"].description),
+        ),
     )
 
 
@@ -295,3 +390,26 @@ class Health(BaseModel):
     """The server can do its work."""
 
     status: str
+
+
+class VerdictNumbers(BaseModel):
+    """How many results have which verdict."""
+
+    graded: int
+    verdicts: dict[Verdict, int]
+    """Verdicts that no result has are left out."""
+    rules: dict[Rule, int]
+    """The number of `rejected` results by the rule that they broke."""
+
+    @classmethod
+    def of(cls, tally: VerdictTally) -> VerdictNumbers:
+        """From the counts of the service."""
+        return cls(graded=tally.graded, verdicts=dict(tally.verdicts), rules=dict(tally.rules))
+
+
+class VerdictReport(VerdictNumbers):
+    """All results, and by problem and month."""
+
+    problems: dict[str, VerdictNumbers]
+    months: dict[str, VerdictNumbers]
+    """By month as ``2030-01``, UTC."""

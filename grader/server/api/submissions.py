@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Form, Header, Query, Request, Response, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from fastapi.responses import PlainTextResponse
 
 from grader.fleet import State
@@ -23,7 +23,7 @@ from grader.server.api.schemas import (
 from grader.server.http.auth import OPTIONAL_TOKEN, AnyUser, Caller, CompetitorUser, ServicesDep
 from grader.server.http.errors import error_responses, fail
 from grader.server.http.etag import NOT_MODIFIED, CacheableResponse, share
-from grader.server.http.fields import PrintableText, SubmissionNumber
+from grader.server.http.fields import IdempotencyKey, PrintableText, SubmissionNumber
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.submit import submit_upload
 from grader.server.services import visibility
@@ -58,15 +58,7 @@ def submit(
     gpu: Annotated[
         PrintableText, Form(description="A type of GPU, such as H100; any if empty.")
     ] = "",
-    idempotency_key: Annotated[
-        PrintableText | None,
-        Header(
-            min_length=1,
-            max_length=100,
-            description="Any text of the client's choice. A repeated request with the same key is "
-            "answered with the first one's submission.",
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> SubmissionQueued:
     """Store one source file and queue it for grading.
 
@@ -144,7 +136,7 @@ def get_submission(
     }
     report = visible_report(services, summary, access)
     if report is not None:
-        fields |= dict(report) | {"rank": services.standings.rank(summary)}
+        fields |= dict(report) | {"rank": services.standings.rank(summary), "reward": report.reward}
         fields |= {"reason": report.reason or None, "log": report.log if access.details else None}
         if not access.details:
             fields |= {"submission_sha256": None, "submission_name": None, "notes": None}

@@ -52,6 +52,7 @@ def seen(message: WorkerPresence, caller: WorkerUser, services: ServicesDep) -> 
 @router.post(
     "/claim",
     response_model=ClaimReply,
+    response_model_exclude_defaults=True,
     responses={204: {"description": "No job for this worker now."}},
     summary="Take the next job",
 )

@@ -34,9 +34,9 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 WORKER_PREFIX = "/api/v1/work/"
 """The addresses that pulling workers use."""
 
-SUBMIT_PATHS = ("/api/v1/submissions", "/submit")
+SUBMIT_PATHS = ("/api/v1/submissions", "/api/v1/batches", "/submit")
 """The addresses that take sources. Bodies for others are small: JSON is parsed as a whole, and
-blocks all other requests while it is."""
+blocks all other requests while it is. That of a batch is parsed in a thread."""
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; object-src 'none'; "

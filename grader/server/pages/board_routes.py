@@ -1,4 +1,4 @@
-"""Pages of boards: the home page, a problem, a leaderboard, a user."""
+"""Pages of boards: the home page, a problem, a leaderboard, a user, and all verdicts in numbers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from grader.server.http.fields import PrintableText
 from grader.server.http.response_cache import user_version
 from grader.server.pages import board_views, markdown
 from grader.server.pages.templates import FragmentCache, render, render_fragment
-from grader.server.services.access import list_submissions
+from grader.server.services.access import counted_problems, list_submissions
 from grader.server.services.accounts import User
 from grader.server.services.standings import recorded_times
 from grader.server.services.user_progress import ProblemState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+MONTHS = 24
+"""Months that the page of verdicts shows."""
 
 
 @router.get("/")
@@ -195,6 +198,23 @@ def user_page(
         submissions=submissions,
         next_before=next_before,
         problems=services.problems,
+    )
+
+
+@router.get("/verdicts")
+def verdicts_page(request: Request, services: ServicesDep, caller: Caller) -> Response:
+    """What was rejected and why, in numbers."""
+    summary = services.verdicts.summary(counted_problems(services, caller))
+    titles = {name: problem.spec.title for name, problem in services.problems.items()}
+    return render(
+        request,
+        "verdicts.html",
+        shared=True,
+        own=_nothing,
+        total=summary.total,
+        verdicts=summary.total.verdicts.most_common(),
+        problems=[(titles[name], tally) for name, tally in summary.problems],
+        months=summary.months[:MONTHS],
     )
 
 

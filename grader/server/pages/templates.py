@@ -162,6 +162,7 @@ def _environment() -> Environment:
     made.globals.update(
         assets={name: _asset_url(name) for name in assets},
         roofline_bar=timing.roofline_bar,
+        share_bar=timing.share_bar,
         distribution=timing.distribution,
         record_chart=record_history.record,
         sparkline=record_history.sparkline,
@@ -169,6 +170,7 @@ def _environment() -> Environment:
         error_location=error_map.error_location,
         share_done=share_done,
         meanings=format.MEANINGS,
+        rules=format.RULES,
         stages=format.STAGES,
         topics=TOPICS,
         limits=LIMITS,

@@ -38,6 +38,17 @@ def visible_problems(
     ]
 
 
+def counted_problems(services: Services, caller: User | None) -> list[str]:
+    """The problems whose verdicts the caller may see in numbers: of boards that they may see, after
+    the deadline. An admin sees all."""
+    now, is_admin = services.now(), caller is not None and caller.role == "admin"
+    return [
+        problem.name
+        for problem, board in visible_problems(services, caller)
+        if is_admin or board.deadline is None or visibility.deadline_passed(board, now)
+    ]
+
+
 def find_problem(
     services: Services, caller: User | None, name: str
 ) -> tuple[Problem, BoardSettings] | None:
@@ -52,9 +63,10 @@ def find_problem(
 def find_submission(
     services: Services, caller: User | None, number: int
 ) -> VisibleSubmission | None:
-    """A submission; None if there is none of this number that the caller may see."""
+    """A submission; None if there is none of this number that the caller may see. An item of a
+    batch is seen only by way of its batch."""
     job, summary = services.ledger.job(number), services.submissions.summary(number)
-    if job is None or summary is None:
+    if job is None or summary is None or job.batch_id is not None:
         return None
     access = access_to(services, caller, summary, services.admin.board(summary.problem))
     return (visible_job(job, access), summary, access) if access.exists else None

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from grader.board.store import not_void
 from grader.db.engine import connect, transaction
 from grader.db.tables import UtcDateTime, boards, jobs, results, submissions, users, voids
-from grader.fleet import job_updates
+from grader.fleet import batch_updates, job_updates
 from grader.fleet.job_queries import is_valid_id
 from grader.fleet.ledger import ROOFLINE
 from grader.report import one_line
@@ -131,6 +131,7 @@ class AdminService:
             # Jobs before results: a job that finishes meanwhile is either cancelled here, or its
             # result is there to be voided.
             cancelled = job_updates.cancel_all_of_user(connection, user["name"], by, now)
+            batch_updates.settle(connection, now)
             requeued = job_updates.requeue_from_workers(connection, worker_name(user["name"]), now)
             void = select(voids.c.result_id).where(voids.c.why == "banned")
             theirs = select(
@@ -220,10 +221,9 @@ class AdminService:
         """Queue a held job again, with its failures and deaths reset; or let a held result count.
         False if neither is held."""
         with transaction(self._engine, "admin") as connection:
-            if not (
-                job_updates.release_held(connection, submission_id, self._now())
-                or _release_result(connection, submission_id)
-            ):
+            if job_updates.release_held(connection, submission_id, self._now()):
+                batch_updates.reopen(connection, submission_id)
+            elif not _release_result(connection, submission_id):
                 return False
             record_action(connection, self._now(), by, "release", submission_id)
         return True
@@ -263,6 +263,7 @@ class AdminService:
     def _cancel(self, connection: Connection, submission_id: int, by: str) -> bool:
         if not job_updates.cancel_job(connection, submission_id, by, self._now()):
             return False
+        batch_updates.settle(connection, self._now())
         record_action(connection, self._now(), by, "cancel", submission_id)
         return True
 

@@ -21,6 +21,7 @@ from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
 from grader.server.services.user_progress import UserProgress
+from grader.server.services.verdict_counts import VerdictCounts
 from grader.server.settings import Settings
 
 
@@ -49,6 +50,7 @@ class Services:
     metrics: Metrics
     drain: Drain
     retention: SourceRetention
+    verdicts: VerdictCounts
 
     @classmethod
     def open(
@@ -85,7 +87,8 @@ class Services:
             ),
             metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
             drain=Drain(),
-            retention=SourceRetention(ledger, settings.source_days, now),
+            retention=SourceRetention(ledger, settings.source_days, now, settings.batch_days),
+            verdicts=VerdictCounts(engine),
         )
 
     def close(self) -> None:

@@ -100,14 +100,18 @@ class SubmissionQueries:
         deleted: bool = False,
         reader: str | None = None,
     ) -> list[SubmissionSummary]:
-        """The newest submissions that match all filters, newest first, without those of rejudges.
+        """The newest submissions that match all filters, newest first, without those of rejudges
+        and items of batches.
 
         before: only lower ids, for paging.
         deleted: whether to include deleted submissions.
         reader: leaves out what this user may not see of others: cancelled submissions, and those
             of banned users. Empty for someone without a name, None for an admin.
         """
-        filters: list[ColumnElement[bool]] = [submissions.c.rejudge_id.is_(None)]
+        filters: list[ColumnElement[bool]] = [
+            submissions.c.rejudge_id.is_(None),
+            jobs.c.batch_id.is_(None),
+        ]
         if before is not None:
             filters.append(submissions.c.id < max(0, min(before, MAX_ID)))
         if user is not None:
@@ -181,11 +185,12 @@ class SubmissionQueries:
             return {Verdict(verdict): int(count) for verdict, count in connection.execute(query)}
 
     def oldest_waiting(self) -> datetime | None:
-        """When the oldest queued submission was submitted; None if none is queued."""
+        """When the oldest queued submission was submitted; None if none is queued. Batches may take
+        hours, so their items do not count."""
         query = (
             select(submissions.c.created_at)
             .join(jobs, jobs.c.submission_id == submissions.c.id)
-            .where(jobs.c.state == State.QUEUED)
+            .where(jobs.c.state == State.QUEUED, jobs.c.batch_id.is_(None))
             .order_by(submissions.c.id)
             .limit(1)
         )

@@ -194,6 +194,7 @@ def test_a_report_from_queued_to_done(world: World) -> None:
     world.services.ledger.finish(lease, world.report(lease))
     done = report(world, number)
     assert (done["state"], done["verdict"], done["rank"]) == ("done", "accepted", 1)
+    assert (done["reward"]["stage"], done["reward"]["speedup"]) == ("accepted", 1.25)
     assert (done["id"], done["user"], done["counts"]) == (number, "ada", True)
     assert [case["name"] for case in done["cases"]] == ["tiny", "square"]
 

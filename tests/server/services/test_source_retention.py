@@ -21,6 +21,7 @@ from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 MakeReport = Callable[..., Report]
 DAY_S = 86_400.0
 KEEP_DAYS = 30.0
+BATCH_DAYS = 7.0
 H100 = "NVIDIA H100 80GB HBM3"
 L4 = "NVIDIA L4"
 NEXT = "e" * 64
@@ -34,7 +35,7 @@ class Shop:
         self.admin = AdminService(ledger._engine, clock)
         self.queries = SubmissionQueries(ledger._engine)
         self._report_of = report_of
-        self._retention = SourceRetention(ledger, KEEP_DAYS, clock)
+        self._retention = SourceRetention(ledger, KEEP_DAYS, clock, BATCH_DAYS)
         self._sources: dict[int, str] = {}
         self._clock = clock
 
@@ -107,10 +108,12 @@ def test_young_ones_stay(shop: Shop, clock: Clock) -> None:
     clock.move(DAY_S)
     young = shop.graded(None, verdict="wrong_answer")
     clock.move((KEEP_DAYS - 0.5) * DAY_S)
-    retention = SourceRetention(shop.ledger, KEEP_DAYS, clock)
+    retention = SourceRetention(shop.ledger, KEEP_DAYS, clock, BATCH_DAYS)
     assert (retention.run_pass(pause_s=0), shop.kept()) == (1, [young])
-    assert SourceRetention(shop.ledger, 36500.0, clock).run_pass(pause_s=0) == 0
-    assert SourceRetention(shop.ledger, 1e11, clock).run_pass(pause_s=0) == 0, "before any date"
+    assert SourceRetention(shop.ledger, 36500.0, clock, BATCH_DAYS).run_pass(pause_s=0) == 0
+    assert SourceRetention(shop.ledger, 1e11, clock, BATCH_DAYS).run_pass(pause_s=0) == 0, (
+        "before any date"
+    )
     assert old not in shop.kept()
 
 
@@ -217,7 +220,7 @@ def test_an_empty_source_is_not_a_removed_one(shop: Shop, ledger: Ledger) -> Non
 
 
 def test_a_pass_sees_all_in_batches(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grader.server.services.source_retention.BATCH", 2)
+    monkeypatch.setattr("grader.server.services.source_retention.STEP", 2)
     best = shop.graded(50)
     for _ in range(6):
         shop.graded(60)

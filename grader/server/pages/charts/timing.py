@@ -12,6 +12,16 @@ from grader.server.pages.charts.svg import line, rect, svg, text
 from grader.stats import Interval, estimate
 
 
+def share_bar(share: float) -> Markup:
+    """A bar of a share, from 0 to 1."""
+    shown = min(max(share, 0.0), 1.0)
+    return Markup(
+        f'<svg class="bar" role="img" aria-label="{shown:.0%}" width="100%" height="16">'
+        '<rect class="rail" width="100%" height="8" y="4" rx="4"/>'
+        f'<rect class="fill" width="{shown:.2%}" height="8" y="4" rx="4"/></svg>'
+    )
+
+
 def roofline_bar(share: float | None, marks: Mapping[str, float]) -> Markup:
     """A bar of the roofline's share that was reached, with a tick for each baseline.
 

@@ -1,0 +1,177 @@
+"""`grade batch --server`: hand files in as batches, and read their results as they end."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from grader.automation import Item
+    from grader.cli.remote import Client
+
+MAX_ITEMS = 1000
+"""Items that are handed in at a time: as many as a server takes by default."""
+
+MAX_BYTES = 4 << 20
+"""Bytes of sources that are handed in at a time. In JSON they may take four times as many, and a
+server takes 16 MiB by default."""
+
+POLL_S = 2.0
+"""Interval at which results are asked for."""
+
+OUTAGE_S = 600.0
+"""How long a server may be unreachable or full before the command gives up."""
+
+Answer = TypeVar("Answer")
+
+
+def grade_remotely(
+    client: Client, problem: str, items: Iterable[Item], gpu: str | None
+) -> Generator[dict[str, Any], None, None]:
+    """Grade the items on a server. Yields a line of results for each, as they end: its `key`, and a
+    `report` or an `error`.
+
+    One batch after another, each of one problem. A batch that is not read to its end, as after an
+    exception or Ctrl-C, is cancelled. Raises click.ClickException if the server refuses a batch, or
+    somebody cancels it.
+    """
+    requests: list[tuple[str, dict[str, Any]]] = []
+    for item in items:
+        try:
+            requests.append((_server_name(item.problem or problem), _request(item)))
+        except ValueError as error:
+            yield {"key": item.key, "error": str(error)}
+    for index, (name, chunk) in enumerate(_chunks(requests)):
+        if index:
+            print(file=sys.stderr)  # ends the line of progress
+        number = _hand_in(client, name, chunk, gpu)
+        is_read = False
+        try:
+            yield from _results(client, number)
+            is_read = True
+        finally:
+            if not is_read:
+                with suppress(click.ClickException):
+                    client.request("DELETE", f"/batches/{number}")
+
+
+def _request(item: Item) -> dict[str, Any]:
+    """An item as the API takes it. Raises ValueError for a file that cannot be sent."""
+    from grader.submission import language_of
+
+    language = item.language
+    source = item.source
+    if isinstance(source, Path):
+        file = source
+        language = language or language_of(source)
+        if language is None:
+            raise ValueError(f"{file}: a submission is one .py or .cu file")
+        try:
+            source = source.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror}") from None
+    try:
+        text = source if isinstance(source, str) else source.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{item.key}: it is not UTF-8, which a server takes only") from None
+    return {
+        "key": item.key,
+        "source": text,
+        "language": language or "python",
+        "benchmarks": item.benchmarks,
+    }
+
+
+def _server_name(problem: object) -> str:
+    """The name of a problem on a server, for a name or a folder here."""
+    path = Path(str(problem))
+    return path.resolve().name if path.is_dir() else path.name
+
+
+def _chunks(
+    requests: Iterable[tuple[str, dict[str, Any]]],
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The requests in batches: of one problem each, and not too large."""
+    chunk: list[dict[str, Any]] = []
+    of, size = "", 0
+    for problem, request in requests:
+        length = len(request["source"].encode())
+        if chunk and (problem != of or len(chunk) >= MAX_ITEMS or size + length > MAX_BYTES):
+            yield of, chunk
+            chunk, size = [], 0
+        of, size = problem, size + length
+        chunk.append(request)
+    if chunk:
+        yield of, chunk
+
+
+def _hand_in(client: Client, problem: str, items: list[dict[str, Any]], gpu: str | None) -> int:
+    """Hand in a batch, once the server has room for it. Returns its number."""
+    # With a key, a request whose answer was lost can be repeated without submitting twice.
+    headers = {"Idempotency-Key": secrets.token_hex(16)}
+    body = {"problem": problem, "items": items} | ({"gpu": gpu} if gpu else {})
+    created = _patiently(partial(client.request, "POST", "/batches", json=body, headers=headers))
+    print(f"batch {created['id']} on {client.server}: {len(items)} items", file=sys.stderr)
+    return int(created["id"])
+
+
+def _results(client: Client, number: int) -> Iterator[dict[str, Any]]:
+    """The lines of a batch as its items end."""
+    after = 0
+    while True:
+        # Asked before the results are: what ends in between is read in the next round.
+        status = _patiently(partial(client.request, "GET", f"/batches/{number}"))
+        found = _patiently(partial(_read, client, number, after))
+        for line in found:
+            after = line.pop("place")
+            yield line
+        if found:
+            continue
+        if status["state"] == "cancelled":
+            raise click.ClickException(f"batch {number} was cancelled on the server")
+        if status["state"] == "done":
+            return
+        time.sleep(POLL_S)
+
+
+def _read(client: Client, number: int, after: int) -> list[dict[str, Any]]:
+    """The results with higher places than `after`. What came before a broken connection is kept."""
+    from grader.cli.remote import Unreachable
+
+    found: list[dict[str, Any]] = []
+    try:
+        for line in client.lines(f"/batches/{number}/results", {"after": after}):
+            found.append(line)
+    except Unreachable:
+        if not found:
+            raise
+    return found
+
+
+def _patiently(call: Callable[[], Answer]) -> Answer:
+    """The answer of a call, which is repeated while the server cannot answer it now.
+
+    Raises `Unreachable` or the server's last error after `OUTAGE_S`.
+    """
+    from grader.cli.remote import RefusedByServer, Unreachable
+
+    start = time.monotonic()
+    while True:
+        try:
+            return call()
+        except Unreachable:
+            if time.monotonic() - start > OUTAGE_S:
+                raise
+        except RefusedByServer as error:
+            is_temporary = error.status == 429 or error.status >= 500
+            if not is_temporary or time.monotonic() - start > OUTAGE_S:
+                raise
+        time.sleep(POLL_S)
