@@ -56,7 +56,7 @@ def _missing(marker: str) -> str | None:
     if marker == "chromium" and not (shutil.which("chromium") or shutil.which("chromium-browser")):
         return "no Chromium on PATH; apt-get install chromium"
     if marker in PACKAGES and find_spec(PACKAGES[marker]) is None:
-        return f"no {PACKAGES[marker]}; scripts/adapter-environment.sh {marker} installs it"
+        return f"no package {PACKAGES[marker]}; docs/contributing.md says how to test adapters"
     if marker == "postgres" and not os.environ.get("GRADE_TEST_POSTGRES"):
         return "no GRADE_TEST_POSTGRES; scripts/start-postgres.sh starts one and prints its URL"
     return None

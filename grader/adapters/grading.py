@@ -7,10 +7,10 @@ import atexit
 import dataclasses
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Self
 
 from grader.adapters.prompts import NoSourceError, source_of
@@ -62,9 +62,12 @@ class GradingService:
         tests_at_once: int | None = None,
     ) -> None:
         """The options of `Grader`. Processes start with the first grading."""
-        self._new = lambda: Grader(devices=devices, sandbox=sandbox, tests_at_once=tests_at_once)
+        self._new: Callable[[], Grader] = partial(
+            Grader, devices=devices, sandbox=sandbox, tests_at_once=tests_at_once
+        )
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -88,14 +91,12 @@ class GradingService:
         benchmarks: bool = True,
     ) -> Report:
         """Grade one submission. Raises `ProblemError`, `SubmissionError` for a source that cannot
-        be handed in, and `GradingFault`."""
+        be handed in, ValueError for a device that is not there, and `GradingFault`."""
         found = load_problem(problem)
         load_submission(found, source, language)  # so that what remains is no fault of the source
+        self._start()
         request = _Request(Item("", source, found, language, benchmarks), Future())
         self._waiting.put(request)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gradings", daemon=True)
-            self._thread.start()
         result = await asyncio.wrap_future(request.future)
         if result.report is None:
             raise GradingFault(one_line(result.error or "no report"))
@@ -119,9 +120,17 @@ class GradingService:
             return Outcome(0.0, one_line(str(refused)))
         return Outcome(reward(report), report_text(report), report)
 
-    def _run(self) -> None:
+    def _start(self) -> None:
+        """Start the thread, unless it runs."""
+        with self._starting:
+            if self._thread is None:
+                run = threading.Thread(target=self._run, args=(self._new(),), daemon=True)
+                run.start()
+                self._thread = run
+
+    def _run(self, grader: Grader) -> None:
         """Grade batches until None comes."""
-        with self._new() as grader:
+        with grader:
             while (first := self._waiting.get()) is not None:
                 batch = [first]
                 while not self._waiting.empty():

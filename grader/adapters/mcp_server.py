@@ -20,7 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 
-from grader.adapters.grading import GradingFault, GradingService
+from grader.adapters.grading import EXIT_S, GradingFault, GradingService
 from grader.adapters.report_text import report_text
 from grader.automation import SandboxName, load_problem, profile
 from grader.problem import Problem, ProblemError
@@ -93,7 +93,7 @@ def make_server(
         try:
             yield
         finally:
-            await asyncio.to_thread(service.close)
+            await asyncio.to_thread(service.close, EXIT_S)
 
     server = _Server("grade", instructions=INSTRUCTIONS, lifespan=lifespan, log_level="ERROR")
     reads = ToolAnnotations(read_only_hint=True)

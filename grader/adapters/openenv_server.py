@@ -21,6 +21,7 @@ from grader.adapters.grading import GradingService, shared_service
 from grader.adapters.prompts import ANSWER_CHARS, prompt
 from grader.automation import SandboxName, load_problem
 from grader.problem_folders import problem_folders
+from grader.report import one_line
 from grader.submission import Language
 
 
@@ -76,7 +77,8 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, State]):
         """Begin an episode on `problem`, or on one that `seed` chooses."""
         name = problem if problem is not None else random.Random(seed).choice(self._problems)
         if name not in self._problems:
-            raise ValueError(f"no problem {name!r}; there are: {', '.join(self._problems)}")
+            shown = one_line(str(name), 64)
+            raise ValueError(f"no problem '{shown}'; there are: {', '.join(self._problems)}")
         self._problem = name
         self._state = State(episode_id=episode_id or uuid4().hex, step_count=0)
         asked = prompt(load_problem(name), self._language)

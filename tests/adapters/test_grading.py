@@ -104,3 +104,8 @@ def test_errors_of_the_caller(fake: type[FakeGrader]) -> None:
         outcome = asyncio.run(service.judge_answer("softmax", answer("x" * limit + "\n")))
     assert (outcome.reward, outcome.report) == (0.0, None)
     assert fake.batches == []
+
+
+def test_a_device_that_is_unknown() -> None:
+    with GradingService(devices=["gpu"]) as service, pytest.raises(ValueError, match="no device"):
+        asyncio.run(service.grade("softmax", "x"))

@@ -9,7 +9,7 @@ import pytest
 
 from grader.adapters import grading
 from grader.adapters.rewards import TESTS_SHARE
-from tests.adapters.conftest import RIGHT, WRONG, answer
+from tests.adapters.conftest import RIGHT, WRONG, answer, run_example
 
 pytestmark = [
     pytest.mark.inspect,
@@ -68,3 +68,7 @@ def test_a_fault_is_an_error_without_a_score(
     (sample,) = log.samples
     assert "no sandbox starts" in sample.error.message
     assert not sample.scores
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    assert run_example("A task for Inspect", tmp_path)[-1] == str(TESTS_SHARE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grader.report import Report
-from tests.adapters.conftest import RIGHT, ROOT, WRONG
+from tests.adapters.conftest import RIGHT, ROOT, WRONG, run_example
 
 pytestmark = pytest.mark.mcp
 
@@ -116,3 +116,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
             assert "Traceback" not in text(result)
 
     assert "Traceback" not in converse(talk, tmp_path)
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    assert run_example("An agent (MCP)", tmp_path) == ["accepted"]

@@ -6,13 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grader.adapters import grading
 from grader.adapters.rewards import TESTS_SHARE
-from tests.adapters.conftest import RIGHT, WRONG, answer
+from tests.adapters.conftest import RIGHT, WRONG, answer, run_example
 
 pytestmark = pytest.mark.openenv
 
@@ -94,3 +95,10 @@ def test_a_fault_is_an_error_without_a_reward(url: str, monkeypatch: pytest.Monk
         with pytest.raises(RuntimeError, match="no sandbox starts"):
             env.step({"answer": answer(RIGHT)})
         assert env.state()["step_count"] == 0
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    assert run_example("An OpenEnv server", tmp_path) == [
+        "# Softmax over",
+        f"{TESTS_SHARE} accepted",
+    ]

@@ -16,15 +16,9 @@ import pytest
 
 from grader.adapters import grading
 from grader.adapters.rewards import TESTS_SHARE
-from tests.adapters.conftest import RIGHT, WRONG, answer
+from tests.adapters.conftest import RIGHT, WRONG, answer, example
 
 pytestmark = pytest.mark.verifiers
-
-TASKSET = """
-from grader.adapters.verifiers_taskset import KernelTaskset
-
-__all__ = ["KernelTaskset"]
-"""
 
 HARNESS = """
 import httpx
@@ -96,7 +90,7 @@ def model() -> Iterator[Model]:
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The modules that a user of verifiers names: a taskset and a harness."""
-    names = {"kernel_tasks": TASKSET, "one_call": HARNESS}
+    names = {"kernel_tasks": example("A taskset for verifiers"), "one_call": HARNESS}
     for name, text in names.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)

@@ -38,6 +38,8 @@ def mcp(deps: Dependencies, root: Path, device: str, sandbox_name: str) -> None:
     sandbox, note = choose_sandbox(deps, sandbox_name)
     if note:
         print_warning(note)
-    name = "docker" if sandbox.name == "docker" else "process"
+    server = make_server(
+        root, device=chosen, sandbox="docker" if sandbox.name == "docker" else "process"
+    )
     with unwind_on_sigterm():
-        make_server(root, device=chosen, sandbox=name).run("stdio")
+        server.run("stdio")
