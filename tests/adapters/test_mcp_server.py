@@ -35,7 +35,7 @@ def converse(talk: Talk, root: Path) -> str:
             async with Client(stdio_client(server, errlog=stderr)) as client:
                 await talk(client)
 
-    asyncio.run(asyncio.wait_for(run(), 300))
+    asyncio.run(asyncio.wait_for(run(), 500))
     return log.read_text()
 
 
