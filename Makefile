@@ -32,7 +32,7 @@ test: .venv/.installed-dev
 	$(BIN)/pytest --durations 15 $(if $(GPU),,$(PARALLEL))
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing grade into .venv. The first installation takes minutes: PyTorch is large."

@@ -13,7 +13,7 @@ from typing import Any
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 __version__ = "0.1.0"
-FOR_PROGRAMS = ("Grader", "Item", "Result", "check", "explain", "grade")
+FOR_PROGRAMS = ("Grader", "Item", "Result", "check", "explain", "grade", "profile")
 """Imported from `grader.automation` when they are used: the runner needs none of it. Their types
 are in `__init__.pyi`."""
 

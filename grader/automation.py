@@ -8,23 +8,27 @@ device: a running submission could disturb another's times, so only fresh sandbo
 from __future__ import annotations
 
 import asyncio
+import difflib
 import itertools
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from grader.explanation import explain as explain
 from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome
 from grader.fleet.local_engine import LocalEngine
-from grader.problem import Problem, ProblemError
+from grader.problem import Case, Problem, ProblemError
 from grader.problem_folders import problem_folder, problem_folders
 from grader.report import PassedTests, Report, Verdict
 from grader.sandbox import Device, make_sandbox
 from grader.sandbox.gpu_info import cuda_missing, driver
 from grader.submission import Language, Submission, SubmissionError, language_of
+
+if TYPE_CHECKING:
+    from grader.judge.profiling.kernel_report import Profile
 
 SandboxName = Literal["docker", "process"]
 AnyProblem = Problem | str | Path
@@ -109,6 +113,42 @@ def check(problem: AnyProblem, source: AnySource, **options: Any) -> Report:
     not found.
     """
     return grade(problem, source, benchmarks=False, **options)
+
+
+def profile(
+    problem: AnyProblem,
+    source: AnySource,
+    *,
+    case: str | None = None,
+    language: Language | None = None,
+    device: Device | None = None,
+    sandbox: SandboxName = "docker",
+) -> Profile | Report:
+    """What limits a submission on one benchmark case, by default the one that moves the most bytes;
+    the report of its failure if it fails before.
+
+    A profile believes the submission's own process. A ``.cu`` file on a machine without a GPU is
+    compiled and not run. Raises what `grade` raises, and `ProblemError` for an unknown case.
+    """
+    from grader.judge.profiling.kernel_report import ProfilingError
+    from grader.judge.profiling.profile import profile as judge
+
+    found = load_problem(problem)
+    submission = load_submission(found, source, language)
+    chosen = device or default_device()
+    only_compile = submission.language == "cuda" and chosen == "cpu"
+    benchmark = benchmark_case(found, case, "cuda" if only_compile else chosen)
+    try:
+        profiled, _ = judge(
+            found,
+            submission,
+            None if only_compile else benchmark,
+            sandbox=make_sandbox(sandbox),
+            device=chosen,
+        )
+    except ProfilingError as stop:
+        return stop.report
+    return profiled
 
 
 class Grader:
@@ -357,11 +397,28 @@ def load_submission(problem: Problem, source: AnySource, language: Language | No
         if language is None or language_of(source) is language:
             return Submission.read(source, limit)
         raise SubmissionError(f"{source}: its extension is not that of {language}")
-    content = source.encode() if isinstance(source, str) else source
+    # A lone surrogate is no text; it makes a file that is not UTF-8, which does not load.
+    content = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
     if len(content) > limit:
         raise SubmissionError(f"the source has {len(content):,} bytes; {limit:,} are allowed")
     name = "submission.cu" if language == "cuda" else "submission.py"
     return Submission(name, language or "python", content)
+
+
+def benchmark_case(problem: Problem, name: str | None, device: Device) -> Case:
+    """The benchmark case called `name`, or the one that moves the most bytes on this device. Raises
+    `ProblemError` if there is none."""
+    cases = problem.cases("benchmark", device)
+    if not cases:
+        raise ProblemError(f"{problem.name} has no benchmark case for --device {device}")
+    if name is None:
+        return max(cases, key=problem.bytes)
+    names = [case.name for case in cases]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
+        raise ProblemError(f"no benchmark case '{name}' on --device {device}; {hint}")
+    return cases[names.index(name)]
 
 
 def default_device() -> Device:

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ from grader.sandbox.gpu_info import cuda_missing
 
 hypothesis.settings.register_profile("grade", deadline=None)  # a slow machine is not a failure
 hypothesis.settings.load_profile("grade")
+
+
+PACKAGES = {
+    "mcp": "mcp",
+    "inspect": "inspect_ai",
+    "openenv": "openenv",
+    "verifiers": "verifiers",
+}
+"""Marker → the package that its tests need."""
 
 
 @cache
@@ -45,6 +55,8 @@ def _missing(marker: str) -> str | None:
         return "no headers of this Python; apt-get install python3-dev"
     if marker == "chromium" and not (shutil.which("chromium") or shutil.which("chromium-browser")):
         return "no Chromium on PATH; apt-get install chromium"
+    if marker in PACKAGES and find_spec(PACKAGES[marker]) is None:
+        return f"no package {PACKAGES[marker]}; docs/contributing.md says how to test adapters"
     if marker == "postgres" and not os.environ.get("GRADE_TEST_POSTGRES"):
         return "no GRADE_TEST_POSTGRES; scripts/start-postgres.sh starts one and prints its URL"
     return None
@@ -91,14 +103,14 @@ def scope_of(nodeid: str) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in ("docker", "cuda", "nvcc", "gcc", "postgres", "chromium"):
+    for marker in ("docker", "cuda", "nvcc", "gcc", "postgres", "chromium", *PACKAGES):
         if item.get_closest_marker(marker) is None:
             continue
         reason = _missing(marker)
         if reason is None:
             continue
         required = f"GRADE_REQUIRE_{marker.upper()}"
-        if marker in ("docker", "gcc", "postgres", "chromium") and os.environ.get(required) == "1":
+        if marker not in ("cuda", "nvcc") and os.environ.get(required) == "1":
             pytest.fail(f"{required}=1, but: {reason}", pytrace=False)
         pytest.skip(f"not run, needs {marker}: {reason}")
 

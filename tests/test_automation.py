@@ -19,7 +19,7 @@ from grader import automation
 from grader.automation import Item, Result, load_problem
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import ProblemError
-from grader.report import Verdict
+from grader.report import Report, Verdict
 from grader.sandbox.gpu_info import Gpu, GpuDriver
 from grader.submission import SubmissionError
 
@@ -37,6 +37,21 @@ def test_one_grading_and_one_check() -> None:
     checked = grader.check(ROOT / "problems" / "softmax", WRONG, device="cpu", sandbox="process")
     assert checked.verdict is Verdict.WRONG_ANSWER
     assert {case.kind for case in checked.cases} == {"test"}
+
+
+def test_a_profile_or_the_report_of_a_failure() -> None:
+    options: dict[str, Any] = {"device": "cpu", "sandbox": "process"}
+    found = grader.profile("softmax", RIGHT, case="practice", **options)
+    assert not isinstance(found, Report)
+    assert (found.problem, found.case, found.device) == ("softmax", "practice", "cpu")
+    assert found.limit
+    failed = grader.profile("softmax", "def softmax(", **options)
+    assert isinstance(failed, Report)
+    assert failed.verdict is Verdict.COMPILE_ERROR
+    with pytest.raises(
+        ProblemError, match="no benchmark case 'practise' on --device cpu; did you mean"
+    ):
+        grader.profile("softmax", RIGHT, case="practise", **options)
 
 
 def test_many_gradings() -> None:
@@ -187,6 +202,7 @@ def test_errors_of_the_caller() -> None:
         load_problem("nothing")
     with pytest.raises(SubmissionError, match="are allowed"):
         automation.load_submission(problem, "x" * (problem.spec.limits.source_bytes + 1), None)
+    assert automation.load_submission(problem, "\ud800", None).source == b"\xed\xa0\x80"
     with pytest.raises(SubmissionError, match="is not that of cuda"):
         automation.load_submission(problem, WRONG, "cuda")
     with pytest.raises(AttributeError, match="no attribute 'grades'"):

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from benchmarks import check_margins
 from benchmarks.example_calls import LoadedExample
-from grader.cli.scaffold import scaffold
 from grader.judge.problem_code import ProblemCode
 from grader.problem import Problem
+from grader.problem.scaffold import scaffold
 
 ROOT = Path(__file__).resolve().parents[1]
 SETUP = """

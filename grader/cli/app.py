@@ -45,6 +45,7 @@ COMMANDS = {
     "worker": ("worker", "Pull jobs from a server and grade them here."),
     "doctor": ("doctor", "Examine this machine and say how to fix problems."),
     "sandbox": ("sandbox", "Build and check the Docker sandbox."),
+    "mcp": ("mcp", "Serve an agent that writes kernels (MCP, on stdin)."),
     "serve": ("serve", "Serve a leaderboard that others submit to."),
     "login": ("login", "Store a server and your token."),
     "completion": ("completion", "Print the code that completes commands in a shell."),

@@ -59,6 +59,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade sandbox check",
         "grade sandbox check --sandbox process",
     ),
+    "mcp": ("grade mcp", "grade mcp --root submissions --sandbox docker"),
     "serve": ("grade serve", "grade serve --host 0.0.0.0 --port 8000 --slots 2"),
     "login": (
         "grade login --server https://board.example.org",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from grader.cli.examples import Example, examples
-from grader.cli.scaffold import scaffold
 from grader.problem import Problem
+from grader.problem.scaffold import scaffold
 from grader.report import Verdict
 from grader.submission import Language, Submission
 from scripts.demo.attempts import KINDS, Attempt, Kind

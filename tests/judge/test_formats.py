@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from grader.cli.scaffold import scaffold
 from grader.judge import grade
 from grader.judge.problem_code import ProblemCode
 from grader.judge.record import Device
 from grader.problem import Problem, ProblemError
 from grader.problem.prototype import prototypes
+from grader.problem.scaffold import scaffold
 from grader.report import Report
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.cli.scaffold import scaffold
 from grader.problem import Problem, prototypes
+from grader.problem.scaffold import scaffold
 from grader.runner import nvcc
 from grader.runner.entry_point import LoadError
 from grader.runner.load_submission import load_cuda

@@ -35,8 +35,8 @@ def new(problem: str, lang: str, output: Path | None) -> None:
     triton are the same file, in that set's own convention, and a wrong answer too.
     """
     from grader.cli.output.terminal import print_note
-    from grader.cli.scaffold import scaffold
     from grader.cli.set_scaffold import set_scaffold
+    from grader.problem.scaffold import scaffold
 
     found = find_problem(problem)
     path = output or Path(f"{found.name}_{lang}{SUFFIXES[lang]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
 import tempfile
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from grader.judge.profiling.kernel_report import KernelProfile, Profile, ProfileArtifacts
-    from grader.problem import Problem
-    from grader.problem.spec import Case
 
 FILES = {
     "profile": "profile.json",
@@ -85,11 +82,12 @@ def profile(
     For your own code: unlike a grading, a profile believes the submission's own process. It writes
     the profiler's table, a Chrome trace, PTX and SASS into a folder.
     """
+    from grader.automation import benchmark_case
     from grader.judge.profiling.kernel_report import ProfilingError
 
     job = LocalJob.load(deps, problem, file, device, sandbox_name)
     only_compile = job.submission.language == "cuda" and job.device == "cpu"
-    case = choose_case(job.problem, case_name, "cuda" if only_compile else job.device)
+    case = benchmark_case(job.problem, case_name, "cuda" if only_compile else job.device)
     folder = out or Path(f"profile-{file.stem}")
     check_folder(folder)
     try:
@@ -106,24 +104,6 @@ def profile(
     found = write(folder, found, bulk)
     _print_profile(found, job.note, as_json)
     return 0
-
-
-def choose_case(problem: Problem, name: str | None, device: str) -> Case:
-    """The benchmark case called `name`, or the one that moves the most bytes on this device.
-
-    Raises click.UsageError if there is none.
-    """
-    cases = problem.cases("benchmark", device)
-    if not cases:
-        raise click.UsageError(f"{problem.name} has no benchmark case for --device {device}")
-    if name is None:
-        return max(cases, key=problem.bytes)
-    names = [case.name for case in cases]
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
-        raise click.UsageError(f"--case: no benchmark case '{name}' on --device {device}; {hint}")
-    return cases[names.index(name)]
 
 
 def check_folder(folder: Path) -> None:

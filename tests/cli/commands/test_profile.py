@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from grader.cli.commands.profile import choose_case, short_name
+from grader.automation import benchmark_case
+from grader.cli.commands.profile import short_name
 from grader.judge.profiling.kernel_report import (
     KernelProfile,
     NcuCounters,
@@ -258,7 +259,7 @@ def test_the_case(shell: Shell, kernel: Path, profiler: FakeProfiler) -> None:
 
 def test_the_largest_case_is_the_default() -> None:
     softmax = Problem.load(Path(__file__).resolve().parents[3] / "problems" / "softmax")
-    largest = choose_case(softmax, None, "cuda")
+    largest = benchmark_case(softmax, None, "cuda")
     assert softmax.bytes(largest) == max(map(softmax.bytes, softmax.cases("benchmark", "cuda")))
 
 

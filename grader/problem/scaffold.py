@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from grader.problem import Argument, Problem, Spec, prototypes
+from grader.problem.load import Problem
+from grader.problem.prototype import prototypes
+from grader.problem.spec import Argument, Spec
 
 LINE_CHARS = 100
 
