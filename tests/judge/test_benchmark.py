@@ -816,11 +816,11 @@ def test_a_case_that_cannot_wait_at_the_gate_is_measured_in_longer_rounds(
 
     monkeypatch.setattr(module, "open_benchmark", open_like)
     monkeypatch.setattr(module, "benchmark_result", lambda *given: given)
-    grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda")
+    grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda", returns=False)
     case = Case(name="any", params={})
     result: Any = benchmark(grading, case)
     timing = result[2]
-    assert result == (grading, case, timing, 7.0, [3.0])
+    assert result == (grading, case, timing, 7.0, [3.0], None)
     assert opened == attempts
     assert timing.calls_per_round == (2 * CALLS if len(attempts) == 2 else CALLS)
     assert (timing.time_us, timing.graph) == (50, captured)
@@ -828,6 +828,42 @@ def test_a_case_that_cannot_wait_at_the_gate_is_measured_in_longer_rounds(
     notes = [] if unranked is None else [f"not ranked: of 'any' {unranked}"]
     assert grading.record.notes == notes
     assert grading.record.unranked_cases == ([] if unranked is None else ["any"])
+
+
+@pytest.mark.parametrize(
+    ("returns", "roles", "copied"),
+    [
+        (True, ["in", "inout", "out"], [["c"]]),
+        (True, ["in", "inout", "inout"], []),
+        (False, ["in", "inout", "out"], []),
+    ],
+)
+def test_only_outputs_that_are_returned_are_copied(
+    monkeypatch: pytest.MonkeyPatch, returns: bool, roles: list[str], copied: list[list[str]]
+) -> None:
+    """State is written in place."""
+    found: list[list[str]] = []
+
+    def returned_copy_us(outputs: dict[str, object], device: str) -> float:
+        found.append(list(outputs))
+        return 2.5
+
+    monkeypatch.setattr(module, "returned_copy_us", returned_copy_us)
+    args = [SimpleNamespace(name=n, role=r) for n, r in zip("abc", roles, strict=True)]
+    outputs = {a.name: object() for a in args if a.role != "in"}
+    bench: Any = SimpleNamespace(
+        grading=SimpleNamespace(
+            returns=returns,
+            device="cuda",
+            record=Record(),
+            problem=SimpleNamespace(spec=SimpleNamespace(args=args)),
+        ),
+        case=Case(name="any", params={}),
+        sets=SimpleNamespace(outputs=lambda _: outputs),
+    )
+    assert module._copy_us(bench) == (2.5 if copied else None)
+    assert found == copied
+    assert len(bench.grading.record.notes) == len(copied)
 
 
 @pytest.mark.parametrize("ranks", [False, True])
@@ -855,7 +891,7 @@ def test_a_reported_time_that_is_forged_ends_the_grading(
 
     monkeypatch.setattr(module, "open_benchmark", open_like)
     monkeypatch.setattr(module, "benchmark_result", lambda *given: given)
-    grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda")
+    grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda", returns=False)
     if ranks:
         with pytest.raises(SubmissionFault) as stop:
             benchmark(grading, Case(name="any", params={}))
