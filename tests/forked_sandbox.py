@@ -194,8 +194,7 @@ def _run_runner(path: str, command: Sequence[str], environment: dict[str, str]) 
     pr_set_dumpable = 4
     ctypes.CDLL(None).prctl(pr_set_dumpable, ctypes.c_ulong(1), 0, 0, 0)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(environment)  # the same as the template's, and what imports have added
     sys.path[0] = os.getcwd()
     runner: Any = sys.modules[RUNNER]
     code = 1
