@@ -33,7 +33,7 @@ from typing import Any, NoReturn, cast
 from grader.sandbox import launch
 from grader.sandbox.base import RunnerDevice, RunnerLimits
 from grader.sandbox.host import runner_environment
-from grader.sandbox.jail import WIRE_FD, JailConfig
+from grader.sandbox.jail import FAILED, WIRE_FD, JailConfig
 from grader.sandbox.process import Isolation, ProcessRunner, ProcessSandbox
 
 PRELOADED = ("torch", "triton", "triton.runtime.interpreter", "grader.arena.host_arena")
@@ -184,7 +184,7 @@ def _become_launcher(text: str, wire: int, control: int, output: int, status: in
         os.execve = _run_runner  # type: ignore[assignment]
         exit_with(launch.main(json.dumps(config)))
     finally:
-        os._exit(launch.FAILED)
+        os._exit(FAILED)
 
 
 def _run_runner(path: str, command: Sequence[str], environment: dict[str, str]) -> NoReturn:
