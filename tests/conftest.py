@@ -138,12 +138,14 @@ def no_data_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_host_is_left() -> Iterator[None]:
-    """End the sandbox of a set's own code that is kept for the next grading, since other tests look
-    for processes that were left behind."""
+def no_process_is_left() -> Iterator[None]:
+    """End the sandbox of a set's own code that is kept for the next grading, and the process that
+    runners are forked from, since other tests look for processes that were left behind."""
     yield
     if host := sys.modules.get("grader.judge.set_host"):
         host.close_hosts()
+    if forked := sys.modules.get("tests.forked_sandbox"):
+        forked.end_template()
 
 
 @pytest.fixture

@@ -53,13 +53,19 @@ class ForkedSandbox(ProcessSandbox):
 
 class _ForkedRunner(ProcessRunner):
     def _start_launcher(self, config: JailConfig) -> subprocess.Popen[bytes]:
-        return cast("subprocess.Popen[bytes]", _template(os.getpid()).fork(config))
+        return cast("subprocess.Popen[bytes]", _template().fork(config))
 
 
 @cache
-def _template(owner: int) -> _Template:
-    """The template of this process; after a fork, the child has one of its own."""
+def _template() -> _Template:
     return _Template()
+
+
+def end_template() -> None:
+    """End the process that runners are forked from; the next runner starts another."""
+    if _template.cache_info().currsize:
+        _template().end()
+        _template.cache_clear()
 
 
 class _Template:
@@ -77,12 +83,12 @@ class _Template:
                 env=runner_environment(Path("/scratch"), Path("/jit"), "cpu"),
                 cwd="/",
             )
-        atexit.register(self._end, os.getpid())
+        atexit.register(self.end)
 
-    def _end(self, owner: int) -> None:
-        if os.getpid() == owner:
-            self._socket.close()
-            self._process.wait()
+    def end(self) -> None:
+        atexit.unregister(self.end)
+        self._socket.close()
+        self._process.wait()
 
     def fork(self, config: JailConfig) -> _ForkedLauncher:
         """Fork a launcher, as `launcher_command` starts one."""
