@@ -494,7 +494,7 @@ def test_tests_that_have_passed_are_not_run_again(
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     submission = Submission.read(path, 10_000)
-    again = partial(grade, problem, sandbox=ProcessSandbox(), device="cpu")
+    again = partial(grade, problem, sandbox=ForkedSandbox(), device="cpu")
     passed = PassedTests.of(again(submission, benchmarks=False))
     seen: list[str] = []
     report = again(submission, passed=passed, progress=lambda step: seen.append(step.case))
@@ -521,7 +521,7 @@ def test_a_submission_that_is_only_timed_is_checked_while_it_is_timed(
         seed=1,
         cases=(),
     )
-    report = grade(problem, submission, sandbox=ProcessSandbox(), device="cpu", passed=passed)
+    report = grade(problem, submission, sandbox=ForkedSandbox(), device="cpu", passed=passed)
     assert report.verdict is Verdict.WRONG_ANSWER
 
 
