@@ -9,8 +9,8 @@ SHELL := bash
 
 BIN := .venv/bin
 COMMA := ,
-# Tests run in parallel, except on a machine with a GPU, where they could disturb timings. Many wait
-# for other processes, so there are more of them than cores.
+# Tests run in parallel, and beside mypy, except on a machine with a GPU, where they could disturb
+# timings. Many wait for other processes, so there are more of them than cores.
 PROCESSES := $(shell echo $$(( $$(nproc) * 2 )))
 PARALLEL := --numprocesses $(PROCESSES) --maxprocesses 8 --dist loadscope --no-loadscope-reorder
 # A machine with an NVIDIA GPU also needs the CUDA bindings.
@@ -27,9 +27,9 @@ demo-server: .venv/.installed-server
 test: .venv/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --durations 15 $(if $(GPU),,$(PARALLEL))
+	types=; $(BIN)/mypy $(if $(GPU),;,& types=$$!;) \
+	$(BIN)/pytest --durations 15 $(if $(GPU),,$(PARALLEL)) && wait $$types
 
 clean:
 	rm -rf .venv .venv-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

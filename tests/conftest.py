@@ -69,12 +69,38 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes that they start inherit it
 
 
-LONGEST = ("tests/fleet/test_ray_engine.py", "tests/test_corpus.py", "tests/judge/test_verif")
-"""Files of several minutes. They come first, lest one is left alone at the end."""
+LONGEST = (
+    "tests/fleet/test_ray_engine.py",
+    "tests/runner/test_nvcc.py",
+    "tests/test_corpus.py",
+    "tests/server/api/test_openapi.py",
+    "tests/cli/test_real.py",
+    "tests/judge/test_grade.py",
+    "tests/judge/test_reference.py",
+    "tests/judge/test_verif",
+    "tests/runner/test_prototype_check.py",
+    "tests/server/pages/test_routes.py",
+    "tests/server/test_access.py",
+    "tests/server/test_browser.py",
+    "tests/server/test_run.py",
+    "tests/server/test_several.py",
+    "tests/fleet/test_local_engine.py",
+    "tests/test_automation.py",
+    "tests/test_demo.py",
+    "tests/cli/test_scaffold.py",
+)
+"""Files of more than half a minute, the longest ahead. They come first, lest one is left alone at
+the end."""
+
+
+def _place(nodeid: str) -> int:
+    """The index in `LONGEST` of the file of this test; after them all for another file."""
+    found = (i for i, start in enumerate(LONGEST) if nodeid.startswith(start))
+    return next(found, len(LONGEST))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    items.sort(key=lambda item: _place(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -124,12 +150,14 @@ def no_data_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_host_is_left() -> Iterator[None]:
-    """End the sandbox of a set's own code that is kept for the next grading, since other tests look
-    for processes that were left behind."""
+def no_process_is_left() -> Iterator[None]:
+    """End the sandbox of a set's own code that is kept for the next grading, and the process that
+    runners are forked from, since other tests look for processes that were left behind."""
     yield
     if host := sys.modules.get("grader.judge.set_host"):
         host.close_hosts()
+    if forked := sys.modules.get("tests.forked_sandbox"):
+        forked.end_template()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from grader.sandbox import Device, make_sandbox
 from grader.sandbox.base import Sandbox
 from grader.sandbox.gpu_info import cuda_missing
 from scripts.grade_corpus import grade_example, problems
+from tests.forked_sandbox import ForkedSandbox
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +118,9 @@ COUNTS = {
 }
 """Number of files in each folder, so that a lost or ignored file is noticed."""
 
+FULL = "softmax"
+"""The problem with every verdict and attack."""
+
 DEVICE: Device = "cpu" if cuda_missing() else "cuda"
 PROBLEMS = {problem.name: problem for problem in problems()}
 CORPUS = [(problem, example) for problem in PROBLEMS.values() for example in examples(problem)]
@@ -137,11 +141,18 @@ def _file(name: str) -> tuple[Problem, Example]:
 
 @cache
 def _sandbox(name: str) -> Sandbox:
-    return make_sandbox(name)
+    return ForkedSandbox() if name == "forked" else make_sandbox(name)
 
 
 def _graded(problem: Problem, example: Example, sandbox: str = "process") -> Report:
     return grade_example(problem, example, _sandbox(sandbox), DEVICE)
+
+
+def _is_plain(problem: Problem, example: Example) -> bool:
+    """Whether its process may be forked: another problem's file does the same to the sandbox that
+    users have, or only its outputs decide."""
+    by_outputs = example.expected in (Verdict.ACCEPTED, Verdict.WRONG_ANSWER)
+    return problem.name != FULL or (by_outputs and "hostile" not in example.path.name)
 
 
 def test_exact_count() -> None:
@@ -158,6 +169,11 @@ def test_every_file_is_in_the_folder_of_a_verdict() -> None:
         assert files == {example.path for example in examples(problem)}
 
 
+def test_one_problem_has_every_verdict() -> None:
+    verdicts = {verdict for problem, verdict in COUNTS if problem == FULL}
+    assert verdicts == set(Verdict) - {Verdict.JUDGE_ERROR}
+
+
 def test_only_rejected_examples_name_a_rule() -> None:
     for _, example in CORPUS:
         assert (example.rule is not None) == (example.expected is Verdict.REJECTED), example.path
@@ -165,7 +181,7 @@ def test_only_rejected_examples_name_a_rule() -> None:
 
 @pytest.mark.parametrize(("problem", "example"), [_parameter(*pair) for pair in CORPUS])
 def test_verdict(problem: Problem, example: Example) -> None:
-    report = _graded(problem, example)
+    report = _graded(problem, example, "forked" if _is_plain(problem, example) else "process")
     assert example.fits(report), (report.verdict, report.rule, report.reason)
     assert report.reason.isprintable()
     assert all(c.isprintable() or c in "\n\t" for c in report.log)

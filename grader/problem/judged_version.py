@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -56,7 +56,8 @@ class JudgedVersion:
     @cached_property
     def digest(self) -> str:
         """SHA-256, hexadecimal, over name, spec and files."""
-        return hashlib.sha256(_json(asdict(self)).encode()).hexdigest()
+        fields = {"problem": self.problem, "spec": self.spec, "files": self.files}
+        return hashlib.sha256(_json(fields).encode()).hexdigest()
 
     def changes_since(self, old: JudgedVersion) -> list[str]:
         """What differs from an old version, a phrase for each change, such as ``limits.call_s: not

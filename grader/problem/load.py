@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -176,7 +177,10 @@ def _digest(contents: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
+@lru_cache(maxsize=64)
 def _spec(content: bytes) -> Spec:
+    """The validated spec. Making one takes 20 ms; a worker process loads the same problem for every
+    grading."""
     data = strict_yaml.parse(_decode(content))
     if not isinstance(data, dict):
         raise ProblemError("top level: must be keys and values, such as 'title: …'")

@@ -101,13 +101,18 @@ class ProcessSandbox(Sandbox):
         """Start a runner. Raises `SandboxError` when no kind of isolation works."""
         return self._start([*self._command, "--device", device], limits, device)
 
+    def _runner(
+        self, command: list[str], limits: RunnerLimits, device: RunnerDevice, isolation: Isolation
+    ) -> ProcessRunner:
+        return ProcessRunner(command, limits, device, isolation)
+
     def _start(
         self, command: list[str], limits: RunnerLimits, device: RunnerDevice
     ) -> ProcessRunner:
         failures = []
         for isolation in list(self._candidates):
             try:
-                runner = ProcessRunner(command, limits, device, isolation)
+                runner = self._runner(command, limits, device, isolation)
             except (SandboxError, OSError) as error:
                 failures.append(f"{isolation}: {error}")
                 continue
@@ -149,16 +154,7 @@ class ProcessRunner(Runner):
         self._control, control = socket.socketpair()
         with wire, control:
             config = self._config(command, device, wire.fileno(), control.fileno())
-            self._process = subprocess.Popen(
-                launcher_command(config),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(wire.fileno(), control.fileno()),
-                start_new_session=True,
-                env={"LANG": "C.UTF-8"},
-                cwd="/",
-            )
+            self._process = self._start_launcher(config)
         self._reader = threading.Thread(target=self._watch, name="grade-sandbox", daemon=True)
         self._reader.start()
         self._control.settimeout(START_TIMEOUT_S)
@@ -169,6 +165,19 @@ class ProcessRunner(Runner):
         if message != "ok":
             self.stop()
             raise SandboxError(message or self._output.last_line() or "the launcher died")
+
+    def _start_launcher(self, config: JailConfig) -> subprocess.Popen[bytes]:
+        """Start the launcher, with its output in a pipe."""
+        return subprocess.Popen(
+            launcher_command(config),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(config["wire"], config["control"]),
+            start_new_session=True,
+            env={"LANG": "C.UTF-8"},
+            cwd="/",
+        )
 
     def _config(
         self, command: list[str], device: RunnerDevice, wire: int, control: int

@@ -14,8 +14,9 @@ from grader.judge import grade
 from grader.judge.gpu import lock
 from grader.problem import Problem
 from grader.report import Report
-from grader.sandbox.process import ProcessSandbox
+from grader.sandbox.base import Sandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 
 SPEC = """
 format: 1
@@ -101,21 +102,21 @@ def unused_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def judge(write_problem: WriteProblem) -> Judge:
-    """Grades a source text against the tiny problem in the process sandbox."""
+    """Grades a source text against the tiny problem."""
 
     def run(
         source: str,
         suffix: str = ".py",
         benchmarks: bool = False,
         device: Literal["cpu", "cuda"] = "cpu",
+        sandbox: Sandbox | None = None,
         **changes: str,
     ) -> Report:
         problem = write_problem(**changes)
         path = problem.folder.parent / f"kernel{suffix}"
         path.write_text(textwrap.dedent(source))
         submission = Submission.read(path, problem.spec.limits.source_bytes)
-        return grade(
-            problem, submission, sandbox=ProcessSandbox(), device=device, benchmarks=benchmarks
-        )
+        sandbox = sandbox or ForkedSandbox()
+        return grade(problem, submission, sandbox=sandbox, device=device, benchmarks=benchmarks)
 
     return run

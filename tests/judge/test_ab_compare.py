@@ -34,6 +34,7 @@ from grader.judge.ab_compare import (
 from grader.sandbox.base import SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 from tests.judge.conftest import HONEST, REFERENCE, WriteProblem
 
 SAME = SAME_SHARE["cuda"]
@@ -213,7 +214,7 @@ def compare(write_problem: WriteProblem, tmp_path: Path) -> Compare:
             path.write_text(source)
             files.append(Submission.read(path, 10_000))
         return ab_compare(
-            write_problem(), files[0], files[1], sandbox=ProcessSandbox(), device="cpu"
+            write_problem(), files[0], files[1], sandbox=ForkedSandbox(), device="cpu"
         )
 
     return run
@@ -282,7 +283,7 @@ def test_rounds_alternate_and_progress_names_the_file(
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     twin = Submission.read(path, 10_000)
-    sandbox = ProcessSandbox()
+    sandbox = ForkedSandbox()
     ab_compare(write_problem(), twin, twin, sandbox=sandbox, device="cpu", progress=seen.append)
     assert len(turns) >= 2 * MIN_PAIRS
     fours = [turns[i : i + 4] for i in range(0, len(turns) - 3, 4)]
@@ -320,4 +321,4 @@ def test_a_broken_problem_is_the_author_s_fault(
     twin = Submission.read(path, 10_000)
     problem = write_problem(reference=REFERENCE.replace("total + x, ", ""))
     with pytest.raises(ProblemError, match="returned 1 values"):
-        ab_compare(problem, twin, twin, sandbox=ProcessSandbox(), device="cpu")
+        ab_compare(problem, twin, twin, sandbox=ForkedSandbox(), device="cpu")

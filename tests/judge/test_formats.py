@@ -14,8 +14,8 @@ from grader.problem import Problem, ProblemError
 from grader.problem.prototype import prototypes
 from grader.problem.scaffold import scaffold
 from grader.report import Report
-from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 from tests.judge.conftest import SPEC, WriteProblem
 from tests.judge.verified import verified
 
@@ -30,7 +30,7 @@ def graded(
     path = tmp_path / f"kernel{suffix}"
     path.write_text(textwrap.dedent(source))
     submission = Submission.read(path, problem.spec.limits.source_bytes)
-    return grade(problem, submission, sandbox=ProcessSandbox(), device=device)
+    return grade(problem, submission, sandbox=ForkedSandbox(), device=device)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -32,6 +32,7 @@ from grader.report import PassedTests, Report, Rule, Verdict
 from grader.sandbox.base import Runner, RunnerDevice, RunnerLimits, SandboxError
 from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 from tests.judge.conftest import DOMAIN, HONEST, INPUTS, REFERENCE, SPEC, Judge, WriteProblem
 from tests.waiting import PATIENCE_S, until
 
@@ -128,7 +129,7 @@ def test_selected_cases_repeat_an_earlier_gradings_inputs(
 
     def run(*names: str) -> Report:
         chosen = replace(problem, selected=frozenset(names)) if names else problem
-        sandbox = ProcessSandbox()
+        sandbox = ForkedSandbox()
         return grade(chosen, submission, sandbox=sandbox, device="cpu", seed=11, benchmarks=True)
 
     whole, part = run(), run("many", "drawn_2", "small")
@@ -312,7 +313,7 @@ def test_cases_are_drawn_by_the_seed(write_problem: WriteProblem, tmp_path: Path
         report = grade(
             problem,
             submission,
-            sandbox=ProcessSandbox(),
+            sandbox=ForkedSandbox(),
             device="cpu",
             seed=seed,
             benchmarks=False,
@@ -443,7 +444,7 @@ def test_work_after_the_call_is_rejected(judge: Judge, monkeypatch: pytest.Monke
 
 
 def test_an_unrequested_message_is_a_runtime_error(judge: Judge) -> None:
-    report = judge("""
+    source = """
         import gc, socket
         def scale(x, total, factor, out):
             total += x
@@ -451,7 +452,8 @@ def test_an_unrequested_message_is_a_runtime_error(judge: Judge) -> None:
             for thing in gc.get_objects():
                 if isinstance(thing, socket.socket):
                     thing.send(b"accepted")
-    """)
+    """
+    report = judge(source, sandbox=ProcessSandbox())
     assert report.verdict is Verdict.RUNTIME_ERROR
     assert "wire" in report.reason
 
@@ -473,7 +475,7 @@ def test_the_same_seed_gives_the_same_errors(write_problem: WriteProblem, tmp_pa
         report = grade(
             problem,
             submission,
-            sandbox=ProcessSandbox(),
+            sandbox=ForkedSandbox(),
             device="cpu",
             seed=seed,
             benchmarks=False,
@@ -492,7 +494,7 @@ def test_tests_that_have_passed_are_not_run_again(
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     submission = Submission.read(path, 10_000)
-    again = partial(grade, problem, sandbox=ProcessSandbox(), device="cpu")
+    again = partial(grade, problem, sandbox=ForkedSandbox(), device="cpu")
     passed = PassedTests.of(again(submission, benchmarks=False))
     seen: list[str] = []
     report = again(submission, passed=passed, progress=lambda step: seen.append(step.case))
@@ -519,7 +521,7 @@ def test_a_submission_that_is_only_timed_is_checked_while_it_is_timed(
         seed=1,
         cases=(),
     )
-    report = grade(problem, submission, sandbox=ProcessSandbox(), device="cpu", passed=passed)
+    report = grade(problem, submission, sandbox=ForkedSandbox(), device="cpu", passed=passed)
     assert report.verdict is Verdict.WRONG_ANSWER
 
 
@@ -528,7 +530,7 @@ def test_progress_names_each_stage_and_case(write_problem: WriteProblem, tmp_pat
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     submission = Submission.read(path, 10_000)
-    grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu", progress=seen.append)
+    grade(write_problem(), submission, sandbox=ForkedSandbox(), device="cpu", progress=seen.append)
     assert [p.stage for p in seen if not p.case] == ["sandbox_start", "load"]
     ended = [(p.stage, p.case, p.status) for p in seen if p.status]
     assert ended[0] == ("test", "one", "passed")
@@ -552,7 +554,7 @@ def test_an_exit_in_a_problems_code_is_its_authors_error(
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     with pytest.raises(ProblemError, match=f"{file}: .* raised SystemExit: 0"):
-        grade(problem, Submission.read(path, 10_000), sandbox=ProcessSandbox(), device="cpu")
+        grade(problem, Submission.read(path, 10_000), sandbox=ForkedSandbox(), device="cpu")
 
 
 def test_a_problem_runs_as_it_was_when_its_digest_was_made(
@@ -562,7 +564,7 @@ def test_a_problem_runs_as_it_was_when_its_digest_was_made(
     write_problem(reference=REFERENCE.replace("x * factor", "x * 3"))
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
-    report = grade(problem, Submission.read(path, 10_000), sandbox=ProcessSandbox(), device="cpu")
+    report = grade(problem, Submission.read(path, 10_000), sandbox=ForkedSandbox(), device="cpu")
     assert report.verdict is Verdict.ACCEPTED
     assert report.problem_digest == problem.digest
 
@@ -663,7 +665,7 @@ def test_both_attempts_share_the_time_of_one_grading(
     module = sys.modules[grade.__module__]
     monkeypatch.setattr(module, "_run", killed)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
-    report = grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu")
+    report = grade(write_problem(), submission, sandbox=ForkedSandbox(), device="cpu")
     assert report.verdict is Verdict.RUNTIME_ERROR
     assert seen_left_s == left_s
 
@@ -701,7 +703,7 @@ def test_what_others_on_the_gpu_may_have_caused_is_graded_again_alone(
     report = grade(
         write_problem(),
         submission,
-        sandbox=ProcessSandbox(),
+        sandbox=ForkedSandbox(),
         device="cuda",
         benchmarks=benchmarks,
     )

@@ -11,8 +11,8 @@ from grader.cli.commands.baseline import expert_files
 from grader.judge import grade
 from grader.judge.problem_code import ProblemCode
 from grader.problem import Problem
-from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "problems"
 NAMES = sorted(path.parent.name for path in PROBLEMS.glob("*/problem.yaml"))
@@ -40,7 +40,7 @@ def test_an_expert_is_accepted(name: str, path: Path) -> None:
     problem = Problem.load(PROBLEMS / name)
     submission = Submission.read(path, problem.spec.limits.source_bytes)
     report = grade(
-        problem, submission, sandbox=ProcessSandbox(), device="cpu", benchmarks=False, seed=3
+        problem, submission, sandbox=ForkedSandbox(), device="cpu", benchmarks=False, seed=3
     )
     expected = None if path.suffix == ".cu" else "accepted"
     assert (report.verdict, report.reason) == (
@@ -56,7 +56,7 @@ def test_an_expert_is_accepted_on_a_gpu(name: str, path: Path) -> None:
     problem = Problem.load(PROBLEMS / name)
     submission = Submission.read(path, problem.spec.limits.source_bytes)
     report = grade(
-        problem, submission, sandbox=ProcessSandbox(), device="cuda", benchmarks=False, seed=3
+        problem, submission, sandbox=ForkedSandbox(), device="cuda", benchmarks=False, seed=3
     )
     assert (report.verdict, report.reason) == ("accepted", "right on every case")
 

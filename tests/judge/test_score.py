@@ -16,8 +16,8 @@ from grader.judge.score import scored as score_of
 from grader.judge.score import tensor_bound_share
 from grader.judge.timing.measure import Sample
 from grader.report import CaseResult, Report, Verdict
-from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 from tests.judge.conftest import HONEST, WriteProblem
 from tests.judge.timing.test_measure import PLAN, ROOM_US, timed
 
@@ -104,7 +104,7 @@ def test_a_report_has_the_wider_interval_of_tensor_bound_cases(
     record = Record()
     record.cases = [benchmark_case()]
     submission = Submission.read(path, 10_000)
-    sandbox = ProcessSandbox()
+    sandbox = ForkedSandbox()
     problem = write_problem()
     request = module.GradingRequest(
         problem, submission, sandbox, "cuda", True, "full", lambda _: None
@@ -183,7 +183,7 @@ def test_numbers_that_cannot_be_scored_are_an_error_of_the_judge(
     path = tmp_path / "kernel.py"
     path.write_text(HONEST)
     submission = Submission.read(path, 10_000)
-    report = grade(write_problem(), submission, sandbox=ProcessSandbox(), device="cpu")
+    report = grade(write_problem(), submission, sandbox=ForkedSandbox(), device="cpu")
     assert report.verdict is Verdict.JUDGE_ERROR
     assert "ZeroDivisionError" in report.reason
 

@@ -586,3 +586,15 @@ def test_the_times_digest_covers_what_times_depend_on(make_folder: MakeFolder) -
     assert after("problem.yaml", "rows: 4096", "rows: 2048") == (True, True)
     assert after("reference.py", "x * 2", "2 * x") == (True, True)
     assert after("inputs.py", "...", "pass") == (True, True)
+
+
+def test_a_changed_spec_is_read_again(make_folder: MakeFolder) -> None:
+    """Specs are kept by content."""
+    folder = make_folder()
+    first = Problem.load(folder)
+    spec = folder / "problem.yaml"
+    text = spec.read_text()
+    spec.write_text(text.replace("title: Scale", "title: Scaled"))
+    assert (first.spec.title, Problem.load(folder).spec.title) == ("Scale", "Scaled")
+    spec.write_text(text)
+    assert Problem.load(folder) == first

@@ -8,11 +8,16 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from grader.runner.error_text import NO_GPU_ADVICE, SUMMARY_CHARS, printed, summary
+
+Probe = Callable[[Path, int, bool], list[str]]
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = '''"""A kernel with an error."""
@@ -46,24 +51,64 @@ def launch(module, x, block):
     module.run[(1,)](x, block)
 """
 PROBE = """
-import importlib.util, json, sys, torch, triton
+import importlib.util, json, os, sys, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from grader.runner.error_text import printed, summary
 {launch}
-spec = importlib.util.spec_from_file_location("submission", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-sys.modules["submission"] = module
-try:
-    spec.loader.exec_module(module)
-    code = compile("def call(launch, m, x, b):\\n    launch(m, x, b)\\n", sys.argv[1], "exec")
-    names = {{}}
-    exec(code, names)
-    names["call"](launch, module, torch.zeros(64), int(sys.argv[2]))
-except Exception as error:
-    print(json.dumps([type(error).__name__, summary(error), printed(error)]))
+def answer(file, block):
+    spec = importlib.util.spec_from_file_location("submission", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["submission"] = module
+    try:
+        spec.loader.exec_module(module)
+        code = compile("def call(launch, m, x, b):\\n    launch(m, x, b)\\n", file, "exec")
+        names = {{}}
+        exec(code, names)
+        names["call"](launch, module, torch.zeros(64), block)
+    except Exception as error:
+        print(json.dumps([type(error).__name__, summary(error), printed(error)]), flush=True)
+    os._exit(0)
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        answer(*json.loads(line))
+    if os.wait()[1]:
+        break
 """
-"""Runs the file's kernel. `call` stands for the line of the submission that launches it."""
+"""Runs the kernel of each file, in a fork. `call` stands for the line of the submission that
+launches it."""
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """Runs a file's kernel with a block size: the error's type, summary and text."""
+    with ExitStack() as stack:
+
+        @cache
+        def process(is_compiled: bool) -> subprocess.Popen[str]:
+            environment = os.environ | {
+                "PYTHONPATH": str(ROOT),
+                "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
+                "TRITON_INTERPRET": "0" if is_compiled else "1",
+            }
+            source = PROBE.format(launch=COMPILE if is_compiled else INTERPRET)
+            command = [sys.executable, "-c", source]
+            pipe = subprocess.PIPE
+            return stack.enter_context(
+                subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+            )
+
+        def run(file: Path, block: int, is_compiled: bool) -> list[str]:
+            started = process(is_compiled)
+            assert started.stdin is not None
+            assert started.stdout is not None
+            started.stdin.write(json.dumps([str(file), block]) + "\n")
+            started.stdin.flush()
+            found: list[str] = json.loads(started.stdout.readline())
+            return found
+
+        yield run
 
 
 @pytest.mark.parametrize("mode", ["interpreted", "compiled", "indented"])
@@ -79,6 +124,7 @@ except Exception as error:
 )
 def test_an_error_in_a_kernel_names_the_kernels_line(
     tmp_path: Path,
+    probe: Probe,
     mode: str,
     line: str,
     helper: str,
@@ -95,12 +141,7 @@ def test_an_error_in_a_kernel_names_the_kernels_line(
         source = f"{head}if True:\n{textwrap.indent(kernel, '    ')}"
     file.write_text(source)
     is_compiled = mode != "interpreted"
-    probe = PROBE.format(launch=COMPILE if is_compiled else INTERPRET)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
-    environment["TRITON_INTERPRET"] = "0" if is_compiled else "1"
-    command = [sys.executable, "-c", probe, str(file), str(block)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    kind, one_line, shown = json.loads(done.stdout)
+    kind, one_line, shown = probe(file, block, is_compiled)
     assert kind == ("CompilationError" if is_compiled else "InterpreterError")
     assert words in one_line
     assert one_line.endswith(f" (line {number} of the submission)")

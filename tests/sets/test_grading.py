@@ -16,9 +16,9 @@ from grader.judge.set_report import report_problem
 from grader.problem import Problem, ProblemError
 from grader.problem_sets import read_problem
 from grader.report import Report
-from grader.sandbox import make_sandbox
 from grader.sandbox.base import Device, Sandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 from tests.sets import made_up
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @cache
 def sandbox() -> Sandbox:
-    return make_sandbox("process")
+    return ForkedSandbox()
 
 
 def imported(prefix: str, path: Path) -> Problem:

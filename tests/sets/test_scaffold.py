@@ -11,8 +11,8 @@ from grader.cli.set_scaffold import set_scaffold
 from grader.judge import grade
 from grader.judge.import_problem import import_problem
 from grader.problem_sets import read_problem
-from grader.sandbox import make_sandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 from tests.sets import made_up
 
 MAKERS = [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench]
@@ -21,7 +21,7 @@ MAKERS = [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench]
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_starter_runs_and_is_a_wrong_answer(make: Callable[[Path], Path], tmp_path: Path) -> None:
-    sandbox = make_sandbox("process")
+    sandbox = ForkedSandbox()
     problem = import_problem(read_problem(make.__name__, make(tmp_path)), sandbox, "cpu")
     source = set_scaffold(problem)
     compile(source, "starter.py", "exec")

@@ -26,8 +26,8 @@ from grader.runner.sets.trace_checks import Tolerance, flashinfer_fault, sol_fau
 from grader.runner.sets.trace_inputs import named_tensor, random_tensor, read_tensor, size_of
 from grader.runner.sets.traces import SolExecBench
 from grader.runner.solution_file import unpack
-from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission, SubmissionError
+from tests.forked_sandbox import ForkedSandbox
 
 Data = dict[str, Any]
 
@@ -157,12 +157,12 @@ def read_sol(tmp_path: Path, definition: Data, workloads: list[Data]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> ProcessSandbox:
-    return ProcessSandbox()
+def sandbox() -> ForkedSandbox:
+    return ForkedSandbox()
 
 
 @pytest.fixture(scope="module")
-def loose(tmp_path_factory: pytest.TempPathFactory, sandbox: ProcessSandbox) -> Problem:
+def loose(tmp_path_factory: pytest.TempPathFactory, sandbox: ForkedSandbox) -> Problem:
     """A problem whose own check lets a tenth of the elements be anything, and the others be off by
     a fifth."""
     tolerance = {"max_atol": 0.01, "max_rtol": 0.2, "required_matched_ratio": 0.9}
@@ -175,7 +175,7 @@ Grade = Callable[[Problem, str], Report]
 
 
 @pytest.fixture
-def judge(sandbox: ProcessSandbox) -> Grade:
+def judge(sandbox: ForkedSandbox) -> Grade:
     def run(problem: Problem, source: str) -> Report:
         submission = Submission("file.py", "python", source.encode())
         return grade(problem, submission, sandbox=sandbox, device="cpu", benchmarks=False, seed=5)
@@ -236,7 +236,7 @@ def test_what_a_loose_tolerance_would_let_pass_is_wrong(
 
 
 def test_the_sets_own_check_decides_where_it_is_the_stricter_one(
-    judge: Grade, tmp_path: Path, sandbox: ProcessSandbox
+    judge: Grade, tmp_path: Path, sandbox: ForkedSandbox
 ) -> None:
     tolerance = {"max_atol": 1.0, "max_rtol": 0.0, "max_error_cap": 1e-3}
     source = read_sol(tmp_path, norm(), [workload(64, tolerance=tolerance)])
@@ -248,7 +248,7 @@ def test_the_sets_own_check_decides_where_it_is_the_stricter_one(
 
 
 def test_a_file_of_tensors_is_an_input_whose_floats_are_perturbed(
-    judge: Grade, tmp_path: Path, sandbox: ProcessSandbox
+    judge: Grade, tmp_path: Path, sandbox: ForkedSandbox
 ) -> None:
     definition, one = gather()
     write_tensors(tmp_path / "blob/kind/one.safetensors", {"table": TABLE, "index": INDEX})
@@ -269,7 +269,7 @@ def test_a_file_of_tensors_is_an_input_whose_floats_are_perturbed(
 
 
 def test_a_solution_with_several_sources_is_a_submission(
-    tmp_path: Path, loose: Problem, sandbox: ProcessSandbox
+    tmp_path: Path, loose: Problem, sandbox: ForkedSandbox
 ) -> None:
     kernel = HONEST.replace("import torch", "from helper import rms_of\nfrom .other import scaled")
     kernel = kernel[: kernel.index("    rms =")].replace("eps)", "eps, out, rms)")

@@ -19,8 +19,8 @@ from grader.judge.profiling.occupancy import Multiprocessor, occupancy
 from grader.judge.profiling.profile import kernel_profile, profile, time_per_call_us
 from grader.judge.profiling.roofline import RooflinePoint, explain_bottleneck
 from grader.judge.verdict import SubmissionFault
-from grader.sandbox.process import ProcessSandbox
 from grader.submission import Submission
+from tests.forked_sandbox import ForkedSandbox
 from tests.judge.conftest import HONEST, WriteProblem
 
 H100 = Multiprocessor(
@@ -58,7 +58,7 @@ def run(write_problem: WriteProblem) -> Run:
         submission = Submission.read(path, 10_000)
         only_compile = suffix == ".cu" and device == "cpu"
         case = None if only_compile else problem.cases("benchmark", device)[0]
-        return profile(problem, submission, case, sandbox=ProcessSandbox(), device=device)
+        return profile(problem, submission, case, sandbox=ForkedSandbox(), device=device)
 
     return run
 
