@@ -38,7 +38,14 @@ from grader.server.http.response_cache import (
     boards_version,
     queue_version,
 )
-from grader.server.pages import board_routes, session_routes, submission_routes
+from grader.server.pages import (
+    admin_routes,
+    board_routes,
+    rejudge_routes,
+    session_routes,
+    submission_routes,
+    user_admin_routes,
+)
 from grader.server.pages.templates import STATIC, render_error
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.container import Services
@@ -131,6 +138,8 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(operation)
     for pages in (board_routes, submission_routes, session_routes):
         app.include_router(pages.router)
+    for pages in (admin_routes, user_admin_routes, rejudge_routes):
+        app.include_router(pages.router, prefix="/admin")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)

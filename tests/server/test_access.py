@@ -40,6 +40,8 @@ def batch(world: World) -> int:
 
 
 def held(world: World) -> int:
+    for job in world.services.ledger.queue():
+        world.services.ledger.cancel(job.submission_id, "root")
     number = queued(world)
     for _ in range(3):
         world.clock.move(1000)
@@ -97,6 +99,8 @@ class Access:
 EVERYONE = (200, 200, 200, 200, 200)
 OWNERS = (401, 200, 404, 403, 200)
 ADMINS = (401, 403, 403, 403, 200)
+FORMS = (401, 403, 403, 403, 303)
+"""A form that redirects to a page of admins."""
 WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
 EVE = {"name": "eve"}
@@ -216,6 +220,32 @@ TABLE = [
     Access("GET", "/login", EVERYONE),
     Access("POST", "/login", (401,) * 5, call={"data": {"token": "x"}}),
     Access("POST", "/logout", (303,) * 5),
+    # Pages of admins.
+    Access("GET", "/admin", ADMINS),
+    Access("GET", "/admin/held", ADMINS, held),
+    Access("POST", "/admin/submissions/{number}/release", FORMS, held),
+    Access("POST", "/admin/submissions/{number}/delete", FORMS, held),
+    Access("GET", "/admin/boards", ADMINS),
+    Access("GET", "/admin/boards/{name}", ADMINS, fill=SOFTMAX),
+    Access("POST", "/admin/boards/{name}", FORMS, fill=SOFTMAX),
+    Access("GET", "/admin/workers", ADMINS),
+    Access("GET", "/admin/audit", ADMINS),
+    Access("GET", "/admin/users", ADMINS),
+    Access("POST", "/admin/users", ADMINS, call={"data": {"name": "newer"}}),
+    Access("GET", "/admin/users/{name}", ADMINS, user, fill=EVE),
+    Access("POST", "/admin/users/{name}/tokens", ADMINS, user, fill=EVE),
+    Access("POST", "/admin/users/{name}/tokens/revoke", FORMS, user, fill=EVE),
+    Access("POST", "/admin/users/{name}/tokens/{number}/revoke", FORMS, user, fill=EVE),
+    Access("POST", "/admin/users/{name}/tokens/{number}/rotate", ADMINS, user, fill=EVE),
+    Access("POST", "/admin/users/{name}/ban", FORMS, user, fill=EVE),
+    Access("POST", "/admin/users/{name}/unban", FORMS, banned, fill=EVE),
+    Access("POST", "/admin/users/{name}/hold", FORMS, user, fill=EVE),
+    Access("POST", "/admin/users/{name}/unhold", FORMS, user, fill=EVE),
+    Access("GET", "/admin/rejudges", ADMINS),
+    Access("POST", "/admin/rejudges", FORMS, done, {"data": {"problem": "softmax"}}),
+    Access("GET", "/admin/rejudges/{number}", ADMINS, rejudge),
+    Access("POST", "/admin/rejudges/{number}/apply", FORMS, rejudge),
+    Access("POST", "/admin/rejudges/{number}/drop", FORMS, rejudge),
 ]
 
 CALLERS = [None, "ada", "bob", "wilma", "root"]

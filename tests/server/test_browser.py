@@ -277,6 +277,55 @@ def test_submitting_works_without_scripts(site: Site, chromium: Browser) -> None
     assert watched.faults == []
 
 
+def test_an_admin_adds_a_user_sets_a_board_and_releases_a_grading(
+    world: World, watched: Watched
+) -> None:
+    number = world.submitted("ada")
+    for _ in range(3):
+        assert world.services.ledger.fail(world.lease(), "no GPU")
+        world.clock.move(100)
+    page = watched.page
+    watched.log_in(world.tokens["root"])
+    page.get_by_role("link", name="Admin").click()
+    sections = page.get_by_role("navigation", name="Administration")
+    sections.get_by_role("link", name="Held").click()
+    page.get_by_role("button", name=f"Release submission {number}").click()
+    page.get_by_text("Nothing is held").wait_for()
+
+    sections.get_by_role("link", name="Boards").click()
+    page.get_by_role("link", name="Softmax over rows").click()
+    page.get_by_label("Deadline, UTC").fill("2031-05-01T21:59")
+    page.get_by_label("Hide the board").check()
+    with page.expect_navigation():
+        page.get_by_role("button", name="Save").click()
+    assert page.get_by_label("Deadline, UTC").input_value() == "2031-05-01T21:59"
+    assert world.services.admin.board("softmax").hidden
+
+    sections.get_by_role("link", name="Users").click()
+    page.get_by_label("Name").fill("grace")
+    page.get_by_role("button", name="Add user").click()
+    page.get_by_text("shown only this once").wait_for()
+    token = page.locator(".command code").inner_text()
+    assert world.client(token=token).get("/api/v1/me").json()["name"] == "grace"
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_no_page_of_admins_is_wider_than_the_window(
+    site: Site, watched: Watched, width: int
+) -> None:
+    world = site.world
+    digest = world.problem.digest
+    world.services.admin.rejudges.start("softmax", digest, "best", reason="x", by="root")
+    world.services.admin.hold("wilma", by="root")
+    watched.page.set_viewport_size({"width": width, "height": 800})
+    watched.log_in(world.tokens["root"])
+    sections = ("", "/held", "/boards", "/boards/softmax", "/users", "/users/ada", "/workers")
+    for section in (*sections, "/rejudges", "/rejudges/1", "/audit"):
+        watched.go(f"/admin{section}")
+        wide = watched.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, section
+
+
 @pytest.mark.slow
 def test_a_real_worker_grades_an_uploaded_file(world: World, watched: Watched) -> None:
     """On a CPU slot: a wrong kernel's verdict and error chart."""

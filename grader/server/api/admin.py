@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -37,6 +38,7 @@ from grader.server.http.fields import PrintableText
 from grader.server.services import Conflict, NotFound
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
+from grader.server.services.held import list_held
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
@@ -214,12 +216,10 @@ def get_versions(services: ServicesDep, admin: AdminUser, problem: ProblemName) 
     responses=error_responses(),
     summary="List held jobs",
 )
-def list_held(services: ServicesDep, admin: AdminUser) -> HeldJobList:
+def get_held(services: ServicesDep, admin: AdminUser) -> HeldJobList:
     """What an admin must look at: jobs that failed, or killed their workers, three times, and
     results that do not count until they are released."""
-    failed = [HeldJob.of(job) for job in services.ledger.held()]
-    doubtful = [HeldJob.of_result(one) for one in services.admin.held_results()]
-    return HeldJobList(held=sorted(failed + doubtful, key=lambda one: one.id))
+    return HeldJobList(held=[HeldJob(**asdict(one)) for one in list_held(services)])
 
 
 @router.post(

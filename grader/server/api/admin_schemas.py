@@ -10,13 +10,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from grader.board import ProblemVersion
-from grader.fleet import Job
-from grader.fleet.ledger import ROOFLINE
 from grader.problem import Problem
 from grader.server.api.schemas import ProblemVersionInfo
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
-from grader.server.services.admin_service import BoardSettings, HeldResult
+from grader.server.services.admin_service import BoardSettings
 from grader.server.services.audit import AuditEntry
 from grader.server.services.rejudge import (
     GradedBy,
@@ -198,40 +196,6 @@ class HeldJob(BaseModel):
     """The held result, which does not count; null for a grading that failed."""
     worker: str | None = None
     """The worker that graded the held result."""
-
-    @classmethod
-    def of_result(cls, held: HeldResult) -> HeldJob:
-        """From a held result."""
-        why = "above the roofline" if held.by == ROOFLINE else f"held by {held.by}"
-        reason = f"result of the worker {held.worker}, {why}"
-        return cls(
-            id=held.submission_id,
-            user=held.user,
-            problem=held.problem,
-            name=held.name,
-            reason=reason,
-            failures=0,
-            deaths=0,
-            submitted_at=held.submitted_at,
-            rejudge_id=held.rejudge_id,
-            result_id=held.result_id,
-            worker=held.worker,
-        )
-
-    @classmethod
-    def of(cls, job: Job) -> HeldJob:
-        """From a job of the ledger."""
-        return cls(
-            id=job.submission_id,
-            user=job.user,
-            problem=job.problem,
-            name=job.name,
-            reason=job.held_reason,
-            failures=job.failures,
-            deaths=job.deaths,
-            submitted_at=job.created_at,
-            rejudge_id=job.rejudge_id,
-        )
 
 
 class HeldJobList(BaseModel):

@@ -190,6 +190,24 @@ class Accounts:
             record_action(connection, self._now(), by, "token revoke", subject, f"{ended} ended")
         return ended
 
+    def rotate(self, number: int, by: str = SERVER_ACTOR) -> str:
+        """Replace a token by a new one with the same label, and end the sessions that it opened.
+        Returns the new one. Raises `NotFound`, also for a token that is revoked."""
+        with transaction(self._engine, "admin") as connection:
+            live = (tokens.c.kind == "api") & tokens.c.revoked_at.is_(None)
+            row = None
+            if 0 < number <= MAX_ID:
+                query = select(tokens.c.user_id, tokens.c.label).where(tokens.c.id == number, live)
+                row = connection.execute(query).first()
+            if row is None:
+                raise NotFound(f"there is no token {number}, or it is revoked")
+            token, added = self._add_token(connection, row.user_id, "api", row.label)
+            old = or_(tokens.c.id == number, tokens.c.opened_by == number)
+            ended = update(tokens).where(old, tokens.c.revoked_at.is_(None))
+            connection.execute(ended.values(revoked_at=self._now()))
+            record_action(connection, self._now(), by, "token rotate", number, f"now {added}")
+        return token
+
     def whoami(self, token: str) -> User | None:
         """The user of a token or session; None if it is invalid or its user is banned."""
         found = self.users_of({token}).get(token)

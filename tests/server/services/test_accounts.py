@@ -64,6 +64,30 @@ def test_an_unknown_token_has_no_user(accounts: Accounts, spoil: Callable[[str],
     assert accounts.open_session(spoil(token)) is None
 
 
+def test_a_rotated_token_is_replaced_and_its_sessions_end(
+    accounts: Accounts, ledger: Ledger
+) -> None:
+    old, other = accounts.add_user("ada"), accounts.new_token("ada", "laptop")
+    session = accounts.open_session(old)
+    assert isinstance(session, str)
+    (first, _) = accounts.tokens("ada")
+    new = accounts.rotate(first.id, by="root")
+    assert new not in stored(ledger)
+    assert [accounts.whoami(one) for one in (old, session)] == [None, None]
+    assert accounts.whoami(new) == accounts.whoami(other) is not None
+    labels = [(token.label, token.revoked_at is None) for token in accounts.tokens("ada")]
+    assert labels == [("first", False), ("laptop", True), ("first", True)]
+    act = audit_entries(ledger._engine, 1)[0]
+    assert (act.actor, act.action, act.subject) == ("root", "token rotate", str(first.id))
+    hidden = [first.id, 0, -1, 2**70]
+    with ledger._engine.connect() as connection:
+        sessions = select(tokens.c.id).where(tokens.c.kind == "session")
+        hidden += connection.scalars(sessions)
+    for number in hidden:
+        with pytest.raises(NotFound, match="or it is revoked"):
+            accounts.rotate(number)
+
+
 def test_names_are_unique_whatever_their_case(accounts: Accounts) -> None:
     accounts.add_user("Ada")
     for name in ("Ada", "ada", "ADA", " ada ", "Ａda"):

@@ -1,0 +1,144 @@
+"""The admins' pages: an overview, held submissions, boards, workers and the audit log.
+
+They do what `grade admin` does, by the same services.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import HTMLResponse
+
+from grader.fleet.ledger import WORKER_EXPIRY
+from grader.server.http.auth import AdminUser, ServicesDep
+from grader.server.http.fields import PrintableText
+from grader.server.pages.admin_forms import (
+    FormAdmin,
+    back_to,
+    problem_named,
+    utc_field,
+    utc_moment,
+)
+from grader.server.pages.templates import render
+from grader.server.services import Conflict, NotFound
+from grader.server.services.access import board_settings
+from grader.server.services.admin_service import BoardSettings
+from grader.server.services.held import list_held
+from grader.server.services.visibility import deadline_passed
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+AUDIT_ROWS = 50
+"""Entries on one page of the audit log."""
+
+RECENT_ACTS = 8
+"""Entries of the audit log on the overview."""
+
+
+@router.get("")
+def overview_page(request: Request, services: ServicesDep, admin: AdminUser) -> Response:
+    """Every section, with what waits there."""
+    settings = board_settings(services)
+    return render(
+        request,
+        "admin/overview.html",
+        held=len(list_held(services)),
+        boards=len(settings),
+        hidden=sum(board.hidden for board in settings.values()),
+        users=services.accounts.users(),
+        workers=services.ledger.workers(services.settings.worker_alive_s),
+        undecided=[one for one in services.admin.rejudges.rejudges() if one.state == "preview"],
+        acts=services.admin.audit(RECENT_ACTS),
+    )
+
+
+@router.get("/held")
+def held_page(request: Request, services: ServicesDep, admin: AdminUser) -> Response:
+    """Gradings that failed too often, and results that do not count until they are released."""
+    return render(request, "admin/held.html", held=list_held(services))
+
+
+@router.post("/submissions/{number}/release")
+def release(services: ServicesDep, admin: FormAdmin, number: int) -> Response:
+    """Queue a held grading again, or let a held result count."""
+    if not services.admin.release(number, by=admin.name):
+        raise Conflict(f"submission {number} is not held, or no longer")
+    return back_to("/admin/held")
+
+
+@router.post("/submissions/{number}/delete")
+def delete(services: ServicesDep, admin: FormAdmin, number: int) -> Response:
+    """Cancel a held grading, or delete a held result."""
+    if services.admin.delete(number, by=admin.name) is None:
+        raise NotFound(f"there is no submission {number}, or it is cancelled or deleted already")
+    return back_to("/admin/held")
+
+
+@router.get("/boards")
+def boards_page(request: Request, services: ServicesDep, admin: AdminUser) -> Response:
+    """The settings of every board."""
+    now = services.now()
+    boards = [
+        (services.problems[name], board, deadline_passed(board, now))
+        for name, board in board_settings(services).items()
+    ]
+    return render(request, "admin/boards.html", boards=boards)
+
+
+@router.get("/boards/{name}")
+def board_page(request: Request, services: ServicesDep, admin: AdminUser, name: str) -> Response:
+    """The settings of one board, and the versions of its problem."""
+    problem = problem_named(services, admin, name)
+    board = services.admin.board(problem.name)
+    return render(
+        request,
+        "admin/board.html",
+        problem=problem,
+        board=board,
+        deadline=utc_field(board.deadline),
+        versions=services.standings.versions(problem),
+    )
+
+
+@router.post("/boards/{name}")
+def set_board(
+    services: ServicesDep,
+    admin: FormAdmin,
+    name: str,
+    deadline: Annotated[str, Form(max_length=40)] = "",
+    note: Annotated[PrintableText, Form()] = "",
+    hidden: Annotated[bool, Form()] = False,
+    publish_sources: Annotated[bool, Form()] = False,
+) -> Response:
+    """Set all settings of a board."""
+    problem = problem_named(services, admin, name)
+    settings = BoardSettings(
+        deadline=utc_moment("deadline", deadline),
+        hidden=hidden,
+        publish_sources=publish_sources,
+        note=note or None,
+    )
+    services.admin.set_board(problem.name, settings, by=admin.name)
+    return back_to(f"/admin/boards/{problem.name}")
+
+
+@router.get("/workers")
+def workers_page(request: Request, services: ServicesDep, admin: AdminUser) -> Response:
+    """The workers of the last day, and which of them are connected."""
+    alive = {worker.name for worker in services.ledger.workers(services.settings.worker_alive_s)}
+    seen = services.ledger.workers(WORKER_EXPIRY.total_seconds())
+    return render(request, "admin/workers.html", workers=seen, alive=alive)
+
+
+@router.get("/audit")
+def audit_page(
+    request: Request,
+    services: ServicesDep,
+    admin: AdminUser,
+    before: Annotated[int | None, Query()] = None,
+) -> Response:
+    """What admins did, newest first."""
+    acts = services.admin.audit(AUDIT_ROWS, before)
+    older = acts[-1].id if len(acts) == AUDIT_ROWS else None
+    return render(request, "admin/audit.html", acts=acts, older=older)
