@@ -130,14 +130,19 @@ def leaderboard_page(
     gpu: str | None = None,
     version: PrintableText | None = None,
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+    language: Annotated[str, Query(max_length=20)] = "",
+    user: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    """The standings on one GPU, of the current or of another version of the problem."""
+    """The standings on one GPU, of the current or of another version of the problem: all entries,
+    or those in a language or of users whose names contain a text."""
     board = board_views.board_view(services, caller, name, version)
     others = board_views.other_versions(services, board)
     leaderboard = board_views.leaderboard_of(board, gpu)
-    page = min(page, board_views.page_count(leaderboard)) if leaderboard else 1
-    entries = board_views.entries_on(leaderboard, page) if leaderboard else ()
-    users = frozenset(one.user for one in entries)
+    is_known = leaderboard is not None and language in leaderboard.languages
+    wanted = board_views.EntryFilter(language if is_known else "", user.strip())
+    found = wanted.of(leaderboard) if leaderboard else ()
+    page = min(page, board_views.page_count(found))
+    users = frozenset(one.user for one in board_views.page_of(found, page))
     # The page is the same for all callers who are not on it.
     me = caller.name if caller and caller.name in users else None
 
@@ -151,18 +156,32 @@ def leaderboard_page(
                 cpu_accepted=board_views.cpu_accepted(services, caller, board),
                 now=services.now(),
             )
-        table = board_views.leaderboard_page(services, board, leaderboard, page)
+        table = board_views.leaderboard_page(services, board, leaderboard, wanted, found, page)
         return render_fragment(
             "_standings.html", table=table, board=board, others=others, me=me, now=services.now()
         )
 
-    changes = (board.version, others, None if leaderboard else services.submissions.version())
-    content = cache.get((name, board.digest, gpu, page, me), make, changes)
+    # Whatever a reader types must not push the pages that many readers share out of the caches.
+    if wanted.words:
+        content = make()
+    else:
+        changes = (board.version, others, None if leaderboard else services.submissions.version())
+        content = cache.get((name, board.digest, gpu, wanted.language, page, me), make, changes)
+
+    def own(user: User) -> str:
+        row = leaderboard and board_views.own_row(leaderboard, user.name)
+        if not leaderboard or not row:
+            return ""
+        values = {"entry": row[0], "page": row[1], "is_here": user.name in users}
+        return render_fragment("_own_row.html", board=board, leaderboard=leaderboard, **values)
+
+    if caller is not None:
+        content = Markup(personal_content(content.encode(), {"own": own(caller)}).decode())
     return render(
         request,
         "leaderboard.html",
-        shared=True,
-        own=lambda user: None if user.name in users else "",
+        shared=not wanted.words,
+        own=lambda user: None if user.name in users else own(user),
         board=board,
         standings=content,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -86,6 +86,16 @@ class GpuLeaderboard:
     def of(self, user: str) -> Standing | None:
         """The standing of a user; None if the user has none."""
         return self._by_user.get(user)
+
+    def place_of(self, standing: Standing) -> int:
+        """The index of one of the standings. It differs from the rank where ranks are shared."""
+        key = (standing.score_us, standing.result_id)
+        return bisect_left(self.standings, key, key=lambda one: (one.score_us, one.result_id))
+
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of the standings, by name."""
+        return tuple(sorted({standing.language for standing in self.standings}))
 
     @cached_property
     def _by_user(self) -> dict[str, Standing]:

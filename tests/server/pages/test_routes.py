@@ -200,8 +200,93 @@ def test_times_by_shape_are_hidden_before_the_deadline(site: Site) -> None:
 
 
 def test_leaderboard_marks_the_caller(site: Site) -> None:
-    assert 'class="me"' in site.page("/leaderboards/softmax", "ada")
+    assert 'class="me" id="me"' in site.page("/leaderboards/softmax", "ada")
     assert 'class="me"' not in site.page("/leaderboards/softmax")
+
+
+def _long_board(world: World, users: int = 53) -> Site:
+    """A board with a user for each microsecond from 100 on; every third entry is in CUDA C++."""
+    fields = accepted(world.problem, 0.5)
+    for number in range(users):
+        file = "softmax.py" if number % 3 else "softmax.cu"
+        queue_submission(world.services.ledger, world.problem, f"user{number:02}", name=file)
+        score_us = 100.0 + number
+        changed = {"score_us": score_us, "score_ci_us": (score_us - 0.1, score_us + 0.1)}
+        finish(world.services.ledger, world.clock, fields | changed)
+    return Site(world, {})
+
+
+def _rows(page: str) -> list[str]:
+    """The text of each entry of the standings on a page."""
+    rows = re.findall(r'(?s)<tr class="(?:first )?(?:me)?".*?</tr>', page.split('"standings"')[-1])
+    return [" ".join(PageParser.words_of(row)) for row in rows]
+
+
+def test_standings_show_the_gap_to_the_leader(world: World) -> None:
+    rows = _rows(_long_board(world, 5).page("/leaderboards/softmax"))
+    assert rows[0].startswith("1 user00 100.0 µs ± 0.10 % – ")
+    assert "+4.0 % 4.00 µs" in rows[4]
+
+
+def test_standings_are_filtered_without_scripts(world: World) -> None:
+    site = _long_board(world, 7)
+    for _ in range(2):
+        for name in (None, "user03", "stranger"):
+            page = site.page("/leaderboards/softmax?language=cuda", name)
+            assert [row.split()[:2] for row in _rows(page)] == [
+                ["1", "user00"], ["4", "user03"], ["7", "user06"],
+            ]  # fmt: skip
+            assert "3 of 7 users" in words(page)
+            page = site.page("/leaderboards/softmax?user=+USER05&language=", name)
+            assert [row.split()[:2] for row in _rows(page)] == [["6", "user05"]]
+            assert 'value="USER05"' in page
+            page = site.page("/leaderboards/softmax?user=5&language=cuda", name)
+            assert "No entry matches" in words(page)
+            assert 'class="standings"' not in page
+            assert len(_rows(site.page("/leaderboards/softmax?language=nonsense", name))) == 7
+    page = site.page("/leaderboards/softmax?user=%22%3E%3Cscript%3E")
+    assert "<script>" not in page
+    site.page(f"/leaderboards/softmax?user={'a' * 101}", status=422)
+
+
+def test_a_filter_stays_on_the_next_page_and_on_another_gpu(world: World) -> None:
+    site = _long_board(world)
+    queue_submission(world.services.ledger, world.problem, "ada")
+    finish(world.services.ledger, world.clock, accepted(world.problem, 0.5, A100))
+    page = site.page("/leaderboards/softmax?user=user")
+    following = re.search(r'href="([^"]*page=2)"', page)
+    assert following is not None
+    second = site.page("/leaderboards/softmax" + following[1].replace("&amp;", "&"))
+    assert [row.split()[1] for row in _rows(second)] == ["user50", "user51", "user52"]
+    other = re.search(r'href="([^"]*)">NVIDIA A100', page)
+    assert other is not None
+    assert "user=user" in other[1]
+
+
+def test_what_readers_search_for_stays_out_of_the_caches(world: World) -> None:
+    site = _long_board(world, 3)
+    kept = len(world.app.state.fragment_cache._entries)
+    for number in range(5):
+        for name in (None, "user01"):
+            site.page(f"/leaderboards/softmax?user=user0{number}", name)
+    assert len(world.app.state.fragment_cache._entries) == kept
+
+
+def test_a_user_finds_their_row(world: World) -> None:
+    site = _long_board(world)
+    link = r'<p><a href="([^"]*)">Go to your row</a>'
+    for path, at in (("", "page=2#me"), ("?page=2", "#me"), ("?language=cuda", "page=2#me")):
+        for _ in range(3):  # made, kept, and sent from the cache
+            page = site.page(f"/leaderboards/softmax{path}", "user52")
+            found = re.search(link, page)
+            assert found is not None
+            assert found[1].endswith(at)
+            assert ('id="me"' in page) == (found[1] == "#me")
+            assert "rank 53, +52 % or 52.0 µs behind user00." in words(page)
+            for stranger in (None, "newcomer"):
+                assert "your row" not in site.page(f"/leaderboards/softmax{path}", stranger)
+    assert "rank 1." in words(site.page("/leaderboards/softmax?page=2", "user00"))
+    assert "your row" in site.page("/leaderboards/softmax", "user52")
 
 
 def test_ties_share_a_rank(site: Site) -> None:
@@ -227,13 +312,7 @@ def test_board_without_ranks_shows_results_on_a_cpu(world: World) -> None:
 
 
 def test_pages_of_a_long_leaderboard(world: World) -> None:
-    site = Site(world, {})
-    fields = accepted(world.problem, 0.5)
-    for number in range(53):
-        queue_submission(world.services.ledger, world.problem, f"user{number:02}")
-        score_us = 100.0 + number
-        changed = {"score_us": score_us, "score_ci_us": (score_us - 0.1, score_us + 0.1)}
-        finish(world.services.ledger, world.clock, fields | changed)
+    site = _long_board(world)
     first, second = (site.page(f"/leaderboards/softmax?page={page}") for page in (1, 2))
     assert first.count('<td class="rank') == 50
     assert second.count('<td class="rank') == 3
