@@ -467,8 +467,16 @@ def test_unknown_numbers(site: Site) -> None:
 def test_compare_says_which_is_faster_by_shape(site: Site) -> None:
     best, old = site.marks["best"], site.marks["old"]
     page = site.page(f"/submissions/{best}/compare/{old}", "ada")
-    assert page.count("best") >= 6
-    assert "+# faster" in words(page)
+    text = words(page)
+    assert page.count(" best") == 7
+    assert f"{best} is faster in 6, {old} in 0 of 6 shapes" in text
+    assert re.search(rf"All shapes [\d.]+ µs [\d.]+ µs {best} by [\d.]+× [\d.]+ µs", text)
+    assert '<td class="del">' in page
+    assert "# faster" in text.split("Sources")[1]
+    turned = words(site.page(f"/submissions/{old}/compare/{best}", "ada"))
+    assert f"{old} is faster in 0, {best} in 6 of 6 shapes" in turned
+    same = words(site.page(f"/submissions/{best}/compare/{best}", "ada"))
+    assert same.count(" tie ") == 7
     assert "Shown only if you may read both" in words(
         site.page(f"/submissions/{best}/compare/{old}", "grace")
     )
@@ -482,7 +490,7 @@ def test_compare_says_which_is_faster_by_shape(site: Site) -> None:
         ("x = 1\ny = 2\n", "The sources are identical."),
         ("x = 1\r\ny = 2\r\n", "The sources differ in line endings, or further on."),
         ("x = 1\ny = 2", "The sources differ in line endings, or further on."),
-        ("x = 1 \ny = 2\n", "-x = 1 +x = 1"),
+        ("x = 1 \ny = 2\n", "1 x = 1 1 x = 1"),
     ],
 )
 def test_only_identical_sources_are_called_identical(
@@ -492,6 +500,35 @@ def test_only_identical_sources_are_called_identical(
     second = world.submitted("ada", content=other.encode())
     page = Site(world, {}).page(f"/submissions/{second}/compare/{first}", "ada")
     assert message in words(page)
+
+
+def test_sources_have_a_numbered_anchor_for_each_line(world: World) -> None:
+    number = world.submitted("ada", content=b'"""a\r\nb"""\rx = "<b>"\n\n')
+    page = Site(world, {}).page(f"/submissions/{number}", "ada")
+    code = page.split('<pre class="code tall" tabindex="0"><code>')[1].split("</code>")[0]
+    assert [
+        (found[1], " ".join(PageParser.words_of(found[2])))
+        for found in re.finditer(r'(?s)<span class="line" id="(L\d+)">(.*?)\n</span>', code)
+    ] == [("L1", '1 """a'), ("L2", '2 b"""'), ("L3", '3 x = "<b>"'), ("L4", "4")]
+
+
+def test_a_diff_shows_changed_lines_side_by_side(world: World) -> None:
+    lines = [f"x{number} = {number}\n" for number in range(20)]
+    left = world.submitted("ada", content="".join(lines).encode())
+    lines[5] = "x5 = <5>\n"
+    del lines[15]
+    right = world.submitted("ada", content="".join(lines).encode())
+    page = Site(world, {}).page(f"/submissions/{left}/compare/{right}", "ada")
+    rows = re.findall(r"(?s)<tr[^>]*>(.*?)</tr>", page.split('class="diff"')[1].split("<tbody>")[1])
+    shown = [" ".join(PageParser.words_of(row)) for row in rows]
+    assert shown[:5] == ["⋯", "3 x2 = 2 3 x2 = 2", "4 x3 = 3 4 x3 = 3", "5 x4 = 4 5 x4 = 4",
+                         "6 x5 = 5 6 x5 = <5>"]  # fmt: skip
+    assert "x5 = <mark>5</mark>" in page
+    assert "x5 = <mark>&lt;5&gt;</mark>" in page
+    assert page.count("<mark>") == 2
+    assert "16 x15 = 15" in shown
+    assert "17 x16 = 16 16 x16 = 16" in shown
+    assert shown.count("⋯") == 2
 
 
 def test_user_page(site: Site) -> None:
