@@ -21,7 +21,13 @@ from grader.server.services.access import access_to, visible_problems
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
-from grader.server.services.standings import BaselineTime, GpuLeaderboard, ResultDetail, Standing
+from grader.server.services.standings import (
+    BaselineTime,
+    GpuLeaderboard,
+    RecordStep,
+    ResultDetail,
+    Standing,
+)
 from grader.server.services.submission_queries import SubmissionSummary
 from grader.server.services.visibility import deadline_passed
 
@@ -356,3 +362,20 @@ def user_standings(
         for leaderboard in board.leaderboards
         if (entry := leaderboard.of(user))
     ]
+
+
+def personal_bests(
+    services: Services,
+    caller: User | None,
+    user: str,
+    standings: Sequence[tuple[BoardView, GpuLeaderboard, Standing]],
+) -> list[tuple[BoardView, GpuLeaderboard, tuple[RecordStep, ...]]]:
+    """The improvements of a user's best on each leaderboard where there were any.
+
+    Those of others are hidden until the deadline, as are the submissions that made them.
+    """
+    is_visible = caller is not None and (caller.name == user or caller.role == "admin")
+    shown = [(board, one) for board, one, _ in standings if is_visible or board.shows_submissions]
+    bests = services.standings.personal_bests(user, {board.digest for board, _ in shown})
+    found = [(board, one, bests.get((board.digest, one.gpu), ())) for board, one in shown]
+    return [(board, one, steps) for board, one, steps in found if len(steps) > 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, File, Form, Request, Response, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse
 from markupsafe import Markup
 
@@ -97,6 +97,14 @@ def submission_state(
 def redirect_to_comparison(number: int, other: int) -> Response:
     """Redirect the form's request to the comparison's own address."""
     return RedirectResponse(f"/submissions/{number}/compare/{other}", 303)
+
+
+@router.get("/compare")
+def redirect_to_ticked(pick: Annotated[list[int], Query(max_length=100)] = []) -> Response:  # noqa: B006
+    """Redirect the form of a user's page to the comparison of the two that are ticked."""
+    if len(pick) != 2:
+        fail(422, "not_two", "go back and tick two results")
+    return RedirectResponse(f"/submissions/{pick[0]}/compare/{pick[1]}", 303)
 
 
 @router.get("/submissions/{number}/compare/{other}")

@@ -182,6 +182,17 @@ class LeaderboardQueries:
         ahead = [other.ci_us for other in others[:position]]
         return ranks([*ahead, (summary.ci_low_us or 0.0, summary.ci_high_us or 0.0)])[position]
 
+    def personal_bests(
+        self, user: str, digests: Collection[str]
+    ) -> dict[tuple[str, str], tuple[RecordStep, ...]]:
+        """Problem's digest and GPU → each improvement of a user's own best, oldest first."""
+        found: dict[tuple[str, str], list[RecordStep]] = {}
+        for one in self.submissions.ranked_of(user, digests):
+            steps = found.setdefault((one.problem_digest, one.gpu), [])
+            if not steps or one.score_us < steps[-1].time_us:
+                steps.append(RecordStep(_moment(one.created_at), one.score_us, user))
+        return {key: tuple(steps) for key, steps in found.items()}
+
     def detail(self, result_id: int) -> ResultDetail:
         """The details of one result."""
         return self.details([result_id])[result_id]

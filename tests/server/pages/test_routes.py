@@ -539,6 +539,47 @@ def test_user_page(site: Site) -> None:
     assert "No submissions yet" in words(site.page("/users/bob", "bob"))
 
 
+def test_a_user_sees_their_best_over_time(world: World) -> None:
+    site, ledger = Site(world, {}), world.services.ledger
+    for score_us in (90.0, 120.0, 60.0, 30.0):
+        queue_submission(ledger, world.problem, "ada")
+        changed = {"score_us": score_us, "score_ci_us": (score_us - 0.1, score_us + 0.1)}
+        finish(ledger, world.clock, accepted(world.problem, 0.5) | changed)
+        world.clock.move(3600)
+    for name in (None, "ada", "grace"):
+        page = site.page("/users/ada", name)
+        chart = page.split('class="chart"')[1].split("</svg>")[0]
+        named = re.findall(r'<text class="name[^"]*"[^>]*>([^<]*)</text>', chart)
+        assert sorted(named) == ["30.0\xa0µs", "60.0\xa0µs", "90.0\xa0µs"]
+        assert "The best of ada went from" in page
+        assert f"{H100}, 3.00×" in words(page)
+    site.set_board(deadline=world.clock() + timedelta(days=1))
+    assert "Best over time" in words(site.page("/users/ada", "ada"))
+    for name in (None, "grace"):
+        assert "Best over time" not in words(site.page("/users/ada", name))
+
+
+def test_a_single_result_makes_no_chart(world: World) -> None:
+    world.graded("ada")
+    assert "Best over time" not in Site(world, {}).page("/users/ada", "ada")
+
+
+def test_two_of_ones_own_results_are_compared_without_scripts(site: Site) -> None:
+    page = site.page("/users/ada", "ada")
+    picks = re.findall(r'name="pick" value="(\d+)"', page)
+    assert {str(site.marks["best"]), str(site.marks["old"])} <= set(picks)
+    answer = site.browser("ada").get(f"/compare?pick={picks[0]}&pick={picks[1]}")
+    assert answer.headers["location"] == f"/submissions/{picks[0]}/compare/{picks[1]}"
+    for query in ("", "?pick=1", "?pick=1&pick=2&pick=3"):
+        assert "Go back and tick two results." in words(
+            site.page(f"/compare{query}", "ada", status=422)
+        )
+    for name in (None, "grace"):
+        assert 'name="pick"' not in site.page("/users/ada", name)
+    waiting = site.marks["waiting"]
+    assert f'value="{waiting}"' not in site.page("/users/linus", "linus")
+
+
 def test_a_narrow_user_page_tells_boards_and_problems_apart(site: Site) -> None:
     page = site.page("/users/katherine")  # on two GPUs
     standings, submissions = page.split("<h2>Submissions</h2>")
