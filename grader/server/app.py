@@ -38,7 +38,7 @@ from grader.server.http.response_cache import (
     boards_version,
     queue_version,
 )
-from grader.server.pages import board_routes, session_routes, submission_routes
+from grader.server.pages import board_routes, guide_routes, session_routes, submission_routes
 from grader.server.pages.templates import STATIC, render_error
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.container import Services
@@ -129,7 +129,7 @@ def create_app(services: Services) -> FastAPI:
     for module in (submissions, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
-    for pages in (board_routes, submission_routes, session_routes):
+    for pages in (board_routes, submission_routes, guide_routes, session_routes):
         app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)
