@@ -163,6 +163,7 @@ def _environment() -> Environment:
         assets={name: _asset_url(name) for name in assets},
         roofline_bar=timing.roofline_bar,
         distribution=timing.distribution,
+        strip=timing.strip,
         record_chart=record_history.record,
         sparkline=record_history.sparkline,
         error_histogram=error_map.error_histogram,

@@ -329,6 +329,7 @@ def test_accepted_submission_shows_rank_times_and_distributions(site: Site) -> N
     assert "Accepted" in text
     assert "Rank 1" in text
     assert page.count('class="distribution"') == 6
+    assert page.count('class="narrow-only"><svg class="strip"') == 6
     assert text.count("129 rounds") == 6
     assert "SM clock around the rounds was 1,973 to 1,980 MHz" in text
     assert "30 of 30 passed" in text
