@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from grader.cli.dependencies import Dependencies
 from grader.problem_folders import problem_folder, problem_folders
@@ -27,6 +28,17 @@ db_option = click.option(
     "--db",
     metavar="URL",
     help="Database of the board [default: $GRADE_DB, or SQLite in your data directory].",
+)
+server_option = click.option(
+    "--server",
+    metavar="URL",
+    envvar="GRADE_SERVER",
+    help="Ask this server instead of this machine's board [default: $GRADE_SERVER, if set].",
+)
+remote_option = click.option(
+    "--server",
+    metavar="URL",
+    help="The server [default: $GRADE_SERVER, or the server of the last login].",
 )
 device_option = click.option(
     "--device",
@@ -88,6 +100,19 @@ def result_number(text: str) -> int | None:
     """The number of a result on the board, written as ``12`` or ``#12``; None for other text."""
     digits = text.removeprefix("#")
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 4000 else None
+
+
+def refuse_local_options(purpose: str, **options: str) -> None:
+    """Raise click.UsageError for an option that a server ignores.
+
+    options: name of the parameter → name of the option. `purpose` says what they are for.
+    """
+    context = click.get_current_context()
+    for name, option in options.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{option} is for {purpose}; remove it, or remove --server and GRADE_SERVER"
+            )
 
 
 def select_cases(problem: Problem, names: Sequence[str], device: Device) -> Problem:

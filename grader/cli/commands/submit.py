@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from grader.cli.dependencies import Dependencies
 from grader.cli.local_grading import LocalJob, print_report, run
@@ -17,6 +16,7 @@ from grader.cli.options import (
     db_option,
     device_option,
     json_option,
+    refuse_local_options,
     sandbox_option,
     select_cases,
 )
@@ -63,7 +63,8 @@ def submit(
     --sandbox, --user and --db are for grading on this machine only.
     """
     if server:
-        _refuse_local_options()
+        local = {"device": "device", "sandbox_name": "sandbox", "user": "user", "db": "db"}
+        refuse_local_options("grading on this machine", **local)
         return _submit_to(server, problem, file, gpu, as_json)
     if gpu is not None:
         raise click.UsageError("--gpu chooses a type of GPU on a server; use it with --server")
@@ -94,18 +95,6 @@ def _start_driver(deps: Dependencies, device: str) -> None:
     """Initialize the GPU driver, which takes 0.2 s, while the problem is loaded."""
     if device != "cpu":
         threading.Thread(target=deps.cuda_missing, daemon=True).start()
-
-
-def _refuse_local_options() -> None:
-    """Raise click.UsageError for an option that a server ignores."""
-    context = click.get_current_context()
-    names = {"device": "device", "sandbox_name": "sandbox", "user": "user", "db": "db"}
-    for name, option in names.items():
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"--{option} is for grading on this machine; remove it, or remove --server and "
-                "GRADE_SERVER"
-            )
 
 
 def _submit_to(server: str, problem: str, file: Path, gpu: str | None, as_json: bool) -> int:
