@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -129,11 +129,9 @@ def _version(answer: dict[str, Any]) -> ProblemVersion:
     from grader.board import ProblemVersion
 
     fields = {name: answer[name] for name in ProblemVersion.__dataclass_fields__}
-    moments = {
-        name: fields[name] and datetime.fromisoformat(fields[name])
-        for name in ("first_at", "last_at")
-    }
-    return replace(ProblemVersion(**fields), **moments)
+    for name in ("first_at", "last_at"):
+        fields[name] = fields[name] and datetime.fromisoformat(fields[name])
+    return ProblemVersion(**fields)
 
 
 def _submissions(

@@ -166,7 +166,7 @@ def _example(
     body: Schema,
 ) -> str:
     """A command line that calls an operation. `$SITE` is the server's address."""
-    names = EXAMPLES | ({"name": "ada"} if "/users/" in path else {})
+    names = dict(EXAMPLES) | ({"name": "ada"} if "/users/" in path else {})
     address = path
     for one in parameters:
         if one.place == "path":

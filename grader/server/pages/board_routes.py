@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated
 from urllib.parse import urlencode
@@ -22,7 +24,7 @@ from grader.server.pages import board_views, markdown
 from grader.server.pages.templates import FragmentCache, render, render_fragment
 from grader.server.services.access import list_submissions
 from grader.server.services.accounts import User
-from grader.server.services.standings import recorded_times
+from grader.server.services.standings import GpuLeaderboard, recorded_times
 from grader.server.services.user_progress import ProblemState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -168,23 +170,53 @@ def leaderboard_page(
         changes = (board.version, others, None if leaderboard else services.submissions.version())
         content = cache.get((name, board.digest, gpu, wanted.language, page, me), make, changes)
 
-    def own(user: User) -> str:
-        row = leaderboard and board_views.own_row(leaderboard, user.name)
-        if not leaderboard or not row:
-            return ""
-        values = {"entry": row[0], "page": row[1], "is_here": user.name in users}
-        return render_fragment("_own_row.html", board=board, leaderboard=leaderboard, **values)
-
+    own = _OwnRow(weakref.ref(leaderboard) if leaderboard else None, board.query, users)
     if caller is not None:
-        content = Markup(personal_content(content.encode(), {"own": own(caller)}).decode())
+        regions = {"own": own.link(caller) or ""}
+        content = Markup(personal_content(content.encode(), regions).decode())
     return render(
         request,
         "leaderboard.html",
         shared=not wanted.words,
-        own=lambda user: None if user.name in users else own(user),
+        own=own,
         board=board,
         standings=content,
     )
+
+
+@dataclass(frozen=True)
+class _OwnRow:
+    """The link to a reader's own row of a leaderboard. It is kept with the page, so it must not
+    keep the leaderboard, which is large, when that is replaced."""
+
+    leaderboard: weakref.ref[GpuLeaderboard] | None
+    query: str
+    """The beginning of a link's query to the version of the problem."""
+    users: frozenset[str]
+    """Those who are on the page."""
+
+    def __call__(self, user: User) -> str | None:
+        """The page's region `own`; None for a user on the page, whose row is marked there."""
+        return None if user.name in self.users else self.link(user)
+
+    def link(self, user: User) -> str | None:
+        """The link; empty for a user without an entry, None if the leaderboard is gone."""
+        if self.leaderboard is None:
+            return ""
+        leaderboard = self.leaderboard()
+        if leaderboard is None:
+            return None
+        row = board_views.own_row(leaderboard, user.name)
+        if row is None:
+            return ""
+        return render_fragment(
+            "_own_row.html",
+            leaderboard=leaderboard,
+            query=self.query,
+            entry=row[0],
+            page=row[1],
+            is_here=user.name in self.users,
+        )
 
 
 @router.get("/users/{name:path}")

@@ -184,10 +184,12 @@ def suggested_comparisons(submission: SubmissionView) -> list[tuple[str, int]]:
 
 def compare_scores(left: SubmissionView, right: SubmissionView) -> CaseComparison | None:
     """The geometric means of two submissions over all cases; None unless both have one."""
-    reports = left.report, right.report
-    if not reports[0] or not reports[1] or not reports[0].score_us or not reports[1].score_us:
+    one, other = left.report, right.report
+    if one is None or other is None or not one.score_us or not other.score_us:
         return None
-    return _comparison("All shapes", {}, *((one.score_us, one.score_ci_us) for one in reports))
+    return _comparison(
+        "All shapes", {}, (one.score_us, one.score_ci_us), (other.score_us, other.score_ci_us)
+    )
 
 
 def compare_cases(left: SubmissionView, right: SubmissionView) -> list[CaseComparison]:
