@@ -86,6 +86,16 @@ def ratio(value: float | None) -> str:
     return "–" if value is None else f"{_digits(value, 3)}×"
 
 
+def gap(share: float) -> str:
+    """How much longer a time is than another: ``+4.2 %``, or ``12.5×`` from ten times as long on.
+
+    share: the ratio of the two times, less 1.
+    """
+    if share >= 9:
+        return ratio(1 + share)
+    return f"+{100 * share:.{2 if share < 0.01 else 1 if share < 0.1 else 0}f}\N{NO-BREAK SPACE}%"
+
+
 def number(value: float | None) -> str:
     """A number with four digits, or as an integer with thousands separators; a dash for None."""
     if value is None:

@@ -39,3 +39,12 @@ def test_number(value: float | None, shown: str) -> None:
 def test_parameters_put_sizes_first() -> None:
     params = {"dtype": "fp16", "rows": 4, "causal": True, "cols": 5, "gap": False}
     assert format.parameters(params) == "4×5 fp16 causal"
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0.0, "+0.00 %"), (0.00149, "+0.15 %"), (0.0333, "+3.3 %"), (0.137, "+14 %"),
+     (1.32, "+132 %"), (11.5, "12.5×")],
+)  # fmt: skip
+def test_gap(share: float, shown: str) -> None:
+    assert format.gap(share) == shown.replace(" ", "\N{NO-BREAK SPACE}")

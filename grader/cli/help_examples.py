@@ -30,7 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade profile softmax kernel.cu --case square --out profile/",
     ),
     "problems": ("grade problems --limited-by compute", "grade problems --path"),
-    "show": ("grade show softmax", "grade show '#12'"),
+    "show": ("grade show softmax", "grade show '#12' --server https://board.example.org"),
     "new": ("grade new softmax --lang triton", "grade new softmax --lang cuda -o kernel.cu"),
     "new-problem": (
         "grade new-problem sum_of_squares --kind reduction",
@@ -38,9 +38,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "leaderboard": (
         "grade leaderboard softmax --gpu H100",
-        "grade leaderboard softmax --version 1 --json",
+        "grade leaderboard softmax --server https://board.example.org --json",
     ),
-    "results": ("grade results", "grade results softmax --last 50"),
+    "results": (
+        "grade results softmax --last 50",
+        "grade results --server https://board.example.org",
+    ),
+    "queue": ("grade queue", "grade queue --user ada --json"),
+    "cancel": ("grade cancel 12", "grade cancel '#12' --server https://board.example.org"),
+    "download": (
+        "grade download 12",
+        "grade download 12 -o kernel.py --server https://board.example.org",
+    ),
     "plot": ("grade plot softmax", "grade plot softmax old.py new.py --out times.svg"),
     "verify": ("grade verify softmax --no-examples", "grade verify --all --device cpu"),
     "baseline": ("grade baseline softmax", "grade baseline softmax --record"),

@@ -29,6 +29,17 @@ db_option = click.option(
     metavar="URL",
     help="Database of the board [default: $GRADE_DB, or SQLite in your data directory].",
 )
+server_option = click.option(
+    "--server",
+    metavar="URL",
+    envvar="GRADE_SERVER",
+    help="Ask this server instead of this machine's board [default: $GRADE_SERVER, if set].",
+)
+remote_option = click.option(
+    "--server",
+    metavar="URL",
+    help="The server [default: $GRADE_SERVER, or the server of the last login].",
+)
 device_option = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -65,14 +76,9 @@ def check_server_options(server: str | None, gpu: str | None, local: Sequence[st
         if gpu is not None:
             raise click.UsageError("--gpu chooses a type of GPU on a server; use it with --server")
         return
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        is_given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        if parameter.name in local and is_given:
-            raise click.UsageError(
-                f"{parameter.opts[0]} is for grading on this machine; remove it, or remove "
-                "--server and GRADE_SERVER"
-            )
+    parameters = {str(p.name): p.opts[0] for p in click.get_current_context().command.params}
+    options = {name: parameters[name].lstrip("-") for name in local}
+    refuse_local_options("grading on this machine", **options)
 
 
 def find_problem(
@@ -117,6 +123,19 @@ def result_number(text: str) -> int | None:
     """The number of a result on the board, written as ``12`` or ``#12``; None for other text."""
     digits = text.removeprefix("#")
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 4000 else None
+
+
+def refuse_local_options(purpose: str, **options: str) -> None:
+    """Raise click.UsageError for an option that a server ignores.
+
+    options: name of the parameter → name of the option. `purpose` says what they are for.
+    """
+    context = click.get_current_context()
+    for name, option in options.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{option} is for {purpose}; remove it, or remove --server and GRADE_SERVER"
+            )
 
 
 def select_cases(problem: Problem, names: Sequence[str], device: Device) -> Problem:

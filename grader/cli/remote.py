@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -51,19 +52,20 @@ class Client:
         self._http = httpx.Client(base_url=self.server, headers=headers, timeout=TIMEOUT_S)
 
     @classmethod
-    def find(cls, server: str | None) -> Client:
+    def find(cls, server: str | None, *, needs_token: bool = True) -> Client:
         """The client of `server`, of GRADE_SERVER, or of the server of the last login.
 
-        The token is GRADE_TOKEN, or the one stored for the server. Raises click.UsageError.
+        The token is GRADE_TOKEN, or the one stored for the server. Raises click.UsageError,
+        without a token only if it is needed.
         """
         stored = Credentials.load()
         url = stored.choose_server(server)
         token = os.environ.get("GRADE_TOKEN") or stored.tokens.get(url)
-        if token is None:
+        if token is None and needs_token:
             raise click.UsageError(
                 f"no token for {url}; run grade login --server {url}, or set GRADE_TOKEN"
             )
-        return cls(url, token.strip())
+        return cls(url, token and token.strip())
 
     def __enter__(self) -> Client:
         return self
@@ -110,6 +112,14 @@ class Client:
                     yield json.loads(line)
                 except ValueError:
                     raise Unreachable(f"{self.server} sent an incomplete line") from None
+
+    def content(self, path: str) -> tuple[bytes, str]:
+        """The bytes of a path below `/api/v1` that answers with a file, and the file's name."""
+        with _explain_errors(self.server):
+            reply = self._http.get(f"/api/v1{path}")
+        _check(reply)
+        found = re.search(r'filename="([^"]*)"', reply.headers.get("content-disposition", ""))
+        return reply.content, found[1] if found else ""
 
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
         """Name and data of each server-sent event, until the server ends the stream."""
@@ -219,6 +229,15 @@ def checked_url(text: str) -> str:
 def path_segment(name: str) -> str:
     """A name, percent-encoded as one segment of a URL path."""
     return quote(name, safe="")
+
+
+def problem_name(problem: str) -> str:
+    """The name by which a server knows a problem that is given by name or by its folder."""
+    path = Path(problem)
+    name = path.resolve().name if path.is_dir() else path.name
+    if not name:
+        raise click.UsageError(f"'{problem}' names no problem")
+    return name
 
 
 @contextmanager

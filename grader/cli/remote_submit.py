@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grader.cli.remote import path_segment
+from grader.cli.remote import path_segment, problem_name
 
 if TYPE_CHECKING:
     from grader.cli.remote import Client
@@ -120,7 +120,7 @@ def _upload(client: Client, problem: str, file: Path, gpu: str | None) -> int:
     from grader.cli.remote import Unreachable
     from grader.submission import Submission
 
-    name = Path(problem).resolve().name if Path(problem).is_dir() else Path(problem).name
+    name = problem_name(problem)
     spec = client.request("GET", f"/problems/{path_segment(name)}")["spec"]
     submission = Submission.read(file, spec["limits"]["source_bytes"])
     # With a key, a request whose answer was lost can be repeated without submitting twice.

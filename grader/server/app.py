@@ -41,6 +41,7 @@ from grader.server.http.response_cache import (
 from grader.server.pages import (
     admin_routes,
     board_routes,
+    guide_routes,
     rejudge_routes,
     session_routes,
     submission_routes,
@@ -136,7 +137,7 @@ def create_app(services: Services) -> FastAPI:
     for module in (submissions, batches, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
-    for pages in (board_routes, submission_routes, session_routes):
+    for pages in (board_routes, submission_routes, guide_routes, session_routes):
         app.include_router(pages.router)
     for pages in (admin_routes, user_admin_routes, rejudge_routes):
         app.include_router(pages.router, prefix="/admin")

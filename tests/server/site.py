@@ -131,9 +131,9 @@ def everywhere(site: Site) -> list[str]:
     """The address of every page."""
     numbers = sorted(site.marks.values())
     return [
-        "/", "/queue", "/verdicts", "/submit", "/login",
-        "/leaderboards/softmax", "/problems/softmax",
-        "/users/ada", f"/users/{ATTACK_NAME}".replace("<", "%3C").replace(">", "%3E"),
+        "/", "/queue", "/verdicts", "/submit", "/login", "/rules", "/api",
+        "/leaderboards/softmax", "/problems/softmax", "/users/ada",
+        f"/users/{ATTACK_NAME}".replace("<", "%3C").replace(">", "%3E"),
         f"/nothing/{ATTACK}", f"/login?to=/{ATTACK}",
         *(f"/submissions/{number}" for number in numbers),
         f"/submissions/{site.marks['attack']}/compare/{site.marks['best']}",

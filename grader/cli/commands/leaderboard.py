@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.options import db_option, find_problem, json_option
+from grader.cli.options import (
+    db_option,
+    find_problem,
+    json_option,
+    refuse_local_options,
+    server_option,
+)
 
 if TYPE_CHECKING:
     from grader.board import BoardEntry, ListedResult, ProblemVersion
@@ -32,6 +38,7 @@ OTHER_VERSIONS = 10
     metavar="N|DIGEST",
     help="Another version of the problem: its number, or 6 or more characters of its digest.",
 )
+@server_option
 @db_option
 @json_option
 @click.pass_obj
@@ -40,6 +47,7 @@ def leaderboard(
     problem: str,
     gpu: str | None,
     version_text: str | None,
+    server: str | None,
     db: str | None,
     as_json: bool,
 ) -> None:
@@ -47,7 +55,14 @@ def leaderboard(
 
     Results whose confidence intervals overlap the leader's share a rank. The newest results that do
     not rank follow, with the reason, and the other versions of the problem that have results.
+
+    With --server, the ranking is that of the server, and a result is known by its submission;
+    `grade results --server` lists yours that do not rank.
     """
+    if server:
+        refuse_local_options("reading the board of this machine", db="db")
+        _show_remote(server, problem, gpu, version_text, as_json)
+        return
     from grader.board import NoSuchVersion, choose_version
     from grader.board.versions import version_of
     from grader.cli.commands.results import results_table
@@ -95,6 +110,42 @@ def leaderboard(
             f"grade leaderboard {found.name} --version {others[0].number} shows its ranking",
             style="dim",
         )
+
+
+def _show_remote(
+    server: str, problem: str, gpu: str | None, version: str | None, as_json: bool
+) -> None:
+    """The ranking on a server."""
+    from grader.cli.output.terminal import print_json, safe_text, stdout
+    from grader.cli.remote import Client, problem_name
+    from grader.cli.remote_board import entries_json, read_leaderboards
+
+    name = problem_name(problem)
+    with Client.find(server, needs_token=False) as client:
+        shown, boards, others = read_leaderboards(client, name, gpu, version)
+    if as_json:
+        print_json(
+            {
+                "problem": name,
+                "problem_digest": shown.digest if shown else None,
+                "version": shown.number if shown else None,
+                "leaderboards": entries_json(boards),
+                "unranked": [],
+                "other_versions": [_version_fields(one) for one in others],
+            }
+        )
+        return
+    console = stdout()
+    for gpu_name, entries in boards.items():
+        console.print(safe_text(f"{name} on {gpu_name}\n", 200, "bold"))
+        console.print(_table(entries, "submission"))
+    if not boards:
+        where = f" on a GPU whose name contains '{gpu}'" if gpu else ""
+        text = f"No ranked result for this version of {name}{where} yet."
+        console.print(safe_text(text, 300), soft_wrap=True)
+    if others:
+        console.print("\nOther versions\n", style="bold")
+        console.print(_versions_table(others[:OTHER_VERSIONS], ""))
 
 
 def _as_json(
@@ -145,7 +196,7 @@ def _versions_table(versions: list[ProblemVersion], current: str) -> ResponsiveT
     )
 
 
-def _table(entries: list[BoardEntry]) -> ResponsiveTable:
+def _table(entries: list[BoardEntry], numbered: str = "result") -> ResponsiveTable:
     from rich.text import Text
 
     from grader.cli.output.render import interval, micros, share, share_bar, speedup
@@ -176,7 +227,7 @@ def _table(entries: list[BoardEntry]) -> ResponsiveTable:
             TableColumn("language", [Text(entry.language) for entry in entries], 5, style="dim"),
             TableColumn("when", [Text(entry.created_at[:10]) for entry in entries], 6, style="dim"),
             number_column(
-                "result", [Text(f"{entry.result_id}", "dim") for entry in entries], priority=1
+                numbered, [Text(f"{entry.result_id or '–'}", "dim") for entry in entries], 1
             ),
         ]
     )

@@ -13,7 +13,9 @@ from grader.cli.options import (
     db_option,
     find_problem,
     json_option,
+    refuse_local_options,
     result_number,
+    server_option,
 )
 from grader.problem_folders import problem_folders, problem_roots
 
@@ -137,18 +139,30 @@ def _known_values(
 
 @click.command()
 @click.argument("what", metavar="PROBLEM|RESULT")
+@server_option
 @db_option
 @json_option
 @click.pass_obj
-def show(deps: Dependencies, what: str, db: str | None, as_json: bool) -> None:
+def show(deps: Dependencies, what: str, server: str | None, db: str | None, as_json: bool) -> None:
     """Show a problem (statement, arguments, cases, limits) or a recorded result.
 
     A number, such as 12 or '#12', is a result on the board; anything else is a problem. With --json
-    a result is printed as `grade submit` prints it.
+    a result is printed as `grade submit` prints it. With --server, a number is a submission there;
+    problems are shown as they are on this machine.
     """
     from grader.cli.output.terminal import print_json
 
     number = result_number(what)
+    if server and number is not None:
+        from grader.cli.remote import Client
+        from grader.cli.remote_board import show_submission
+
+        refuse_local_options("reading the board of this machine", db="db")
+        with Client.find(server, needs_token=False) as client:
+            show_submission(client, number, as_json)
+        return
+    if server:
+        refuse_local_options("a submission, such as '#12'", server="server")
     if number is not None:
         _show_result(deps, number, db, as_json)
         return

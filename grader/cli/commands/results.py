@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.options import db_option, find_problem, json_option
+from grader.cli.options import (
+    db_option,
+    find_problem,
+    json_option,
+    refuse_local_options,
+    server_option,
+)
 
 if TYPE_CHECKING:
     from grader.board import ListedResult
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many of the newest to list.",
 )
+@server_option
 @db_option
 @json_option
 @click.pass_obj
@@ -34,6 +41,7 @@ def results(
     problem: str | None,
     user: str | None,
     last: int,
+    server: str | None,
     db: str | None,
     as_json: bool,
 ) -> None:
@@ -41,7 +49,18 @@ def results(
 
     Results of every verdict are listed, of PROBLEM or of all problems. `grade show NUMBER` shows
     one again, `grade replay NUMBER` grades it again.
+
+    With --server, lists your submissions there, or those of --user.
     """
+    if server:
+        from grader.cli.remote import Client, problem_name
+        from grader.cli.remote_board import print_results
+
+        refuse_local_options("reading the board of this machine", db="db")
+        with Client.find(server, needs_token=user is None) as client:
+            wanted = None if problem is None else problem_name(problem)
+            print_results(client, wanted, user, last, as_json)
+        return
     from grader.cli.output.terminal import print_json, stdout
 
     name = None if problem is None else find_problem(problem).name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated
 from urllib.parse import urlencode
@@ -22,7 +24,7 @@ from grader.server.pages import board_views, markdown
 from grader.server.pages.templates import FragmentCache, render, render_fragment
 from grader.server.services.access import counted_problems, list_submissions
 from grader.server.services.accounts import User
-from grader.server.services.standings import recorded_times
+from grader.server.services.standings import GpuLeaderboard, recorded_times
 from grader.server.services.user_progress import ProblemState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -133,14 +135,19 @@ def leaderboard_page(
     gpu: str | None = None,
     version: PrintableText | None = None,
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
+    language: Annotated[str, Query(max_length=20)] = "",
+    user: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    """The standings on one GPU, of the current or of another version of the problem."""
+    """The standings on one GPU, of the current or of another version of the problem: all entries,
+    or those in a language or of users whose names contain a text."""
     board = board_views.board_view(services, caller, name, version)
     others = board_views.other_versions(services, board)
     leaderboard = board_views.leaderboard_of(board, gpu)
-    page = min(page, board_views.page_count(leaderboard)) if leaderboard else 1
-    entries = board_views.entries_on(leaderboard, page) if leaderboard else ()
-    users = frozenset(one.user for one in entries)
+    is_known = leaderboard is not None and language in leaderboard.languages
+    wanted = board_views.EntryFilter(language if is_known else "", user.strip())
+    found = wanted.of(leaderboard) if leaderboard else ()
+    page = min(page, board_views.page_count(found))
+    users = frozenset(one.user for one in board_views.page_of(found, page))
     # The page is the same for all callers who are not on it.
     me = caller.name if caller and caller.name in users else None
 
@@ -154,21 +161,65 @@ def leaderboard_page(
                 cpu_accepted=board_views.cpu_accepted(services, caller, board),
                 now=services.now(),
             )
-        table = board_views.leaderboard_page(services, board, leaderboard, page)
+        table = board_views.leaderboard_page(services, board, leaderboard, wanted, found, page)
         return render_fragment(
             "_standings.html", table=table, board=board, others=others, me=me, now=services.now()
         )
 
-    changes = (board.version, others, None if leaderboard else services.submissions.version())
-    content = cache.get((name, board.digest, gpu, page, me), make, changes)
+    # Whatever a reader types must not push the pages that many readers share out of the caches.
+    if wanted.words:
+        content = make()
+    else:
+        changes = (board.version, others, None if leaderboard else services.submissions.version())
+        content = cache.get((name, board.digest, gpu, wanted.language, page, me), make, changes)
+
+    own = _OwnRow(weakref.ref(leaderboard) if leaderboard else None, board.query, users)
+    if caller is not None:
+        regions = {"own": own.link(caller) or ""}
+        content = Markup(personal_content(content.encode(), regions).decode())
     return render(
         request,
         "leaderboard.html",
-        shared=True,
-        own=lambda user: None if user.name in users else "",
+        shared=not wanted.words,
+        own=own,
         board=board,
         standings=content,
     )
+
+
+@dataclass(frozen=True)
+class _OwnRow:
+    """The link to a reader's own row of a leaderboard. It is kept with the page, so it must not
+    keep the leaderboard, which is large, when that is replaced."""
+
+    leaderboard: weakref.ref[GpuLeaderboard] | None
+    query: str
+    """The beginning of a link's query to the version of the problem."""
+    users: frozenset[str]
+    """Those who are on the page."""
+
+    def __call__(self, user: User) -> str | None:
+        """The page's region `own`; None for a user on the page, whose row is marked there."""
+        return None if user.name in self.users else self.link(user)
+
+    def link(self, user: User) -> str | None:
+        """The link; empty for a user without an entry, None if the leaderboard is gone."""
+        if self.leaderboard is None:
+            return ""
+        leaderboard = self.leaderboard()
+        if leaderboard is None:
+            return None
+        row = board_views.own_row(leaderboard, user.name)
+        if row is None:
+            return ""
+        return render_fragment(
+            "_own_row.html",
+            leaderboard=leaderboard,
+            query=self.query,
+            entry=row[0],
+            page=row[1],
+            is_here=user.name in self.users,
+        )
 
 
 @router.get("/users/{name:path}")
@@ -194,7 +245,9 @@ def user_page(
         version=partial(user_version, services, name),
         own=lambda user: None if user.name == name else "",
         user=name,
+        is_own=is_own,
         standings=standings,
+        bests=board_views.personal_bests(services, caller, name, standings),
         submissions=submissions,
         next_before=next_before,
         problems=services.problems,

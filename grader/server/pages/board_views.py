@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from urllib.parse import urlencode
 
 from grader.board import ProblemVersion
 from grader.problem import Problem
@@ -20,7 +21,13 @@ from grader.server.services.access import access_to, visible_problems
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
-from grader.server.services.standings import BaselineTime, GpuLeaderboard, ResultDetail, Standing
+from grader.server.services.standings import (
+    BaselineTime,
+    GpuLeaderboard,
+    RecordStep,
+    ResultDetail,
+    Standing,
+)
 from grader.server.services.submission_queries import SubmissionSummary
 from grader.server.services.visibility import deadline_passed
 
@@ -103,11 +110,46 @@ class LeaderboardRow:
 
 
 @dataclass(frozen=True)
+class EntryFilter:
+    """Which entries of a leaderboard are shown. Ranks stay those of the whole leaderboard."""
+
+    language: str = ""
+    """Empty for all."""
+    words: str = ""
+    """Text that the user's name contains, in any case; empty for all."""
+
+    def __bool__(self) -> bool:
+        return bool(self.language or self.words)
+
+    @property
+    def query(self) -> str:
+        """The beginning of a link's query that keeps this filter; empty without one."""
+        chosen = {"language": self.language, "user": self.words}
+        return urlencode({name: value for name, value in chosen.items() if value}) + "&" * bool(
+            self
+        )
+
+    def of(self, leaderboard: GpuLeaderboard) -> tuple[Standing, ...]:
+        """The entries that match, best score first."""
+        if not self:
+            return leaderboard.standings
+        name = self.words.casefold()
+        return tuple(
+            one
+            for one in leaderboard.standings
+            if self.language in ("", one.language) and name in one.user.casefold()
+        )
+
+
+@dataclass(frozen=True)
 class LeaderboardPage:
     """One page of a leaderboard."""
 
     board: BoardView
     leaderboard: GpuLeaderboard
+    wanted: EntryFilter
+    found: int
+    """The number of entries that match the filter, on all pages."""
     rows: list[LeaderboardRow]
     baselines: list[BaselineTime]
     page: int
@@ -214,22 +256,27 @@ def leaderboard_of(board: BoardView, gpu: str | None) -> GpuLeaderboard | None:
     return found[0] if found else None
 
 
-def page_count(leaderboard: GpuLeaderboard) -> int:
-    """The number of pages of a leaderboard."""
-    return max(1, -(-len(leaderboard.standings) // PAGE_ROWS))
+def page_count(entries: Sequence[Standing]) -> int:
+    """The number of pages that entries fill; at least one."""
+    return max(1, -(-len(entries) // PAGE_ROWS))
 
 
-def entries_on(leaderboard: GpuLeaderboard, page: int) -> tuple[Standing, ...]:
-    """The entries on a page of a leaderboard. Pages count from 1."""
-    return leaderboard.standings[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+def page_of(entries: Sequence[Standing], page: int) -> Sequence[Standing]:
+    """The entries on a page. Pages count from 1."""
+    return entries[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
 
 
 def leaderboard_page(
-    services: Services, board: BoardView, leaderboard: GpuLeaderboard, page: int
+    services: Services,
+    board: BoardView,
+    leaderboard: GpuLeaderboard,
+    wanted: EntryFilter,
+    found: Sequence[Standing],
+    page: int,
 ) -> LeaderboardPage:
-    """One page of a leaderboard."""
+    """One page of the entries that match a filter; `found` has those of all pages."""
     leaderboards = services.standings
-    entries = entries_on(leaderboard, page)
+    entries = page_of(found, page)
     baselines = leaderboards.baselines(board.problem, leaderboard, recorded=not board.other)
     roofline_us = leaderboards.roofline_us(leaderboard)
     marks = {one.name: roofline_us / one.time_us for one in baselines} if roofline_us else {}
@@ -253,9 +300,18 @@ def leaderboard_page(
         for case in cases
         if any(case in by_case for by_case in times_us)
     }
-    pages = page_count(leaderboard)
-    mixed = _with_baselines(rows, baselines, roofline_us, is_first=page == 1, is_last=page == pages)
-    return LeaderboardPage(board, leaderboard, list(mixed), baselines, page, pages, cases, best)
+    pages = page_count(found)
+    between = () if wanted.words else baselines  # who looks for a name looks for no baseline
+    mixed = _with_baselines(rows, between, roofline_us, is_first=page == 1, is_last=page == pages)
+    return LeaderboardPage(
+        board, leaderboard, wanted, len(found), list(mixed), baselines, page, pages, cases, best
+    )
+
+
+def own_row(leaderboard: GpuLeaderboard, user: str) -> tuple[Standing, int] | None:
+    """A user's entry on a leaderboard and the page that it is on; None without an entry."""
+    entry = leaderboard.of(user)
+    return None if entry is None else (entry, leaderboard.place_of(entry) // PAGE_ROWS + 1)
 
 
 def _with_baselines(
@@ -306,3 +362,20 @@ def user_standings(
         for leaderboard in board.leaderboards
         if (entry := leaderboard.of(user))
     ]
+
+
+def personal_bests(
+    services: Services,
+    caller: User | None,
+    user: str,
+    standings: Sequence[tuple[BoardView, GpuLeaderboard, Standing]],
+) -> list[tuple[BoardView, GpuLeaderboard, tuple[RecordStep, ...]]]:
+    """The improvements of a user's best on each leaderboard where there were any.
+
+    Those of others are hidden until the deadline, as are the submissions that made them.
+    """
+    is_visible = caller is not None and (caller.name == user or caller.role == "admin")
+    shown = [(board, one) for board, one, _ in standings if is_visible or board.shows_submissions]
+    bests = services.standings.personal_bests(user, {board.digest for board, _ in shown})
+    found = [(board, one, bests.get((board.digest, one.gpu), ())) for board, one in shown]
+    return [(board, one, steps) for board, one, steps in found if len(steps) > 1]

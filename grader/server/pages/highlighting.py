@@ -18,6 +18,9 @@ from grader.submission import Language
 MAX_HIGHLIGHTED_CHARS = 256 * 1024
 """A longer source is not highlighted: the markup would make it many times as long."""
 
+MAX_NUMBERED_LINES = 20_000
+"""A source of more lines is shown without numbers, for the same reason."""
+
 _C_WORDS = """
 alignas auto break case catch class const const_cast constexpr continue decltype default delete
 do else enum explicit extern false for friend goto if inline namespace new noexcept nullptr
@@ -82,3 +85,32 @@ def highlight_source(source: str, language: Language) -> Markup:
             end = found.end()
     parts.append(str(escape(source[end:])))
     return Markup("".join(parts))  # every text in it is escaped above
+
+
+def split_lines(source: str) -> list[str]:
+    """The lines of a source without their ends, as a browser breaks and an editor numbers them."""
+    lines = re.split(r"\r\n?|\n", source)
+    return lines if lines[-1] else lines[:-1]
+
+
+def numbered_source(source: str, language: Language) -> Markup:
+    """The highlighted source, with a numbered anchor for each line: ``L1``, ``L2``, and so on."""
+    lines = split_lines(source)
+    if len(lines) > MAX_NUMBERED_LINES:
+        return highlight_source(source, language)
+    highlighted = _SPAN.sub(_end_at_lines, highlight_source("\n".join(lines), language))
+    return Markup(  # escaped by `highlight_source`
+        "".join(
+            f'<span class="line" id="L{number}">'
+            f'<a href="#L{number}" tabindex="-1" aria-hidden="true">{number}</a>{line}\n</span>'
+            for number, line in enumerate(highlighted.split("\n") if lines else (), start=1)
+        )
+    )
+
+
+_SPAN = re.compile(r"(<span[^>]*+>)([^<]*+)</span>")
+
+
+def _end_at_lines(span: re.Match[str]) -> str:
+    """A token as one span for each of its lines."""
+    return "\n".join(f"{span[1]}{line}</span>" if line else "" for line in span[2].split("\n"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, File, Form, Request, Response, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse
 from markupsafe import Markup
 
@@ -18,10 +18,11 @@ from grader.server.http.lookup import submission_or_404
 from grader.server.http.response_cache import queue_version
 from grader.server.http.submit import submit_upload
 from grader.server.pages.board_views import board_of_submission, board_views
-from grader.server.pages.highlighting import highlight_source
+from grader.server.pages.highlighting import numbered_source
 from grader.server.pages.submission_views import (
     MAX_DIFF_LINES,
     compare_cases,
+    compare_scores,
     source_diff,
     source_text,
     submission_view,
@@ -55,7 +56,7 @@ def submission_page(
         return render_fragment(
             "_submission.html",
             submission=submission,
-            source=None if source is None else highlight_source(source, summary.language),
+            source=None if source is None else numbered_source(source, summary.language),
             comparisons=suggested_comparisons(submission),
             now=services.now(),
             **more,
@@ -98,6 +99,14 @@ def redirect_to_comparison(number: int, other: int) -> Response:
     return RedirectResponse(f"/submissions/{number}/compare/{other}", 303)
 
 
+@router.get("/compare")
+def redirect_to_ticked(pick: Annotated[list[int], Query(max_length=100)] = []) -> Response:  # noqa: B006
+    """Redirect the form of a user's page to the comparison of the two that are ticked."""
+    if len(pick) != 2:
+        fail(422, "not_two", "go back and tick two results")
+    return RedirectResponse(f"/submissions/{pick[0]}/compare/{pick[1]}", 303)
+
+
 @router.get("/submissions/{number}/compare/{other}")
 def comparison_page(
     request: Request, services: ServicesDep, caller: Caller, number: int, other: int
@@ -106,12 +115,13 @@ def comparison_page(
     left = submission_view(services, caller, number)
     right = submission_view(services, caller, other)
     sources = source_text(services, left), source_text(services, right)
-    diff = None if None in sources else source_diff(sources[1] or "", sources[0] or "")
+    diff = None if None in sources else source_diff(sources[0] or "", sources[1] or "")
     return render(
         request,
         "compare.html",
         left=left,
         right=right,
+        overall=compare_scores(left, right),
         comparisons=compare_cases(left, right),
         diff=diff,
         diff_lines=MAX_DIFF_LINES,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import difflib
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
 
 from grader.fleet import Job, State
 from grader.judge import Progress
 from grader.report import CaseResult, Report
 from grader.server.http.lookup import submission_or_404
 from grader.server.pages.board_views import BoardView, board_of_submission
+from grader.server.pages.highlighting import split_lines
 from grader.server.services.access import visible_report
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
 from grader.server.services.standings import Standing, mean_sol
 from grader.server.services.submission_queries import SubmissionSummary
 from grader.server.services.visibility import Access
-from grader.stats import overlap
+from grader.stats import Interval, overlap
 
 MAX_DIFF_LINES = 2000
 """Lines of each source that are compared."""
@@ -85,6 +89,39 @@ class CaseComparison:
     is_tie: bool
     """Whether their intervals overlap."""
 
+    @property
+    def winner(self) -> Literal["left", "right"] | None:
+        """Which is faster; None for a tie."""
+        if self.is_tie:
+            return None
+        return "left" if self.left_us < self.right_us else "right"
+
+    @property
+    def lead(self) -> float:
+        """How many times as long the slower one takes."""
+        return max(self.left_us, self.right_us) / min(self.left_us, self.right_us)
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """A line of a source. Where it differs a little from the line beside it, it is split there;
+    otherwise all of it is in `changed`."""
+
+    number: int
+    start: str
+    changed: str
+    end: str
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """Two lines side by side."""
+
+    left: DiffLine | None
+    right: DiffLine | None
+    kind: Literal["same", "changed", "skip"]
+    """``skip`` stands for equal lines that are left out, and has no lines."""
+
 
 def submission_view(services: Services, caller: User | None, number: int) -> SubmissionView:
     """One submission. Raises `Refusal` if the caller may see none of this number."""
@@ -145,32 +182,80 @@ def suggested_comparisons(submission: SubmissionView) -> list[tuple[str, int]]:
     return [(text, entry.submission_id) for text, entry in found if entry.submission_id]
 
 
+def compare_scores(left: SubmissionView, right: SubmissionView) -> CaseComparison | None:
+    """The geometric means of two submissions over all cases; None unless both have one."""
+    one, other = left.report, right.report
+    if one is None or other is None or not one.score_us or not other.score_us:
+        return None
+    return _comparison(
+        "All shapes", {}, (one.score_us, one.score_ci_us), (other.score_us, other.score_ci_us)
+    )
+
+
 def compare_cases(left: SubmissionView, right: SubmissionView) -> list[CaseComparison]:
     """The benchmark cases for which both submissions have a time."""
     others = {case.name: case for case in right.cases("benchmark") if case.time_us}
     return [
-        CaseComparison(
-            case.name,
-            case.params,
-            case.time_us,
-            other.time_us,
-            overlap(
-                case.ci_us or (case.time_us,) * 2,
-                other.ci_us or (other.time_us,) * 2,
-            ),
+        _comparison(
+            case.name, case.params, (case.time_us, case.ci_us), (other.time_us, other.ci_us)
         )
         for case in left.cases("benchmark")
         if case.time_us and (other := others.get(case.name)) and other.time_us
     ]
 
 
-def source_diff(left: str, right: str) -> list[tuple[str, str]]:
-    """The lines of a unified diff with the CSS class of each: add, del, at or same."""
-    lines = difflib.unified_diff(
-        left.splitlines()[:MAX_DIFF_LINES], right.splitlines()[:MAX_DIFF_LINES], lineterm="", n=3
-    )
-    kinds = {"+": "add", "-": "del", "@": "at"}
-    return [(kinds.get(line[:1], "same"), line) for line in list(lines)[2:]]
+def _comparison(
+    name: str,
+    params: dict[str, object],
+    left: tuple[float, Interval | None],
+    right: tuple[float, Interval | None],
+) -> CaseComparison:
+    """Two times with their intervals; a time without one has an interval of no width."""
+    intervals = [interval or (time_us, time_us) for time_us, interval in (left, right)]
+    return CaseComparison(name, params, left[0], right[0], overlap(*intervals))
+
+
+def source_diff(left: str, right: str) -> list[DiffRow]:
+    """The lines that differ, side by side, with three equal lines around them."""
+    lefts, rights = (split_lines(source)[:MAX_DIFF_LINES] for source in (left, right))
+    rows: list[DiffRow] = []
+    for group in difflib.SequenceMatcher(None, lefts, rights).get_grouped_opcodes(3):
+        if rows or group[0][1] or group[0][3]:
+            rows.append(DiffRow(None, None, "skip"))
+        for kind, left_from, left_to, right_from, right_to in group:
+            pairs = zip_longest(range(left_from, left_to), range(right_from, right_to))
+            rows += [
+                _diff_row(lefts, rights, at, other, is_same=kind == "equal") for at, other in pairs
+            ]
+    return rows
+
+
+def _diff_row(
+    lefts: Sequence[str], rights: Sequence[str], at: int | None, other: int | None, *, is_same: bool
+) -> DiffRow:
+    """The lines at two indices, beside each other; None where there is only one."""
+    left = None if at is None else lefts[at]
+    right = None if other is None else rights[other]
+    start = end = 0
+    if left is not None and right is not None:
+        start = _common_start(left, right)
+        end = _common_start(left[start:][::-1], right[start:][::-1])
+        if start + end < max(len(left), len(right)) / 2:  # another line, not a changed one
+            start = end = 0
+
+    def split(line: str | None, index: int | None) -> DiffLine | None:
+        if line is None or index is None:
+            return None
+        stop = len(line) - end
+        return DiffLine(index + 1, line[:start], line[start:stop], line[stop:])
+
+    return DiffRow(split(left, at), split(right, other), "same" if is_same else "changed")
+
+
+def _common_start(one: str, other: str) -> int:
+    """The number of characters with which both texts begin."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def share_done(state: State, progress: Progress | None) -> float:

@@ -151,9 +151,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     filters: tuple[Callable[..., str], ...] = (
-        format.micros, format.margin, format.percent, format.budget, format.ratio, format.number,
-        format.small, format.wait, format.age, format.ahead, format.moment, format.parameters,
-        format.verdict, format.tone,
+        format.micros, format.margin, format.percent, format.budget, format.ratio, format.gap,
+        format.number, format.small, format.wait, format.age, format.ahead, format.moment,
+        format.parameters, format.verdict, format.tone,
     )  # fmt: skip
     made.filters.update({function.__name__: function for function in filters})
     made.filters["segment"] = lambda text: quote(text, safe="")
@@ -164,6 +164,7 @@ def _environment() -> Environment:
         roofline_bar=timing.roofline_bar,
         share_bar=timing.share_bar,
         distribution=timing.distribution,
+        strip=timing.strip,
         record_chart=record_history.record,
         sparkline=record_history.sparkline,
         error_histogram=error_map.error_histogram,

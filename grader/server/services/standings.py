@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -86,6 +86,16 @@ class GpuLeaderboard:
     def of(self, user: str) -> Standing | None:
         """The standing of a user; None if the user has none."""
         return self._by_user.get(user)
+
+    def place_of(self, standing: Standing) -> int:
+        """The index of one of the standings. It differs from the rank where ranks are shared."""
+        key = (standing.score_us, standing.result_id)
+        return bisect_left(self.standings, key, key=lambda one: (one.score_us, one.result_id))
+
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of the standings, by name."""
+        return tuple(sorted({standing.language for standing in self.standings}))
 
     @cached_property
     def _by_user(self) -> dict[str, Standing]:
@@ -171,6 +181,17 @@ class LeaderboardQueries:
         position = bisect(others, key, key=lambda other: (other.score_us, other.result_id))
         ahead = [other.ci_us for other in others[:position]]
         return ranks([*ahead, (summary.ci_low_us or 0.0, summary.ci_high_us or 0.0)])[position]
+
+    def personal_bests(
+        self, user: str, digests: Collection[str]
+    ) -> dict[tuple[str, str], tuple[RecordStep, ...]]:
+        """Problem's digest and GPU → each improvement of a user's own best, oldest first."""
+        found: dict[tuple[str, str], list[RecordStep]] = {}
+        for one in self.submissions.ranked_of(user, digests):
+            steps = found.setdefault((one.problem_digest, one.gpu), [])
+            if not steps or one.score_us < steps[-1].time_us:
+                steps.append(RecordStep(_moment(one.created_at), one.score_us, user))
+        return {key: tuple(steps) for key, steps in found.items()}
 
     def detail(self, result_id: int) -> ResultDetail:
         """The details of one result."""

@@ -65,6 +65,16 @@ class RankedResult(NamedTuple):
     """None for a result that was not submitted to a server."""
 
 
+class OwnResult(NamedTuple):
+    """A ranked result in one user's history."""
+
+    problem_digest: str
+    gpu: str
+    score_us: float
+    created_at: str
+    """ISO 8601, UTC."""
+
+
 class Attempts(NamedTuple):
     """What a user's results for one version of a problem amount to."""
 
@@ -217,6 +227,18 @@ class SubmissionQueries:
         )
         with connect(self._engine) as connection:
             return [RankedResult(*row) for row in connection.execute(query)]
+
+    def ranked_of(self, user: str, problem_digests: Collection[str]) -> list[OwnResult]:
+        """A user's ranked results that count, for these versions of problems, oldest first."""
+        columns = (results.c.problem_digest, results.c.gpu, results.c.score_us)
+        query = (
+            select(*columns, results.c.created_at)
+            .where(results.c.user == user, results.c.problem_digest.in_(problem_digests))
+            .where(results.c.ranked, not_void())
+            .order_by(results.c.created_at, results.c.id)
+        )
+        with connect(self._engine) as connection:
+            return [OwnResult(*row) for row in connection.execute(query)]
 
     def versions(self, problem: str, current: str) -> list[ProblemVersion]:
         """Every version of a problem by number; `current` is the digest of today's version."""

@@ -270,7 +270,13 @@ def test_a_crowd_at_a_missing_page_costs_one_call_each(app: App) -> None:
     run(main())
 
 
-PATHS = ("/", "/leaderboards/softmax", "/problems/softmax", "/api/v1/leaderboards/softmax")
+PATHS = (
+    "/",
+    "/leaderboards/softmax",
+    "/leaderboards/softmax?language=python",
+    "/problems/softmax",
+    "/api/v1/leaderboards/softmax",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grader.server.pages.charts.error_map import error_histogram, error_location
 from grader.server.pages.charts.record_history import record, sparkline
 from grader.server.pages.charts.svg import overlaps, text_box
-from grader.server.pages.charts.timing import distribution, roofline_bar
+from grader.server.pages.charts.timing import distribution, roofline_bar, strip
 from grader.server.services.standings import RecordStep
 from tests.server.examples import ATTACK
 
@@ -131,6 +131,16 @@ def test_distribution_counts_every_round() -> None:
 def test_distribution_accepts_any_rounds(times: list[float]) -> None:
     parse(distribution(times, None))
     parse(distribution(times, (min(times), max(times))))
+    parse(strip(times, None))
+    parse(strip(times, (min(times), max(times))))
+
+
+def test_a_strip_is_darkest_where_most_rounds_are() -> None:
+    tree = parse(strip([10.0] * 90 + [11.0] * 10, (10.0, 10.1)))
+    bins = [e for e in tree.iter("rect") if e.get("class") == "fill"]
+    assert [e.get("fill-opacity") for e in bins] == ["1.00", "0.33"]
+    assert bins[0].get("x") == "0.0"
+    assert [text.text for text in tree.iter("text")] == ["10.00\xa0µs", "11.00\xa0µs"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from grader.server.pages.highlighting import MAX_HIGHLIGHTED_CHARS, highlight_source
+from grader.server.pages.highlighting import (
+    MAX_HIGHLIGHTED_CHARS,
+    MAX_NUMBERED_LINES,
+    highlight_source,
+    numbered_source,
+    split_lines,
+)
 from grader.submission import LANGUAGES, Language
 from tests.server.examples import ATTACK
 
@@ -99,3 +105,25 @@ def test_every_character_of_the_corpus_is_kept() -> None:
         source = path.read_bytes().decode("utf-8", "replace")
         shown = highlight_source(source, LANGUAGES[path.suffix])
         assert re.sub(r"<[^>]*>", "", shown) == escape(source)
+
+
+@given(st.text() | PIECES.map("".join), LANGUAGE)
+def test_every_line_is_numbered_and_complete(source: str, language: Language) -> None:
+    shown = str(numbered_source(source, language)).split("\n</span>")
+    assert shown.pop() == ""
+    numbers = [line.split('"', 4)[3] for line in shown]
+    assert numbers == [f"L{number}" for number in range(1, len(shown) + 1)]
+    lines = [re.sub(r"<[^>]*>", "", line.split("</a>", 1)[1]) for line in shown]
+    assert lines == [escape(line) for line in split_lines(source)]
+
+
+def test_a_token_of_several_lines_is_closed_on_each() -> None:
+    shown = numbered_source("/* a\n\nb */ int", "cuda").split("\n</span>")
+    assert [line.split("</a>")[1] for line in shown[:-1]] == [
+        '<span class="c">/* a</span>', "", '<span class="c">b */</span> <span class="kt">int</span>'
+    ]  # fmt: skip
+
+
+def test_a_source_of_very_many_lines_has_no_numbers() -> None:
+    assert 'id="L1"' in numbered_source("\n" * MAX_NUMBERED_LINES, "cuda")
+    assert 'id="L1"' not in numbered_source("\n" * (MAX_NUMBERED_LINES + 1), "cuda")

@@ -200,8 +200,93 @@ def test_times_by_shape_are_hidden_before_the_deadline(site: Site) -> None:
 
 
 def test_leaderboard_marks_the_caller(site: Site) -> None:
-    assert 'class="me"' in site.page("/leaderboards/softmax", "ada")
+    assert 'class="me" id="me"' in site.page("/leaderboards/softmax", "ada")
     assert 'class="me"' not in site.page("/leaderboards/softmax")
+
+
+def _long_board(world: World, users: int = 53) -> Site:
+    """A board with a user for each microsecond from 100 on; every third entry is in CUDA C++."""
+    fields = accepted(world.problem, 0.5)
+    for number in range(users):
+        file = "softmax.py" if number % 3 else "softmax.cu"
+        queue_submission(world.services.ledger, world.problem, f"user{number:02}", name=file)
+        score_us = 100.0 + number
+        changed = {"score_us": score_us, "score_ci_us": (score_us - 0.1, score_us + 0.1)}
+        finish(world.services.ledger, world.clock, fields | changed)
+    return Site(world, {})
+
+
+def _rows(page: str) -> list[str]:
+    """The text of each entry of the standings on a page."""
+    rows = re.findall(r'(?s)<tr class="(?:first )?(?:me)?".*?</tr>', page.split('"standings"')[-1])
+    return [" ".join(PageParser.words_of(row)) for row in rows]
+
+
+def test_standings_show_the_gap_to_the_leader(world: World) -> None:
+    rows = _rows(_long_board(world, 5).page("/leaderboards/softmax"))
+    assert rows[0].startswith("1 user00 100.0 µs ± 0.10 % – ")
+    assert "+4.0 % 4.00 µs" in rows[4]
+
+
+def test_standings_are_filtered_without_scripts(world: World) -> None:
+    site = _long_board(world, 7)
+    for _ in range(2):
+        for name in (None, "user03", "stranger"):
+            page = site.page("/leaderboards/softmax?language=cuda", name)
+            assert [row.split()[:2] for row in _rows(page)] == [
+                ["1", "user00"], ["4", "user03"], ["7", "user06"],
+            ]  # fmt: skip
+            assert "3 of 7 users" in words(page)
+            page = site.page("/leaderboards/softmax?user=+USER05&language=", name)
+            assert [row.split()[:2] for row in _rows(page)] == [["6", "user05"]]
+            assert 'value="USER05"' in page
+            page = site.page("/leaderboards/softmax?user=5&language=cuda", name)
+            assert "No entry matches" in words(page)
+            assert 'class="standings"' not in page
+            assert len(_rows(site.page("/leaderboards/softmax?language=nonsense", name))) == 7
+    page = site.page("/leaderboards/softmax?user=%22%3E%3Cscript%3E")
+    assert "<script>" not in page
+    site.page(f"/leaderboards/softmax?user={'a' * 101}", status=422)
+
+
+def test_a_filter_stays_on_the_next_page_and_on_another_gpu(world: World) -> None:
+    site = _long_board(world)
+    queue_submission(world.services.ledger, world.problem, "ada")
+    finish(world.services.ledger, world.clock, accepted(world.problem, 0.5, A100))
+    page = site.page("/leaderboards/softmax?user=user")
+    following = re.search(r'href="([^"]*page=2)"', page)
+    assert following is not None
+    second = site.page("/leaderboards/softmax" + following[1].replace("&amp;", "&"))
+    assert [row.split()[1] for row in _rows(second)] == ["user50", "user51", "user52"]
+    other = re.search(r'href="([^"]*)">NVIDIA A100', page)
+    assert other is not None
+    assert "user=user" in other[1]
+
+
+def test_what_readers_search_for_stays_out_of_the_caches(world: World) -> None:
+    site = _long_board(world, 3)
+    kept = len(world.app.state.fragment_cache._entries)
+    for number in range(5):
+        for name in (None, "user01"):
+            site.page(f"/leaderboards/softmax?user=user0{number}", name)
+    assert len(world.app.state.fragment_cache._entries) == kept
+
+
+def test_a_user_finds_their_row(world: World) -> None:
+    site = _long_board(world)
+    link = r'<p><a href="([^"]*)">Go to your row</a>'
+    for path, at in (("", "page=2#me"), ("?page=2", "#me"), ("?language=cuda", "page=2#me")):
+        for _ in range(3):  # made, kept, and sent from the cache
+            page = site.page(f"/leaderboards/softmax{path}", "user52")
+            found = re.search(link, page)
+            assert found is not None
+            assert found[1].endswith(at)
+            assert ('id="me"' in page) == (found[1] == "#me")
+            assert "rank 53, +52 % or 52.0 µs behind user00." in words(page)
+            for stranger in (None, "newcomer"):
+                assert "your row" not in site.page(f"/leaderboards/softmax{path}", stranger)
+    assert "rank 1." in words(site.page("/leaderboards/softmax?page=2", "user00"))
+    assert "your row" in site.page("/leaderboards/softmax", "user52")
 
 
 def test_ties_share_a_rank(site: Site) -> None:
@@ -227,13 +312,7 @@ def test_board_without_ranks_shows_results_on_a_cpu(world: World) -> None:
 
 
 def test_pages_of_a_long_leaderboard(world: World) -> None:
-    site = Site(world, {})
-    fields = accepted(world.problem, 0.5)
-    for number in range(53):
-        queue_submission(world.services.ledger, world.problem, f"user{number:02}")
-        score_us = 100.0 + number
-        changed = {"score_us": score_us, "score_ci_us": (score_us - 0.1, score_us + 0.1)}
-        finish(world.services.ledger, world.clock, fields | changed)
+    site = _long_board(world)
     first, second = (site.page(f"/leaderboards/softmax?page={page}") for page in (1, 2))
     assert first.count('<td class="rank') == 50
     assert second.count('<td class="rank') == 3
@@ -250,6 +329,7 @@ def test_accepted_submission_shows_rank_times_and_distributions(site: Site) -> N
     assert "Accepted" in text
     assert "Rank 1" in text
     assert page.count('class="distribution"') == 6
+    assert page.count('class="narrow-only"><svg class="strip"') == 6
     assert text.count("129 rounds") == 6
     assert "SM clock around the rounds was 1,973 to 1,980 MHz" in text
     assert "30 of 30 passed" in text
@@ -388,8 +468,16 @@ def test_unknown_numbers(site: Site) -> None:
 def test_compare_says_which_is_faster_by_shape(site: Site) -> None:
     best, old = site.marks["best"], site.marks["old"]
     page = site.page(f"/submissions/{best}/compare/{old}", "ada")
-    assert page.count("best") >= 6
-    assert "+# faster" in words(page)
+    text = words(page)
+    assert page.count(" best") == 7
+    assert f"{best} is faster in 6, {old} in 0 of 6 shapes" in text
+    assert re.search(rf"All shapes [\d.]+ µs [\d.]+ µs {best} by [\d.]+× [\d.]+ µs", text)
+    assert '<td class="del">' in page
+    assert "# faster" in text.split("Sources")[1]
+    turned = words(site.page(f"/submissions/{old}/compare/{best}", "ada"))
+    assert f"{old} is faster in 0, {best} in 6 of 6 shapes" in turned
+    same = words(site.page(f"/submissions/{best}/compare/{best}", "ada"))
+    assert same.count(" tie ") == 7
     assert "Shown only if you may read both" in words(
         site.page(f"/submissions/{best}/compare/{old}", "grace")
     )
@@ -403,7 +491,7 @@ def test_compare_says_which_is_faster_by_shape(site: Site) -> None:
         ("x = 1\ny = 2\n", "The sources are identical."),
         ("x = 1\r\ny = 2\r\n", "The sources differ in line endings, or further on."),
         ("x = 1\ny = 2", "The sources differ in line endings, or further on."),
-        ("x = 1 \ny = 2\n", "-x = 1 +x = 1"),
+        ("x = 1 \ny = 2\n", "1 x = 1 1 x = 1"),
     ],
 )
 def test_only_identical_sources_are_called_identical(
@@ -415,12 +503,82 @@ def test_only_identical_sources_are_called_identical(
     assert message in words(page)
 
 
+def test_sources_have_a_numbered_anchor_for_each_line(world: World) -> None:
+    number = world.submitted("ada", content=b'"""a\r\nb"""\rx = "<b>"\n\n')
+    page = Site(world, {}).page(f"/submissions/{number}", "ada")
+    code = page.split('<pre class="code tall" tabindex="0"><code>')[1].split("</code>")[0]
+    assert [
+        (found[1], " ".join(PageParser.words_of(found[2])))
+        for found in re.finditer(r'(?s)<span class="line" id="(L\d+)">(.*?)\n</span>', code)
+    ] == [("L1", '1 """a'), ("L2", '2 b"""'), ("L3", '3 x = "<b>"'), ("L4", "4")]
+
+
+def test_a_diff_shows_changed_lines_side_by_side(world: World) -> None:
+    lines = [f"x{number} = {number}\n" for number in range(20)]
+    left = world.submitted("ada", content="".join(lines).encode())
+    lines[5] = "x5 = <5>\n"
+    del lines[15]
+    right = world.submitted("ada", content="".join(lines).encode())
+    page = Site(world, {}).page(f"/submissions/{left}/compare/{right}", "ada")
+    rows = re.findall(r"(?s)<tr[^>]*>(.*?)</tr>", page.split('class="diff"')[1].split("<tbody>")[1])
+    shown = [" ".join(PageParser.words_of(row)) for row in rows]
+    assert shown[:5] == ["⋯", "3 x2 = 2 3 x2 = 2", "4 x3 = 3 4 x3 = 3", "5 x4 = 4 5 x4 = 4",
+                         "6 x5 = 5 6 x5 = <5>"]  # fmt: skip
+    assert "x5 = <mark>5</mark>" in page
+    assert "x5 = <mark>&lt;5&gt;</mark>" in page
+    assert page.count("<mark>") == 2
+    assert "16 x15 = 15" in shown
+    assert "17 x16 = 16 16 x16 = 16" in shown
+    assert shown.count("⋯") == 2
+
+
 def test_user_page(site: Site) -> None:
     text = words(site.page("/users/ada"))
     assert "2 of 7" in text
     assert "Accepted" in text
     site.page("/users/nobody", status=404)
     assert "No submissions yet" in words(site.page("/users/bob", "bob"))
+
+
+def test_a_user_sees_their_best_over_time(world: World) -> None:
+    site, ledger = Site(world, {}), world.services.ledger
+    for score_us in (90.0, 120.0, 60.0, 30.0):
+        queue_submission(ledger, world.problem, "ada")
+        changed = {"score_us": score_us, "score_ci_us": (score_us - 0.1, score_us + 0.1)}
+        finish(ledger, world.clock, accepted(world.problem, 0.5) | changed)
+        world.clock.move(3600)
+    for name in (None, "ada", "grace"):
+        page = site.page("/users/ada", name)
+        chart = page.split('class="chart"')[1].split("</svg>")[0]
+        named = re.findall(r'<text class="name[^"]*"[^>]*>([^<]*)</text>', chart)
+        assert sorted(named) == ["30.0\xa0µs", "60.0\xa0µs", "90.0\xa0µs"]
+        assert "The best of ada went from" in page
+        assert f"{H100}, 3.00×" in words(page)
+    site.set_board(deadline=world.clock() + timedelta(days=1))
+    assert "Best over time" in words(site.page("/users/ada", "ada"))
+    for name in (None, "grace"):
+        assert "Best over time" not in words(site.page("/users/ada", name))
+
+
+def test_a_single_result_makes_no_chart(world: World) -> None:
+    world.graded("ada")
+    assert "Best over time" not in Site(world, {}).page("/users/ada", "ada")
+
+
+def test_two_of_ones_own_results_are_compared_without_scripts(site: Site) -> None:
+    page = site.page("/users/ada", "ada")
+    picks = re.findall(r'name="pick" value="(\d+)"', page)
+    assert {str(site.marks["best"]), str(site.marks["old"])} <= set(picks)
+    answer = site.browser("ada").get(f"/compare?pick={picks[0]}&pick={picks[1]}")
+    assert answer.headers["location"] == f"/submissions/{picks[0]}/compare/{picks[1]}"
+    for query in ("", "?pick=1", "?pick=1&pick=2&pick=3"):
+        assert "Go back and tick two results." in words(
+            site.page(f"/compare{query}", "ada", status=422)
+        )
+    for name in (None, "grace"):
+        assert 'name="pick"' not in site.page("/users/ada", name)
+    waiting = site.marks["waiting"]
+    assert f'value="{waiting}"' not in site.page("/users/linus", "linus")
 
 
 def test_a_narrow_user_page_tells_boards_and_problems_apart(site: Site) -> None:

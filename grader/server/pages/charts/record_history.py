@@ -21,6 +21,7 @@ def record(
     until: datetime,
     baselines: Mapping[str, float],
     *,
+    owner: str | None = None,
     width: int = 1056,
     height: int = 300,
 ) -> Markup:
@@ -29,6 +30,7 @@ def record(
     steps: at least one; oldest first, each faster than the one before.
     until: the right end of the time axis.
     baselines: name → microseconds; a dashed line for each that is near the record.
+    owner: the user whose own best it is; its times are shown instead of names.
     """
     left, right, top, bottom = 64.0, 16.0, 24.0, 30.0
     times = [step.time_us for step in steps]
@@ -57,11 +59,12 @@ def record(
     path += "".join(f"H{px:.1f}V{py:.1f}" for px, py in corners[1:]) + f"H{width - right:.1f}"
     parts.append(f'<path class="record" d="{path}"/>')
     covered += _segment_boxes(corners, width - right)
-    parts += _dots(steps, corners, covered, width)
-    label = (
-        f"The record went from {micros(times[0])} by {steps[0].user} "
-        f"to {micros(times[-1])} by {steps[-1].user}"
-    )
+    parts += _dots(steps, corners, covered, width, show_times=owner is not None)
+    first, last = micros(times[0]), micros(times[-1])
+    if owner is None:
+        label = f"The record went from {first} by {steps[0].user} to {last} by {steps[-1].user}"
+    else:
+        label = f"The best of {owner} went from {first} to {last}"
     return svg(width, height, label, parts, "chart")
 
 
@@ -93,29 +96,32 @@ def _dots(
     corners: Sequence[Point],
     covered: list[Box],
     width: float,
+    *,
+    show_times: bool,
 ) -> list[str]:
-    """A dot for each improvement, with its user where there is room; newest first."""
+    """A dot for each improvement, with its user or time where there is room; newest first."""
     parts = []
     for step, (px, py) in reversed(list(zip(steps, corners, strict=True))):
         title = escape(f"{step.user}: {micros(step.time_us)}, {step.at:%-d %b %Y}")
         is_newest = step is steps[-1]
-        name = "dot newest" if is_newest else "dot"
+        dot = "dot newest" if is_newest else "dot"
         parts.append(
-            f'<circle class="{name}" cx="{px:.1f}" cy="{py:.1f}" r="{5 if is_newest else 3.5}">'
+            f'<circle class="{dot}" cx="{px:.1f}" cy="{py:.1f}" r="{5 if is_newest else 3.5}">'
             f"<title>{title}</title></circle>"
         )
-        is_short = len(step.user) <= MAX_NAME_CHARS
-        user = step.user if is_short else step.user[: MAX_NAME_CHARS - 1] + "…"
+        name = micros(step.time_us, 3) if show_times else step.user
+        if len(name) > MAX_NAME_CHARS:
+            name = name[: MAX_NAME_CHARS - 1] + "…"
         for x, y, anchor in (
             (px + 5, py - 9, ""),
             (px - 5, py + 20, "end"),
             (px - 5, py - 9, "end"),
             (px + 5, py + 20, ""),
         ):
-            box = text_box(x, y, user, anchor)
+            box = text_box(x, y, name, anchor)
             if box[0] > 0 and box[2] < width and not overlaps(box, covered):
                 covered.append(box)
-                parts.append(text(x, y, user, f"name {anchor}".strip()))
+                parts.append(text(x, y, name, f"name {anchor}".strip()))
                 break
     return parts
 
