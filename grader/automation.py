@@ -35,8 +35,9 @@ AnyProblem = Problem | str | Path
 AnySource = str | bytes | Path
 """The text of a submission, or the path of its file."""
 
-TESTS_AT_ONCE = 4
-"""Gradings beside each other on one GPU. Each needs about 1 GB of device memory and one core."""
+TESTS_AT_ONCE = 2
+"""Gradings beside each other on one GPU. Four of softmax ran out of the 80 GB of an H100: each has a
+judge and up to ten processes with a context, and the arguments of its cases."""
 TO_TIME = 32
 """Submissions that wait to be timed before tests of others stop."""
 LOOKAHEAD = 128
@@ -164,7 +165,7 @@ class Grader:
     ) -> None:
         """`problem` is that of items without one. `devices` are ``cpu`` or ``cuda:0``, ``cuda:1``,
         …; by default the first GPU, or the CPU. `tests_at_once` is the number of gradings beside
-        each other on a device: by default 4 on a GPU, and one for each core of a CPU.
+        each other on a device: by default 2 on a GPU, and one for each core of a CPU.
 
         Raises `ProblemError`, and ValueError for a device that is unknown or not there.
         """

@@ -15,11 +15,11 @@ DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 LOG2_E = tl.constexpr(math.log2(math.e))
 OF_KEYS = {
     64: {"KEYS": 128, "ROWS": 64, "num_warps": 8, "num_stages": 3},
-    128: {"KEYS": 128, "ROWS": 64, "num_warps": 8, "num_stages": 2},
+    128: {"KEYS": 64, "ROWS": 64, "num_warps": 4, "num_stages": 2},
 }
 OF_QUERIES = {
     64: {"KEYS": 64, "ROWS": 128, "num_warps": 8, "num_stages": 3},
-    128: {"KEYS": 64, "ROWS": 128, "num_warps": 8, "num_stages": 2},
+    128: {"KEYS": 64, "ROWS": 64, "num_warps": 4, "num_stages": 2},
 }
 """Tiles by head_dim: registers hold two sums of KEYS × head_dim, or one of ROWS × head_dim."""
 

@@ -4,8 +4,8 @@ both and more. In 16 bits, instructions are nearly as scarce as bytes. Full bloc
 import triton
 import triton.language as tl
 
-BLOCK_BYTES = 16384
-WARPS = 8
+BLOCK_BYTES = 4096
+WARPS = 4
 SCALE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 SCALED_CUBIC = tl.constexpr(0.07135481627260025)  # times 0.044715
 
@@ -22,7 +22,7 @@ def _gelu(x, out, count, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     at = first + tl.arange(0, BLOCK)
     if first + BLOCK <= count:
-        value = tl.load(x + at, eviction_policy="evict_first").to(tl.float32)
+        value = tl.load(x + at).to(tl.float32)
         tl.store(out + at, _of(value).to(out.dtype.element_ty))
     else:
         value = tl.load(x + at, mask=at < count).to(tl.float32)

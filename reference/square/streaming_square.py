@@ -4,8 +4,8 @@ blocks. Full blocks have no mask, and their loads and stores are 16 bytes wide i
 import triton
 import triton.language as tl
 
-BLOCK_BYTES = 16384
-WARPS = 8
+BLOCK_BYTES = 4096
+WARPS = 4
 
 
 @triton.jit
@@ -13,7 +13,7 @@ def _square(x, out, count, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     at = first + tl.arange(0, BLOCK)
     if first + BLOCK <= count:
-        value = tl.load(x + at, eviction_policy="evict_first").to(tl.float32)
+        value = tl.load(x + at).to(tl.float32)
         tl.store(out + at, (value * value).to(out.dtype.element_ty))
     else:
         value = tl.load(x + at, mask=at < count).to(tl.float32)

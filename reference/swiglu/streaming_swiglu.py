@@ -16,8 +16,8 @@ def _swiglu(x, out, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)[None, :]
     inside = (row < rows) & (col < cols)
     at = x + row * 2 * cols + col
-    gate = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    up = tl.load(at + cols, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(at + cols, mask=inside, other=0.0).to(tl.float32)
     result = gate / (1 + tl.exp2(gate * -LOG2_E)) * up
     tl.store(out + row * cols + col, result.to(out.dtype.element_ty), mask=inside)
 
