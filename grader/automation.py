@@ -36,8 +36,8 @@ AnySource = str | bytes | Path
 """The text of a submission, or the path of its file."""
 
 TESTS_AT_ONCE = 2
-"""Gradings beside each other on one GPU. Four of softmax ran out of the 80 GB of an H100: each has a
-judge and up to ten processes with a context, and the arguments of its cases."""
+"""Gradings beside each other on one GPU. Four of softmax ran out of the 80 GB of an H100: each has
+a judge and up to ten processes with a context, and the arguments of its cases."""
 TO_TIME = 32
 """Submissions that wait to be timed before tests of others stop."""
 LOOKAHEAD = 128

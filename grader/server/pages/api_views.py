@@ -9,6 +9,7 @@ from typing import Any
 
 GROUPS = {
     "submissions": "Submissions",
+    "batches": "Batches",
     "problems": "Problems and leaderboards",
     "users": "Users",
     "operation": "Operation",

@@ -59,8 +59,8 @@ def test_the_examples_of_reading_work(site: Site) -> None:
     for one in read:
         address = shlex.split(one.example)[-1].removeprefix("$SITE")
         answer = client.get(address.replace("/submissions/17", f"/submissions/{number}"))
-        if "rejudges/17" in address:
-            assert answer.json()["error"]["code"] == "not_found"
+        if "rejudges/17" in address or "batches/17" in address:
+            assert answer.json()["error"]["code"] in ("not_found", "no_such_batch")
         else:
             assert answer.status_code == 200, (address, answer.text)
         assert ("$GRADE_TOKEN" in one.example) == (one.token == "needed")
