@@ -269,8 +269,21 @@ boards = Table(
     Column("hidden", Boolean, nullable=False),
     Column("publish_sources", Boolean, nullable=False),
     Column("note", String(300)),
+    Column("opens_at", UtcDateTime),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
+
+announcements = Table(
+    "announcements",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("by", String(40), nullable=False),
+    Column("text", String(300), nullable=False),
+    Column("until", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Lines of admins that every reader sees until a moment."""
 
 problem_versions = Table(
     "problem_versions",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from grader.board import Board, BoardError
 from grader.db.engine import open_engine
 from grader.db.migrate import current_revision, downgrade, upgrade
 from grader.db.tables import (
+    announcements,
     audit,
     batch_items,
     batches,
@@ -43,6 +45,7 @@ LEDGER = {table.name for table in (blobs, submissions, jobs)}
 HOSTED = {
     table.name
     for table in (
+        announcements,
         users,
         tokens,
         boards,
@@ -56,7 +59,7 @@ HOSTED = {
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0009"
+HEAD = "0010"
 ADDED = {
     "rejudge_id",
     "original_id",
@@ -150,7 +153,12 @@ def fill_hosted(connection: Connection) -> None:
     assert api is not None
     session = {"kind": "session", "hash": "b" * 64, "opened_by": api[0]}
     connection.execute(insert(tokens).values(**session, **token))
-    connection.execute(insert(boards).values(problem="softmax", hidden=True, publish_sources=False))
+    connection.execute(
+        insert(boards).values(problem="softmax", hidden=True, publish_sources=False, opens_at=now)
+    )
+    connection.execute(
+        insert(announcements).values(created_at=now, by="Ada", text="lunch", until=now)
+    )
     connection.execute(
         insert(audit).values(at=now, actor="Ada", action="ban", subject="bob", detail="")
     )
@@ -421,3 +429,16 @@ def test_a_referenced_blob_cannot_be_deleted(
         connection.execute(
             insert(jobs).values(submission_id=99, state="queued", failures=0, deaths=0)
         )
+
+
+def test_a_downgrade_hides_the_boards_that_are_not_open(url: str, engine: Engine) -> None:
+    Ledger.open(url).close()
+    opens = {"later": datetime(2999, 1, 1, tzinfo=UTC), "past": datetime(2001, 1, 1, tzinfo=UTC)}
+    with engine.begin() as connection:
+        for problem, at in {**opens, "open": None}.items():
+            new = {"problem": problem, "hidden": False, "publish_sources": False, "opens_at": at}
+            connection.execute(insert(boards).values(new))
+    downgrade(engine, "0009")
+    with engine.connect() as connection:
+        hidden = connection.scalars(text("SELECT problem FROM boards WHERE hidden")).all()
+    assert hidden == ["later"]

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -66,6 +67,11 @@ def banned(world: World) -> int:
     number = user(world)
     world.services.admin.ban("eve", "", "root")
     return number
+
+
+def announcement(world: World) -> int:
+    world.services.announcements.add("lunch", world.clock() + timedelta(days=1), "root")
+    return world.services.announcements.newest(1)[0].id
 
 
 def rejudge(world: World) -> int:
@@ -232,6 +238,14 @@ TABLE = [
     Access("GET", "/admin/boards/{name}", ADMINS, fill=SOFTMAX),
     Access("POST", "/admin/boards/{name}", FORMS, fill=SOFTMAX),
     Access("GET", "/admin/workers", ADMINS),
+    Access("GET", "/admin/announcements", ADMINS),
+    Access(
+        "POST",
+        "/admin/announcements",
+        FORMS,
+        call={"data": {"text": "lunch", "until": "2090-01-01T12:00"}},
+    ),
+    Access("POST", "/admin/announcements/{number}/end", FORMS, announcement),
     Access("GET", "/admin/audit", ADMINS),
     Access("GET", "/admin/users", ADMINS),
     Access("POST", "/admin/users", ADMINS, call={"data": {"name": "newer"}}),

@@ -84,7 +84,7 @@ def test_tokens(grade: Grade, world: World) -> None:
     assert "last token of an admin" in grade("token", "revoke", "root").err
 
 
-def test_board_settings_are_shown_and_set_one_by_one(grade: Grade) -> None:
+def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World) -> None:
     assert grade("board", "set", "softmax", "--hide", "--note", "soon").status == 0
     set_ = grade(
         "board", "set", "softmax", "--deadline", "2031-01-01T12:00+02:00", "--publish-sources"
@@ -104,7 +104,14 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade) -> None:
         "hidden": False,
         "publish_sources": False,
         "note": None,
+        "opens_at": None,
     }
+    opened = grade("board", "set", "softmax", "--opens", "2031-01-01T12:00+02:00")
+    assert "2031-01-01 10:00 UTC" in opened.out
+    grade("board", "set", "softmax", "--note", "soon")
+    assert world.services.admin.board("softmax").opens_at is not None
+    grade("board", "set", "softmax", "--opens", "none")
+    assert world.services.admin.board("softmax").opens_at is None
     refusals: tuple[tuple[tuple[str, ...], str], ...] = (
         (("set", "softmax"), "nothing to set"),
         (("set", "softmax", "--deadline", "noon"), "'noon' is not a time"),
@@ -112,6 +119,7 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade) -> None:
             ("set", "softmax", "--deadline", "2031-01-01"),
             "'2031-01-01' has no time zone; write 2031-01-01T00:00:00Z for UTC",
         ),
+        (("set", "softmax", "--opens", "soon"), "--opens: 'soon' is not a time"),
         (("show", "nothing"), "there is no such problem here"),
     )
     for call, message in refusals:

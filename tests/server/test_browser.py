@@ -320,7 +320,7 @@ def test_no_page_of_admins_is_wider_than_the_window(
     watched.page.set_viewport_size({"width": width, "height": 800})
     watched.log_in(world.tokens["root"])
     sections = ("", "/held", "/boards", "/boards/softmax", "/users", "/users/ada", "/workers")
-    for section in (*sections, "/rejudges", "/rejudges/1", "/audit"):
+    for section in (*sections, "/rejudges", "/rejudges/1", "/announcements", "/audit"):
         watched.go(f"/admin{section}")
         wide = watched.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, section

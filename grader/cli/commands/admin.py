@@ -184,6 +184,7 @@ def board_show(client: Client, problem: str, as_json: bool) -> None:
 @board.command("set")
 @click.argument("problem")
 @click.option("--deadline", metavar="ISO|none", help="Such as 2030-05-01T23:59+02:00.")
+@click.option("--opens", metavar="ISO|none", help="Until then only admins see the board.")
 @click.option("--hide/--show", "hidden", default=None, help="Whether only admins see the board.")
 @click.option(
     "--publish-sources/--private-sources",
@@ -197,6 +198,7 @@ def board_set(
     client: Client,
     problem: str,
     deadline: str | None,
+    opens: str | None,
     hidden: bool | None,
     publish_sources: bool | None,
     note: str | None,
@@ -205,8 +207,12 @@ def board_set(
     """Change settings of PROBLEM's board; settings that are not given stay."""
     path = f"/admin/boards/{path_segment(problem)}"
     changes: dict[str, Any] = {}
-    if deadline is not None:
-        changes["deadline"] = None if deadline == "none" else _deadline(deadline)
+    for option, field, text in (
+        ("--deadline", "deadline", deadline),
+        ("--opens", "opens_at", opens),
+    ):
+        if text is not None:
+            changes[field] = None if text == "none" else _moment(option, text)
     for name, value in (("hidden", hidden), ("publish_sources", publish_sources), ("note", note)):
         if value is not None:
             changes[name] = value or None if name == "note" else value
@@ -284,17 +290,17 @@ def audit(client: Client, limit: int, before: int | None, as_json: bool) -> None
     print_rows(client.request("GET", "/admin/audit", params=params), "acts", as_json, columns)
 
 
-def _deadline(text: str) -> str:
+def _moment(option: str, text: str) -> str:
     """A time with its time zone, in ISO 8601. Raises click.UsageError."""
     try:
         until = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"--deadline: '{text}' is not a time; write 2030-05-01T23:59+02:00, or none"
+            f"{option}: '{text}' is not a time; write 2030-05-01T23:59+02:00, or none"
         ) from None
     if until.tzinfo is None:
         raise click.UsageError(
-            f"--deadline: '{text}' has no time zone; write {until.isoformat()}Z for UTC"
+            f"{option}: '{text}' has no time zone; write {until.isoformat()}Z for UTC"
         )
     return until.isoformat()
 
@@ -312,6 +318,7 @@ def _print_token(new: dict[str, str], as_json: bool) -> None:
 def _print_board(settings: dict[str, Any], as_json: bool) -> None:
     rows = (
         ("deadline", utc_minute(settings["deadline"]) or "none"),
+        ("opens", utc_minute(settings["opens_at"])),
         ("board", "hidden" if settings["hidden"] else "shown"),
         ("sources", "published" if settings["publish_sources"] else "private"),
         ("note", settings["note"]),

@@ -68,6 +68,9 @@ class BoardUpdate(_StrictModel):
     hidden: bool = False
     publish_sources: bool = False
     note: PrintableText | None = None
+    opens_at: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
+    """When the board opens, with its time zone; null if it is open. Until then, only admins see
+    it."""
 
 
 class NewRejudge(_StrictModel):
@@ -129,6 +132,7 @@ class BoardReply(BaseModel):
     hidden: bool
     publish_sources: bool
     note: str | None
+    opens_at: datetime | None
 
     @classmethod
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:

@@ -219,7 +219,7 @@ def _board_info(services: Services, board: BoardSettings) -> BoardInfo:
     return BoardInfo(
         deadline=board.deadline,
         over=visibility.deadline_passed(board, services.now()),
-        hidden=board.hidden,
+        hidden=visibility.is_hidden(board, services.now()),
         publish_sources=board.publish_sources,
         note=board.note,
     )

@@ -1,4 +1,5 @@
-"""The admins' pages: an overview, held submissions, boards, workers and the audit log.
+"""The admins' pages: an overview, held submissions, boards, workers, announcements
+and the audit log.
 
 They do what `grade admin` does, by the same services.
 """
@@ -21,16 +22,20 @@ from grader.server.pages.admin_forms import (
     utc_moment,
 )
 from grader.server.pages.templates import render
-from grader.server.services import Conflict, NotFound
+from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.access import board_settings
 from grader.server.services.admin_service import BoardSettings
+from grader.server.services.announcements import MAX_TEXT_CHARS
 from grader.server.services.held import list_held
-from grader.server.services.visibility import deadline_passed
+from grader.server.services.visibility import deadline_passed, is_hidden
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 AUDIT_ROWS = 50
 """Entries on one page of the audit log."""
+
+ANNOUNCEMENT_ROWS = 50
+"""Announcements that are listed."""
 
 RECENT_ACTS = 8
 """Entries of the audit log on the overview."""
@@ -45,7 +50,7 @@ def overview_page(request: Request, services: ServicesDep, admin: AdminUser) -> 
         "admin/overview.html",
         held=len(list_held(services)),
         boards=len(settings),
-        hidden=sum(board.hidden for board in settings.values()),
+        hidden=sum(is_hidden(board, services.now()) for board in settings.values()),
         users=services.accounts.users(),
         workers=services.ledger.workers(services.settings.worker_alive_s),
         undecided=[one for one in services.admin.rejudges.rejudges() if one.state == "preview"],
@@ -80,7 +85,7 @@ def boards_page(request: Request, services: ServicesDep, admin: AdminUser) -> Re
     """The settings of every board."""
     now = services.now()
     boards = [
-        (services.problems[name], board, deadline_passed(board, now))
+        (services.problems[name], board, deadline_passed(board, now), is_hidden(board, now))
         for name, board in board_settings(services).items()
     ]
     return render(request, "admin/boards.html", boards=boards)
@@ -97,6 +102,7 @@ def board_page(request: Request, services: ServicesDep, admin: AdminUser, name: 
         problem=problem,
         board=board,
         deadline=utc_field(board.deadline),
+        opens_at=utc_field(board.opens_at),
         versions=services.standings.versions(problem),
     )
 
@@ -107,6 +113,7 @@ def set_board(
     admin: FormAdmin,
     name: str,
     deadline: Annotated[str, Form(max_length=40)] = "",
+    opens_at: Annotated[str, Form(max_length=40)] = "",
     note: Annotated[PrintableText, Form()] = "",
     hidden: Annotated[bool, Form()] = False,
     publish_sources: Annotated[bool, Form()] = False,
@@ -118,6 +125,7 @@ def set_board(
         hidden=hidden,
         publish_sources=publish_sources,
         note=note or None,
+        opens_at=utc_moment("opens_at", opens_at),
     )
     services.admin.set_board(problem.name, settings, by=admin.name)
     return back_to(f"/admin/boards/{problem.name}")
@@ -129,6 +137,35 @@ def workers_page(request: Request, services: ServicesDep, admin: AdminUser) -> R
     alive = {worker.name for worker in services.ledger.workers(services.settings.worker_alive_s)}
     seen = services.ledger.workers(WORKER_EXPIRY.total_seconds())
     return render(request, "admin/workers.html", workers=seen, alive=alive)
+
+
+@router.get("/announcements")
+def announcements_page(request: Request, services: ServicesDep, admin: AdminUser) -> Response:
+    """The newest announcements, and a form to make one."""
+    newest = services.announcements.newest(ANNOUNCEMENT_ROWS)
+    return render(request, "admin/announcements.html", announcements=newest)
+
+
+@router.post("/announcements")
+def announce(
+    services: ServicesDep,
+    admin: FormAdmin,
+    text: Annotated[str, Form(max_length=MAX_TEXT_CHARS)],
+    until: Annotated[str, Form(max_length=40)],
+) -> Response:
+    """Show a line on the home page and on every board until a moment."""
+    moment = utc_moment("until", until)
+    if moment is None:
+        raise Invalid("until: choose when it is no longer shown")
+    services.announcements.add(text, moment, by=admin.name)
+    return back_to("/admin/announcements")
+
+
+@router.post("/announcements/{number}/end")
+def end_announcement(services: ServicesDep, admin: FormAdmin, number: int) -> Response:
+    """Show an announcement no longer."""
+    services.announcements.end(number, by=admin.name)
+    return back_to("/admin/announcements")
 
 
 @router.get("/audit")

@@ -69,7 +69,14 @@ def home_page(
     if caller is not None:
         content = Markup(personal_content(content.encode(), own(caller)).decode())
     is_shared = request.url.query == _COMMON_FILTERS.get(wanted)
-    return render(request, "home.html", shared=is_shared, own=own, content=content)
+    return render(
+        request,
+        "home.html",
+        shared=is_shared,
+        own=own,
+        content=content,
+        announcements=services.announcements.current(),
+    )
 
 
 _COMMON_FILTERS = {
@@ -116,6 +123,7 @@ def problem_page(request: Request, services: ServicesDep, caller: Caller, name: 
         "problem.html",
         shared=True,
         own=_nothing,
+        announcements=services.announcements.current(),
         board=board,
         leaderboard=leaderboard,
         baselines=baselines,
@@ -182,6 +190,7 @@ def leaderboard_page(
         "leaderboard.html",
         shared=not wanted.words,
         own=own,
+        announcements=services.announcements.current(),
         board=board,
         standings=content,
     )

@@ -29,7 +29,7 @@ from grader.server.services.standings import (
     Standing,
 )
 from grader.server.services.submission_queries import SubmissionSummary
-from grader.server.services.visibility import deadline_passed
+from grader.server.services.visibility import deadline_passed, is_hidden
 
 PAGE_ROWS = 50
 """Users on one page of a leaderboard."""
@@ -46,6 +46,8 @@ class BoardView:
     settings: BoardSettings
     over: bool
     """Whether the deadline has passed."""
+    hidden: bool
+    """Whether only admins see it."""
     leaderboards: tuple[GpuLeaderboard, ...]
     """One per GPU, most users first."""
     other: ProblemVersion | None = None
@@ -70,7 +72,7 @@ class BoardView:
     def version(self) -> object:
         """A small value that differs after every change."""
         versions = tuple(leaderboard.version for leaderboard in self.leaderboards)
-        return self.name, self.other, self.settings, self.over, versions
+        return self.name, self.other, self.settings, self.over, self.hidden, versions
 
     @property
     def shows_submissions(self) -> bool:
@@ -241,8 +243,9 @@ def _board_view(
     leaderboards: tuple[GpuLeaderboard, ...],
     other: ProblemVersion | None = None,
 ) -> BoardView:
-    over = deadline_passed(settings, services.now())
-    return BoardView(problem, settings, over, leaderboards, other)
+    now = services.now()
+    over, hidden = deadline_passed(settings, now), is_hidden(settings, now)
+    return BoardView(problem, settings, over, hidden, leaderboards, other)
 
 
 def leaderboard_of(board: BoardView, gpu: str | None) -> GpuLeaderboard | None:

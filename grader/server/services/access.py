@@ -34,7 +34,7 @@ def visible_problems(
     return [
         (problem, settings[name])
         for name, problem in services.problems.items()
-        if visibility.can_see_board(caller, settings[name])
+        if visibility.can_see_board(caller, settings[name], services.now())
     ]
 
 
@@ -57,7 +57,7 @@ def find_problem(
     if problem is None:
         return None
     board = services.admin.board(name)
-    return (problem, board) if visibility.can_see_board(caller, board) else None
+    return (problem, board) if visibility.can_see_board(caller, board, services.now()) else None
 
 
 def find_submission(
@@ -95,7 +95,7 @@ def list_submissions(
         name
         for name, board in settings.items()
         if (problem is None or name == problem)
-        and (is_own or visibility.can_see_board(caller, board))
+        and (is_own or visibility.can_see_board(caller, board, services.now()))
     ]
     is_admin = caller is not None and caller.role == "admin"
     summaries = services.submissions.summaries(
@@ -124,7 +124,7 @@ def visible_queue(services: Services, caller: User | None) -> list[Job]:
         for job in services.ledger.queue()
         if not job.rejudge_id
         and (board := settings.get(job.problem)) is not None
-        and visibility.can_see_board(caller, board)
+        and visibility.can_see_board(caller, board, services.now())
     ]
 
 

@@ -26,7 +26,16 @@ from sqlalchemy import (
 
 from grader.board.store import not_void
 from grader.db.engine import connect, transaction
-from grader.db.tables import UtcDateTime, boards, jobs, results, submissions, users, voids
+from grader.db.tables import (
+    UtcDateTime,
+    announcements,
+    boards,
+    jobs,
+    results,
+    submissions,
+    users,
+    voids,
+)
 from grader.fleet import batch_updates, job_updates
 from grader.fleet.job_queries import is_valid_id
 from grader.fleet.ledger import ROOFLINE
@@ -52,6 +61,8 @@ class BoardSettings:
     """Whether everyone can read sources, after the deadline if there is one."""
     note: str | None = None
     """One line shown to competitors."""
+    opens_at: datetime | None = None
+    """Until then, only admins can see the board; None if it is open."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +102,13 @@ class AdminService:
         names = [field.name for field in fields(BoardSettings)]
         return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
 
-    def boards_with_version(self) -> tuple[dict[str, BoardSettings], tuple[int, int, int]]:
-        """`boards`, and `SubmissionQueries.version`, by one query."""
+    def boards_with_version(self) -> tuple[dict[str, BoardSettings], tuple[int, ...]]:
+        """`boards`, and by the same query a value that differs after every change of
+        `SubmissionQueries.version` and of the announcements that are shown."""
         with connect(self._engine) as connection:
-            rows = connection.execute(_BOARDS_WITH_VERSION).all()
-        stored = {name: BoardSettings(*row) for _, _, _, name, *row in rows if name is not None}
-        return stored, tuple(rows[0][:3])
+            rows = connection.execute(_BOARDS_WITH_VERSION, {"now": self._now()}).all()
+        stored = {row[5]: BoardSettings(*row[6:]) for row in rows if row[5] is not None}
+        return stored, tuple(rows[0][:5])
 
     def set_board(self, problem: str, settings: BoardSettings, by: str) -> BoardSettings:
         """Store the settings of a board."""
@@ -284,15 +296,17 @@ class AdminService:
         return audit_entries(self._engine, limit, before)
 
 
-_BOARD = select(boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note).where(
-    boards.c.problem == bindparam("name")
-)
-_STORED = select(
-    boards.c.problem, boards.c.deadline, boards.c.hidden, boards.c.publish_sources, boards.c.note
-).subquery()
+_SETTINGS = [boards.c[field.name] for field in fields(BoardSettings)]
+_BOARD = select(*_SETTINGS).where(boards.c.problem == bindparam("name"))
+_STORED = select(boards.c.problem, *_SETTINGS).subquery()
 _CURRENT = VERSION.subquery()
-_BOARDS_WITH_VERSION = select(*_CURRENT.c, *_STORED.c).select_from(
-    _CURRENT.join(_STORED, true(), isouter=True)
+_SHOWN = (
+    select(func.count(), func.coalesce(func.sum(announcements.c.id), 0))
+    .where(announcements.c.until > bindparam("now", type_=UtcDateTime))
+    .subquery()
+)
+_BOARDS_WITH_VERSION = select(*_CURRENT.c, *_SHOWN.c, *_STORED.c).select_from(
+    _CURRENT.join(_SHOWN, true()).join(_STORED, true(), isouter=True)
 )
 _VOID_COLUMNS = ["result_id", "why", "at", "by"]
 

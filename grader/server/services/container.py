@@ -13,6 +13,7 @@ from grader.fleet import Ledger
 from grader.problem import Problem, ProblemError
 from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
+from grader.server.services.announcements import Announcements
 from grader.server.services.drain import Drain
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
@@ -38,6 +39,7 @@ class Services:
     ledger: Ledger
     accounts: Accounts
     admin: AdminService
+    announcements: Announcements
     problems: dict[str, Problem]
     """By name, as loaded at the start of the server."""
     version_changes: list[VersionChange]
@@ -76,6 +78,7 @@ class Services:
             ledger=ledger,
             accounts=Accounts(engine, now),
             admin=AdminService(engine, now),
+            announcements=Announcements(engine, now),
             problems=dict(problems),
             version_changes=version_changes,
             now=now,

@@ -125,7 +125,7 @@ def read_queue(services: Services, caller: User | None) -> QueueSnapshot:
     boards = {
         name: board
         for name, board in board_settings(services).items()
-        if visibility.can_see_board(caller, board)
+        if visibility.can_see_board(caller, board, services.now())
     }
     head = services.ledger.queue_head(boards.keys(), SHOWN_JOBS)
     graded = services.submissions.summaries(

@@ -1,8 +1,8 @@
 """Which parts of a submission a caller may see. Pure functions.
 
 An admin sees everything except seeds, which no one sees. Users see everything of their own
-submissions. Others see nothing of a hidden board and, until a board's deadline, only that a
-submission exists.
+submissions. Others see nothing of a board that is hidden or not open yet and, until a board's
+deadline, only that a submission exists.
 """
 
 from __future__ import annotations
@@ -50,9 +50,14 @@ def relation(caller: User | None, owner: str) -> Relation:
     return "admin" if caller is not None and caller.role == "admin" else "public"
 
 
-def can_see_board(caller: User | None, board: BoardSettings) -> bool:
+def is_hidden(board: BoardSettings, now: datetime) -> bool:
+    """Whether only admins may see a board: it is hidden, or not open yet."""
+    return board.hidden or (board.opens_at is not None and now < board.opens_at)
+
+
+def can_see_board(caller: User | None, board: BoardSettings, now: datetime) -> bool:
     """Whether the caller may see a board."""
-    return not board.hidden or (caller is not None and caller.role == "admin")
+    return not is_hidden(board, now) or (caller is not None and caller.role == "admin")
 
 
 def deadline_passed(board: BoardSettings, now: datetime) -> bool:
@@ -82,7 +87,7 @@ def access_for(
         return NO_ACCESS
     if relation(caller, owner) == "owner":
         return FULL_ACCESS
-    if board.hidden or cancelled or "banned" in void:
+    if is_hidden(board, now) or cancelled or "banned" in void:
         return NO_ACCESS
     public = board.deadline is None or deadline_passed(board, now)
     return Access(

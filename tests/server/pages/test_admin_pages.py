@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -97,6 +97,7 @@ FORMS = [
     "users/ada/tokens", "users/ada/tokens/revoke", "users/ada/tokens/1/revoke",
     "users/ada/tokens/1/rotate", "users/ada/ban", "users/ada/unban", "users/ada/hold",
     "users/ada/unhold", "rejudges", "rejudges/1/apply", "rejudges/1/drop",
+    "announcements", "announcements/1/end",
 ]  # fmt: skip
 
 
@@ -177,6 +178,83 @@ def test_a_board_that_is_not_there_is_not_found(root: Browser) -> None:
 def test_a_boards_page_lists_the_versions_of_its_problem(world: World, root: Browser) -> None:
     world.graded("ada")
     assert "Version 1 , the current one" in root.get("/admin/boards/softmax")
+
+
+def test_a_board_opens_for_everyone_at_its_time(world: World, root: Browser) -> None:
+    number = world.graded("ada")
+    others = [world.client(name) for name in (None, "ada")]
+    opens = world.clock() + timedelta(hours=1)
+    form = {"opens_at": opens.strftime("%Y-%m-%dT%H:%M:%S")}
+    shown = root.done("/admin/boards/softmax", **form)
+    assert "Softmax over rows" in shown
+    assert f'value="{form["opens_at"].removesuffix(":00")}"' in root.html("/admin/boards/softmax")
+    assert "none opens in" in root.get("/admin/boards")
+    for _ in range(2):
+        for client in others:
+            assert client.get("/leaderboards/softmax").status_code == 404
+            assert "Softmax over rows" not in client.get("/").text
+        assert others[0].get(f"/submissions/{number}").status_code == 404
+        assert world.submit("ada").status_code == 404
+        assert "Only admins see this board" in root.client.get("/leaderboards/softmax").text
+        world.clock.move(1700)
+    world.clock.move(210)
+    for client in others:
+        assert client.get("/leaderboards/softmax").status_code == 200
+        assert "Softmax over rows" in client.get("/").text
+    assert world.submit("ada").status_code == 202
+    assert "Only admins" not in root.client.get("/leaderboards/softmax").text
+
+
+# Announcements ------------------------------------------------------------------------------------
+
+
+def test_an_announcement_is_shown_until_its_moment(world: World, root: Browser) -> None:
+    pages = ("/", "/problems/softmax", "/leaderboards/softmax")
+    readers = [world.client(), Browser(world, "ada").client]
+
+    def shown() -> set[bool]:
+        found = [reader.get(page).text for reader in readers for page in pages for _ in range(2)]
+        assert not any("<b>" in text for text in found)
+        return {"Lunch at &lt;b&gt;noon" in text for text in found}
+
+    assert shown() == {False}
+    until = world.clock() + timedelta(hours=1)
+    form = {"text": "Lunch at <b>noon", "until": until.strftime("%Y-%m-%dT%H:%M:%S")}
+    assert "Lunch at <b>noon root" in root.done("/admin/announcements", **form)
+    assert shown() == {True}
+    world.clock.move(3599)
+    assert shown() == {True}
+    world.clock.move(2)
+    assert shown() == {False}
+    assert "over" in root.get("/admin/announcements").split()
+    form["until"] = "2090-01-01T00:00"
+    root.done("/admin/announcements", **form)
+    assert shown() == {True}
+    root.done("/admin/announcements/2/end")
+    assert shown() == {False}
+    assert "is not shown" in root.refused(409, "/admin/announcements/2/end")
+    root.refused(409, f"/admin/announcements/{2**70}/end")
+    assert acts(world)[0] == ("root", "announce end", "2")
+    assert acts(world)[1] == ("root", "announce", "2")
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({"text": "x", "until": ""}, "until"),
+        ({"text": "x", "until": "2001-01-01T00:00"}, "has not passed"),
+        ({"text": "x", "until": "noon"}, "write a time in UTC"),
+        ({"text": " ", "until": "2090-01-01T00:00"}, "has a text"),
+        ({"text": "x" * 301, "until": "2090-01-01T00:00"}, "text"),
+    ],
+)
+def test_an_announcement_without_text_or_end_is_refused(
+    world: World, root: Browser, form: dict[str, str], reason: str
+) -> None:
+    assert reason in root.refused(422, "/admin/announcements", **form).casefold().replace(
+        "utc", "UTC"
+    )
+    assert world.services.announcements.newest(9) == []
 
 
 # Users and tokens ---------------------------------------------------------------------------------

@@ -98,8 +98,13 @@ def test_a_rejudged_result_stays_visible() -> None:
 
 def test_boards() -> None:
     hidden = BoardSettings(hidden=True)
-    assert [can_see_board(who, hidden) for who in (*PUBLIC, ROOT)] == [False, False, False, True]
-    assert all(can_see_board(who, BoardSettings()) for who in (*PUBLIC, ROOT))
+    assert [can_see_board(who, hidden, NOW) for who in (*PUBLIC, ROOT)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert all(can_see_board(who, BoardSettings(), NOW) for who in (*PUBLIC, ROOT))
     assert deadline_passed(AFTER, NOW)
     assert not deadline_passed(BEFORE, NOW)
     assert not deadline_passed(BoardSettings(), NOW)
@@ -132,3 +137,13 @@ def test_a_report_without_its_details(make_report: Callable[..., Report]) -> Non
     assert "SECRET" not in part.model_dump_json()
     assert part.cases[0].mismatch is None
     assert (part.verdict, part.cases[0].status) == ("wrong_answer", "wrong_answer")
+
+
+def test_only_admins_see_a_board_before_it_opens() -> None:
+    board, second = BoardSettings(opens_at=NOW), timedelta(seconds=1)
+    for who in PUBLIC:
+        assert not can_see_board(who, board, NOW - second)
+        assert can_see_board(who, board, NOW)
+        assert access_for(who, "eve", board, NOW - second) == NO_ACCESS
+        assert access_for(who, "eve", board, NOW).exists
+    assert can_see_board(ROOT, board, NOW - second)
