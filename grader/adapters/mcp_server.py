@@ -65,7 +65,7 @@ class ProblemLine(BaseModel):
     """From 1, a first kernel, to 5, days for an expert."""
 
 
-class ProblemList(BaseModel):
+class ProblemNames(BaseModel):
     """All problems that can be named."""
 
     problems: list[ProblemLine]
@@ -107,9 +107,9 @@ def make_server(
         return _result(report, report_text(report))
 
     @server.tool(name="list", annotations=reads)
-    def list_problems() -> Annotated[CallToolResult, ProblemList]:
+    def list_problems() -> Annotated[CallToolResult, ProblemNames]:
         """List the problems: name, title, summary, topic and level."""
-        found = ProblemList(problems=[_line(Problem.load(folder)) for folder in problem_folders()])
+        found = ProblemNames(problems=[_line(Problem.load(folder)) for folder in problem_folders()])
         lines = [f"{one.name}: {one.summary}" for one in found.problems]
         return _result(found, "\n".join(lines))
 

@@ -288,7 +288,7 @@ def _test(request: GradingRequest, grading: Grading) -> None:
 
 
 def _benchmark(request: GradingRequest, grading: Grading) -> None:
-    from grader.judge.benchmark import benchmark
+    from grader.judge.benchmark_case import benchmark
 
     record = grading.record
     if request.effort == "quick":  # the tests' results come first there

@@ -85,7 +85,7 @@ class ExprAxis(_Model):
     expression: Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class TensorSpec(_Model):
+class TraceTensor(_Model):
     """An input or output; without a shape it is a number."""
 
     shape: list[Name] | None
@@ -99,8 +99,8 @@ class Definition(_Model):
     name: Name
     op_type: str | None = None
     axes: dict[Name, Annotated[ConstAxis | VarAxis | ExprAxis, Field(discriminator="type")]]
-    inputs: Annotated[dict[Name, TensorSpec], Field(min_length=1)]
-    outputs: Annotated[dict[Name, TensorSpec], Field(min_length=1)]
+    inputs: Annotated[dict[Name, TraceTensor], Field(min_length=1)]
+    outputs: Annotated[dict[Name, TraceTensor], Field(min_length=1)]
     reference: str = ""
     custom_inputs_entrypoint: str | None = None
 
@@ -143,7 +143,7 @@ class CustomInput(_Model):
     type: Literal["custom"]
 
 
-class Tolerance(_Model):
+class WorkloadTolerance(_Model):
     """What SOL-ExecBench's check asks of a workload, with its defaults."""
 
     max_atol: float = 1e-2
@@ -163,7 +163,7 @@ class Workload(_Model):
             RandomInput | ScalarInput | SafetensorsInput | CustomInput, Field(discriminator="type")
         ],
     ]
-    tolerance: Tolerance = Tolerance()
+    tolerance: WorkloadTolerance = WorkloadTolerance()
 
     def blobs(self) -> list[str]:
         """The paths of the files that hold its inputs."""

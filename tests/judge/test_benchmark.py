@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from grader.judge import benchmark as module
-from grader.judge import grade
-from grader.judge.benchmark import Benchmark, benchmark, open_benchmark
+from grader.judge import benchmark_case, grade
+from grader.judge.benchmark import Benchmark, open_benchmark
+from grader.judge.benchmark_case import benchmark
 from grader.judge.correctness.check import CheckResult
 from grader.judge.grading import Grading
 from grader.judge.integrity.auditor import Auditor, Evidence
@@ -814,8 +815,8 @@ def test_a_case_that_cannot_wait_at_the_gate_is_measured_in_longer_rounds(
             check=SimpleNamespace(eager_us=[3.0]),
         )
 
-    monkeypatch.setattr(module, "open_benchmark", open_like)
-    monkeypatch.setattr(module, "benchmark_result", lambda *given: given)
+    monkeypatch.setattr(benchmark_case, "open_benchmark", open_like)
+    monkeypatch.setattr(benchmark_case, "benchmark_result", lambda *given: given)
     grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda", returns=False)
     case = Case(name="any", params={})
     result: Any = benchmark(grading, case)
@@ -848,7 +849,7 @@ def test_only_outputs_that_are_returned_are_copied(
         found.append(list(outputs))
         return 2.5
 
-    monkeypatch.setattr(module, "returned_copy_us", returned_copy_us)
+    monkeypatch.setattr(benchmark_case, "returned_copy_us", returned_copy_us)
     args = [SimpleNamespace(name=n, role=r) for n, r in zip("abc", roles, strict=True)]
     outputs = {a.name: object() for a in args if a.role != "in"}
     bench: Any = SimpleNamespace(
@@ -861,7 +862,7 @@ def test_only_outputs_that_are_returned_are_copied(
         case=Case(name="any", params={}),
         sets=SimpleNamespace(outputs=lambda _: outputs),
     )
-    assert module._copy_us(bench) == (2.5 if copied else None)
+    assert benchmark_case._copy_us(bench) == (2.5 if copied else None)
     assert found == copied
     assert len(bench.grading.record.notes) == len(copied)
 
@@ -889,8 +890,8 @@ def test_a_reported_time_that_is_forged_ends_the_grading(
             check=SimpleNamespace(eager_us=[]),
         )
 
-    monkeypatch.setattr(module, "open_benchmark", open_like)
-    monkeypatch.setattr(module, "benchmark_result", lambda *given: given)
+    monkeypatch.setattr(benchmark_case, "open_benchmark", open_like)
+    monkeypatch.setattr(benchmark_case, "benchmark_result", lambda *given: given)
     grading: Any = SimpleNamespace(ranks=ranks, record=Record(), device="cuda", returns=False)
     if ranks:
         with pytest.raises(SubmissionFault) as stop:
@@ -994,7 +995,7 @@ def test_a_cpu_s_report_is_shown_unless_the_judge_measured_twice_as_much(
 ) -> None:
     bench = rounds()
     long = on_a_cpu(bench, reported_us, call_us, start_us)
-    timing = module._measured(bench)
+    timing = benchmark_case._measured(bench)
     assert timing.time_us == pytest.approx(shown_us, rel=0.01)
     assert len(long) == (POLICY.long_rounds if is_long else 0)
     is_ours = shown_us != reported_us

@@ -22,7 +22,7 @@ from grader.problem_sets import trace_schema as schema
 from grader.report import Report, Verdict
 from grader.runner.entry_point import LoadError
 from grader.runner.sets.driver import UnsupportedError, seed_all
-from grader.runner.sets.trace_checks import Tolerance, flashinfer_fault, sol_fault
+from grader.runner.sets.trace_checks import MatchLimits, flashinfer_fault, sol_fault
 from grader.runner.sets.trace_inputs import named_tensor, random_tensor, read_tensor, size_of
 from grader.runner.sets.traces import SolExecBench
 from grader.runner.solution_file import unpack
@@ -592,7 +592,7 @@ def test_an_axis_that_cannot_be_computed_is_refused(expression: str) -> None:
 
 # --- the sets' own checks
 
-SOL = Tolerance(0.1, 0.1, 0.9)
+SOL = MatchLimits(0.1, 0.1, 0.9)
 TEN = torch.arange(1.0, 11.0)
 
 
@@ -619,7 +619,7 @@ def off(count: int, by: float = 0.0, factor: float = 1.0) -> torch.Tensor:
         (off(1, by=torch.nan), SOL, "infinities or NaN"),
     ],
 )
-def test_sols_check(output: torch.Tensor, tolerance: Tolerance, message: str | None) -> None:
+def test_sols_check(output: torch.Tensor, tolerance: MatchLimits, message: str | None) -> None:
     fault = sol_fault(output, TEN, tolerance)
     assert (fault is None) == (message is None), fault
     if message is not None:
@@ -637,7 +637,7 @@ def test_sol_allows_minus_infinity_only_where_it_is_expected() -> None:
     assert sol_fault(-expected, -expected, allowing) is not None
 
 
-FIB = Tolerance(0.01, 0.01, 1.0)
+FIB = MatchLimits(0.01, 0.01, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -653,7 +653,7 @@ FIB = Tolerance(0.01, 0.01, 1.0)
         (off(1, by=torch.nan), replace(FIB, required_matched_ratio=0.9), False),
     ],
 )
-def test_flashinfers_check(output: torch.Tensor, tolerance: Tolerance, is_right: bool) -> None:
+def test_flashinfers_check(output: torch.Tensor, tolerance: MatchLimits, is_right: bool) -> None:
     assert (flashinfer_fault(output, TEN, tolerance) is None) == is_right
 
 

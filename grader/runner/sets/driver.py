@@ -164,7 +164,7 @@ class Driver(ABC):
 
 
 @dataclass(frozen=True)
-class Cost:
+class CaseEstimate:
     """What a case takes."""
 
     nbytes: int
@@ -185,7 +185,7 @@ class Cost:
         return self.nbytes <= MOST_CPU_BYTES and self.flops <= MOST_CPU_FLOPS
 
 
-def estimate(make: Callable[[], Any], answer: Callable[[Any], Any]) -> Cost:
+def estimate(make: Callable[[], Any], answer: Callable[[Any], Any]) -> CaseEstimate:
     """The cost of making inputs and an answer to them, found without computing it. What needs the
     values of tensors, or `MOST_STEPS`, ends the estimate, which is then too low."""
     nbytes = 0
@@ -197,10 +197,10 @@ def estimate(make: Callable[[], Any], answer: Callable[[Any], Any]) -> Cost:
             nbytes += _nbytes(answer(inputs))
         except Exception:  # noqa: BLE001 - the set's own code, on tensors without values
             pass
-    return Cost(nbytes, counter.get_total_flops(), steps.largest_bytes)
+    return CaseEstimate(nbytes, counter.get_total_flops(), steps.largest_bytes)
 
 
-def estimate_call(driver: Driver, case: SetCase) -> Cost:
+def estimate_call(driver: Driver, case: SetCase) -> CaseEstimate:
     """The cost of a case of a driver, of which a copy keeps what it learns meanwhile."""
     other = copy.copy(driver)
     made: list[Inputs] = []

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from grader.runner.sets.driver import (
-    Cost,
+    CaseEstimate,
     Driver,
     Inputs,
     SetCase,
@@ -43,7 +43,7 @@ MOST_BYTES = 4 << 30
 """The inputs and outputs of the largest case that is judged."""
 
 
-class Problem:
+class ProblemBase:
     """Stands in for the set's base class of problems."""
 
     parameters: list[dict[str, Any]]
@@ -57,7 +57,7 @@ class Problem:
     @staticmethod
     def get_seed(text: str) -> int:
         """The seed of a case's own generator."""
-        drawn = hashlib.sha256(f"{Problem.seed} {text}".encode()).digest()
+        drawn = hashlib.sha256(f"{ProblemBase.seed} {text}".encode()).digest()
         return int.from_bytes(drawn[:4], "little")
 
     def param_dtype(self, which: int | str) -> torch.dtype:
@@ -76,10 +76,10 @@ class Tensara(Driver):
 
     def __init__(self, folder: Path, options: dict[str, Any], device: str) -> None:
         module = ModuleType("problem")
-        vars(module)["Problem"] = Problem
+        vars(module)["Problem"] = ProblemBase
         sys.modules["problem"] = module
         defined = vars(import_file(folder, "def.py")).values()
-        found = [c for c in defined if isinstance(c, type) and issubclass(c, Problem)]
+        found = [c for c in defined if isinstance(c, type) and issubclass(c, ProblemBase)]
         if not found[1:]:
             raise UnsupportedError("no class derived from Problem in def.py")
         made: Callable[[], Any] = found[-1]
@@ -108,7 +108,7 @@ class Tensara(Driver):
         return [*tests, *(SetCase(f"benchmark{name}", "benchmark", p) for name, p in timed)]
 
     def generate(self, case: SetCase, seed: int) -> Inputs:
-        Problem.seed = seed
+        ProblemBase.seed = seed
         test = self._test(case)
         given = test["create_inputs"]()
         given = list(given) if isinstance(given, tuple | list) else [given]
@@ -170,7 +170,7 @@ class Tensara(Driver):
     def memory_bytes(self, case: SetCase) -> int:
         return self._cost(self._test(case)).memory_bytes
 
-    def _cost(self, test: dict[str, Any]) -> Cost:
+    def _cost(self, test: dict[str, Any]) -> CaseEstimate:
         return estimate(
             test["create_inputs"], lambda given: self._problem.reference_solution(*given)
         )

@@ -8,7 +8,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class MatchLimits:
     """What a workload asks."""
 
     max_atol: float
@@ -19,7 +19,7 @@ class Tolerance:
 
 
 def flashinfer_fault(
-    output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
+    output: torch.Tensor, expected: torch.Tensor, tolerance: MatchLimits
 ) -> str | None:
     """FlashInfer-Trace: an element is wrong if its absolute and its relative error are too large.
 
@@ -33,7 +33,7 @@ def flashinfer_fault(
     return _too_many(wrong | ~torch.isfinite(error), error, tolerance, "and")
 
 
-def sol_fault(output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> str | None:
+def sol_fault(output: torch.Tensor, expected: torch.Tensor, tolerance: MatchLimits) -> str | None:
     """SOL-ExecBench: an element is wrong if its error exceeds ``atol + rtol * |expected|``.
 
     No error may exceed the cap, if there is one. An infinity or NaN is wrong, except, if the
@@ -59,7 +59,7 @@ def sol_fault(output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
 
 
 def _too_many(
-    wrong: torch.Tensor, error: torch.Tensor, tolerance: Tolerance, word: str
+    wrong: torch.Tensor, error: torch.Tensor, tolerance: MatchLimits, word: str
 ) -> str | None:
     if not error.numel():
         return None

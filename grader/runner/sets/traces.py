@@ -20,7 +20,7 @@ from grader.runner.sets.driver import (
     function_of,
     import_file,
 )
-from grader.runner.sets.trace_checks import Tolerance, flashinfer_fault, sol_fault
+from grader.runner.sets.trace_checks import MatchLimits, flashinfer_fault, sol_fault
 from grader.runner.sets.trace_inputs import named_tensor, random_tensor, read_tensor, size_of
 
 MOST_CPU_BYTES = 64 << 20
@@ -98,12 +98,12 @@ class Traces(Driver):
 
     @abstractmethod
     def _output_fault(
-        self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
+        self, output: torch.Tensor, expected: torch.Tensor, tolerance: MatchLimits
     ) -> str | None:
         """What the set's check finds wrong with an output; None if nothing is."""
 
     def _fault(self, case: SetCase, output: Any, expected: Any) -> str | None:
-        tolerance = Tolerance(**self._workload(case)["tolerance"])
+        tolerance = MatchLimits(**self._workload(case)["tolerance"])
         for name, want in expected.items():
             if fault := self._output_fault(output[name], want, tolerance):
                 return f"'{name}': {fault}"
@@ -182,7 +182,7 @@ class FlashInferTrace(Traces):
     """A definition of FlashInfer-Trace."""
 
     def _output_fault(
-        self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
+        self, output: torch.Tensor, expected: torch.Tensor, tolerance: MatchLimits
     ) -> str | None:
         return flashinfer_fault(output, expected, tolerance)
 
@@ -191,7 +191,7 @@ class SolExecBench(Traces):
     """A problem of SOL-ExecBench."""
 
     def _output_fault(
-        self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
+        self, output: torch.Tensor, expected: torch.Tensor, tolerance: MatchLimits
     ) -> str | None:
         return sol_fault(output, expected, tolerance)
 
