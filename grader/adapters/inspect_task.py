@@ -13,8 +13,8 @@ from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState, generate
 
-from grader.adapters.grading import shared_service
 from grader.adapters.prompts import prompt
+from grader.adapters.service import shared_service
 from grader.automation import SandboxName, load_problem
 from grader.problem_folders import problem_folders
 from grader.submission import Language

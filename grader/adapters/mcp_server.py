@@ -20,8 +20,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 
-from grader.adapters.grading import EXIT_S, GradingFault, GradingService
 from grader.adapters.report_text import report_text
+from grader.adapters.service import EXIT_S, GradingFault, GradingService
 from grader.automation import SandboxName, load_problem, profile
 from grader.problem import Problem, ProblemError
 from grader.problem.scaffold import scaffold

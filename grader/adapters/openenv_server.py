@@ -17,8 +17,8 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
-from grader.adapters.grading import GradingService, shared_service
 from grader.adapters.prompts import ANSWER_CHARS, prompt
+from grader.adapters.service import GradingService, shared_service
 from grader.automation import SandboxName, load_problem
 from grader.problem_folders import problem_folders
 from grader.report import one_line

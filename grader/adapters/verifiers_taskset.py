@@ -12,8 +12,8 @@ from typing import Literal
 import verifiers.v1 as vf
 from pydantic import Field
 
-from grader.adapters.grading import shared_service
 from grader.adapters.prompts import prompt
+from grader.adapters.service import shared_service
 from grader.automation import SandboxName, load_problem
 from grader.problem_folders import problem_folders
 from grader.submission import Language

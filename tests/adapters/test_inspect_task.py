@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grader.adapters import grading
+from grader.adapters import service
 from grader.adapters.rewards import TESTS_SHARE
 from tests.adapters.conftest import RIGHT, WRONG, answer, run_example
 
@@ -61,9 +61,9 @@ def test_a_fault_is_an_error_without_a_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fault(*_: Any, **__: Any) -> None:
-        raise grading.GradingFault("no sandbox starts")
+        raise service.GradingFault("no sandbox starts")
 
-    monkeypatch.setattr(grading.GradingService, "grade", fault)
+    monkeypatch.setattr(service.GradingService, "grade", fault)
     log = run(tmp_path, [answer(RIGHT)], fail_on_error=False)
     (sample,) = log.samples
     assert "no sandbox starts" in sample.error.message

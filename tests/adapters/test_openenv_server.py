@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grader.adapters import grading
+from grader.adapters import service
 from grader.adapters.rewards import TESTS_SHARE
 from tests.adapters.conftest import RIGHT, WRONG, answer, run_example
 
@@ -87,9 +87,9 @@ def test_an_answer_without_a_source_and_one_that_is_too_long(url: str) -> None:
 
 def test_a_fault_is_an_error_without_a_reward(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fault(*_: Any, **__: Any) -> None:
-        raise grading.GradingFault("no sandbox starts")
+        raise service.GradingFault("no sandbox starts")
 
-    monkeypatch.setattr(grading.GradingService, "grade", fault)
+    monkeypatch.setattr(service.GradingService, "grade", fault)
     with client(url) as env:
         env.reset(problem="softmax")
         with pytest.raises(RuntimeError, match="no sandbox starts"):

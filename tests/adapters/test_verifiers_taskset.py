@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from grader.adapters import grading
+from grader.adapters import service
 from grader.adapters.rewards import TESTS_SHARE
 from tests.adapters.conftest import RIGHT, WRONG, answer, example
 
@@ -146,9 +146,9 @@ def test_a_fault_is_an_error_without_a_reward(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fault(*_: Any, **__: Any) -> None:
-        raise grading.GradingFault("no sandbox starts")
+        raise service.GradingFault("no sandbox starts")
 
-    monkeypatch.setattr(grading.GradingService, "grade", fault)
+    monkeypatch.setattr(service.GradingService, "grade", fault)
     trace = rollout(model, answer(RIGHT))
     assert not trace.ok
     assert trace.rewards == {"kernel_reward": None}

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from grader.adapters import grading
-from grader.adapters.grading import GradingFault, GradingService
 from grader.adapters.rewards import TESTS_SHARE, NoVerdictError
+from grader.adapters.service import GradingFault, GradingService
 from grader.automation import Item, Result, load_problem
 from grader.problem import ProblemError
 from grader.report import Report
@@ -60,7 +59,7 @@ class FakeGrader:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeGrader]:
-    monkeypatch.setattr(grading, "Grader", FakeGrader)
+    monkeypatch.setattr(service, "Grader", FakeGrader)
     FakeGrader.results, FakeGrader.batches = [], []
     return FakeGrader
 
