@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from grader.adapters import service
 from grader.adapters.rewards import TESTS_SHARE, NoVerdictError
 from grader.adapters.service import GradingFault, GradingService
 from grader.automation import Item, Result, load_problem
