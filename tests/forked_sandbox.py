@@ -38,7 +38,7 @@ from grader.sandbox.process import Isolation, ProcessRunner, ProcessSandbox
 
 PRELOADED = ("torch", "triton", "triton.runtime.interpreter", "grader.arena.host_arena")
 RUNNER = "grader.runner.__main__"
-SERVER = ("grader.runner.request_loop", "grader.runner.set_server", RUNNER)
+SERVER = ("grader.runner.serve", "grader.runner.set_server", RUNNER)
 
 
 class ForkedSandbox(ProcessSandbox):

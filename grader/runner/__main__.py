@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
         compiler.serve(sock)
     else:
-        from grader.runner.request_loop import Server, serve
+        from grader.runner.serve import Server, serve
 
         serve(sock, Server(device))
     return 0

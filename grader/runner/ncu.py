@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grader.runner.request_loop import Server
+    from grader.runner.serve import Server
 
 METRICS = {
     "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",

@@ -17,7 +17,7 @@ from grader.runner.disassembly import CompiledKernel, ToolError, compiled_kernel
 from grader.runner.load_submission import write_lent
 
 if TYPE_CHECKING:
-    from grader.runner.request_loop import Server
+    from grader.runner.serve import Server
 
 MOST_KERNELS = 40
 NAME_CHARS = 300

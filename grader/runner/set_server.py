@@ -34,7 +34,7 @@ from grader.runner.sets.driver import (
 )
 
 if TYPE_CHECKING:
-    from grader.runner.request_loop import Server
+    from grader.runner.serve import Server
 
 ROUNDING = {
     torch.float64: 1e-13,

@@ -19,7 +19,7 @@ import torch
 from grader.arena import TensorSpec, arrange, view
 from grader.arena.host_arena import HostArena
 from grader.runner.load_submission import read_lent
-from grader.runner.request_loop import Server, _failure, serve
+from grader.runner.serve import Server, _failure, serve
 from grader.wire import (
     TEXT_BYTES,
     Flag,
