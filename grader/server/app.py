@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from grader import __version__
 from grader.board import BoardError
 from grader.db.engine import DiskFull
+from grader.fleet import Ledger
 from grader.report import one_line
 from grader.server.api import admin, batches, boards, events, submissions, worker_api
 from grader.server.api.schemas import Health
@@ -50,13 +51,14 @@ from grader.server.pages import (
 from grader.server.pages.templates import STATIC, render_error
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.container import Services
-from grader.server.services.disk import disk_problem
 from grader.server.services.standings import CACHE_AGE_S
 from grader.server.services.ttl_cache import TtlCache
 
 log = logging.getLogger(__name__)
 
 API = "/api/v1"
+DISK_FULL_S = 60.0
+"""How long a write that found the disk full is reported."""
 
 _CODES = {400: "bad_request", 404: "not_found", 405: "wrong_method"}
 _SERVICE_ERRORS = {
@@ -81,9 +83,25 @@ def healthz(services: ServicesDep) -> Health:
     still served."""
     check_not_draining(services)
     services.submissions.states()
-    if problem := disk_problem(services.ledger, services.settings.min_free_bytes):
+    if problem := _disk_problem(services.ledger, services.settings.min_free_bytes):
         fail(503, "disk_full", problem, {"Retry-After": "60"})
     return Health(status="ok")
+
+
+def _disk_problem(ledger: Ledger, min_free_bytes: int) -> str | None:
+    """What is wrong with the disk, as one line for the operator; None if it has room.
+
+    PostgreSQL does not say what its disk has free: there, only failed writes tell.
+    """
+    if (seconds := ledger.seconds_since_disk_full()) < DISK_FULL_S:
+        return f"the database's disk was full {seconds:.0f} s ago; make room on it"
+    free_bytes = ledger.free_bytes()
+    if free_bytes is not None and free_bytes < min_free_bytes:
+        return (
+            f"the database's disk is nearly full: {free_bytes:,} bytes are free, and "
+            f"{min_free_bytes:,} must be; make room on it"
+        )
+    return None
 
 
 @operation.get(

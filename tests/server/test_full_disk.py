@@ -17,8 +17,8 @@ from grader.fleet.dispatch import Dispatcher
 from grader.fleet.grading_engine import Task
 from grader.fleet.remote_ledger import RemoteLedger
 from grader.report import Report
+from grader.server import app as app_module
 from grader.server.http.auth import COOKIE
-from grader.server.services import disk as disk_service
 from grader.server.settings import Settings
 from tests.db.full_disk import LARGE, Disk
 from tests.db.full_disk import disk as disk
@@ -73,7 +73,7 @@ def test_a_submission_is_refused_and_health_says_why(
         assert float(metrics["grade_disk_free_bytes"]) < LARGE
     disk.empty(engine)
     assert world.submit("ada", content=LARGE_KERNEL).status_code == 202
-    monkeypatch.setattr(disk_service, "RECENT_S", 0.0)
+    monkeypatch.setattr(app_module, "DISK_FULL_S", 0.0)
     assert world.client().get("/healthz").status_code == 200
 
 
