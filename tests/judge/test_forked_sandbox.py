@@ -61,7 +61,7 @@ def test_it_is_confined_like_one_that_is_executed(judge: Judge) -> None:
 def test_nothing_is_left_for_the_next_one(judge: Judge) -> None:
     source = (
         "import os, sys, torch\n"
-        "print('FOUND' if hasattr(torch, 'left') or os.listdir('/tmp') else 'CLEAN')\n"
+        "print('FOUND' if hasattr(torch, 'left') or os.path.exists('/tmp/left') else 'CLEAN')\n"
         "torch.left = sys.modules['left'] = torch\n"
         "open('/tmp/left', 'w').close()\n"
     )
