@@ -280,10 +280,11 @@ def reward_of(report: Report) -> Reward | None:
         return found
     # A worker on another machine may report any number, and its report is parsed before it is
     # validated.
-    shares = [case.sol for case in report.cases if case.kind == "benchmark" and case.sol]
+    shares = [case.sol for case in report.cases if case.kind == "benchmark"]
+    known = [share for share in shares if share is not None and _is_positive(share)]
     changes: dict[str, Any] = {}
-    if shares and all(map(_is_positive, shares)):
-        changes["roofline"] = geometric_mean(shares)
+    if known and len(known) == len(shares):
+        changes["roofline"] = geometric_mean(known)
     if report.speedup and all(map(_is_positive, report.speedup.values())):
         baseline, speedup = min(report.speedup.items(), key=lambda named: named[1])
         changes |= {"baseline": baseline, "speedup": speedup}

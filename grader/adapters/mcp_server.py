@@ -20,9 +20,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 
-from grader.adapters.report_text import report_text
 from grader.adapters.service import EXIT_S, GradingFault, GradingService
 from grader.automation import SandboxName, load_problem, profile
+from grader.explanation import explain
 from grader.problem import Problem, ProblemError
 from grader.problem.scaffold import scaffold
 from grader.problem_folders import problem_folders
@@ -104,7 +104,7 @@ def make_server(
         one = _problem(problem)
         text, of = _source(root, source, path, language)
         report = await service.grade(one, text, language=of, benchmarks=benchmarks)
-        return _result(report, report_text(report))
+        return _result(report, explain(report))
 
     @server.tool(name="list", annotations=reads)
     def list_problems() -> Annotated[CallToolResult, ProblemNames]:
@@ -165,7 +165,7 @@ def make_server(
                 profile, one, text, case=case, language=of, device=device, sandbox=sandbox
             )
         if isinstance(found, Report):
-            return _result(found, report_text(found))
+            return _result(found, explain(found))
         kernels = [
             one_line(f"  {kernel.name}: {kernel.registers} registers, {kernel.occupancy}", 200)
             for kernel in found.kernels[:MOST_KERNELS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.report import Report, Verdict
+from grader.report import Report, Reward, Verdict
 
 TESTS_SHARE = 0.3
 """The reward of a submission that passes all its tests, and whose speed is not known."""
@@ -24,30 +24,20 @@ def reward(report: Report) -> float:
 
     Raises `NoVerdictError` for a `judge_error`, and where no verdict was possible.
     """
-    if report.verdict is None or report.verdict is Verdict.JUDGE_ERROR:
+    found = report.reward
+    if found is None:
         raise NoVerdictError(report.reason)
     if report.verdict in NO_REWARD:
         return 0.0
     if report.verdict is not Verdict.ACCEPTED:
-        return TESTS_SHARE * tests_passed(report)
-    return TESTS_SHARE + (1 - TESTS_SHARE) * speed(report)
+        return TESTS_SHARE * found.tests_passed
+    return TESTS_SHARE + (1 - TESTS_SHARE) * speed(found)
 
 
-def tests_passed(report: Report) -> float:
-    """The share of tests that passed, of those that were to run."""
-    tests = [case for case in report.cases if case.kind == "test"]
-    return sum(case.status == "passed" for case in tests) / max(len(tests), 1)
-
-
-def speed(report: Report) -> float:
-    """How fast it is, from 0 to 1: the mean share of the roofline over the benchmarks. Where the
-    roofline is not known, s / (1 + s) of the speedup s over the fastest baseline, which is 0.5 at
-    the baseline's speed. 0 if it was not timed on a GPU: times on a CPU are practice."""
-    if report.device != "cuda" or report.score_us is None:
-        return 0.0
-    shares = [case.sol for case in report.cases if case.kind == "benchmark"]
-    known = [min(max(share, 0.0), 1.0) for share in shares if share is not None]
-    if known and len(known) == len(shares):
-        return sum(known) / len(known)
-    speedup = min(report.speedup.values(), default=0.0)
-    return speedup / (1 + speedup)
+def speed(found: Reward) -> float:
+    """How fast it is, from 0 to 1: its share of the roofline. Where that is not known, s / (1 + s)
+    of the speedup s over the fastest baseline, which is 0.5 at the baseline's speed. 0 if it was
+    not timed on a GPU: times on a CPU are practice."""
+    if found.roofline is not None:
+        return min(found.roofline, 1.0)
+    return found.speedup / (1 + found.speedup) if found.speedup is not None else 0.0

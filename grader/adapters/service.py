@@ -14,7 +14,6 @@ from functools import cache, partial
 from typing import Self
 
 from grader.adapters.prompts import NoSourceError, source_of
-from grader.adapters.report_text import report_text
 from grader.adapters.rewards import reward
 from grader.automation import (
     AnyProblem,
@@ -26,6 +25,7 @@ from grader.automation import (
     load_problem,
     load_submission,
 )
+from grader.explanation import explain
 from grader.report import Report, one_line
 from grader.submission import Language, SubmissionError
 
@@ -118,7 +118,7 @@ class GradingService:
             report = await self.grade(problem, source, language=language, benchmarks=benchmarks)
         except (NoSourceError, SubmissionError) as refused:
             return Outcome(0.0, one_line(str(refused)))
-        return Outcome(reward(report), report_text(report), report)
+        return Outcome(reward(report), explain(report), report)
 
     def _start(self) -> None:
         """Start the thread, unless it runs."""

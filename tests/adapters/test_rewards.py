@@ -37,9 +37,9 @@ def test_a_share_for_tests_that_passed(make_report: Make) -> None:
 def test_the_share_of_the_roofline(make_report: Make) -> None:
     at = [
         reward(make_report(cases=[*cases_of("passed"), benchmark(share), benchmark(share)]))
-        for share in (0.0, 0.5, 1.0, 1.3)
+        for share in (0.25, 0.5, 1.0, 1.3)
     ]
-    assert at == pytest.approx([TESTS_SHARE, (1 + TESTS_SHARE) / 2, 1, 1])
+    assert at == pytest.approx([(1 + 3 * TESTS_SHARE) / 4, (1 + TESTS_SHARE) / 2, 1, 1])
 
 
 def test_the_speedup_where_the_roofline_is_not_known(make_report: Make) -> None:
