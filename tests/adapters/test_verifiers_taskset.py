@@ -133,7 +133,7 @@ def test_rewards_come_from_reports(model: Model) -> None:
     assert right.info["grade"]["report"]["verdict"] == "accepted"
     wrong = rollout(model, answer(WRONG))
     assert 0 <= wrong.reward < TESTS_SHARE
-    assert wrong.info["grade"]["text"].startswith("wrong_answer: ")
+    assert "wrong_answer: " in wrong.info["grade"]["text"]
     none = rollout(model, "I cannot.")
     assert none.ok
     assert none.reward == 0
