@@ -1,4 +1,4 @@
-"""Compiling a `.cu` file with nvcc, in a separate sandbox, while the runner starts.
+"""Compiling a `.cu` file, in a separate sandbox, while the runner starts.
 
 The runner's own sandbox must not hold the submission yet, because the judge calibrates its clock
 with it. The compiler's sandbox has no device, and is stopped before calibration. The library
@@ -8,6 +8,7 @@ travels between the two in memory that the judge lends to both and never reads.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -31,12 +32,12 @@ START_S = 120.0
 
 @dataclass(frozen=True)
 class CompiledLibrary:
-    """A compiled shared object."""
+    """A compiled `.cu` file."""
 
     fd: int
     """File descriptor of the memory that holds it, for the runner."""
-    nvcc: str
-    """Version of nvcc."""
+    compiler: dict[str, str]
+    """Name of the compiler, ``nvcc`` or ``nvrtc`` → its version."""
 
 
 class CompileJob:
@@ -110,11 +111,12 @@ class CompileJob:
         session.loading = True
         start = time.monotonic()
         try:
-            session.ask("compile", request, self._limits.load_s, what, fds=(source, fd))
+            reply = session.ask("compile", request, self._limits.load_s, what, fds=(source, fd))
         finally:
             self.stages_s["compile"] = time.monotonic() - start
             os.close(source)
-        return CompiledLibrary(fd, version)
+        is_nvrtc = re.fullmatch(r"\d{1,3}\.\d{1,3}", reply.text) is not None
+        return CompiledLibrary(fd, {"nvrtc": reply.text} if is_nvrtc else {"nvcc": version})
 
 
 @contextmanager

@@ -224,7 +224,7 @@ class Grading:
             own.append(sealed_memfd("files", b"".join(files.values())))
         fds = own
         if library is not None:
-            self.record.environment["nvcc"] = library.nvcc
+            self.record.environment |= library.compiler
             fds = [*own, library.fd]
         self.session.loading = True
         try:

@@ -1,4 +1,7 @@
-"""Compile a `.cu` file with nvcc, in a sandbox without a device, and hand over the library.
+"""Compile a `.cu` file in a sandbox without a device, and hand over the library.
+
+A file that declares its launches goes through NVRTC, and its library is the device code. All others
+go through nvcc.
 
 This module does not import torch, so it starts in a tenth of a second. It writes the library, its
 length first, into memory that the judge lends to this sandbox and then to the runner's. The library
@@ -12,10 +15,12 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from grader.runner import nvcc
+from grader.runner import nvcc, nvrtc
+from grader.runner.declared_launch import declared_launches, host_functions
 from grader.runner.entry_point import LoadError
 from grader.runner.load_submission import read_lent, write_lent
 from grader.runner.prototype_check import checked_prototypes, chosen_prototypes
@@ -26,6 +31,8 @@ _LENGTH_BYTES = 8
 
 def serve(sock: socket.socket) -> None:
     """Answer requests until the judge hangs up."""
+    with suppress(nvrtc.Unavailable):
+        nvrtc.version()  # loads it while nothing waits for it
     handlers: dict[str, Any] = {"hello": _hello, "compile": _compile}
     while True:
         try:
@@ -59,26 +66,36 @@ def _hello(request: dict[str, Any], fds: list[int]) -> str:
 
 
 def _compile(request: dict[str, Any], fds: list[int]) -> str:
-    """Compile the source in the first lent file, and write the library to the second."""
+    """Compile the source in the first lent file, and write the library to the second. Returns the
+    version of NVRTC if that compiled it."""
     source = read_lent(fds[0], request["source_bytes"])
     folder = Path(os.environ["GRADE_JIT"])
     target = request["nvcc_target"]
     prototypes = chosen_prototypes(source, request)
     flags = nvcc.SET_FLAGS if prototypes != request["prototypes"] else ()
+    launches = declared_launches(source, prototypes)
+    if launches:
+        try:
+            write_library(fds[1], nvrtc.device_code(source, target, launches).to_json())
+            return nvrtc.version()
+        except nvrtc.Unavailable:
+            source += b"\n" + host_functions(launches, prototypes).encode()
+            kernels = [launch for own in launches.values() for launch in own]
+            prototypes = prototypes | {launch.kernel: launch.prototype for launch in kernels}
     with checked_prototypes(source, folder, target, prototypes):
         library = nvcc.library(source, folder, target, flags)
-    write_library(fds[1], library)
+    write_library(fds[1], library.read_bytes())
     return ""
 
 
-def write_library(fd: int, library: Path) -> None:
+def write_library(fd: int, library: bytes) -> None:
     """Write a library into lent memory. Raises `LoadError` when it does not fit."""
-    length, room = library.stat().st_size, os.fstat(fd).st_size - _LENGTH_BYTES
+    length, room = len(library), os.fstat(fd).st_size - _LENGTH_BYTES
     if length > room:
         raise LoadError(
             f"the compiled library has {length:,} bytes; no more than {room:,} are taken"
         )
-    write_lent(fd, length.to_bytes(_LENGTH_BYTES, "little") + library.read_bytes())
+    write_lent(fd, length.to_bytes(_LENGTH_BYTES, "little") + library)
 
 
 def read_library(fd: int) -> bytes:

@@ -1,8 +1,7 @@
-"""Load a submission: import a Python file, or bind the functions of a compiled CUDA one."""
+"""Import a submission in Python, and find its entry. Reads and writes what the judge lends."""
 
 from __future__ import annotations
 
-import ctypes
 import difflib
 import importlib.util
 import inspect
@@ -17,18 +16,8 @@ from typing import Any
 
 from grader.runner.entry_point import EntryPoint, LoadError, accepts
 from grader.runner.error_text import summary
-from grader.runner.prototype_check import chosen_prototypes, parameters_of
 from grader.runner.solution_file import unpack
 
-C_NUMBERS: dict[str, Any] = {
-    "bool": ctypes.c_bool,
-    "double": ctypes.c_double,
-    "float": ctypes.c_float,
-    "int": ctypes.c_int,
-    "int64_t": ctypes.c_int64,
-    "size_t": ctypes.c_size_t,
-}
-"""Type of a number in the prototype of another set → how it is passed."""
 PREPARED = "prepared"
 """The parameter of an entry that has what the submission's setup made of the weights."""
 
@@ -240,80 +229,6 @@ def _returning(function: Any, names: list[str], outputs: list[int]) -> Callable[
 
 def _kind(value: Any) -> str:
     return "class" if inspect.isclass(value) else type(value).__name__
-
-
-def load_cuda(library: Path, request: dict[str, Any]) -> EntryPoint:
-    """Bind the functions of a compiled file. Raises `LoadError`."""
-    try:
-        shared = ctypes.CDLL(str(library))
-    except OSError as error:
-        raise LoadError(f"the compiled file does not load: {error}") from error
-    functions, prototypes = {}, request["prototypes"]
-    if request.get("set_prototype"):
-        prototypes = chosen_prototypes(library.with_suffix(".cu").read_bytes(), request)
-    for symbol, prototype in prototypes.items():
-        try:
-            functions[symbol] = getattr(shared, symbol)
-        except AttributeError:
-            raise LoadError(_missing(symbol, prototype, library.read_bytes())) from None
-        functions[symbol].restype = None
-    if prototypes != request["prototypes"]:
-        return _set_entry(functions.popitem()[1], request["set_prototype"])
-    return _cuda_entry(functions, request["arguments"])
-
-
-def _missing(symbol: str, prototype: str, library: bytes) -> str:
-    # The name that C++ gives a function without C linkage is in the library's table of symbols.
-    if f"_Z{len(symbol)}{symbol}".encode() in library:
-        return f"'{symbol}' is there, but without extern \"C\"; it should begin: {prototype}"
-    return f"the file lacks: {prototype}"
-
-
-def _cuda_entry(functions: dict[str, Any], arguments: list[dict[str, Any]]) -> EntryPoint:
-    """An entry over bound functions; `arguments` come from `grader.problem.prototypes`."""
-
-    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
-        converted: list[Any] = []
-        for argument, value in zip(arguments, values, strict=True):
-            converted += _c_values(argument, value)
-        converted += [ctypes.c_int64(size) for size in case["dims"]]
-        return functions[case["symbol"]], converted
-
-    def call(prepared: Any) -> None:
-        import torch
-
-        function, converted = prepared
-        function(*converted, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-
-    return EntryPoint(call, prepare)
-
-
-def _set_entry(function: Any, prototype: str) -> EntryPoint:
-    """An entry over a function with the prototype of another set, which has no stream."""
-    kinds = [
-        None if "*" in declaration else C_NUMBERS[declaration.rpartition(" ")[0]]
-        for declaration in parameters_of(prototype)
-    ]
-
-    def prepare(values: list[Any], case: dict[str, Any]) -> Any:
-        pairs = zip(kinds, values, strict=True)
-        return [ctypes.c_void_p(v.data_ptr()) if kind is None else kind(v) for kind, v in pairs]
-
-    return EntryPoint(lambda converted: function(*converted), prepare, on_default_stream=True)
-
-
-def _c_values(argument: dict[str, Any], value: Any) -> list[Any]:
-    if argument["kind"] == "scalar":
-        kinds = {"int64": ctypes.c_int64, "fp64": ctypes.c_double, "bool": ctypes.c_bool}
-        return [kinds[argument["dtype"]](value)]
-    if argument["kind"] == "tensors":
-        pointers = (ctypes.c_void_p * len(value))(*[t.data_ptr() for t in value])
-        lengths = (ctypes.c_int64 * len(value))(*[t.numel() for t in value])
-        return [pointers, lengths, ctypes.c_int64(len(value))]
-    values: list[Any] = [ctypes.c_void_p(value.data_ptr())]
-    if argument["strided"]:
-        values.append((ctypes.c_int64 * value.dim())(*value.stride()))
-    return values
 
 
 def read_lent(fd: int, nbytes: int, offset: int = 0) -> bytes:

@@ -135,7 +135,7 @@ def main(job_path: str) -> None:
 
     folder = Path(job_path).parent
     job = json.loads(Path(job_path).read_text())
-    entry = _load(folder, job["load"])
+    entry = _load(folder, job["load"], job["device"])
     prepared = entry.prepare(entry.setup(_arguments(job)), job["case"])
     entry.call(prepared)
     if job["device"] == "cuda":
@@ -147,12 +147,13 @@ def main(job_path: str) -> None:
         torch.cuda.profiler.stop()
 
 
-def _load(folder: Path, request: dict[str, Any]) -> Any:
+def _load(folder: Path, request: dict[str, Any], device: str) -> Any:
     """Load the runner's submission again."""
-    from grader.runner.load_submission import load_cuda, load_python
+    from grader.runner.load_cuda import load_cuda
+    from grader.runner.load_submission import load_python
 
     if request["language"] == "cuda":
-        return load_cuda(folder.parent / "submission.so", request)
+        return load_cuda(folder.parent, request, device)
     source = (folder.parent / "submission.py").read_bytes()
     return load_python(source, folder, request)
 

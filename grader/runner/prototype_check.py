@@ -58,11 +58,12 @@ template <int number> struct parameters<number, void(), void()> {};
 template <int number, class E, class... Es, class F, class... Fs>
 struct parameters<number, void(E, Es...), void(F, Fs...)>
     : parameter<number, E, F>, parameters<number + 1, void(Es...), void(Fs...)> {};
-template <int symbol, class E, class R, class... F> constexpr bool check(R (*)(F...)) {
+template <int symbol, class E, class R, class... F>
+__host__ __device__ constexpr bool check(R (*)(F...)) {
   return sizeof(parameters<1, E, void(F...)>) > 0;
 }
 """
-_END = 'static_assert(sizeof(int) == 0, "no code is generated");\n}\n'
+_NO_CODE = 'static_assert(sizeof(int) == 0, "no code is generated");\n'
 _CLASH = re.compile(r'static assertion failed with "wrong (?:type|number of parameters)"')
 _PARAMETER = re.compile(r"::parameter<.*\[with number=(\d+), expected=.*, found=(.*)\]")
 _ENTRY = re.compile(r"::check<.*\[with symbol=(\d+), E=.*, R=(.*), F=<(.*)>\]")
@@ -98,7 +99,7 @@ def checked_prototypes(
     own = folder / "prototypes"
     own.mkdir()
     path = own / "submission.cu"
-    path.write_bytes(source + b"\n" + _assertions(prototypes).encode())
+    path.write_bytes(source + b"\n" + (assertions(prototypes) + _NO_CODE).encode())
     command = ["nvcc", *FLAGS, "-w", "-c", *code(target, "compute"), "-o", "none.o", str(path)]
     with CompilerProcess(command, own, "check") as process:
         yield
@@ -112,9 +113,9 @@ def warnings_of_order(source: str, prototypes: dict[str, str]) -> Iterator[str]:
     """A line for each entry that has the problem's parameter names in another order. Two integers
     may change places without a clash of types."""
     for symbol, prototype in prototypes.items():
-        wanted = list(map(_name, parameters_of(prototype)))
+        wanted = list(map(name_of, parameters_of(prototype)))
         for found in re.finditer(rf"\b{symbol}\s*\(([^(){{}};]*)\)", source):
-            takes = list(map(_name, found[1].split(",")))
+            takes = list(map(name_of, found[1].split(",")))
             if takes != wanted and sorted(takes) == sorted(wanted):
                 yield (
                     f"'{symbol}({', '.join(takes)})' is called with the problem's arguments in "
@@ -151,13 +152,14 @@ def describe_clash(output: str, prototypes: dict[str, str]) -> str | None:
     return f"'{symbol}' {what}; expected {short}; found {actual}"
 
 
-def _assertions(prototypes: dict[str, str]) -> str:
+def assertions(prototypes: dict[str, str]) -> str:
+    """C++ that does not compile behind functions with other prototypes than these."""
     checks = [
-        f"static_assert(check<{number}, void({', '.join(map(_type, parameters_of(prototype)))})>"
+        f"static_assert(check<{number}, void({', '.join(map(type_of, parameters_of(prototype)))})>"
         f'(::{symbol}), "");\n'
         for number, (symbol, prototype) in enumerate(prototypes.items())
     ]
-    return _ASSERTIONS + "".join(checks) + _END
+    return _ASSERTIONS + "".join(checks) + "}\n"
 
 
 def parameters_of(prototype: str) -> list[str]:
@@ -165,11 +167,13 @@ def parameters_of(prototype: str) -> list[str]:
     return prototype.partition("(")[2].rstrip(")").split(", ")
 
 
-def _name(declaration: str) -> str:
+def name_of(declaration: str) -> str:
+    """The name in a declaration: ``x`` of ``const float* x``."""
     return "".join(re.findall(r"\w+", declaration)[-1:])
 
 
-def _type(declaration: str) -> str:
+def type_of(declaration: str) -> str:
+    """The type in a declaration: ``const float*`` of ``const float* x``."""
     return declaration.rpartition(" ")[0]
 
 

@@ -24,7 +24,8 @@ from grader.precision import keep_partial_sums_in_fp32
 from grader.runner.compiler import read_library
 from grader.runner.entry_point import EntryPoint, LoadError
 from grader.runner.error_text import printed, summary
-from grader.runner.load_submission import load_cuda, load_python, read_lent, write_files
+from grader.runner.load_cuda import load_cuda, write_cuda
+from grader.runner.load_submission import load_python, read_lent, write_files
 from grader.runner.precompile import Precompiler
 from grader.runner.profile import profile
 from grader.wire import (
@@ -147,10 +148,8 @@ class Server:
             cases = json.loads(read_lent(fds[1], request["cases_bytes"]))
             self.precompiler.begin(source, folder, request | {"cases": cases})
         if request["language"] == "cuda":
-            library = folder / "submission.so"  # the profile reads both files
-            library.write_bytes(read_library(fds[1]))
-            (folder / "submission.cu").write_bytes(source)
-            self.entry = load_cuda(library, request)
+            write_cuda(folder, source, read_library(fds[1]))
+            self.entry = load_cuda(folder, request, self.device)
             if self.entry.on_default_stream and self.device == "cuda":
                 self._use_default_stream()
         else:

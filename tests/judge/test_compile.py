@@ -137,12 +137,26 @@ def nothing_leaks() -> Iterator[None]:
     assert not [t for t in threading.enumerate() if t.name.startswith("grade-compile")]
 
 
+@pytest.mark.parametrize(
+    ("text", "compiler"),
+    [("12.8", {"nvrtc": "12.8"}), ("12.8\x1b[2J", {"nvcc": "13.0"}), ("9" * 9, {"nvcc": "13.0"})],
+)
+def test_the_compiler_that_was_used_is_noted(
+    problem: Problem, text: str, compiler: dict[str, str]
+) -> None:
+    sandbox = Scripted(greeted(replies(text=text)))
+    with start_compile(problem, CUDA, sandbox, "cpu") as compilation:
+        library = compilation.library()
+        assert library is not None
+        assert library.compiler == compiler
+
+
 def test_the_library_is_in_sealed_memory(problem: Problem) -> None:
     sandbox = Scripted(greeted(writes))
     with start_compile(problem, CUDA, sandbox, "cpu") as compilation:
         library = compilation.library()
         assert library is not None
-        assert library.nvcc == "13.0"
+        assert library.compiler == {"nvcc": "13.0"}
         assert os.pread(library.fd, 11, 0)[8:] == b"ELF"
         with pytest.raises(PermissionError):
             os.ftruncate(library.fd, 0)

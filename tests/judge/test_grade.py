@@ -885,6 +885,18 @@ def test_a_cuda_file_is_compiled_and_not_run_without_a_gpu(judge: Judge) -> None
     assert "submission.cu(1): error" in broken.log
     assert 0 < report.stages_s["compile"] <= report.stages_s["total"]
     assert report.environment["nvcc"] != "none"
+    declared = """
+        // launch scale: scaled<float><<<n, 1>>>(out)
+        // launch scale_fp16: scaled<__half><<<n, 1>>>(out)
+        #include <cuda_fp16.h>
+        template <class T> __global__ void scaled(T* out) { *out = 1.0f; }
+    """
+    report = judge(declared, suffix=".cu")
+    assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
+    assert report.environment["nvrtc"].partition(".")[0].isdecimal()
+    broken = judge(declared.replace("1.0f", "one"), suffix=".cu")
+    assert broken.verdict is Verdict.COMPILE_ERROR
+    assert broken.reason.startswith("nvrtc: submission.cu(5): error")
 
 
 @pytest.mark.nvcc

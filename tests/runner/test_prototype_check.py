@@ -14,7 +14,7 @@ from grader.problem import Problem, prototypes
 from grader.problem.scaffold import scaffold
 from grader.runner import nvcc
 from grader.runner.entry_point import LoadError
-from grader.runner.load_submission import load_cuda
+from grader.runner.load_cuda import load_cuda
 from grader.runner.prototype_check import (
     checked_prototypes,
     chosen_prototypes,
@@ -164,10 +164,12 @@ def test_a_missing_extern_c_is_explained(tmp_path: Path) -> None:
     request = {"prototypes": {"entry": WANTED["entry"]}, "arguments": []}
     source = defined(f"{PARAMETERS}, {LONGER}", head="void")
     with pytest.raises(LoadError, match="'entry' is there, but without extern \"C\""):
-        load_cuda(nvcc.library(source.encode(), tmp_path, "90a"), request)
+        nvcc.library(source.encode(), tmp_path, "90a")
+        load_cuda(tmp_path, request, "cpu")
     other = source.replace("void entry(", "void entry_of_another_name(")
     with pytest.raises(LoadError, match=r'^the file lacks: extern "C" void entry'):
-        load_cuda(nvcc.library(other.encode(), tmp_path, "90a"), request)
+        nvcc.library(other.encode(), tmp_path, "90a")
+        load_cuda(tmp_path, request, "cpu")
 
 
 @pytest.mark.parametrize("symbol", ["2", "77777"])
@@ -228,8 +230,8 @@ def test_an_entry_with_the_prototype_of_its_set_is_called_with_its_types(tmp_pat
     source = (head + "{ for (int i = 0; i < n; i++) y[i] = alpha * x[i]; }\n").encode()
     prototypes = chosen_prototypes(source, REQUEST)
     with checked_prototypes(source, tmp_path, "90a", prototypes):
-        library = nvcc.library(source, tmp_path, "90a", nvcc.SET_FLAGS)
-    entry = load_cuda(library, REQUEST)
+        nvcc.library(source, tmp_path, "90a", nvcc.SET_FLAGS)
+    entry = load_cuda(tmp_path, REQUEST, "cpu")
     assert entry.on_default_stream
     x, y = torch.arange(1.0, 5.0), torch.zeros(4)
     entry.call(entry.prepare([x, y, 3, 0.5], {}))
