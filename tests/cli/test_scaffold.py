@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from grader.problem import Problem
+from grader.problem import Problem, prototypes
 from grader.problem_folders import problem_folders
+from grader.runner.prototype_check import assertions
 from tests.cli.conftest import Shell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,10 @@ def test_python_files_define_the_entry(
 @pytest.mark.nvcc
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_cuda_files_compile(shell: Shell, problem: str, tmp_path: Path) -> None:
-    new(shell, problem, "cuda", tmp_path / "kernel.cu")
+    """And have the problem's prototypes, which the assertions behind them compare."""
+    source = new(shell, problem, "cuda", tmp_path / "kernel.cu")
+    spec = Problem.load(ROOT / "problems" / problem).spec
+    (tmp_path / "kernel.cu").write_text(source + assertions(prototypes(spec)))
     command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-Werror", "all-warnings"]
     done = subprocess.run(
         [*command, "-o", str(tmp_path / "kernel.so"), str(tmp_path / "kernel.cu")],
@@ -72,7 +76,6 @@ def test_cuda_files_compile(shell: Shell, problem: str, tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    spec = Problem.load(ROOT / "problems" / problem).spec
     symbols = subprocess.run(
         ["nm", "-D", str(tmp_path / "kernel.so")], capture_output=True, text=True, check=True
     ).stdout

@@ -62,18 +62,14 @@ def test_honest_files_pass(tmp_path: Path, file: Path) -> None:
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_starter_files_pass_and_wrong_ones_do_not(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["softmax", "multi_tensor_adamw", "fp8_matmul", "rope"])
+def test_a_starter_file_with_another_type_does_not_pass(tmp_path: Path, name: str) -> None:
+    """Unchanged ones pass: tests/cli/test_scaffold.py compiles them with the assertions."""
     problem = Problem.load(ROOT / "problems" / name)
     starter = scaffold(problem, "cuda")
-    wanted = prototypes(problem.spec)
-    folders = [tmp_path / "right", tmp_path / "wrong"]
-    for folder in folders:
-        folder.mkdir()
-    assert clash(starter, folders[0], wanted) is None
     changed = starter.replace("int64_t", "int")
     assert changed != starter
-    reason = str(clash(changed, folders[1], wanted))
+    reason = str(clash(changed, tmp_path, prototypes(problem.spec)))
     assert reason.startswith(f"'{problem.spec.entry}' takes ")
     assert " int64_t" in reason.partition("; expected ")[0]
 
