@@ -128,7 +128,9 @@ CORPUS = [(problem, example) for problem in PROBLEMS.values() for example in exa
 
 def _parameter(problem: Problem, example: Example) -> object:
     name = f"{problem.name}/{example.expected}/{example.path.name}"
-    marks = [pytest.mark.cuda] if example.needs_gpu else []
+    # torch.compile takes half a minute on a CPU. One problem shows that its files are accepted.
+    is_slow = example.path.name.startswith("compiled_") and problem.name != FULL
+    marks = [pytest.mark.cuda] if example.needs_gpu or is_slow else []
     marks += [pytest.mark.nvcc] if example.path.suffix == ".cu" else []
     return pytest.param(problem, example, id=name, marks=marks)
 
