@@ -8,6 +8,10 @@ wrong and broken files as three users. About every `--pause` seconds it kills a 
 SIGKILL: the server, the worker, one of their slots, or the runner in a sandbox. What dies is
 started again. Held jobs are released, as an admin would. At the end all services get SIGTERM.
 
+Meanwhile an organiser acts about every `--pause` seconds: closes and opens the board, hides and
+shows it, bans a bystander, replaces tokens, holds the worker's results, starts rejudges and applies
+or drops them. Each action is also undone, or of no consequence for what the users submit.
+
 It prints a table row. The exit status is 1 if a submission that was answered with 202 has not
 exactly one final result, if a result belongs to no submission, or if a process, container, lease or
 temporary folder is left. A killed runner looks like one that killed itself, so its submission is
@@ -81,6 +85,29 @@ KINDS = {
 }
 """Sources, by the verdict that they get if their runner is not killed."""
 USERS = ("ann", "bob", "cho")
+BYSTANDER = "dan"
+"""A user who submits nothing, for what would cancel submissions."""
+BOARD = "/boards/doubling"
+ACTIONS: dict[str, list[tuple[str, str, Any]]] = {
+    "close and open": [
+        ("PUT", BOARD, {"deadline": "2020-01-01T00:00:00Z", "publish_sources": True}),
+        ("PUT", BOARD, {}),
+    ],
+    "hide and show": [("PUT", BOARD, {"hidden": True}), ("PUT", BOARD, {"note": "it is back"})],
+    "ban and unban": [
+        ("POST", f"/users/{BYSTANDER}/ban", {"reason": "chaos"}),
+        ("POST", f"/users/{BYSTANDER}/unban", None),
+    ],
+    "replace tokens": [
+        ("DELETE", f"/users/{BYSTANDER}/tokens", None),
+        ("POST", f"/users/{BYSTANDER}/tokens", {"label": "another"}),
+    ],
+    "hold and unhold": [
+        ("POST", "/users/worker/hold", None),
+        ("POST", "/users/worker/unhold", None),
+    ],
+}
+"""What an organiser does besides rejudging: requests to the API for admins."""
 WEIGHTS = {"runner": 4, "slot": 3, "worker": 1, "server": 2}
 MOST_UNFINISHED = 8
 """Unfinished submissions of one user at a time."""
@@ -264,6 +291,53 @@ class Killer(threading.Thread):
                     self.kills[kind] += 1
 
 
+@dataclass
+class Organiser:
+    """Acts on the server at random, as an organiser of a contest would."""
+
+    url: str
+    token: str
+    pause_s: float
+    graded: Callable[[], list[int]]
+    """The users' submissions that have a verdict."""
+    over: threading.Event = field(default_factory=threading.Event)
+    done: Counter[str] = field(default_factory=Counter)
+    """Actions that the server has taken, by name."""
+
+    def run(self) -> None:
+        """Act until it is over. The board is then open, and every rejudge is decided."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        with httpx.Client(base_url=f"{self.url}/api/v1/admin", headers=headers, timeout=20) as api:
+            while not self.over.wait(random.uniform(0.2, 1.8) * self.pause_s):
+                name = random.choice([*ACTIONS, "rejudge"])
+                for method, path, body in ACTIONS.get(name, []):
+                    self._call(api, name, method, path, body)
+                if name == "rejudge" and (graded := self.graded()):
+                    chosen = random.sample(graded, min(3, len(graded)))
+                    body = {"problem": "doubling", "submissions": chosen}
+                    self._call(api, name, "POST", "/rejudges", body)
+                self._decide_rejudges(api)
+
+    def _call(self, api: httpx.Client, name: str, method: str, path: str, body: Any) -> Any:
+        """One request, repeated while the server is away. Counts those that it takes."""
+        while True:
+            try:
+                answer = api.request(method, path, json=body)
+                break
+            except httpx.HTTPError:
+                time.sleep(0.5)
+        if method != "GET":
+            self.done[name] += answer.is_success
+        return answer.json() if answer.is_success and answer.content else None
+
+    def _decide_rejudges(self, api: httpx.Client) -> None:
+        listed = self._call(api, "", "GET", "/rejudges", None) or {"rejudges": []}
+        for one in listed["rejudges"]:
+            if one["state"] == "preview" and random.random() < 0.5:
+                verb = random.choice(["apply", "drop"])
+                self._call(api, f"{verb} a rejudge", "POST", f"/rejudges/{one['id']}/{verb}", None)
+
+
 class Database:
     """The database, as the final check reads it."""
 
@@ -295,6 +369,9 @@ class Database:
         owned = select(jobs.c.result_id).where(jobs.c.result_id.is_not(None))
         doubled = (
             select(results.c.source_sha256)
+            .join(jobs, jobs.c.result_id == results.c.id)
+            .join(submissions, submissions.c.id == jobs.c.submission_id)
+            .where(submissions.c.rejudge_id.is_(None))
             .group_by(results.c.source_sha256)
             .having(func.count() > 1)
             .subquery()
@@ -377,7 +454,8 @@ def main(
     database = Database(url)
     accounts = Accounts(database.engine, lambda: datetime.now(UTC))
     tokens = {name: accounts.add_user(name, "competitor", by="chaos") for name in USERS}
-    accounts.add_user("boss", "admin", by="chaos")
+    accounts.add_user(BYSTANDER, "competitor", by="chaos")
+    boss_token = accounts.add_user("boss", "admin", by="chaos")
     worker_token = accounts.add_user("worker", "worker", by="chaos")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -400,14 +478,23 @@ def main(
     killer = Killer(targets, pause_s, database.states)
     over, released = threading.Event(), list[int]()
     admin = threading.Thread(target=release_held, args=(database, over, released), daemon=True)
+    organiser = Organiser(
+        address,
+        boss_token,
+        pause_s,
+        lambda: [number for number in database.verdicts() if number in users.accepted],
+    )
+    acting = threading.Thread(target=organiser.run, daemon=True)
     submitters = [threading.Thread(target=users.run, args=(u, database.open_jobs)) for u in USERS]
-    for thread in (*submitters, killer, admin):
+    for thread in (*submitters, killer, admin, acting):
         thread.start()
     for thread in submitters:
         thread.join()
     settled(database)
     killer.over.set()
+    organiser.over.set()
     killer.join()
+    acting.join()
     settled(database)
     over.set()
     statuses = (worker.end(), server.end())
@@ -427,6 +514,7 @@ def main(
         f"{other} | {', '.join(left) or 'nothing'} | {took_s / 60:.1f} |"
     )
     print(f"jobs by state, summed over all kills: {dict(killer.during)}")
+    print(f"the organiser: {dict(organiser.done)}")
     print(f"refused: {dict(users.refused)}; exit statuses at the end: {statuses}")
     if lost or wrong or left:
         print(f"lost {lost[:10]}; strays {wrong}; left {left}; logs in {place}", file=sys.stderr)
