@@ -213,6 +213,14 @@ jobs = Table(
     Index("jobs_by_batch", "batch_id", "state", "submission_id"),
 )
 
+queue_turns = Table(
+    "queue_turns",
+    metadata,
+    Column("user", String(40), primary_key=True),
+    Column("claimed_at", UtcDateTime, nullable=False),
+)
+"""When a worker last took a submission of a user, by which users take turns in the queue."""
+
 workers = Table(
     "workers",
     metadata,

@@ -70,7 +70,7 @@ class Job:
     created_at: datetime
     state: State
     position: int | None
-    """Position in the queue, from 1; None if it is not queued."""
+    """Position in the queue, from 1; None if it is not queued, or an item of a batch."""
     failures: int
     """Judge errors since it was submitted or released."""
     deaths: int

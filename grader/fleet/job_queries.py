@@ -11,9 +11,9 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    FromClause,
     RowMapping,
     ScalarSelect,
-    and_,
     bindparam,
     func,
     or_,
@@ -38,6 +38,7 @@ from grader.fleet.job import (
     WorkerStatus,
     gpu_matches,
 )
+from grader.fleet.queue_order import positions
 from grader.judge import Progress
 
 RETRY_AFTER_S = 30
@@ -54,23 +55,22 @@ Problems = Collection[str] | Mapping[str, str]
 
 _JOBS = select(submissions, jobs).join(jobs, jobs.c.submission_id == submissions.c.id)
 _JOB = _JOBS.where(submissions.c.id == bindparam("id"))
-_TARGET = submissions.alias("target")
-_NOT_AFTER_TARGET = or_(
-    and_(submissions.c.rejudge_id.is_(None), _TARGET.c.rejudge_id.is_not(None)),
-    and_(
-        submissions.c.rejudge_id.is_(None) == _TARGET.c.rejudge_id.is_(None),
-        submissions.c.id <= _TARGET.c.id,
-    ),
+_POSITIONS = positions()
+_POSITION = select(_POSITIONS.c.position).where(_POSITIONS.c.submission_id == bindparam("id"))
+_IN_QUEUE = jobs.c.state.in_(IN_FLIGHT_STATES) & jobs.c.batch_id.is_(None)
+_QUEUE_ORDER = (
+    _POSITIONS.c.position.is_not(None),
+    _POSITIONS.c.position,
+    submissions.c.rejudge_id.is_not(None),
+    submissions.c.id,
 )
-_POSITION = (
-    select(func.count())
-    .select_from(submissions)
-    .join(jobs, jobs.c.submission_id == submissions.c.id)
-    .join(_TARGET, _TARGET.c.id == bindparam("id"))
-    .where(jobs.c.state == State.QUEUED, jobs.c.batch_id.is_(None), _NOT_AFTER_TARGET)
+"""First the jobs that workers hold, then what waits."""
+_QUEUE = (
+    _JOBS.add_columns(_POSITIONS.c.position)
+    .join(_POSITIONS, _POSITIONS.c.submission_id == submissions.c.id, isouter=True)
+    .where(_IN_QUEUE)
+    .order_by(*_QUEUE_ORDER)
 )
-_QUEUE_ORDER = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
-"""Users' own submissions before those of rejudges, then the oldest first."""
 _PLACES = (
     select(
         jobs.c.submission_id,
@@ -80,14 +80,12 @@ _PLACES = (
         submissions.c.language,
         submissions.c.gpu,
         jobs.c.state,
+        _POSITIONS.c.position,
     )
     .join(submissions, submissions.c.id == jobs.c.submission_id)
-    .where(
-        jobs.c.state.in_(IN_FLIGHT_STATES),
-        jobs.c.batch_id.is_(None),
-        submissions.c.rejudge_id.is_(None),
-    )
-    .order_by(jobs.c.submission_id)
+    .join(_POSITIONS, _POSITIONS.c.submission_id == jobs.c.submission_id, isouter=True)
+    .where(_IN_QUEUE, submissions.c.rejudge_id.is_(None))
+    .order_by(*_QUEUE_ORDER)
 )
 _QUEUE_VERSION = (
     select(
@@ -96,7 +94,7 @@ _QUEUE_VERSION = (
         func.max(jobs.c.submission_id),
         func.max(jobs.c.updated_at),
     )
-    .where(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None))
+    .where(_IN_QUEUE)
     .group_by(jobs.c.state)
     .order_by(jobs.c.state)
 )
@@ -127,11 +125,9 @@ class LedgerReader:
     def queue(self) -> list[Job]:
         """The jobs in flight without items of batches: first those that workers hold, then the
         queue in order."""
-        rows = self._jobs(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None))
-        queued = [row for row in rows if row["state"] == State.QUEUED]
-        return [_job(row, None) for row in rows if row["state"] != State.QUEUED] + [
-            _job(row, position) for position, row in enumerate(queued, start=1)
-        ]
+        with connect(self._engine) as connection:
+            rows = connection.execute(_QUEUE).mappings().all()
+        return [_job(row, row["position"]) for row in rows]
 
     def queue_head(self, problems: Collection[str], limit: int) -> QueueHead:
         """The places of the users' jobs of these problems, and the first `limit` jobs.
@@ -139,14 +135,12 @@ class LedgerReader:
         Two queries, however long the queue is. Positions count the jobs of all problems.
         """
         with connect(self._engine) as connection:
-            rows = [(*row[:6], State(row[6])) for row in connection.execute(_PLACES)]
-            held = [QueuePlace(*row, None) for row in rows if row[6] is not State.QUEUED]
-            queued = (row for row in rows if row[6] is State.QUEUED)
-            waiting = [QueuePlace(*row, position) for position, row in enumerate(queued, start=1)]
-            places = [place for place in held + waiting if place.problem in problems]
+            rows = connection.execute(_PLACES)
+            found = (QueuePlace(*row[:6], State(row[6]), row[7]) for row in rows)
+            places = [place for place in found if place.problem in problems]
             first = {place.submission_id: place.position for place in places[:limit]}
-            found = connection.execute(_JOBS.where(submissions.c.id.in_(first))).mappings()
-            by_id = {row["id"]: _job(row, first[row["id"]]) for row in found}
+            jobs_of = connection.execute(_JOBS.where(submissions.c.id.in_(first))).mappings()
+            by_id = {row["id"]: _job(row, first[row["id"]]) for row in jobs_of}
         return QueueHead(places, [by_id[number] for number in first])
 
     def queue_version(self, user: str | None = None) -> object:
@@ -164,7 +158,9 @@ class LedgerReader:
 
     def held(self) -> list[Job]:
         """The held jobs, oldest first."""
-        return [_job(row, None) for row in self._jobs(jobs.c.state == State.HELD)]
+        query = _JOBS.where(jobs.c.state == State.HELD).order_by(submissions.c.id)
+        with connect(self._engine) as connection:
+            return [_job(row, None) for row in connection.execute(query).mappings()]
 
     def workers(self, alive_s: float) -> list[WorkerStatus]:
         """The workers that announced themselves in the last `alive_s` seconds, by name."""
@@ -172,11 +168,6 @@ class LedgerReader:
         query = select(workers).where(alive).order_by(workers.c.name)
         with connect(self._engine) as connection:
             return [WorkerStatus(**row) for row in connection.execute(query).mappings()]
-
-    def _jobs(self, *where: ColumnElement[bool]) -> list[RowMapping]:
-        with connect(self._engine) as connection:
-            rows = connection.execute(_JOBS.where(*where).order_by(*_QUEUE_ORDER))
-            return list(rows.mappings())
 
 
 def is_valid_id(submission_id: int) -> bool:
@@ -254,25 +245,31 @@ def next_job(
 
     The parameters are those of `Ledger.claim`. The job is an item of the batch, or of none.
     """
-    candidate = jobs.alias("candidate")
-    is_of_batch = _is(jobs.c.batch_id, batch_id)
-    gpu_types = _requested_types(connection, gpu, is_of_batch)
-    return (
-        select(candidate.c.submission_id)
-        .join(submissions, submissions.c.id == candidate.c.submission_id)
-        .where(
-            candidate.c.state == State.QUEUED,
-            _is(candidate.c.batch_id, batch_id),
-            or_(candidate.c.not_before.is_(None), candidate.c.not_before <= now),
-            or_(submissions.c.gpu.is_(None), submissions.c.gpu.in_(gpu_types)),
-            _is_among(problems),
-            true() if languages is None else submissions.c.language.in_(languages),
-        )
-        .order_by(submissions.c.rejudge_id.is_not(None), candidate.c.submission_id)
-        .limit(1)
-        .with_for_update(of=candidate, skip_locked=True)
-        .scalar_subquery()
+    gpu_types = _requested_types(connection, gpu, _is(jobs.c.batch_id, batch_id))
+    can_take = (
+        or_(submissions.c.gpu.is_(None), submissions.c.gpu.in_(gpu_types)),
+        _is_among(problems),
+        true() if languages is None else submissions.c.language.in_(languages),
     )
+    candidate = jobs.alias("candidate")
+    query = select(candidate.c.submission_id).where(
+        candidate.c.state == State.QUEUED,
+        _is(candidate.c.batch_id, batch_id),
+        _is_due(candidate, now),
+    )
+    if batch_id is None:
+        ready = positions(_is_due(jobs, now), *can_take)
+        query = query.join(ready, ready.c.submission_id == candidate.c.submission_id)
+        query = query.order_by(ready.c.position)
+    else:
+        query = query.join(submissions, submissions.c.id == candidate.c.submission_id)
+        query = query.where(*can_take).order_by(candidate.c.submission_id)
+    return query.limit(1).with_for_update(of=candidate, skip_locked=True).scalar_subquery()
+
+
+def _is_due(table: FromClause, now: datetime) -> ColumnElement[bool]:
+    """Whether the delay after a failure is over."""
+    return or_(table.c.not_before.is_(None), table.c.not_before <= now)
 
 
 def _is_among(problems: Problems | None) -> ColumnElement[bool]:

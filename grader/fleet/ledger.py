@@ -285,11 +285,11 @@ class Ledger(LedgerReader):
     ) -> Lease | None:
         """Lease the next job of these `problems` and `languages` (None for all), if there is one.
 
-        Users' own submissions go before those of rejudges, older before newer, and both before the
-        items of batches, for which users take turns. A mapping of
-        `problems` name → digest limits them to these versions. A job that requires a GPU type goes
-        only to a worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds
-        no more jobs at a time than it has announced slots, or one if it has announced none.
+        Users' own submissions go before those of rejudges, in the order of `queue_order`, and both
+        before the items of batches, for which users take turns too. A mapping of `problems`
+        name → digest limits them to these versions. A job that requires a GPU type goes only to a
+        worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds no more
+        jobs at a time than it has announced slots, or one if it has announced none.
         """
         now = self._now()
         token = secrets.token_hex(16)
@@ -300,6 +300,7 @@ class Ledger(LedgerReader):
             job_id = next_job(connection, now, problems, gpu, languages)
             leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
             if leased is not None:
+                job_updates.note_turn(connection, leased, now)
                 return _lease(connection, leased, token, until)
             for batch_id in batches_in_turn(connection, problems, gpu):
                 job_id = next_job(connection, now, problems, gpu, languages, batch_id)
