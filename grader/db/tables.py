@@ -139,6 +139,7 @@ submissions = Table(
     Column("source_removed_at", UtcDateTime),
     Index("submissions_by_key", "user", "idempotency_key", unique=True),
     Index("submissions_by_user", "user"),
+    Index("submissions_by_day", "user", "created_at"),
     Index("submissions_by_size", "user", "stored_bytes"),
     Index("submissions_by_source", "sha256"),
     Index("submissions_by_rejudge", "rejudge_id"),
@@ -278,6 +279,8 @@ boards = Table(
     Column("publish_sources", Boolean, nullable=False),
     Column("note", String(300)),
     Column("opens_at", UtcDateTime),
+    # The most submissions of a user within 24 hours; null for any number.
+    Column("daily_limit", Integer),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 

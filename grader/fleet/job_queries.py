@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
@@ -14,6 +16,7 @@ from sqlalchemy import (
     FromClause,
     RowMapping,
     ScalarSelect,
+    Select,
     bindparam,
     func,
     or_,
@@ -27,6 +30,7 @@ from grader.db.engine import connect, free_bytes
 from grader.db.tables import jobs, submissions, workers
 from grader.fleet.job import (
     IN_FLIGHT_STATES,
+    DailyLimitReached,
     DiskNearlyFull,
     Job,
     QueueFull,
@@ -49,6 +53,9 @@ DISK_RETRY_AFTER_S = 300
 
 PROGRESS = TypeAdapter(Progress)
 """Progress is stored as JSON."""
+
+DAY = timedelta(days=1)
+"""The window of a board's daily limit. It slides: no hour of the day begins a new one."""
 
 Problems = Collection[str] | Mapping[str, str]
 """Names of problems; a mapping name → digest selects these versions only."""
@@ -162,6 +169,14 @@ class LedgerReader:
         with connect(self._engine) as connection:
             return [_job(row, None) for row in connection.execute(query).mappings()]
 
+    def submitted_in_a_day(self, user: str) -> dict[str, int]:
+        """How many of a user's submissions of the last 24 hours count toward the daily limit of
+        each problem's board."""
+        query = _counted_in_a_day(user, self._now(), submissions.c.problem, func.count())
+        with connect(self._engine) as connection:
+            rows = connection.execute(query.group_by(submissions.c.problem))
+            return {problem: int(count) for problem, count in rows}
+
     def workers(self, alive_s: float) -> list[WorkerStatus]:
         """The workers that announced themselves in the last `alive_s` seconds, by name."""
         alive = workers.c.last_seen >= self._now() - timedelta(seconds=alive_s)
@@ -194,6 +209,30 @@ def check_limits(connection: Connection, user: str, max_in_flight: int, max_queu
         )
     if (connection.scalar(of_users.where(jobs.c.state == State.QUEUED)) or 0) >= max_queue:
         raise QueueFull(f"{max_queue} submissions wait already; try again later", RETRY_AFTER_S)
+
+
+def check_daily_limit(
+    connection: Connection, user: str, problem: str, daily_limit: int, now: datetime
+) -> None:
+    """Raise `DailyLimitReached` if the user has submitted `daily_limit` files to the problem's
+    board in the last 24 hours.
+
+    Submissions of rejudges, items of batches, and what was cancelled before a worker had it do not
+    count. The caller's transaction must exclude other submits.
+    """
+    # The oldest of the last `daily_limit` submissions is the next to leave the window.
+    query = _counted_in_a_day(user, now, submissions.c.created_at)
+    query = query.where(submissions.c.problem == problem)
+    query = query.order_by(submissions.c.created_at.desc()).offset(daily_limit - 1).limit(1)
+    oldest = connection.scalar(query)
+    if oldest is None:
+        return
+    free_at = oldest + DAY
+    raise DailyLimitReached(
+        f"{user} has submitted {daily_limit} files to {problem} in the last 24 hours, which is the "
+        f"limit; the next may come at {free_at:%Y-%m-%d %H:%M:%S} UTC",
+        math.ceil((free_at - now).total_seconds()),
+    )
 
 
 def check_storage(
@@ -265,6 +304,21 @@ def next_job(
         query = query.join(submissions, submissions.c.id == candidate.c.submission_id)
         query = query.where(*can_take).order_by(candidate.c.submission_id)
     return query.limit(1).with_for_update(of=candidate, skip_locked=True).scalar_subquery()
+
+
+def _counted_in_a_day(user: str, now: datetime, *columns: Any) -> Select[Any]:
+    """The `columns` of a user's submissions that count toward daily limits."""
+    return (
+        select(*columns)
+        .join_from(submissions, jobs, jobs.c.submission_id == submissions.c.id)
+        .where(
+            submissions.c.user == user,
+            submissions.c.created_at > now - DAY,
+            submissions.c.rejudge_id.is_(None),
+            jobs.c.batch_id.is_(None),
+            or_(jobs.c.state != State.CANCELLED, jobs.c.leased_by.is_not(None)),
+        )
+    )
 
 
 def _is_due(table: FromClause, now: datetime) -> ColumnElement[bool]:

@@ -42,12 +42,12 @@ MAX_FAILURES = 3
 
 Values = dict[Column[Any], Any]
 
-_NO_LEASE: Values = {
+_ENDED_LEASE: Values = {
     jobs.c.lease_token: None,
-    jobs.c.leased_by: None,
     jobs.c.lease_until: None,
     jobs.c.progress: None,
 }
+_NO_LEASE: Values = _ENDED_LEASE | {jobs.c.leased_by: None}
 
 REQUEUED: Values = {jobs.c.state: State.QUEUED} | _NO_LEASE
 """Back to its old place in the queue, with no failure counted."""
@@ -339,12 +339,13 @@ def failed(counter: Column[Any], reason: str) -> Values:
 
 
 def _cancelled(by: str) -> Values:
+    # The worker stays: what was cancelled before one had it does not count as submitted in a day.
     return {
         jobs.c.state: State.CANCELLED,
         jobs.c.cancelled_by: by,
         jobs.c.not_before: None,
         jobs.c.held_reason: None,
-        **_NO_LEASE,
+        **_ENDED_LEASE,
     }
 
 

@@ -69,6 +69,7 @@ from grader.fleet.job_queries import (
     PROGRESS,
     LedgerReader,
     Problems,
+    check_daily_limit,
     check_limits,
     check_storage,
     next_job,
@@ -154,16 +155,18 @@ class Ledger(LedgerReader):
         max_queue: int = 1000,
         max_stored_bytes: int | None = None,
         min_free_bytes: int = 0,
+        daily_limit: int | None = None,
         deadline: datetime | None = None,
         idempotency_key: str | None = None,
     ) -> int:
         """Store a submission and queue its job. Returns its id, once it is durable.
 
         `gpu` is the required GPU type; None allows any worker. Raises `DeadlinePassed` from the
-        `deadline` on, `TooManyInFlight` when the user has `max_in_flight` unfinished jobs,
-        `QueueFull` when `max_queue` jobs are queued, `QuotaExceeded` when the user's stored sources
-        would take more than `max_stored_bytes`, `DiskNearlyFull` when the disk is known to have
-        less than `min_free_bytes`, and ValueError for a source larger than `MAX_SOURCE_BYTES`.
+        `deadline` on, `DailyLimitReached` when the user has submitted `daily_limit` files to the
+        problem in the last 24 hours, `TooManyInFlight` when the user has `max_in_flight` unfinished
+        jobs, `QueueFull` when `max_queue` jobs are queued, `QuotaExceeded` when the user's stored
+        sources would take more than `max_stored_bytes`, `DiskNearlyFull` when the disk is known to
+        have less than `min_free_bytes`, and ValueError for a source larger than `MAX_SOURCE_BYTES`.
 
         A call that repeats the user's `idempotency_key` stores nothing, whatever the limits, and
         returns the id of the first; it raises `KeyReused` if it submits something else.
@@ -179,6 +182,8 @@ class Ledger(LedgerReader):
                     return earlier
             if deadline is not None and now >= deadline:
                 raise DeadlinePassed(problem, deadline)
+            if daily_limit is not None:
+                check_daily_limit(connection, user, problem, daily_limit, now)
             check_limits(connection, user, max_in_flight, max_queue)
             check_storage(
                 connection, user, len(submission.source), max_stored_bytes, min_free_bytes

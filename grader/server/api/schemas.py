@@ -262,6 +262,8 @@ class BoardInfo(BaseModel):
     hidden: bool
     publish_sources: bool
     note: str | None
+    daily_limit: int | None
+    """The most submissions of a user within 24 hours; null for any number."""
 
 
 class ProblemSummary(BaseModel):
@@ -291,6 +293,8 @@ class ProblemDetail(ProblemSummary):
     """Markdown."""
     spec: dict[str, Any]
     """Its `problem.yaml`: arguments, cases, tolerances, limits."""
+    daily_left: int | None
+    """How many of `board.daily_limit` the caller has left; null without a limit for them."""
 
 
 class ProblemList(BaseModel):

@@ -36,6 +36,7 @@ from grader.server.pages.templates import (
     render_fragment,
     wants_fragment,
 )
+from grader.server.services.access import daily_left
 from grader.server.services.accounts import User
 from grader.server.services.queue_snapshot import QueueSnapshot, read_queue
 
@@ -166,7 +167,8 @@ def submit_page(
     boards = [board for board in board_views(services, caller) if not board.over]
     alive = services.ledger.workers(services.settings.worker_alive_s)
     gpus = sorted({worker.gpu for worker in alive if worker.gpu})
-    return render(request, "submit.html", boards=boards, chosen=problem, gpus=gpus)
+    left = daily_left(services, caller, {board.name: board.settings for board in boards})
+    return render(request, "submit.html", boards=boards, chosen=problem, gpus=gpus, left=left)
 
 
 @router.post("/submit")

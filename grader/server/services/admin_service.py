@@ -48,6 +48,9 @@ from grader.server.services.submission_queries import VERSION
 
 MAX_REASON_CHARS = 300
 
+MAX_DAILY_LIMIT = 100_000
+"""The largest daily limit of a board."""
+
 
 @dataclass(frozen=True)
 class BoardSettings:
@@ -63,6 +66,8 @@ class BoardSettings:
     """One line shown to competitors."""
     opens_at: datetime | None = None
     """Until then, only admins can see the board; None if it is open."""
+    daily_limit: int | None = None
+    """The most submissions of a user within 24 hours; None for any number. Admins have none."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Fairness between users: the turns that they take in the queue."""
+"""Fairness between users: turns in the queue, and how much a board takes of each in a day."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ def upgrade() -> None:
         sa.Column("user", sa.String(40), primary_key=True),
         sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=False),
     )
+    op.add_column("boards", sa.Column("daily_limit", sa.Integer))
+    op.create_index("submissions_by_day", "submissions", ["user", "created_at"])
 
 
 def downgrade() -> None:
+    op.drop_index("submissions_by_day", "submissions")
+    op.drop_column("boards", "daily_limit")
     op.drop_table("queue_turns")
