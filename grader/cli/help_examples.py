@@ -13,6 +13,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "practice": (
         "grade practice softmax kernel.py",
         "grade practice softmax kernel.py --case primes --seed 4711",
+        "grade practice softmax kernel.py --server https://board.example.org --gpu H100",
     ),
     "batch": (
         "grade batch softmax a.py b.cu --tests-only",
