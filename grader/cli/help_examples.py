@@ -47,6 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "queue": ("grade queue", "grade queue --user ada --json"),
     "cancel": ("grade cancel 12", "grade cancel '#12' --server https://board.example.org"),
+    "withdraw": ("grade withdraw 12", "grade withdraw '#12' --undo"),
     "download": (
         "grade download 12",
         "grade download 12 -o kernel.py --server https://board.example.org",

@@ -5,6 +5,7 @@ Batches are graded behind every submission, have no results on a board, and belo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,9 @@ def _item(submission: Submission, file: Path) -> dict[str, Any]:
     return {"key": "practice", "source": source, "language": submission.language}
 
 
-def _line(client: Client, number: int, on_status: Any) -> dict[str, Any]:
+def _line(
+    client: Client, number: int, on_status: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """How the only item of a batch ended: with a `report`, or an `error` of the server."""
     try:
         line = next(results(client, number, on_status), None)

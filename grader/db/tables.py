@@ -87,8 +87,8 @@ voids = Table(
     Column("at", UtcDateTime, nullable=False),
     Column("by", String(40), nullable=False),
 )
-"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted``, ``banned``, or
-``held`` until an admin has looked at them.
+"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted``, ``banned``,
+``withdrawn`` by their authors, or ``held`` until an admin has looked at them.
 
 Results are never deleted, and never changed, but that a source may be removed. A row here takes a
 result off the leaderboards; it counts again when its last row is removed. Only the migrations make

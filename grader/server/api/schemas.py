@@ -181,6 +181,8 @@ class SubmissionListItem(BaseModel):
     verdict: Verdict | None
     gpu: str | None
     ranked: bool | None
+    withdrawn: bool
+    """Whether its author has withdrawn the result."""
     score_us: float | None
     submitted_at: datetime
     url: str
@@ -208,7 +210,10 @@ class SubmissionStatus(BaseModel):
     submitted_at: datetime
     url: str
     counts: bool | None = None
-    """Whether the result counts; null until it is done. A rejudged or deleted one does not."""
+    """Whether the result counts; null until it is done. A rejudged, deleted or withdrawn one does
+    not."""
+    withdrawn: bool = False
+    """Whether its author has withdrawn the result."""
     source_removed_at: datetime | None = None
     """When the server removed the source, which was old and did not rank; null if it is there."""
 

@@ -17,6 +17,7 @@ from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.response_cache import queue_version
 from grader.server.http.submit import submit_upload
+from grader.server.http.withdraw import withdraw_result
 from grader.server.pages.board_views import board_of_submission, board_views
 from grader.server.pages.highlighting import numbered_source
 from grader.server.pages.submission_views import (
@@ -210,6 +211,32 @@ def cancel(
         services.ledger.cancel(number, user.name)
     else:
         fail(403, "not_yours", "only its author can cancel a submission")
+    return RedirectResponse(f"/submissions/{number}", 303)
+
+
+@router.post("/submissions/{number}/withdraw")
+def withdraw(
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    number: int,
+    csrf: Annotated[str, Form()] = "",
+) -> Response:
+    """Take one's own result off its board."""
+    withdraw_result(services, _check_form(request, caller, csrf), number)
+    return RedirectResponse(f"/submissions/{number}", 303)
+
+
+@router.post("/submissions/{number}/restore")
+def restore(
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    number: int,
+    csrf: Annotated[str, Form()] = "",
+) -> Response:
+    """Let one's own withdrawn result count again."""
+    withdraw_result(services, _check_form(request, caller, csrf), number, undo=True)
     return RedirectResponse(f"/submissions/{number}", 303)
 
 

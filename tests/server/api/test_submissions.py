@@ -147,6 +147,28 @@ def test_a_daily_limit(world: World) -> None:
     assert board["daily_limit"] == 2
 
 
+def test_a_result_is_withdrawn_until_the_deadline(world: World) -> None:
+    number = world.graded("ada")
+    set_board(world, deadline=world.clock() + timedelta(seconds=10))
+    path = f"/api/v1/submissions/{number}"
+    assert world.client("ada").post(f"{path}/withdraw").status_code == 204
+    shown = report(world, number)
+    assert (shown["withdrawn"], shown["counts"], shown["rank"]) == (True, False, None)
+    assert error(world.client("bob").post(f"{path}/restore")) == (403, "not_yours")
+    assert error(world.client("root").post(f"{path}/restore")) == (403, "not_yours")
+    waiting = world.submitted("ada")
+    reply = world.client("ada").post(f"/api/v1/submissions/{waiting}/withdraw")
+    assert error(reply) == (409, "conflict")
+    world.clock.move(10)
+    assert error(world.client("ada").post(f"{path}/restore")) == (403, "deadline_passed")
+    (listed,) = [
+        one
+        for one in world.client().get("/api/v1/submissions").json()["submissions"]
+        if one["id"] == number
+    ]
+    assert (listed["withdrawn"], listed["ranked"], listed["verdict"]) == (True, False, "accepted")
+
+
 class TestBounds:
     @pytest.fixture
     def settings(self) -> Settings:
