@@ -142,7 +142,7 @@ def test_a_board_that_only_admins_see_takes_no_practice(grade: Grade, world: Wor
         world.services.admin.set_board("softmax", BoardSettings(**settings), "root")  # type: ignore[arg-type]
         result = practise(grade, world)
         assert result.status == 2
-        assert "no problem" in result.err
+        assert "there is no such problem here" in result.err
     assert batch_states(world) == []
 
 
