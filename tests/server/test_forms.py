@@ -11,6 +11,7 @@ import pytest
 
 from grader.fleet import Worker
 from grader.server.http.auth import COOKIE
+from tests.server.conftest import World
 from tests.server.site import Site, words
 from tests.server.site import site as site
 
@@ -127,8 +128,8 @@ def test_an_author_can_cancel(site: Site) -> None:
     assert "Cancelled" in words(client.get(f"/submissions/{number}").text)
 
 
-def test_an_author_withdraws_a_result_and_takes_that_back(site: Site) -> None:
-    number = site.world.graded("ada")
+def test_an_author_withdraws_a_result_and_takes_that_back(world: World) -> None:
+    site, number = Site(world, {}), world.graded("ada")
     ada, bob = site.browser("ada"), site.browser("bob")
     path = f"/submissions/{number}"
 
@@ -152,7 +153,7 @@ def test_an_author_withdraws_a_result_and_takes_that_back(site: Site) -> None:
     assert send_form(ada, "restore") == 303
     for reader in (ada, bob, site.browser()):
         assert "does not count" not in reader.get(path).text
-    site.set_board(deadline=site.world.clock())
+    site.set_board(deadline=world.clock())
     assert "Withdraw this result" not in ada.get(path).text
     assert send_form(ada, "withdraw") == 403
 

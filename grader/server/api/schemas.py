@@ -181,7 +181,7 @@ class SubmissionListItem(BaseModel):
     verdict: Verdict | None
     gpu: str | None
     ranked: bool | None
-    withdrawn: bool
+    withdrawn: bool | None
     """Whether its author has withdrawn the result."""
     score_us: float | None
     submitted_at: datetime
@@ -212,8 +212,8 @@ class SubmissionStatus(BaseModel):
     counts: bool | None = None
     """Whether the result counts; null until it is done. A rejudged, deleted or withdrawn one does
     not."""
-    withdrawn: bool = False
-    """Whether its author has withdrawn the result."""
+    withdrawn: bool | None = None
+    """Whether its author has withdrawn the result; null until it is done."""
     source_removed_at: datetime | None = None
     """When the server removed the source, which was old and did not rank; null if it is there."""
 

@@ -118,6 +118,7 @@ def get_submission(
 ) -> Response:
     """The parts of the report that the caller may see. Fields are null until it is done."""
     job, summary, access = submission_or_404(services, caller, number)
+    has_result = job.result_id is not None and access.result
     status = SubmissionStatus(
         id=number,
         state=job.state,
@@ -126,8 +127,8 @@ def get_submission(
         progress=GradingProgress.of(job.progress),
         submitted_at=job.created_at,
         url=_url(request, number),
-        counts=None if job.result_id is None or not access.result else not summary.void,
-        withdrawn=WITHDRAWN in summary.void,
+        counts=not summary.void if has_result else None,
+        withdrawn=WITHDRAWN in summary.void if has_result else None,
         source_removed_at=summary.source_removed_at if access.source else None,
     )
     fields = {
@@ -260,7 +261,7 @@ def _list_item(request: Request, summary: SubmissionSummary, access: Access) -> 
         verdict=summary.verdict if visible else None,
         gpu=summary.gpu if visible else None,
         ranked=summary.ranked and not summary.void if visible and summary.verdict else None,
-        withdrawn=WITHDRAWN in summary.void,
+        withdrawn=WITHDRAWN in summary.void if visible and summary.verdict else None,
         score_us=summary.score_us if visible and summary.verdict is Verdict.ACCEPTED else None,
         submitted_at=summary.created_at,
         url=_url(request, summary.id),

@@ -191,7 +191,8 @@ def test_a_daily_limit_is_set_and_shown(world: World, root: Browser) -> None:
     for page in ("/problems/softmax", "/leaderboards/softmax"):
         assert "At most 20 submissions a user within 24 hours" in ada.get(page)
     for wrong in ("0", "-1", "2.5", "1e3", "100001", "9" * 40):
-        assert "daily_limit: write" in root.refused(422, "/admin/boards/softmax", daily_limit=wrong)
+        refused = root.refused(422, "/admin/boards/softmax", daily_limit=wrong)
+        assert "daily_limit: write a whole number" in refused.casefold()
     root.done("/admin/boards/softmax")
     assert world.services.admin.board("softmax").daily_limit is None
     assert "left" not in ada.get("/submit")
