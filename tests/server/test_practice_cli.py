@@ -139,7 +139,7 @@ def test_an_item_that_an_admin_cancels(
 
 def test_a_board_that_only_admins_see_takes_no_practice(grade: Grade, world: World) -> None:
     for settings in ({"hidden": True}, {"opens_at": world.clock() + timedelta(days=1)}):
-        world.services.admin.set_board("softmax", BoardSettings(**settings), "root")  # type: ignore[arg-type]
+        world.services.admin.set_board("softmax", BoardSettings(**settings), "root")
         result = practise(grade, world)
         assert result.status == 2
         assert "there is no such problem here" in result.err
