@@ -64,7 +64,6 @@ _JOBS = select(submissions, jobs).join(jobs, jobs.c.submission_id == submissions
 _JOB = _JOBS.where(submissions.c.id == bindparam("id"))
 _POSITIONS = positions()
 _POSITION = select(_POSITIONS.c.position).where(_POSITIONS.c.submission_id == bindparam("id"))
-_IN_QUEUE = jobs.c.state.in_(IN_FLIGHT_STATES) & jobs.c.batch_id.is_(None)
 _QUEUE_ORDER = (
     _POSITIONS.c.position.is_not(None),
     _POSITIONS.c.position,
@@ -74,8 +73,7 @@ _QUEUE_ORDER = (
 """First the jobs that workers hold, then what waits."""
 _QUEUE = (
     _JOBS.add_columns(_POSITIONS.c.position)
-    .join(_POSITIONS, _POSITIONS.c.submission_id == submissions.c.id, isouter=True)
-    .where(_IN_QUEUE)
+    .join(_POSITIONS, _POSITIONS.c.submission_id == submissions.c.id)
     .order_by(*_QUEUE_ORDER)
 )
 _PLACES = (
@@ -90,8 +88,8 @@ _PLACES = (
         _POSITIONS.c.position,
     )
     .join(submissions, submissions.c.id == jobs.c.submission_id)
-    .join(_POSITIONS, _POSITIONS.c.submission_id == jobs.c.submission_id, isouter=True)
-    .where(_IN_QUEUE, submissions.c.rejudge_id.is_(None))
+    .join(_POSITIONS, _POSITIONS.c.submission_id == jobs.c.submission_id)
+    .where(submissions.c.rejudge_id.is_(None))
     .order_by(*_QUEUE_ORDER)
 )
 _QUEUE_VERSION = (
@@ -101,7 +99,7 @@ _QUEUE_VERSION = (
         func.max(jobs.c.submission_id),
         func.max(jobs.c.updated_at),
     )
-    .where(_IN_QUEUE)
+    .where(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None))
     .group_by(jobs.c.state)
     .order_by(jobs.c.state)
 )

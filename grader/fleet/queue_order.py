@@ -14,34 +14,37 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, Subquery, case, func, select
 
 from grader.db.tables import jobs, queue_turns, submissions
-from grader.fleet.job import State
+from grader.fleet.job import IN_FLIGHT_STATES, State
 
 
 def positions(*among: ColumnElement[bool]) -> Subquery:
-    """The columns `submission_id` and `position`, from 1, of what waits in the queue.
+    """The columns `submission_id` and `position` of the jobs in flight. Positions count from 1;
+    those that workers hold have none.
 
     among: conditions on jobs and submissions. What does not meet them uses up no turn of its user.
     """
-    user, number = submissions.c.user, jobs.c.submission_id
-    first_at = func.min(submissions.c.created_at).over(partition_by=user)
+    number, is_queued = jobs.c.submission_id, jobs.c.state == State.QUEUED
+    takes_turns = is_queued & submissions.c.rejudge_id.is_(None)
+    by_user = (takes_turns, submissions.c.user)
+    turn = func.row_number().over(partition_by=by_user, order_by=number)
+    first_at = func.min(submissions.c.created_at).over(partition_by=by_user)
     taken_at = queue_turns.c.claimed_at
-    queued = (jobs.c.state == State.QUEUED, jobs.c.batch_id.is_(None), *among)
-    own = (
+    rows = (
         select(
             number,
-            func.row_number().over(partition_by=user, order_by=number).label("turn"),
-            case((taken_at > first_at, taken_at), else_=first_at).label("since"),
+            is_queued.label("is_queued"),
+            case((takes_turns, turn)).label("turn"),
+            case((takes_turns & (taken_at > first_at), taken_at), (takes_turns, first_at)).label(
+                "since"
+            ),
         )
         .join(submissions, submissions.c.id == number)
-        .join(queue_turns, queue_turns.c.user == user, isouter=True)
-        .where(*queued, submissions.c.rejudge_id.is_(None))
+        .join(queue_turns, queue_turns.c.user == submissions.c.user, isouter=True)
+        .where(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None), *among)
         .subquery()
     )
-    order = (submissions.c.rejudge_id.is_not(None), own.c.turn, own.c.since, number)
-    return (
-        select(number, func.row_number().over(order_by=order).label("position"))
-        .join(submissions, submissions.c.id == number)
-        .join(own, own.c.submission_id == number, isouter=True)
-        .where(*queued)
-        .subquery("positions")
-    )
+    # Those of rejudges have no turn, and nothing to compare but their numbers.
+    order = (rows.c.turn.is_(None), rows.c.turn, rows.c.since, rows.c.submission_id)
+    place = func.row_number().over(partition_by=rows.c.is_queued, order_by=order)
+    position = case((rows.c.is_queued, place)).label("position")
+    return select(rows.c.submission_id, position).subquery("positions")
