@@ -65,7 +65,7 @@ class ListedResult:
     """With `id`."""
     user: str
     void: bool
-    """Whether an admin has declared that it does not count."""
+    """Whether an admin has declared that it does not count, or its author has withdrawn it."""
 
 
 class Attempt(NamedTuple):

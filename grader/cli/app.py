@@ -40,6 +40,7 @@ COMMANDS = {
     "results": ("results", "List your recorded results."),
     "queue": ("remote_jobs", "List what a server grades, and what waits."),
     "cancel": ("remote_jobs", "Cancel your submission on a server."),
+    "withdraw": ("remote_jobs", "Take your result off a server's board, or back."),
     "download": ("remote_jobs", "Download the source of your submission."),
     "plot": ("plot", "Plot times, rates and a roofline."),
     "verify": ("verify", "Prove a problem's check, and say what it lacks."),

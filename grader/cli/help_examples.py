@@ -13,6 +13,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "practice": (
         "grade practice softmax kernel.py",
         "grade practice softmax kernel.py --case primes --seed 4711",
+        "grade practice softmax kernel.py --server https://board.example.org --gpu H100",
     ),
     "batch": (
         "grade batch softmax a.py b.cu --tests-only",
@@ -46,6 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "queue": ("grade queue", "grade queue --user ada --json"),
     "cancel": ("grade cancel 12", "grade cancel '#12' --server https://board.example.org"),
+    "withdraw": ("grade withdraw 12", "grade withdraw '#12' --undo"),
     "download": (
         "grade download 12",
         "grade download 12 -o kernel.py --server https://board.example.org",

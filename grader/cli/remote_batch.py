@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,15 +52,10 @@ def grade_remotely(
     for index, (name, chunk) in enumerate(_chunks(requests)):
         if index:
             print(file=sys.stderr)  # ends the line of progress
-        number = _hand_in(client, name, chunk, gpu)
-        is_read = False
-        try:
-            yield from _results(client, number)
-            is_read = True
-        finally:
-            if not is_read:
-                with suppress(click.ClickException):
-                    client.request("DELETE", f"/batches/{number}")
+        number = hand_in(client, name, chunk, gpu)
+        print(f"batch {number} on {client.server}: {len(chunk)} items", file=sys.stderr)
+        with cancelled_unless_read(client, number):
+            yield from results(client, number)
 
 
 def _request(item: Item) -> dict[str, Any]:
@@ -113,22 +108,42 @@ def _chunks(
         yield of, chunk
 
 
-def _hand_in(client: Client, problem: str, items: list[dict[str, Any]], gpu: str | None) -> int:
-    """Hand in a batch, once the server has room for it. Returns its number."""
+@contextmanager
+def cancelled_unless_read(client: Client, number: int) -> Iterator[None]:
+    """Cancel a batch if an exception, or Ctrl-C, ends the block that reads it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(click.ClickException):
+            client.request("DELETE", f"/batches/{number}")
+        raise
+
+
+def hand_in(
+    client: Client,
+    problem: str,
+    items: list[dict[str, Any]],
+    gpu: str | None,
+    *,
+    waits_for_room: bool = True,
+) -> int:
+    """Hand in a batch, by default once the server has room for it. Returns its number."""
     # With a key, a request whose answer was lost can be repeated without submitting twice.
     headers = {"Idempotency-Key": secrets.token_hex(16)}
     body = {"problem": problem, "items": items} | ({"gpu": gpu} if gpu else {})
-    created = _patiently(partial(client.request, "POST", "/batches", json=body, headers=headers))
-    print(f"batch {created['id']} on {client.server}: {len(items)} items", file=sys.stderr)
-    return int(created["id"])
+    call = partial(client.request, "POST", "/batches", json=body, headers=headers)
+    return int(_patiently(call, waits_for_room=waits_for_room)["id"])
 
 
-def _results(client: Client, number: int) -> Iterator[dict[str, Any]]:
-    """The lines of a batch as its items end."""
+def results(
+    client: Client, number: int, on_status: Callable[[dict[str, Any]], None] = lambda status: None
+) -> Iterator[dict[str, Any]]:
+    """The lines of a batch as its items end. `on_status` gets the batch's status at each poll."""
     after = 0
     while True:
         # Asked before the results are: what ends in between is read in the next round.
         status = _patiently(partial(client.request, "GET", f"/batches/{number}"))
+        on_status(status)
         found = _patiently(partial(_read, client, number, after))
         for line in found:
             after = line.pop("place")
@@ -156,8 +171,9 @@ def _read(client: Client, number: int, after: int) -> list[dict[str, Any]]:
     return found
 
 
-def _patiently(call: Callable[[], Answer]) -> Answer:
-    """The answer of a call, which is repeated while the server cannot answer it now.
+def _patiently(call: Callable[[], Answer], *, waits_for_room: bool = True) -> Answer:
+    """The answer of a call, which is repeated while the server cannot answer it now, or, if it
+    `waits_for_room`, has reached a limit.
 
     Raises `Unreachable` or the server's last error after `OUTAGE_S`.
     """
@@ -171,7 +187,7 @@ def _patiently(call: Callable[[], Answer]) -> Answer:
             if time.monotonic() - start > OUTAGE_S:
                 raise
         except RefusedByServer as error:
-            is_temporary = error.status == 429 or error.status >= 500
+            is_temporary = waits_for_room and (error.status == 429 or error.status >= 500)
             if not is_temporary or time.monotonic() - start > OUTAGE_S:
                 raise
         time.sleep(POLL_S)

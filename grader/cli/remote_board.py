@@ -93,7 +93,8 @@ def show_submission(client: Client, number: int, as_json: bool) -> None:
     hidden = {"submission_sha256": "", "submission_name": "", "reason": ""}
     known = {key: value for key, value in answer.items() if value is not None}
     print_report(as_report(hidden | known), as_json=False)
-    stdout().print(safe_text(f"{who}; {page}", 1000, style="dim"), soft_wrap=True)
+    what = "; withdrawn by its author" if answer.get("withdrawn") else ""
+    stdout().print(safe_text(f"{who}{what}; {page}", 1000, style="dim"), soft_wrap=True)
 
 
 def state_text(job: dict[str, Any]) -> str:
@@ -169,7 +170,10 @@ def _results_table(found: list[dict[str, Any]]) -> ResponsiveTable:
         return Text(one["verdict"].replace("_", " "), verdict_style(Verdict(one["verdict"])))
 
     scores = ["–" if one["score_us"] is None else micros(one["score_us"]) for one in found]
-    ranked = [{True: "yes", False: "no"}.get(one["ranked"], "") for one in found]
+    ranked = [
+        "withdrawn" if one.get("withdrawn") else {True: "yes", False: "no"}.get(one["ranked"], "")
+        for one in found
+    ]
     when = [f"{datetime.fromisoformat(one['submitted_at']).astimezone():%Y-%m-%d %H:%M}"
             for one in found]  # fmt: skip
     return ResponsiveTable(

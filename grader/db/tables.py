@@ -87,8 +87,8 @@ voids = Table(
     Column("at", UtcDateTime, nullable=False),
     Column("by", String(40), nullable=False),
 )
-"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted``, ``banned``, or
-``held`` until an admin has looked at them.
+"""Results that do not count, and why: ``rejudged``, ``preview``, ``deleted``, ``banned``,
+``withdrawn`` by their authors, or ``held`` until an admin has looked at them.
 
 Results are never deleted, and never changed, but that a source may be removed. A row here takes a
 result off the leaderboards; it counts again when its last row is removed. Only the migrations make
@@ -139,6 +139,7 @@ submissions = Table(
     Column("source_removed_at", UtcDateTime),
     Index("submissions_by_key", "user", "idempotency_key", unique=True),
     Index("submissions_by_user", "user"),
+    Index("submissions_by_day", "user", "created_at"),
     Index("submissions_by_size", "user", "stored_bytes"),
     Index("submissions_by_source", "sha256"),
     Index("submissions_by_rejudge", "rejudge_id"),
@@ -213,6 +214,14 @@ jobs = Table(
     Index("jobs_by_batch", "batch_id", "state", "submission_id"),
 )
 
+queue_turns = Table(
+    "queue_turns",
+    metadata,
+    Column("user", String(40), primary_key=True),
+    Column("claimed_at", UtcDateTime, nullable=False),
+)
+"""When a worker last took a submission of a user, by which users take turns in the queue."""
+
 workers = Table(
     "workers",
     metadata,
@@ -270,6 +279,8 @@ boards = Table(
     Column("publish_sources", Boolean, nullable=False),
     Column("note", String(300)),
     Column("opens_at", UtcDateTime),
+    # The most submissions of a user within 24 hours; null for any number.
+    Column("daily_limit", Integer),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 

@@ -70,7 +70,7 @@ class Job:
     created_at: datetime
     state: State
     position: int | None
-    """Position in the queue, from 1; None if it is not queued."""
+    """Position in the queue, from 1; None if it is not queued, or an item of a batch."""
     failures: int
     """Judge errors since it was submitted or released."""
     deaths: int
@@ -78,7 +78,8 @@ class Job:
     not_before: datetime | None
     """The end of the delay after a failure."""
     leased_by: str | None
-    """The worker that holds the lease, or that finished the job."""
+    """The worker that holds the lease, that finished the job, or that held it when it was
+    cancelled."""
     lease_until: datetime | None
     held_reason: str | None
     cancelled_by: str | None
@@ -272,6 +273,10 @@ class QueueFull(SubmissionRefused):
 
 class TooManyInFlight(SubmissionRefused):
     """The user has reached the limit of submissions in flight."""
+
+
+class DailyLimitReached(SubmissionRefused):
+    """The user has submitted as many files to the board within 24 hours as it takes of each."""
 
 
 class DiskNearlyFull(SubmissionRefused):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    FromClause,
     RowMapping,
     ScalarSelect,
-    and_,
+    Select,
     bindparam,
     func,
     or_,
@@ -27,6 +30,7 @@ from grader.db.engine import connect, free_bytes
 from grader.db.tables import jobs, submissions, workers
 from grader.fleet.job import (
     IN_FLIGHT_STATES,
+    DailyLimitReached,
     DiskNearlyFull,
     Job,
     QueueFull,
@@ -38,6 +42,7 @@ from grader.fleet.job import (
     WorkerStatus,
     gpu_matches,
 )
+from grader.fleet.queue_order import positions
 from grader.judge import Progress
 
 RETRY_AFTER_S = 30
@@ -49,28 +54,28 @@ DISK_RETRY_AFTER_S = 300
 PROGRESS = TypeAdapter(Progress)
 """Progress is stored as JSON."""
 
+DAY = timedelta(days=1)
+"""The window of a board's daily limit. It slides: no hour of the day begins a new one."""
+
 Problems = Collection[str] | Mapping[str, str]
 """Names of problems; a mapping name → digest selects these versions only."""
 
 _JOBS = select(submissions, jobs).join(jobs, jobs.c.submission_id == submissions.c.id)
 _JOB = _JOBS.where(submissions.c.id == bindparam("id"))
-_TARGET = submissions.alias("target")
-_NOT_AFTER_TARGET = or_(
-    and_(submissions.c.rejudge_id.is_(None), _TARGET.c.rejudge_id.is_not(None)),
-    and_(
-        submissions.c.rejudge_id.is_(None) == _TARGET.c.rejudge_id.is_(None),
-        submissions.c.id <= _TARGET.c.id,
-    ),
+_POSITIONS = positions()
+_POSITION = select(_POSITIONS.c.position).where(_POSITIONS.c.submission_id == bindparam("id"))
+_QUEUE_ORDER = (
+    _POSITIONS.c.position.is_not(None),
+    _POSITIONS.c.position,
+    submissions.c.rejudge_id.is_not(None),
+    submissions.c.id,
 )
-_POSITION = (
-    select(func.count())
-    .select_from(submissions)
-    .join(jobs, jobs.c.submission_id == submissions.c.id)
-    .join(_TARGET, _TARGET.c.id == bindparam("id"))
-    .where(jobs.c.state == State.QUEUED, jobs.c.batch_id.is_(None), _NOT_AFTER_TARGET)
+"""First the jobs that workers hold, then what waits."""
+_QUEUE = (
+    _JOBS.add_columns(_POSITIONS.c.position)
+    .join(_POSITIONS, _POSITIONS.c.submission_id == submissions.c.id)
+    .order_by(*_QUEUE_ORDER)
 )
-_QUEUE_ORDER = (submissions.c.rejudge_id.is_not(None), submissions.c.id)
-"""Users' own submissions before those of rejudges, then the oldest first."""
 _PLACES = (
     select(
         jobs.c.submission_id,
@@ -80,14 +85,12 @@ _PLACES = (
         submissions.c.language,
         submissions.c.gpu,
         jobs.c.state,
+        _POSITIONS.c.position,
     )
     .join(submissions, submissions.c.id == jobs.c.submission_id)
-    .where(
-        jobs.c.state.in_(IN_FLIGHT_STATES),
-        jobs.c.batch_id.is_(None),
-        submissions.c.rejudge_id.is_(None),
-    )
-    .order_by(jobs.c.submission_id)
+    .join(_POSITIONS, _POSITIONS.c.submission_id == jobs.c.submission_id)
+    .where(submissions.c.rejudge_id.is_(None))
+    .order_by(*_QUEUE_ORDER)
 )
 _QUEUE_VERSION = (
     select(
@@ -127,11 +130,9 @@ class LedgerReader:
     def queue(self) -> list[Job]:
         """The jobs in flight without items of batches: first those that workers hold, then the
         queue in order."""
-        rows = self._jobs(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None))
-        queued = [row for row in rows if row["state"] == State.QUEUED]
-        return [_job(row, None) for row in rows if row["state"] != State.QUEUED] + [
-            _job(row, position) for position, row in enumerate(queued, start=1)
-        ]
+        with connect(self._engine) as connection:
+            rows = connection.execute(_QUEUE).mappings().all()
+        return [_job(row, row["position"]) for row in rows]
 
     def queue_head(self, problems: Collection[str], limit: int) -> QueueHead:
         """The places of the users' jobs of these problems, and the first `limit` jobs.
@@ -139,14 +140,12 @@ class LedgerReader:
         Two queries, however long the queue is. Positions count the jobs of all problems.
         """
         with connect(self._engine) as connection:
-            rows = [(*row[:6], State(row[6])) for row in connection.execute(_PLACES)]
-            held = [QueuePlace(*row, None) for row in rows if row[6] is not State.QUEUED]
-            queued = (row for row in rows if row[6] is State.QUEUED)
-            waiting = [QueuePlace(*row, position) for position, row in enumerate(queued, start=1)]
-            places = [place for place in held + waiting if place.problem in problems]
+            rows = connection.execute(_PLACES)
+            found = (QueuePlace(*row[:6], State(row[6]), row[7]) for row in rows)
+            places = [place for place in found if place.problem in problems]
             first = {place.submission_id: place.position for place in places[:limit]}
-            found = connection.execute(_JOBS.where(submissions.c.id.in_(first))).mappings()
-            by_id = {row["id"]: _job(row, first[row["id"]]) for row in found}
+            jobs_of = connection.execute(_JOBS.where(submissions.c.id.in_(first))).mappings()
+            by_id = {row["id"]: _job(row, first[row["id"]]) for row in jobs_of}
         return QueueHead(places, [by_id[number] for number in first])
 
     def queue_version(self, user: str | None = None) -> object:
@@ -164,7 +163,17 @@ class LedgerReader:
 
     def held(self) -> list[Job]:
         """The held jobs, oldest first."""
-        return [_job(row, None) for row in self._jobs(jobs.c.state == State.HELD)]
+        query = _JOBS.where(jobs.c.state == State.HELD).order_by(submissions.c.id)
+        with connect(self._engine) as connection:
+            return [_job(row, None) for row in connection.execute(query).mappings()]
+
+    def submitted_in_a_day(self, user: str) -> dict[str, int]:
+        """How many of a user's submissions of the last 24 hours count toward the daily limit of
+        each problem's board."""
+        query = _counted_in_a_day(user, self._now(), submissions.c.problem, func.count())
+        with connect(self._engine) as connection:
+            rows = connection.execute(query.group_by(submissions.c.problem))
+            return {problem: int(count) for problem, count in rows}
 
     def workers(self, alive_s: float) -> list[WorkerStatus]:
         """The workers that announced themselves in the last `alive_s` seconds, by name."""
@@ -172,11 +181,6 @@ class LedgerReader:
         query = select(workers).where(alive).order_by(workers.c.name)
         with connect(self._engine) as connection:
             return [WorkerStatus(**row) for row in connection.execute(query).mappings()]
-
-    def _jobs(self, *where: ColumnElement[bool]) -> list[RowMapping]:
-        with connect(self._engine) as connection:
-            rows = connection.execute(_JOBS.where(*where).order_by(*_QUEUE_ORDER))
-            return list(rows.mappings())
 
 
 def is_valid_id(submission_id: int) -> bool:
@@ -203,6 +207,30 @@ def check_limits(connection: Connection, user: str, max_in_flight: int, max_queu
         )
     if (connection.scalar(of_users.where(jobs.c.state == State.QUEUED)) or 0) >= max_queue:
         raise QueueFull(f"{max_queue} submissions wait already; try again later", RETRY_AFTER_S)
+
+
+def check_daily_limit(
+    connection: Connection, user: str, problem: str, daily_limit: int, now: datetime
+) -> None:
+    """Raise `DailyLimitReached` if the user has submitted `daily_limit` files to the problem's
+    board in the last 24 hours.
+
+    Submissions of rejudges, items of batches, and what was cancelled before a worker had it do not
+    count. The caller's transaction must exclude other submits.
+    """
+    # The oldest of the last `daily_limit` submissions is the next to leave the window.
+    query = _counted_in_a_day(user, now, submissions.c.created_at)
+    query = query.where(submissions.c.problem == problem)
+    query = query.order_by(submissions.c.created_at.desc()).offset(daily_limit - 1).limit(1)
+    oldest = connection.scalar(query)
+    if oldest is None:
+        return
+    free_at = oldest + DAY
+    raise DailyLimitReached(
+        f"{user} has submitted {daily_limit} files to {problem} in the last 24 hours, which is the "
+        f"limit; the next may come at {free_at:%Y-%m-%d %H:%M:%S} UTC",
+        math.ceil((free_at - now).total_seconds()),
+    )
 
 
 def check_storage(
@@ -254,25 +282,46 @@ def next_job(
 
     The parameters are those of `Ledger.claim`. The job is an item of the batch, or of none.
     """
-    candidate = jobs.alias("candidate")
-    is_of_batch = _is(jobs.c.batch_id, batch_id)
-    gpu_types = _requested_types(connection, gpu, is_of_batch)
-    return (
-        select(candidate.c.submission_id)
-        .join(submissions, submissions.c.id == candidate.c.submission_id)
-        .where(
-            candidate.c.state == State.QUEUED,
-            _is(candidate.c.batch_id, batch_id),
-            or_(candidate.c.not_before.is_(None), candidate.c.not_before <= now),
-            or_(submissions.c.gpu.is_(None), submissions.c.gpu.in_(gpu_types)),
-            _is_among(problems),
-            true() if languages is None else submissions.c.language.in_(languages),
-        )
-        .order_by(submissions.c.rejudge_id.is_not(None), candidate.c.submission_id)
-        .limit(1)
-        .with_for_update(of=candidate, skip_locked=True)
-        .scalar_subquery()
+    gpu_types = _requested_types(connection, gpu, _is(jobs.c.batch_id, batch_id))
+    can_take = (
+        or_(submissions.c.gpu.is_(None), submissions.c.gpu.in_(gpu_types)),
+        _is_among(problems),
+        true() if languages is None else submissions.c.language.in_(languages),
     )
+    candidate = jobs.alias("candidate")
+    query = select(candidate.c.submission_id).where(
+        candidate.c.state == State.QUEUED,
+        _is(candidate.c.batch_id, batch_id),
+        _is_due(candidate, now),
+    )
+    if batch_id is None:
+        ready = positions(_is_due(jobs, now), *can_take)
+        query = query.join(ready, ready.c.submission_id == candidate.c.submission_id)
+        query = query.order_by(ready.c.position)
+    else:
+        query = query.join(submissions, submissions.c.id == candidate.c.submission_id)
+        query = query.where(*can_take).order_by(candidate.c.submission_id)
+    return query.limit(1).with_for_update(of=candidate, skip_locked=True).scalar_subquery()
+
+
+def _counted_in_a_day(user: str, now: datetime, *columns: Any) -> Select[Any]:
+    """The `columns` of a user's submissions that count toward daily limits."""
+    return (
+        select(*columns)
+        .join_from(submissions, jobs, jobs.c.submission_id == submissions.c.id)
+        .where(
+            submissions.c.user == user,
+            submissions.c.created_at > now - DAY,
+            submissions.c.rejudge_id.is_(None),
+            jobs.c.batch_id.is_(None),
+            or_(jobs.c.state != State.CANCELLED, jobs.c.leased_by.is_not(None)),
+        )
+    )
+
+
+def _is_due(table: FromClause, now: datetime) -> ColumnElement[bool]:
+    """Whether the delay after a failure is over."""
+    return or_(table.c.not_before.is_(None), table.c.not_before <= now)
 
 
 def _is_among(problems: Problems | None) -> ColumnElement[bool]:

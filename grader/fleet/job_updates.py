@@ -8,6 +8,7 @@ whether it happened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -27,9 +28,10 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 
 from grader.board.store import clear_sources
-from grader.db.tables import UtcDateTime, blobs, jobs, submissions
+from grader.db.tables import UtcDateTime, blobs, jobs, queue_turns, submissions
 from grader.fleet.job import LEASED_STATES, UNFINISHED_STATES, LeaseKey, State
 from grader.fleet.job_queries import is_valid_id
 from grader.report import one_line
@@ -40,12 +42,12 @@ MAX_FAILURES = 3
 
 Values = dict[Column[Any], Any]
 
-_NO_LEASE: Values = {
+_ENDED_LEASE: Values = {
     jobs.c.lease_token: None,
-    jobs.c.leased_by: None,
     jobs.c.lease_until: None,
     jobs.c.progress: None,
 }
+_NO_LEASE: Values = _ENDED_LEASE | {jobs.c.leased_by: None}
 
 REQUEUED: Values = {jobs.c.state: State.QUEUED} | _NO_LEASE
 """Back to its old place in the queue, with no failure counted."""
@@ -188,6 +190,22 @@ def lease_job(
     return None if leased is None else int(leased)
 
 
+def note_turn(connection: Connection, submission_id: int, now: datetime) -> None:
+    """Note that a worker has taken a user's submission: it is other users' turn. One of a rejudge
+    is not the user's own."""
+    owner = select(submissions.c.user).where(
+        submissions.c.id == submission_id, submissions.c.rejudge_id.is_(None)
+    )
+    user = connection.scalar(owner)
+    if user is None:
+        return
+    turn = update(queue_turns).where(queue_turns.c.user == user).values(claimed_at=now)
+    if connection.execute(turn).rowcount == 0:
+        # Another worker may take the user's first two submissions at this moment.
+        with suppress(IntegrityError), connection.begin_nested():
+            connection.execute(insert(queue_turns).values(user=user, claimed_at=now))
+
+
 def update_lease(
     connection: Connection, key: LeaseKey, states: tuple[State, ...], values: Values, now: datetime
 ) -> bool:
@@ -321,12 +339,13 @@ def failed(counter: Column[Any], reason: str) -> Values:
 
 
 def _cancelled(by: str) -> Values:
+    # The worker stays: what was cancelled before one had it does not count as submitted in a day.
     return {
         jobs.c.state: State.CANCELLED,
         jobs.c.cancelled_by: by,
         jobs.c.not_before: None,
         jobs.c.held_reason: None,
-        **_NO_LEASE,
+        **_ENDED_LEASE,
     }
 
 

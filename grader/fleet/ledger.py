@@ -69,6 +69,7 @@ from grader.fleet.job_queries import (
     PROGRESS,
     LedgerReader,
     Problems,
+    check_daily_limit,
     check_limits,
     check_storage,
     next_job,
@@ -154,16 +155,18 @@ class Ledger(LedgerReader):
         max_queue: int = 1000,
         max_stored_bytes: int | None = None,
         min_free_bytes: int = 0,
+        daily_limit: int | None = None,
         deadline: datetime | None = None,
         idempotency_key: str | None = None,
     ) -> int:
         """Store a submission and queue its job. Returns its id, once it is durable.
 
         `gpu` is the required GPU type; None allows any worker. Raises `DeadlinePassed` from the
-        `deadline` on, `TooManyInFlight` when the user has `max_in_flight` unfinished jobs,
-        `QueueFull` when `max_queue` jobs are queued, `QuotaExceeded` when the user's stored sources
-        would take more than `max_stored_bytes`, `DiskNearlyFull` when the disk is known to have
-        less than `min_free_bytes`, and ValueError for a source larger than `MAX_SOURCE_BYTES`.
+        `deadline` on, `DailyLimitReached` when the user has submitted `daily_limit` files to the
+        problem in the last 24 hours, `TooManyInFlight` when the user has `max_in_flight` unfinished
+        jobs, `QueueFull` when `max_queue` jobs are queued, `QuotaExceeded` when the user's stored
+        sources would take more than `max_stored_bytes`, `DiskNearlyFull` when the disk is known to
+        have less than `min_free_bytes`, and ValueError for a source larger than `MAX_SOURCE_BYTES`.
 
         A call that repeats the user's `idempotency_key` stores nothing, whatever the limits, and
         returns the id of the first; it raises `KeyReused` if it submits something else.
@@ -179,6 +182,8 @@ class Ledger(LedgerReader):
                     return earlier
             if deadline is not None and now >= deadline:
                 raise DeadlinePassed(problem, deadline)
+            if daily_limit is not None:
+                check_daily_limit(connection, user, problem, daily_limit, now)
             check_limits(connection, user, max_in_flight, max_queue)
             check_storage(
                 connection, user, len(submission.source), max_stored_bytes, min_free_bytes
@@ -285,11 +290,11 @@ class Ledger(LedgerReader):
     ) -> Lease | None:
         """Lease the next job of these `problems` and `languages` (None for all), if there is one.
 
-        Users' own submissions go before those of rejudges, older before newer, and both before the
-        items of batches, for which users take turns. A mapping of
-        `problems` name → digest limits them to these versions. A job that requires a GPU type goes
-        only to a worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds
-        no more jobs at a time than it has announced slots, or one if it has announced none.
+        Users' own submissions go before those of rejudges, in the order of `queue_order`, and both
+        before the items of batches, for which users take turns too. A mapping of `problems`
+        name → digest limits them to these versions. A job that requires a GPU type goes only to a
+        worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds no more
+        jobs at a time than it has announced slots, or one if it has announced none.
         """
         now = self._now()
         token = secrets.token_hex(16)
@@ -300,6 +305,7 @@ class Ledger(LedgerReader):
             job_id = next_job(connection, now, problems, gpu, languages)
             leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
             if leased is not None:
+                job_updates.note_turn(connection, leased, now)
                 return _lease(connection, leased, token, until)
             for batch_id in batches_in_turn(connection, problems, gpu):
                 job_id = next_job(connection, now, problems, gpu, languages, batch_id)

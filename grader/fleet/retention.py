@@ -3,7 +3,8 @@
 Digests, verdicts and reports are never removed. These keep their sources, however old they are:
 
 - each user's best ranked result on each GPU, for each version of a problem;
-- unfinished submissions, and held results;
+- unfinished submissions, held results, and those that their authors have withdrawn and may want
+  back;
 - submissions of a rejudge that is not decided yet, and their copies.
 """
 
@@ -51,7 +52,7 @@ def expired_sources(connection: Connection, among: Sequence[int]) -> Sequence[Ro
             jobs.c.state.in_((State.DONE, State.CANCELLED)),
             or_(
                 jobs.c.result_id.is_(None),
-                jobs.c.result_id.not_in(_best(owners)) & ~_is_held(),
+                jobs.c.result_id.not_in(_best(owners)) & ~_may_count_again(),
             ),
             ~_awaits_rejudge(),
         )
@@ -76,9 +77,10 @@ def _best(owners: Select[str]) -> Select[int]:
     return select(ranked.c.id).where(ranked.c.place == 1)
 
 
-def _is_held() -> ColumnElement[bool]:
-    held = (voids.c.result_id == jobs.c.result_id) & (voids.c.why == "held")
-    return select(voids).where(held).correlate(jobs).exists()
+def _may_count_again() -> ColumnElement[bool]:
+    undecided = voids.c.why.in_(("held", "withdrawn"))
+    mine = voids.c.result_id == jobs.c.result_id
+    return select(voids).where(mine, undecided).correlate(jobs).exists()
 
 
 def _awaits_rejudge() -> ColumnElement[bool]:

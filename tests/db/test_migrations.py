@@ -23,6 +23,7 @@ from grader.db.tables import (
     jobs,
     metadata,
     problem_versions,
+    queue_turns,
     rejudges,
     results,
     schema_info,
@@ -54,12 +55,13 @@ HOSTED = {
         rejudges,
         workers,
         problem_versions,
+        queue_turns,
         batches,
         batch_items,
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0010"
+HEAD = "0011"
 ADDED = {
     "rejudge_id",
     "original_id",

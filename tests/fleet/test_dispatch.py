@@ -177,7 +177,7 @@ def test_a_lost_lease_ends_the_task(
             source.away.clear()
         until(lambda: engine.cancelled == [task])
         assert engine.tasks == {}
-    assert job(ledger).leased_by == (None if how == "cancelled" else "other")
+    assert job(ledger).leased_by == ("dispatcher" if how == "cancelled" else "other")
 
 
 def test_a_late_result_is_dropped(

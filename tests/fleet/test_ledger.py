@@ -384,12 +384,13 @@ def test_a_report_of_another_submission_changes_nothing(
 def test_a_result_after_cancelling_is_dropped(ledger: Ledger, report_of: MakeReport) -> None:
     enqueue(ledger)
     lease = begun(ledger)
+    lease_holder = job(ledger, 1).leased_by
     assert ledger.cancel(1, "bob")
     assert not ledger.heartbeat(lease, LEASE_S)
     assert ledger.finish(lease, report_of()) is None
     cancelled = job(ledger, 1)
     assert (cancelled.state, cancelled.cancelled_by) == (State.CANCELLED, "bob")
-    assert (cancelled.leased_by, cancelled.lease_until) == (None, None)
+    assert (cancelled.leased_by, cancelled.lease_until) == (lease_holder, None)
     assert results_of(ledger) == 0
 
 

@@ -6,8 +6,9 @@ A job of the model is a few plain fields. Its rules are the diagram in `grader.f
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from tests.fleet.conftest import DIGEST, Clock, a_submission
 
 LEASE_S = 30.0
 MAX_IN_FLIGHT, MAX_QUEUE = 3, 5
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
 IN_HAND = {State.LEASED, State.RUNNING}
 
 
@@ -49,6 +51,7 @@ def a_report() -> Report:
 class Model:
     user: str
     gpu: str | None
+    created_at: datetime
     state: State = State.QUEUED
     token: str | None = None
     until: datetime | None = None
@@ -70,6 +73,7 @@ class Life(RuleBasedStateMachine):
         self.clock = Clock()
         self.ledger = Ledger.open("sqlite://", self.clock)
         self.jobs: dict[int, Model] = {}
+        self.taken_at: dict[str, datetime] = {}
         self.results = 0
 
     def teardown(self) -> None:
@@ -80,6 +84,19 @@ class Life(RuleBasedStateMachine):
         """The job of a valid lease, if it is in one of these states."""
         job = self.jobs[lease.submission_id]
         return job if job.token == lease.token and job.state in states else None
+
+    def waiting(self, among: Callable[[Model], bool] = lambda job: True) -> list[int]:
+        """What waits, in the order of the queue."""
+        own: dict[str, list[int]] = {}
+        for number, job in self.jobs.items():
+            if job.state is State.QUEUED and among(job):
+                own.setdefault(job.user, []).append(number)
+        places = [
+            (turn, max(self.jobs[numbers[0]].created_at, self.taken_at.get(user, LONG_AGO)), number)
+            for user, numbers in own.items()
+            for turn, number in enumerate(numbers)
+        ]
+        return [number for *_, number in sorted(places)]
 
     @rule(
         target=numbers,
@@ -111,24 +128,24 @@ class Life(RuleBasedStateMachine):
         if refused:
             return multiple()
         assert number == len(self.jobs) + 1
-        self.jobs[number] = Model(user, gpu)
+        self.jobs[number] = Model(user, gpu, self.clock())
         return number
 
     @rule(target=leases, gpu=st.sampled_from([None, "H100"]))
     def claim(self, gpu: str | None) -> MultipleResults[Lease] | Lease:
-        ready = [
-            number
-            for number, job in sorted(self.jobs.items())
-            if job.state is State.QUEUED
-            and job.gpu in (None, gpu)
-            and (job.not_before is None or job.not_before <= self.clock())
-        ]
+        ready = self.waiting(
+            lambda job: (
+                job.gpu in (None, gpu)
+                and (job.not_before is None or job.not_before <= self.clock())
+            )
+        )
         lease = self.ledger.claim("w", lease_s=LEASE_S, gpu=gpu)
         if lease is None:
             assert ready == []
             return multiple()
         assert lease.submission_id == ready[0]
         job = self.jobs[ready[0]]
+        self.taken_at[job.user] = self.clock()
         job.state, job.token, job.until, job.not_before = (
             State.LEASED,
             lease.token,
@@ -227,7 +244,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_as_the_model(self) -> None:
         assert self.ledger.board.count("softmax") == self.results
-        waiting = sorted(n for n, j in self.jobs.items() if j.state is State.QUEUED)
+        waiting = self.waiting()
         for number, job in self.jobs.items():
             found = self.ledger.job(number)
             assert found

@@ -105,7 +105,13 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
         "publish_sources": False,
         "note": None,
         "opens_at": None,
+        "daily_limit": None,
     }
+    assert "20" in grade("board", "set", "softmax", "--daily", "20").out
+    grade("board", "set", "softmax", "--note", "soon")
+    assert world.services.admin.board("softmax").daily_limit == 20
+    assert "any number" in grade("board", "set", "softmax", "--daily", "none").out
+    assert world.services.admin.board("softmax").daily_limit is None
     opened = grade("board", "set", "softmax", "--opens", "2031-01-01T12:00+02:00")
     assert "2031-01-01 10:00 UTC" in opened.out
     grade("board", "set", "softmax", "--note", "soon")
@@ -120,6 +126,9 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
             "'2031-01-01' has no time zone; write 2031-01-01T00:00:00Z for UTC",
         ),
         (("set", "softmax", "--opens", "soon"), "--opens: 'soon' is not a time"),
+        (("set", "softmax", "--daily", "0"), "--daily: '0' is not a number from 1 on"),
+        (("set", "softmax", "--daily", "few"), "write 20, or none"),
+        (("set", "softmax", "--daily", "999999999"), "daily_limit"),
         (("show", "nothing"), "there is no such problem here"),
     )
     for call, message in refusals:

@@ -180,6 +180,39 @@ def test_cancel_ends_what_waits_and_nothing_else(
     assert grade("cancel", str(other), "--server", world.url).status == 0
 
 
+def test_withdraw_takes_ones_own_result_off_the_board(grade: Grade, world: World) -> None:
+    slow, fast, other = _rank(world, "ada", 30), _rank(world, "ada", 20), _rank(world, "bob", 10)
+
+    def scores() -> list[tuple[str, float]]:
+        entries = world.client().get("/api/v1/leaderboards/softmax").json()["entries"]
+        return [(one["user"], one["score_us"]) for one in entries]
+
+    result = grade("withdraw", f"#{fast}", "--server", world.url)
+    assert (result.status, result.out) == (0, "")
+    assert f"submission {fast} is withdrawn" in result.err
+    assert scores() == [("bob", 10), ("ada", 30)]
+    shown = grade("show", f"#{fast}", "--server", world.url)
+    assert "withdrawn by its author" in shown.out
+    assert "withdrawn" in grade("results", "--server", world.url).out
+    as_json = grade("show", f"#{fast}", "--server", world.url, "--json").json
+    assert (as_json["withdrawn"], as_json["counts"]) == (True, False)
+    listed = grade("results", "--server", world.url, "--json").json["results"]
+    assert {one["id"]: one["withdrawn"] for one in listed} == {slow: False, fast: True}
+    undone = grade("withdraw", str(fast), "--undo", "--server", world.url, "--json")
+    assert undone.json == {"id": fast, "withdrawn": False}
+    assert scores() == [("bob", 10), ("ada", 20)]
+    waiting = world.submitted("ada")
+    for wrong, message in (
+        (other, "only its author can withdraw a result"),
+        (waiting, "is queued and has no result"),
+        (999, "there is no submission 999"),
+        ("x", "is not a submission's number"),
+    ):
+        result = grade("withdraw", str(wrong), "--server", world.url)
+        assert result.status == 2
+        assert message in result.err
+
+
 def test_download_writes_ones_own_source(grade: Grade, world: World, tmp_path: Path) -> None:
     number = world.submitted("ada")
     result = grade("download", str(number), "--server", world.url, "--json")

@@ -11,6 +11,7 @@ import pytest
 
 from grader.fleet import Worker
 from grader.server.http.auth import COOKIE
+from tests.server.conftest import World
 from tests.server.site import Site, words
 from tests.server.site import site as site
 
@@ -125,6 +126,36 @@ def test_an_author_can_cancel(site: Site) -> None:
     answer = client.post(f"/submissions/{number}/cancel", data=form, headers=origin)
     assert answer.status_code == 303
     assert "Cancelled" in words(client.get(f"/submissions/{number}").text)
+
+
+def test_an_author_withdraws_a_result_and_takes_that_back(world: World) -> None:
+    site, number = Site(world, {}), world.graded("ada")
+    ada, bob = site.browser("ada"), site.browser("bob")
+    path = f"/submissions/{number}"
+
+    def send_form(client: httpx.Client, what: str) -> int:
+        origin = {"Origin": str(client.base_url).rstrip("/")}
+        form = {"csrf": csrf_of(client)}
+        return client.post(f"{path}/{what}", data=form, headers=origin).status_code
+
+    assert "Withdraw this result" in words(ada.get(path).text)
+    for reader in (bob, site.browser("root"), site.browser()):
+        assert "Withdraw this result" not in reader.get(path).text
+    assert send_form(bob, "withdraw") == 403
+    assert ada.post(f"{path}/withdraw", data={"csrf": ""}).status_code == 403
+    assert send_form(ada, "withdraw") == 303
+    for reader in (ada, bob, site.browser()):
+        page = words(reader.get(path).text)
+        assert "This result does not count: withdrawn by its author." in page
+        assert "withdrawn by its author" in reader.get("/users/ada").text
+    assert "Take the withdrawal back" in words(ada.get(path).text)
+    assert send_form(bob, "restore") == 403
+    assert send_form(ada, "restore") == 303
+    for reader in (ada, bob, site.browser()):
+        assert "does not count" not in reader.get(path).text
+    site.set_board(deadline=world.clock())
+    assert "Withdraw this result" not in ada.get(path).text
+    assert send_form(ada, "withdraw") == 403
 
 
 # Sessions ----------------------------------------------------------------------------------------

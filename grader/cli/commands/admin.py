@@ -185,6 +185,7 @@ def board_show(client: Client, problem: str, as_json: bool) -> None:
 @click.argument("problem")
 @click.option("--deadline", metavar="ISO|none", help="Such as 2030-05-01T23:59+02:00.")
 @click.option("--opens", metavar="ISO|none", help="Until then only admins see the board.")
+@click.option("--daily", metavar="N|none", help="Submissions of a user within 24 hours.")
 @click.option("--hide/--show", "hidden", default=None, help="Whether only admins see the board.")
 @click.option(
     "--publish-sources/--private-sources",
@@ -199,6 +200,7 @@ def board_set(
     problem: str,
     deadline: str | None,
     opens: str | None,
+    daily: str | None,
     hidden: bool | None,
     publish_sources: bool | None,
     note: str | None,
@@ -213,6 +215,8 @@ def board_set(
     ):
         if text is not None:
             changes[field] = None if text == "none" else _moment(option, text)
+    if daily is not None:
+        changes["daily_limit"] = None if daily == "none" else _daily_limit(daily)
     for name, value in (("hidden", hidden), ("publish_sources", publish_sources), ("note", note)):
         if value is not None:
             changes[name] = value or None if name == "note" else value
@@ -305,6 +309,13 @@ def _moment(option: str, text: str) -> str:
     return until.isoformat()
 
 
+def _daily_limit(text: str) -> int:
+    """A number of submissions. Raises click.UsageError."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
+        raise click.UsageError(f"--daily: '{text}' is not a number from 1 on; write 20, or none")
+    return int(text)
+
+
 def _print_token(new: dict[str, str], as_json: bool) -> None:
     from grader.cli.output.terminal import print_json
 
@@ -319,6 +330,7 @@ def _print_board(settings: dict[str, Any], as_json: bool) -> None:
     rows = (
         ("deadline", utc_minute(settings["deadline"]) or "none"),
         ("opens", utc_minute(settings["opens_at"])),
+        ("daily", settings["daily_limit"] or "any number"),
         ("board", "hidden" if settings["hidden"] else "shown"),
         ("sources", "published" if settings["publish_sources"] else "private"),
         ("note", settings["note"]),

@@ -1,4 +1,4 @@
-"""`grade queue`, `cancel` and `download`: a competitor's submissions on a server."""
+"""`grade queue`, `cancel`, `withdraw` and `download`: a competitor's submissions on a server."""
 
 from __future__ import annotations
 
@@ -63,6 +63,29 @@ def cancel(number: str, server: str | None, as_json: bool) -> None:
         print_json({"id": chosen, "state": "cancelled"})
     else:
         print_note(f"cancelled submission {chosen}")
+
+
+@click.command()
+@click.argument("number", metavar="SUBMISSION")
+@click.option("--undo", is_flag=True, help="Let the withdrawn result count again.")
+@remote_option
+@json_option
+def withdraw(number: str, undo: bool, server: str | None, as_json: bool) -> None:
+    """Take the result of your SUBMISSION, such as 12 or '#12', off the board.
+
+    Your next best result counts then. Until the board's deadline, --undo takes it back.
+    """
+    from grader.cli.output.terminal import print_json, print_note
+    from grader.cli.remote import Client
+
+    chosen = _number(number)
+    with Client.find(server) as client:
+        client.request("POST", f"/submissions/{chosen}/{'restore' if undo else 'withdraw'}")
+    if as_json:
+        print_json({"id": chosen, "withdrawn": not undo})
+    else:
+        what = "is no longer withdrawn" if undo else "is withdrawn; --undo takes that back"
+        print_note(f"submission {chosen} {what}")
 
 
 @click.command()

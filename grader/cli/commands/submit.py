@@ -104,6 +104,10 @@ def _submit_to(server: str, problem: str, file: Path, gpu: str | None, as_json: 
 @click.argument("file", type=click.Path(path_type=Path))
 @device_option
 @sandbox_option
+@click.option(
+    "--server", metavar="URL", help="Practise on this server, behind everybody's submissions."
+)
+@gpu_option
 @click.option("--full", is_flag=True, help="Measure times as precisely as for ranking.")
 @click.option(
     "--case",
@@ -126,6 +130,8 @@ def practice(
     file: Path,
     device: str,
     sandbox_name: str,
+    server: str | None,
+    gpu: str | None,
     full: bool,
     cases: tuple[str, ...],
     seed: int | None,
@@ -136,7 +142,17 @@ def practice(
     Runs the same judge and tests as `grade submit`, with faster, less precise timing.
     Exit status: as for `grade submit`, and so 2 for a .cu file on a machine with no GPU, which is
     compiled and not run.
+
+    With --server, the server grades it behind everybody's submissions, times it as precisely as for
+    ranking, and puts nothing on the board. GRADE_SERVER does not choose that.
     """
+    check_server_options(server, gpu, ("device", "sandbox_name", "full", "cases", "seed"))
+    if server:
+        from grader.cli.remote import Client
+        from grader.cli.remote_practice import practice_remote
+
+        with Client.find(server) as client:
+            return practice_remote(client, problem, file, gpu, as_json)
     _start_driver(deps, device)
     job = LocalJob.load(deps, problem, file, device, sandbox_name)
     if cases:

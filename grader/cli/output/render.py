@@ -119,12 +119,13 @@ def why_unranked(
     """Why a result does not rank; None if it does.
 
     problem_digest: the version of the problem that ranks; None if any does.
-    void: whether an admin has declared that the result does not count.
+    void: whether an admin has declared that the result does not count, or its author has withdrawn
+        it.
     """
     if report.verdict is not Verdict.ACCEPTED:
         return "not accepted"
     if void:
-        return "declared void by an admin"
+        return "declared void by an admin, or withdrawn by its author"
     if problem_digest not in (None, report.problem_digest):
         return "of another version of the problem"
     if report.ranked:

@@ -14,7 +14,7 @@ from grader.problem import Problem
 from grader.server.api.schemas import ProblemVersionInfo
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
-from grader.server.services.admin_service import BoardSettings
+from grader.server.services.admin_service import MAX_DAILY_LIMIT, BoardSettings
 from grader.server.services.audit import AuditEntry
 from grader.server.services.rejudge import (
     GradedBy,
@@ -71,6 +71,8 @@ class BoardUpdate(_StrictModel):
     opens_at: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
     """When the board opens, with its time zone; null if it is open. Until then, only admins see
     it."""
+    daily_limit: Annotated[int, Field(ge=1, le=MAX_DAILY_LIMIT)] | None = None
+    """The most submissions of a user within 24 hours; null for any number."""
 
 
 class NewRejudge(_StrictModel):
@@ -133,6 +135,7 @@ class BoardReply(BaseModel):
     publish_sources: bool
     note: str | None
     opens_at: datetime | None
+    daily_limit: int | None
 
     @classmethod
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:

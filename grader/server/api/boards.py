@@ -27,7 +27,7 @@ from grader.server.http.etag import NOT_MODIFIED, CacheableResponse, share
 from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import comma_separated, problem_or_404, version_or_404
 from grader.server.services import visibility
-from grader.server.services.access import counted_problems, visible_problems
+from grader.server.services.access import counted_problems, daily_left, visible_problems
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.standings import GpuLeaderboard
@@ -91,7 +91,8 @@ def get_problem(services: ServicesDep, caller: Caller, name: ProblemName) -> Res
     problem, board = problem_or_404(services, caller, name)
     summary = _problem_summary(services, problem, board)
     spec = problem.spec.model_dump(mode="json")
-    detail = ProblemDetail(**dict(summary), statement=problem.statement, spec=spec)
+    left = daily_left(services, caller, {problem.name: board}).get(problem.name)
+    detail = ProblemDetail(**dict(summary), statement=problem.statement, spec=spec, daily_left=left)
     return Response(detail.model_dump_json(), media_type="application/json")
 
 
@@ -222,4 +223,5 @@ def _board_info(services: Services, board: BoardSettings) -> BoardInfo:
         hidden=visibility.is_hidden(board, services.now()),
         publish_sources=board.publish_sources,
         note=board.note,
+        daily_limit=board.daily_limit,
     )

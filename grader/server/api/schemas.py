@@ -181,6 +181,8 @@ class SubmissionListItem(BaseModel):
     verdict: Verdict | None
     gpu: str | None
     ranked: bool | None
+    withdrawn: bool | None
+    """Whether its author has withdrawn the result."""
     score_us: float | None
     submitted_at: datetime
     url: str
@@ -208,7 +210,10 @@ class SubmissionStatus(BaseModel):
     submitted_at: datetime
     url: str
     counts: bool | None = None
-    """Whether the result counts; null until it is done. A rejudged or deleted one does not."""
+    """Whether the result counts; null until it is done. A rejudged, deleted or withdrawn one does
+    not."""
+    withdrawn: bool | None = None
+    """Whether its author has withdrawn the result; null until it is done."""
     source_removed_at: datetime | None = None
     """When the server removed the source, which was old and did not rank; null if it is there."""
 
@@ -262,6 +267,8 @@ class BoardInfo(BaseModel):
     hidden: bool
     publish_sources: bool
     note: str | None
+    daily_limit: int | None
+    """The most submissions of a user within 24 hours; null for any number."""
 
 
 class ProblemSummary(BaseModel):
@@ -291,6 +298,8 @@ class ProblemDetail(ProblemSummary):
     """Markdown."""
     spec: dict[str, Any]
     """Its `problem.yaml`: arguments, cases, tolerances, limits."""
+    daily_left: int | None
+    """How many of `board.daily_limit` the caller has left; null without a limit for them."""
 
 
 class ProblemList(BaseModel):

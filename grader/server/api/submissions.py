@@ -26,6 +26,7 @@ from grader.server.http.etag import NOT_MODIFIED, CacheableResponse, share
 from grader.server.http.fields import IdempotencyKey, PrintableText, SubmissionNumber
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.submit import submit_upload
+from grader.server.http.withdraw import withdraw_result
 from grader.server.services import visibility
 from grader.server.services.access import (
     list_submissions,
@@ -35,6 +36,7 @@ from grader.server.services.access import (
 )
 from grader.server.services.submission_queries import SubmissionSummary
 from grader.server.services.visibility import Access
+from grader.server.services.withdrawals import WITHDRAWN
 from grader.submission import LANGUAGES
 
 router = APIRouter()
@@ -116,6 +118,7 @@ def get_submission(
 ) -> Response:
     """The parts of the report that the caller may see. Fields are null until it is done."""
     job, summary, access = submission_or_404(services, caller, number)
+    has_result = job.result_id is not None and access.result
     status = SubmissionStatus(
         id=number,
         state=job.state,
@@ -124,7 +127,8 @@ def get_submission(
         progress=GradingProgress.of(job.progress),
         submitted_at=job.created_at,
         url=_url(request, number),
-        counts=None if job.result_id is None or not access.result else not summary.void,
+        counts=not summary.void if has_result else None,
+        withdrawn=WITHDRAWN in summary.void if has_result else None,
         source_removed_at=summary.source_removed_at if access.source else None,
     )
     fields = {
@@ -191,6 +195,31 @@ def cancel(services: ServicesDep, caller: CompetitorUser, number: SubmissionNumb
         fail(409, "not_running", f"submission {number} is {job.state} already")
 
 
+@router.post(
+    "/submissions/{number}/withdraw",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Withdraw a result",
+    tags=["submissions"],
+)
+def withdraw(services: ServicesDep, caller: CompetitorUser, number: SubmissionNumber) -> None:
+    """Take one's own result off its board, until the deadline. One's next best counts then."""
+    withdraw_result(services, caller, number)
+
+
+@router.post(
+    "/submissions/{number}/restore",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Take a withdrawal back",
+    tags=["submissions"],
+)
+def restore(services: ServicesDep, caller: CompetitorUser, number: SubmissionNumber) -> None:
+    """Let one's own withdrawn result count again, until the deadline. What an admin has declared
+    void stays so."""
+    withdraw_result(services, caller, number, undo=True)
+
+
 @router.get(
     "/queue",
     response_model=Queue,
@@ -232,6 +261,7 @@ def _list_item(request: Request, summary: SubmissionSummary, access: Access) -> 
         verdict=summary.verdict if visible else None,
         gpu=summary.gpu if visible else None,
         ranked=summary.ranked and not summary.void if visible and summary.verdict else None,
+        withdrawn=WITHDRAWN in summary.void if visible and summary.verdict else None,
         score_us=summary.score_us if visible and summary.verdict is Verdict.ACCEPTED else None,
         submitted_at=summary.created_at,
         url=_url(request, summary.id),

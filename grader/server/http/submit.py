@@ -18,17 +18,19 @@ from grader.fleet import (
     SubmissionRefused,
     TooManyInFlight,
 )
-from grader.fleet.job import KeyReused, gpu_matches
+from grader.fleet.job import DailyLimitReached, KeyReused, gpu_matches
 from grader.problem import Problem
 from grader.server.http.auth import check_not_draining
 from grader.server.http.errors import Refusal, banned, fail, too_often
 from grader.server.http.lookup import comma_separated, problem_or_404
 from grader.server.services import visibility
 from grader.server.services.accounts import User
+from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.submission import LANGUAGES, Submission, language_of
 
 _REFUSALS: dict[type[SubmissionRefused], tuple[int, str]] = {
+    DailyLimitReached: (429, "daily_quota"),
     DiskNearlyFull: (507, "disk_full"),
     QueueFull: (503, "queue_full"),
     TooManyInFlight: (429, "too_many_in_flight"),
@@ -50,7 +52,7 @@ def submit_upload(
     submission does not count against the user's submissions per minute.
     """
     with _counted(request, caller):
-        problem, deadline = _open_problem(services, caller, problem_name, idempotency_key)
+        problem, board, deadline = _open_problem(services, caller, problem_name, idempotency_key)
         submission = _read(problem, file)
         wanted_gpu = _chosen_gpu(services, problem, gpu)
         with _refusals():
@@ -64,6 +66,7 @@ def submit_upload(
                 max_queue=services.settings.max_queue,
                 max_stored_bytes=services.settings.source_bytes_per_user,
                 min_free_bytes=services.settings.min_free_bytes,
+                daily_limit=None if caller.role == "admin" else board.daily_limit,
                 deadline=deadline,
                 idempotency_key=idempotency_key,
             )
@@ -87,7 +90,7 @@ def submit_batch(
     As `submit_upload`. A batch counts as one submission per minute.
     """
     with _counted(request, caller):
-        problem, deadline = _open_problem(services, caller, problem_name, idempotency_key)
+        problem, _, deadline = _open_problem(services, caller, problem_name, idempotency_key)
         limit_bytes = problem.spec.limits.source_bytes
         for item in items:
             if len(item.submission.source) > limit_bytes:
@@ -131,8 +134,9 @@ def _counted(request: Request, caller: User) -> Iterator[None]:
 
 def _open_problem(
     services: Services, caller: User, name: str, idempotency_key: str | None
-) -> tuple[Problem, datetime | None]:
-    """A problem that takes submissions, and its deadline for this caller. Raises `Refusal`."""
+) -> tuple[Problem, BoardSettings, datetime | None]:
+    """A problem that takes submissions, its board, and its deadline for this caller. Raises
+    `Refusal`."""
     check_not_draining(services)
     problem, board = problem_or_404(services, caller, name)
     deadline = None if caller.role == "admin" else board.deadline
@@ -140,7 +144,7 @@ def _open_problem(
     is_first = idempotency_key is None
     if is_first and deadline is not None and visibility.deadline_passed(board, services.now()):
         fail(403, "deadline_passed", str(DeadlinePassed(name, deadline)))
-    return problem, deadline
+    return problem, board, deadline
 
 
 def _chosen_gpu(services: Services, problem: Problem, gpu: str) -> str | None:

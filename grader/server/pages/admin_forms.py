@@ -46,6 +46,16 @@ def utc_moment(field: str, text: str) -> datetime | None:
     return moment.replace(tzinfo=UTC)
 
 
+def whole_number(field: str, text: str, most: int) -> int | None:
+    """The number of a form's field, from 1 on; None if it is empty. Raises `Invalid`, which names
+    the field."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+        raise Invalid(f"{field}: write a whole number from 1 to {most:,}")
+    return int(text)
+
+
 def utc_field(moment: datetime | None) -> str:
     """A moment as the value of a form's `datetime-local` field, in UTC."""
     if moment is None:

@@ -20,11 +20,12 @@ from grader.server.pages.admin_forms import (
     problem_named,
     utc_field,
     utc_moment,
+    whole_number,
 )
 from grader.server.pages.templates import render
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.access import board_settings
-from grader.server.services.admin_service import BoardSettings
+from grader.server.services.admin_service import MAX_DAILY_LIMIT, BoardSettings
 from grader.server.services.announcements import MAX_TEXT_CHARS
 from grader.server.services.held import list_held
 from grader.server.services.visibility import deadline_passed, is_hidden
@@ -103,6 +104,7 @@ def board_page(request: Request, services: ServicesDep, admin: AdminUser, name: 
         board=board,
         deadline=utc_field(board.deadline),
         opens_at=utc_field(board.opens_at),
+        most_daily=MAX_DAILY_LIMIT,
         versions=services.standings.versions(problem),
     )
 
@@ -114,6 +116,7 @@ def set_board(
     name: str,
     deadline: Annotated[str, Form(max_length=40)] = "",
     opens_at: Annotated[str, Form(max_length=40)] = "",
+    daily_limit: Annotated[str, Form(max_length=40)] = "",
     note: Annotated[PrintableText, Form()] = "",
     hidden: Annotated[bool, Form()] = False,
     publish_sources: Annotated[bool, Form()] = False,
@@ -126,6 +129,7 @@ def set_board(
         publish_sources=publish_sources,
         note=note or None,
         opens_at=utc_moment("opens_at", opens_at),
+        daily_limit=whole_number("daily_limit", daily_limit, MAX_DAILY_LIMIT),
     )
     services.admin.set_board(problem.name, settings, by=admin.name)
     return back_to(f"/admin/boards/{problem.name}")

@@ -17,6 +17,7 @@ from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.response_cache import queue_version
 from grader.server.http.submit import submit_upload
+from grader.server.http.withdraw import withdraw_result
 from grader.server.pages.board_views import board_of_submission, board_views
 from grader.server.pages.highlighting import numbered_source
 from grader.server.pages.submission_views import (
@@ -36,6 +37,7 @@ from grader.server.pages.templates import (
     render_fragment,
     wants_fragment,
 )
+from grader.server.services.access import daily_left
 from grader.server.services.accounts import User
 from grader.server.services.queue_snapshot import QueueSnapshot, read_queue
 
@@ -166,7 +168,8 @@ def submit_page(
     boards = [board for board in board_views(services, caller) if not board.over]
     alive = services.ledger.workers(services.settings.worker_alive_s)
     gpus = sorted({worker.gpu for worker in alive if worker.gpu})
-    return render(request, "submit.html", boards=boards, chosen=problem, gpus=gpus)
+    left = daily_left(services, caller, {board.name: board.settings for board in boards})
+    return render(request, "submit.html", boards=boards, chosen=problem, gpus=gpus, left=left)
 
 
 @router.post("/submit")
@@ -208,6 +211,32 @@ def cancel(
         services.ledger.cancel(number, user.name)
     else:
         fail(403, "not_yours", "only its author can cancel a submission")
+    return RedirectResponse(f"/submissions/{number}", 303)
+
+
+@router.post("/submissions/{number}/withdraw")
+def withdraw(
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    number: int,
+    csrf: Annotated[str, Form()] = "",
+) -> Response:
+    """Take one's own result off its board."""
+    withdraw_result(services, _check_form(request, caller, csrf), number)
+    return RedirectResponse(f"/submissions/{number}", 303)
+
+
+@router.post("/submissions/{number}/restore")
+def restore(
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    number: int,
+    csrf: Annotated[str, Form()] = "",
+) -> Response:
+    """Let one's own withdrawn result count again."""
+    withdraw_result(services, _check_form(request, caller, csrf), number, undo=True)
     return RedirectResponse(f"/submissions/{number}", 303)
 
 

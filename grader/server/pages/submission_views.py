@@ -73,6 +73,12 @@ class SubmissionView:
         return sum(case.status == "not_run" for case in self.report.cases) if self.report else 0
 
     @property
+    def can_withdraw(self) -> bool:
+        """Whether its author may take its result off the board now, or back."""
+        is_open = self.board is None or not self.board.over
+        return self.report is not None and is_open and "rejudged" not in self.summary.void
+
+    @property
     def sol(self) -> float | None:
         """The share of the roofline over all benchmark cases."""
         return mean_sol([case.sol for case in self.cases("benchmark")])

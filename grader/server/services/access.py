@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from grader.fleet import Job, State
@@ -47,6 +47,18 @@ def counted_problems(services: Services, caller: User | None) -> list[str]:
         for problem, board in visible_problems(services, caller)
         if is_admin or board.deadline is None or visibility.deadline_passed(board, now)
     ]
+
+
+def daily_left(
+    services: Services, caller: User | None, boards: Mapping[str, BoardSettings]
+) -> dict[str, int]:
+    """Problem → how many files the caller may submit at the moment, for those of these boards
+    (problem → settings) that have a daily limit for them."""
+    limits = {name: board.daily_limit for name, board in boards.items() if board.daily_limit}
+    if caller is None or caller.role == "admin" or not limits:
+        return {}
+    submitted = services.ledger.submitted_in_a_day(caller.name)
+    return {name: max(0, limit - submitted.get(name, 0)) for name, limit in limits.items()}
 
 
 def find_problem(

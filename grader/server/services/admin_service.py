@@ -48,6 +48,9 @@ from grader.server.services.submission_queries import VERSION
 
 MAX_REASON_CHARS = 300
 
+MAX_DAILY_LIMIT = 100_000
+"""The largest daily limit of a board."""
+
 
 @dataclass(frozen=True)
 class BoardSettings:
@@ -63,6 +66,8 @@ class BoardSettings:
     """One line shown to competitors."""
     opens_at: datetime | None = None
     """Until then, only admins can see the board; None if it is open."""
+    daily_limit: int | None = None
+    """The most submissions of a user within 24 hours; None for any number. Admins have none."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +107,13 @@ class AdminService:
         names = [field.name for field in fields(BoardSettings)]
         return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
 
-    def boards_with_version(self) -> tuple[dict[str, BoardSettings], tuple[int, ...]]:
+    def boards_with_version(self) -> tuple[dict[str, BoardSettings], tuple[object, ...]]:
         """`boards`, and by the same query a value that differs after every change of
         `SubmissionQueries.version` and of the announcements that are shown."""
         with connect(self._engine) as connection:
             rows = connection.execute(_BOARDS_WITH_VERSION, {"now": self._now()}).all()
-        stored = {row[5]: BoardSettings(*row[6:]) for row in rows if row[5] is not None}
-        return stored, tuple(rows[0][:5])
+        stored = {row[6]: BoardSettings(*row[7:]) for row in rows if row[6] is not None}
+        return stored, tuple(rows[0][:6])
 
     def set_board(self, problem: str, settings: BoardSettings, by: str) -> BoardSettings:
         """Store the settings of a board."""
@@ -280,7 +285,8 @@ class AdminService:
         return True
 
     def void_reasons(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
-        """Why results do not count: ``rejudged``, ``preview``, ``deleted``, ``banned`` or ``held``.
+        """Why results do not count: ``rejudged``, ``preview``, ``deleted``, ``banned``,
+        ``withdrawn`` or ``held``.
 
         Contains only those of `result_ids` that are void.
         """

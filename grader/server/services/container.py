@@ -23,6 +23,7 @@ from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
 from grader.server.services.user_progress import UserProgress
 from grader.server.services.verdict_counts import VerdictCounts
+from grader.server.services.withdrawals import Withdrawals
 from grader.server.settings import Settings
 
 
@@ -53,6 +54,7 @@ class Services:
     drain: Drain
     retention: SourceRetention
     verdicts: VerdictCounts
+    withdrawals: Withdrawals
 
     @classmethod
     def open(
@@ -92,6 +94,7 @@ class Services:
             drain=Drain(),
             retention=SourceRetention(ledger, settings.source_days, now, settings.batch_days),
             verdicts=VerdictCounts(engine),
+            withdrawals=Withdrawals(engine, now),
         )
 
     def close(self) -> None:

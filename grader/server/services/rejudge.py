@@ -35,7 +35,7 @@ from grader.fleet.job_queries import is_valid_id
 from grader.report import Verdict, one_line
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.audit import record_action
-from grader.server.services.rejudge_diff import WITHDRAWN, RejudgeChange, rejudge_changes
+from grader.server.services.rejudge_diff import LASTING, RejudgeChange, rejudge_changes
 
 RejudgeSelection = Literal["best", "accepted"]
 """Each user's best ranked result on each GPU, or every accepted result."""
@@ -303,7 +303,8 @@ def _exchange(connection: Connection, number: int, by: str, now: datetime) -> in
     """Void the old results and make the new ones count. Returns their number.
 
     Skips results that another rejudge has replaced, and those from another GPU than before, which
-    belong to another leaderboard. Copies of banned or deleted results become void for that reason.
+    belong to another leaderboard. Copies of banned, deleted or withdrawn results become void for
+    that reason.
     """
     old_job, new_job = jobs.alias("old_job"), jobs.alias("new_job")
     old_result, new_result = results.alias("old_result"), results.alias("new_result")
@@ -325,12 +326,12 @@ def _exchange(connection: Connection, number: int, by: str, now: datetime) -> in
     columns = ["result_id", "why", "at", "by"]
     known = voids.alias("known")
     is_known = (known.c.result_id == pairs.c.new) & (known.c.why == voids.c.why)
-    withdrawn = (
+    lasting = (
         select(pairs.c.new, voids.c.why, voids.c.at, voids.c.by)
         .join(voids, voids.c.result_id == pairs.c.old)
-        .where(voids.c.why.in_(WITHDRAWN), ~select(known).where(is_known).exists())
+        .where(voids.c.why.in_(LASTING), ~select(known).where(is_known).exists())
     )
-    connection.execute(insert(voids).from_select(columns, withdrawn))
+    connection.execute(insert(voids).from_select(columns, lasting))
     previews = voids.c.result_id.in_(select(pairs.c.new)) & (voids.c.why == "preview")
     connection.execute(delete(voids).where(previews))
     # Last, since a ``rejudged`` row marks a pair as exchanged.

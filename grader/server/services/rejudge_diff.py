@@ -13,10 +13,10 @@ from grader.db.tables import jobs, results, submissions, voids
 from grader.fleet.job import State
 from grader.report import Verdict
 
-WITHDRAWN = ("banned", "deleted")
+LASTING = ("banned", "deleted", "withdrawn")
 """Void reasons that no rejudge lifts."""
 
-NO_RANK = (*WITHDRAWN, "held")
+NO_RANK = (*LASTING, "held")
 """Void reasons for which a result has no rank, with or without the rejudge."""
 
 
@@ -115,7 +115,7 @@ def _ranked_rows(
 ) -> list[RowMapping]:
     """The ranked results of a leaderboard, best first: those that count, and those of `included`
     that only a rejudge voids."""
-    withdrawn = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(NO_RANK))
+    unranked = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(NO_RANK))
     query = (
         select(results.c.id, results.c.user, results.c.ci_low_us, results.c.ci_high_us)
         .add_columns(not_void().label("counts"))
@@ -123,7 +123,7 @@ def _ranked_rows(
             results.c.problem_digest == digest,
             results.c.gpu == gpu,
             results.c.ranked,
-            ~withdrawn.exists(),
+            ~unranked.exists(),
         )
         .order_by(results.c.score_us, results.c.id)
     )

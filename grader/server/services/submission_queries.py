@@ -133,8 +133,8 @@ class SubmissionQueries:
         if not deleted:
             filters.append(~_is_void("deleted"))
         if reader is not None:
-            withdrawn = or_(jobs.c.state == State.CANCELLED, _is_void("banned"))
-            filters.append(or_(submissions.c.user == reader, ~withdrawn))
+            private = or_(jobs.c.state == State.CANCELLED, _is_void("banned"))
+            filters.append(or_(submissions.c.user == reader, ~private))
         return self._summaries(
             _SUMMARIES.where(*filters).order_by(submissions.c.id.desc()).limit(limit)
         )
@@ -175,11 +175,12 @@ class SubmissionQueries:
                 rows = connection.execute(batch).all()
             yield from ((row[0], row[1]) for row in rows)
 
-    def version(self) -> tuple[int, int, int]:
-        """A value that differs after every change of any leaderboard."""
+    def version(self) -> tuple[int, int, int, datetime | None]:
+        """A value that differs after every change of any leaderboard. The first is the highest id
+        of a result; the others change with the results that do not count."""
         with connect(self._engine) as connection:
             row = connection.execute(VERSION).one()
-        return int(row[0]), int(row[1]), int(row[2])
+        return int(row[0]), int(row[1]), int(row[2]), row[3]
 
     def states(self) -> dict[State, int]:
         """The number of jobs in each state."""
@@ -307,7 +308,10 @@ _SUMMARY = _SUMMARIES.where(submissions.c.id == bindparam("id"))
 _VOID_REASONS = select(voids.c.result_id, voids.c.why).where(
     voids.c.result_id.in_(bindparam("ids", expanding=True))
 )
-_VOID_COUNTS = select(func.count(), func.coalesce(func.sum(voids.c.result_id), 0)).subquery()
+# With the last moment: if as many rows went as came, one of those that came is the newest.
+_VOID_COUNTS = select(
+    func.count(), func.coalesce(func.sum(voids.c.result_id), 0), func.max(voids.c.at)
+).subquery()
 VERSION = select(
     select(func.coalesce(func.max(results.c.id), 0)).scalar_subquery().label("last_result"),
     *_VOID_COUNTS.c,

@@ -33,7 +33,7 @@ class UserProgress:
         self._submissions = submissions
         self._lock = threading.Lock()
         self._last_id = 0
-        self._voids: tuple[int, ...] = ()
+        self._voids: tuple[object, ...] = ()
         self._progress: dict[str, dict[str, ProblemState]] = {}
 
     def snapshot(self) -> Progress:

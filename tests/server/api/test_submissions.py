@@ -121,6 +121,54 @@ def test_the_deadline_may_pass_while_the_request_waits_for_the_ledger(
     assert ledger.queue() == []
 
 
+def test_a_daily_limit(world: World) -> None:
+    set_board(world, daily_limit=2)
+
+    def left(name: str | None) -> object:
+        return world.client(name).get("/api/v1/problems/softmax").json()["daily_left"]
+
+    assert [left(name) for name in ("ada", "root", None)] == [2, None, None]
+    for _ in range(2):
+        assert world.submit("ada").status_code == 202
+        world.clock.move(60)
+    assert (left("ada"), left("bob")) == (0, 2)
+    reply = world.submit("ada")
+    assert error(reply) == (429, "daily_quota")
+    wait_s = int(reply.headers["Retry-After"])
+    assert wait_s == 24 * 3600 - 120
+    assert world.submit("bob").status_code == 202
+    assert world.submit("ada", problem="gelu").status_code == 202
+    assert [world.submit("root").status_code for _ in range(3)] == 3 * [202]
+    world.clock.move(wait_s - 1)
+    assert error(world.submit("ada")) == (429, "daily_quota")
+    world.clock.move(1)
+    assert world.submit("ada").status_code == 202
+    board = world.client().get("/api/v1/leaderboards/softmax").json()["board"]
+    assert board["daily_limit"] == 2
+
+
+def test_a_result_is_withdrawn_until_the_deadline(world: World) -> None:
+    number = world.graded("ada")
+    set_board(world, deadline=world.clock() + timedelta(seconds=10))
+    path = f"/api/v1/submissions/{number}"
+    assert world.client("ada").post(f"{path}/withdraw").status_code == 204
+    shown = report(world, number)
+    assert (shown["withdrawn"], shown["counts"], shown["rank"]) == (True, False, None)
+    assert error(world.client("bob").post(f"{path}/restore")) == (403, "not_yours")
+    assert error(world.client("root").post(f"{path}/restore")) == (403, "not_yours")
+    waiting = world.submitted("ada")
+    reply = world.client("ada").post(f"/api/v1/submissions/{waiting}/withdraw")
+    assert error(reply) == (409, "conflict")
+    world.clock.move(10)
+    assert error(world.client("ada").post(f"{path}/restore")) == (403, "deadline_passed")
+    (listed,) = [
+        one
+        for one in world.client().get("/api/v1/submissions").json()["submissions"]
+        if one["id"] == number
+    ]
+    assert (listed["withdrawn"], listed["ranked"], listed["verdict"]) == (True, False, "accepted")
+
+
 class TestBounds:
     @pytest.fixture
     def settings(self) -> Settings:

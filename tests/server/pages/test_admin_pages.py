@@ -180,6 +180,24 @@ def test_a_boards_page_lists_the_versions_of_its_problem(world: World, root: Bro
     assert "Version 1 , the current one" in root.get("/admin/boards/softmax")
 
 
+def test_a_daily_limit_is_set_and_shown(world: World, root: Browser) -> None:
+    root.done("/admin/boards/softmax", daily_limit="20")
+    assert world.services.admin.board("softmax").daily_limit == 20
+    assert 'name="daily_limit" value="20"' in root.html("/admin/boards/softmax")
+    world.submitted("ada")
+    ada = Browser(world, "ada")
+    assert "Softmax over rows: 19 of 20 left" in ada.get("/submit")
+    assert "20 left" not in root.get("/submit"), "admins have no limit"
+    for page in ("/problems/softmax", "/leaderboards/softmax"):
+        assert "At most 20 submissions a user within 24 hours" in ada.get(page)
+    for wrong in ("0", "-1", "2.5", "1e3", "100001", "9" * 40):
+        refused = root.refused(422, "/admin/boards/softmax", daily_limit=wrong)
+        assert "daily_limit: write a whole number" in refused.casefold()
+    root.done("/admin/boards/softmax")
+    assert world.services.admin.board("softmax").daily_limit is None
+    assert "left" not in ada.get("/submit")
+
+
 def test_a_board_opens_for_everyone_at_its_time(world: World, root: Browser) -> None:
     number = world.graded("ada")
     others = [world.client(name) for name in (None, "ada")]

@@ -31,7 +31,7 @@ def of(html: str, heading: str) -> str:
 
 def test_a_long_queue_shows_the_first_jobs_and_ones_own(world: World) -> None:
     site = Site(world, {})
-    queue_jobs(world, 70)
+    queue_jobs(world, 70, users=70)
     own = queue_submission(world.services.ledger, world.problem, "ada")
     queue_jobs(world, 5)
     anonymous = site.page("/queue")
