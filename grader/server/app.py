@@ -46,6 +46,7 @@ from grader.server.pages import (
     rejudge_routes,
     session_routes,
     submission_routes,
+    submit_routes,
     user_admin_routes,
 )
 from grader.server.pages.templates import STATIC, render_error
@@ -155,7 +156,7 @@ def create_app(services: Services) -> FastAPI:
     for module in (submissions, batches, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
-    for pages in (board_routes, submission_routes, guide_routes, session_routes):
+    for pages in (board_routes, submission_routes, submit_routes, guide_routes, session_routes):
         app.include_router(pages.router)
     for pages in (admin_routes, user_admin_routes, rejudge_routes):
         app.include_router(pages.router, prefix="/admin")

@@ -111,6 +111,7 @@ WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
 EVE = {"name": "eve"}
 SOFTMAX = {"name": "softmax", "problem": "softmax"}
+STARTER = {"name": "softmax", "language": "cuda"}
 PRESENCE = {"json": {"worker": "w", "device": "cpu", "slots": 1}}
 
 TABLE = [
@@ -223,6 +224,7 @@ TABLE = [
     Access("GET", "/api", EVERYONE),
     Access("GET", "/users/{name}", EVERYONE, done, fill={"name": "ada"}),
     Access("GET", "/queue", EVERYONE),
+    Access("GET", "/problems/{name}/starters/{language}", EVERYONE, fill=STARTER),
     Access("GET", "/submit", (303, 200, 200, 200, 200)),
     Access("POST", "/submit", (401, 303, 303, 403, 303), call=FORM),
     Access("POST", "/submissions/{number}/cancel", (401, 303, 403, 403, 303), queued),

@@ -157,8 +157,8 @@ def _environment() -> Environment:
     )  # fmt: skip
     made.filters.update({function.__name__: function for function in filters})
     made.filters["segment"] = lambda text: quote(text, safe="")
-    vendored = (f"vendor/{name}.min.js" for name in ("htmx", "htmx-ext-sse"))
-    assets = ("grade.css", "grade.js", "icon.svg", *vendored)
+    vendored = (f"vendor/{name}.min.js" for name in ("htmx", "htmx-ext-sse", "codemirror"))
+    assets = ("grade.css", "grade.js", "editor.js", "icon.svg", *vendored)
     made.globals.update(
         assets={name: _asset_url(name) for name in assets},
         roofline_bar=timing.roofline_bar,
