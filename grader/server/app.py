@@ -43,6 +43,7 @@ from grader.server.pages import (
     admin_routes,
     board_routes,
     guide_routes,
+    preview_routes,
     rejudge_routes,
     session_routes,
     submission_routes,
@@ -158,6 +159,7 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(operation)
     for pages in (board_routes, submission_routes, submit_routes, guide_routes, session_routes):
         app.include_router(pages.router)
+    app.include_router(preview_routes.router)
     for pages in (admin_routes, user_admin_routes, rejudge_routes):
         app.include_router(pages.router, prefix="/admin")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

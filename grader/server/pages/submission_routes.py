@@ -71,7 +71,10 @@ def submission_page(
         "submission.html",
         shared=is_public,
         own=lambda user: None if user.name == job.user else "",
+        preview=f"/submissions/{number}/preview.png",
         job=job,
+        verdict=summary.verdict if access.result else None,
+        score_us=summary.score_us if access.result else None,
         content=content,
     )
 

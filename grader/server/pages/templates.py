@@ -76,6 +76,8 @@ def render(
         "csrf": csrf_field(request) if hasattr(request.state, "caller") else "",
         "now": services.now(),
         "path": request.url.path,
+        "site": str(request.base_url).rstrip("/"),
+        "preview": None,
     }
     text = environment.get_template(template).render(common | values)
     # htmx requests a fragment at the page's own address; a cache must not mix up the two.
