@@ -76,7 +76,7 @@ document.addEventListener("DOMContentLoaded", () => {
     tabKeys, lineNumbers(), history(), drawSelection(), indentOnInput(), bracketMatching(),
     highlightSelectionMatches(), search({ top: true }), indentUnit.of("    "), theme, colours,
     keymap.of([...searchKeymap, ...historyKeymap, ...defaultKeymap]),
-    EditorView.contentAttributes.of({ "aria-label": "Source", "aria-describedby": "code-hint" }),
+    EditorView.contentAttributes.of({ "aria-label": "Source", tabindex: "0" }),
     EditorView.updateListener.of((update) => {
       if (!update.docChanged) return;
       if (update.transactions.some((one) => one.isUserEvent("input"))) tabIndents = true;
