@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -14,6 +15,7 @@ from tests.server.conftest import World
 from tests.server.site import Site, everywhere
 from tests.server.site import site as site
 from tests.server.test_access import API, TABLE
+from tests.server.test_editor import SCHEMES
 
 AXE = Path(__file__).parent / "axe/node_modules/axe-core/axe.min.js"
 
@@ -74,9 +76,11 @@ def test_axe_finds_a_fault(world: World, watched: Watched) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
-def test_no_page_has_a_serious_fault(site: Site, watched: Watched, scheme: str, width: int) -> None:
+def test_no_page_has_a_serious_fault(
+    site: Site, watched: Watched, scheme: Literal["light", "dark"], width: int
+) -> None:
     page = watched.page
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     found: dict[str, list[str]] = {}
     watched.go("/login")
@@ -98,8 +102,8 @@ def test_the_editor_with_its_search_has_no_serious_fault(world: World, watched: 
     watched.log_in(world.tokens["ada"])
     watched.go("/submit?problem=softmax")
     page = watched.page
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
         page.get_by_role("textbox", name="Source").press("Control+f")
         page.get_by_role("textbox", name="Find").fill("def")
         assert faults(page) == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, FilePayload, Locator, expect
 
 from grader.problem.scaffold import scaffold
 from grader.server.pages.templates import STATIC
@@ -35,6 +36,9 @@ def test_the_bundle_is_small_and_has_the_licences_of_what_is_in_it() -> None:
     for name, version in found:
         assert (name, version) == (name, locked[name]["version"])
         assert locked[name]["license"] == "MIT"
+
+
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 class Editor:
@@ -182,8 +186,8 @@ def test_a_dropped_file_is_opened(editor: Editor) -> None:
 def test_a_chosen_file_stands_for_the_text(editor: Editor) -> None:
     editor.shows(editor.starter("triton"))
     content = b"\xff\r\n"
-    file = {"name": "odd.py", "mimeType": "text/plain", "buffer": content}
-    editor.page.get_by_label("File").set_input_files([file])  # type: ignore[list-item]
+    file = FilePayload(name="odd.py", mimeType="text/plain", buffer=content)
+    editor.page.get_by_label("File").set_input_files(file)
     expect(editor.content).to_be_hidden()
     assert editor.submit() == Submission("odd.py", "python", content)
     editor.page.get_by_role("button", name="Edit a text instead").click()
@@ -213,8 +217,8 @@ def test_the_source_is_coloured_in_both_themes(editor: Editor) -> None:
     page = editor.page
     word = page.locator(".cm-line span", has_text=re.compile("^def$")).first
     colours = set()
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
         colour = word.evaluate("one => getComputedStyle(one).color")
         assert colour != editor.content.evaluate("one => getComputedStyle(one).color")
         ground = page.locator(".cm-editor").evaluate("one => getComputedStyle(one).backgroundColor")

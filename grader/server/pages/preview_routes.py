@@ -28,7 +28,8 @@ def home_preview(request: Request, services: ServicesDep) -> Response:
     boards = board_views(services, None)
     leaderboards = [one for board in boards for one in board.leaderboards]
     entries = sum(len(one.standings) for one in leaderboards)
-    gpus = sorted({one.gpu for one in leaderboards})
+    gpus = {one.gpu for one in leaderboards}
+    where = f"{len(gpus)} GPUs" if len(gpus) > 1 else "".join(gpus)
     return _image(
         request,
         Preview(
@@ -36,7 +37,7 @@ def home_preview(request: Request, services: ServicesDep) -> Response:
             "Triton, CUDA C++, or any Python that launches kernels, checked against a float64 "
             "reference and ranked on the GPU that it ran on.",
             f"{len(boards)} {'problem' if len(boards) == 1 else 'problems'}",
-            note=f"{entries:,} ranked on {', '.join(gpus)}" if gpus else "",
+            note=f"{entries:,} ranked on {where}" if gpus else "",
         ),
     )
 

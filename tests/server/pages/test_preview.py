@@ -7,7 +7,7 @@ from datetime import timedelta
 from io import BytesIO
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from grader import format
 from grader.server.pages import preview_image
@@ -194,7 +194,7 @@ def test_a_long_name_is_cut_before_its_time() -> None:
 
 def test_the_fonts_have_what_times_and_names_need() -> None:
     for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf"):
-        font = preview_image.ImageFont.truetype(FONTS / name, 40)
+        font = ImageFont.truetype(FONTS / name, 40)
         missing = bytes(font.getmask("\uffff"))
         assert [one for one in "µ×…%–’ąñΩж" if bytes(font.getmask(one)) == missing] == []
     assert "Bitstream" in (FONTS / "LICENSE").read_text()
