@@ -14,6 +14,8 @@ Language = Literal["python", "cuda"]
 
 LANGUAGES: dict[str, Language] = {".py": "python", ".cu": "cuda"}
 """File extension → language."""
+STARTERS = {"triton": ".py", "torch": ".py", "cuda": ".cu"}
+"""What a starter file is written in → its extension."""
 SOLUTION = ".json"
 
 

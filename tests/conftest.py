@@ -30,6 +30,9 @@ PACKAGES = {
 }
 """Marker → the package that its tests need."""
 
+AXE = Path(__file__).parent / "server/axe"
+"""The folder that axe-core is installed in."""
+
 
 @cache
 def _docker_missing() -> str | None:
@@ -55,6 +58,8 @@ def _missing(marker: str) -> str | None:
         return "no headers of this Python; apt-get install python3-dev"
     if marker == "chromium" and not (shutil.which("chromium") or shutil.which("chromium-browser")):
         return "no Chromium on PATH; apt-get install chromium"
+    if marker == "axe" and not (AXE / "node_modules/axe-core/axe.min.js").exists():
+        return "no axe-core; npm ci --prefix tests/server/axe"
     if marker in PACKAGES and find_spec(PACKAGES[marker]) is None:
         return f"no package {PACKAGES[marker]}; docs/contributing.md says how to test adapters"
     if marker == "postgres" and not os.environ.get("GRADE_TEST_POSTGRES"):
@@ -80,8 +85,9 @@ LONGEST = (
     "tests/judge/test_verif",
     "tests/runner/test_prototype_check.py",
     "tests/server/pages/test_routes.py",
-    "tests/server/test_access.py",
+    "tests/server/test_access",
     "tests/server/test_browser.py",
+    "tests/server/test_editor.py",
     "tests/server/test_run.py",
     "tests/server/test_several.py",
     "tests/fleet/test_local_engine.py",
@@ -129,7 +135,7 @@ def scope_of(nodeid: str) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in ("docker", "cuda", "nvcc", "gcc", "postgres", "chromium", *PACKAGES):
+    for marker in ("docker", "cuda", "nvcc", "gcc", "postgres", "chromium", "axe", *PACKAGES):
         if item.get_closest_marker(marker) is None:
             continue
         reason = _missing(marker)

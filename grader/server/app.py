@@ -43,9 +43,11 @@ from grader.server.pages import (
     admin_routes,
     board_routes,
     guide_routes,
+    preview_routes,
     rejudge_routes,
     session_routes,
     submission_routes,
+    submit_routes,
     user_admin_routes,
 )
 from grader.server.pages.templates import STATIC, render_error
@@ -155,8 +157,9 @@ def create_app(services: Services) -> FastAPI:
     for module in (submissions, batches, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
-    for pages in (board_routes, submission_routes, guide_routes, session_routes):
+    for pages in (board_routes, submission_routes, submit_routes, guide_routes, session_routes):
         app.include_router(pages.router)
+    app.include_router(preview_routes.router)
     for pages in (admin_routes, user_admin_routes, rejudge_routes):
         app.include_router(pages.router, prefix="/admin")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -111,6 +111,7 @@ WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
 EVE = {"name": "eve"}
 SOFTMAX = {"name": "softmax", "problem": "softmax"}
+STARTER = {"name": "softmax", "language": "cuda"}
 PRESENCE = {"json": {"worker": "w", "device": "cpu", "slots": 1}}
 
 TABLE = [
@@ -216,6 +217,10 @@ TABLE = [
     Access("GET", "/problems/{name}", EVERYONE, fill=SOFTMAX),
     Access("GET", "/leaderboards/{name}", EVERYONE, fill=SOFTMAX),
     Access("GET", "/verdicts", EVERYONE),
+    Access("GET", "/preview.png", EVERYONE),
+    Access("GET", "/problems/{name}/preview.png", EVERYONE, fill=SOFTMAX),
+    Access("GET", "/leaderboards/{name}/preview.png", EVERYONE, fill=SOFTMAX),
+    Access("GET", "/submissions/{number}/preview.png", EVERYONE, done),
     Access("GET", "/submissions/{number}", EVERYONE, done),
     Access("GET", "/submissions/{number}/state", EVERYONE, done),
     Access("GET", "/submissions/{number}/compare", (303,) * 5, done, {"params": {"other": 1}}),
@@ -225,6 +230,7 @@ TABLE = [
     Access("GET", "/api", EVERYONE),
     Access("GET", "/users/{name}", EVERYONE, done, fill={"name": "ada"}),
     Access("GET", "/queue", EVERYONE),
+    Access("GET", "/problems/{name}/starters/{language}", EVERYONE, fill=STARTER),
     Access("GET", "/submit", (303, 200, 200, 200, 200)),
     Access("POST", "/submit", (401, 303, 303, 403, 303), call=FORM),
     Access("POST", "/submissions/{number}/cancel", (401, 303, 403, 403, 303), queued),

@@ -2,95 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
+from playwright.sync_api import Browser
 
 from grader.fleet import State
 from grader.fleet.dispatch import Dispatcher
 from grader.fleet.job import Worker
 from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
+from tests.server.browser import Watched
+from tests.server.browser import chromium as chromium
+from tests.server.browser import watched as watched
 from tests.server.conftest import H100, PROBLEMS, World
 from tests.server.examples import accepted, finish, queue_submission
 from tests.server.site import Site, everywhere
 from tests.server.site import site as site
-from tests.waiting import PATIENCE_S
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "submissions/softmax/accepted/torch_softmax.py"
 WRONG = ROOT / "submissions/softmax/wrong_answer/wrong_axis.py"
 
 pytestmark = pytest.mark.chromium
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Watched:
-    """A page that records errors, dialogs and foreign requests."""
-
-    def __init__(self, page: Page, url: str) -> None:
-        self.page = page
-        self.url = url
-        self.faults: list[str] = []
-        page.set_default_timeout(PATIENCE_S * 1e3)
-        page.on("console", self._on_console)
-        page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
-        page.on("dialog", self._on_dialog)
-        page.on("request", self._on_request)
-
-    def _on_console(self, message: ConsoleMessage) -> None:
-        # The console also reports expected answers, such as a 401.
-        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
-            self.faults.append(message.text)
-
-    def _on_dialog(self, dialog: Dialog) -> None:
-        self.faults.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    def _on_request(self, request: Request) -> None:
-        if not request.url.startswith((self.url, "data:", "blob:")):
-            self.faults.append(f"request to {request.url}")
-
-    def disable_polling(self) -> None:
-        """Disable the poll every 10 s from the next page on, so that only events update it."""
-        self.page.add_init_script(
-            "const later = window.setTimeout;"
-            "window.setTimeout = (call, ms, ...rest) =>"
-            " ms === 10000 ? 0 : later(call, ms, ...rest);"
-        )
-
-    def go(self, path: str) -> None:
-        """Load a page of the server."""
-        self.page.goto(self.url + path)
-
-    def log_in(self, token: str) -> None:
-        """Log in with the form."""
-        self.go("/login")
-        self.page.get_by_label("Token").fill(token)
-        self.page.get_by_role("main").get_by_role("button", name="Log in").click()
-        self.page.get_by_role("button", name="Log out").wait_for()
-
-
-@pytest.fixture
-def watched(chromium: Browser, world: World) -> Iterator[Watched]:
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    found = Watched(context.new_page(), world.url)
-    yield found
-    context.close()
-    assert found.faults == []
 
 
 def test_submit_follow_the_progress_and_see_the_rank(site: Site, watched: Watched) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from grader.cli.commands.new import new
 from grader.fleet import Worker
 from grader.server.http.auth import COOKIE
-from tests.server.conftest import World
-from tests.server.site import Site, words
+from grader.submission import STARTERS, Submission
+from tests.server.conftest import PROBLEMS, World
+from tests.server.site import Site, check, words
 from tests.server.site import site as site
 
 # Submitting ---------------------------------------------------------------------------------------
@@ -25,7 +29,7 @@ def csrf_of(client: httpx.Client) -> str:
 def send(client: httpx.Client, csrf: str, origin: str | None = None, **more: Any) -> httpx.Response:
     return client.post(
         "/submit",
-        data={"problem": "softmax", "csrf": csrf},
+        data={"problem": "softmax", "csrf": csrf} | more.get("form", {}),
         files={"file": more.get("file", ("k.py", b"x = 1"))},
         headers={"Origin": origin or str(client.base_url).rstrip("/")} | more.get("headers", {}),
     )
@@ -52,6 +56,90 @@ def test_submit_with_htmx_answers_with_a_live_fragment(site: Site) -> None:
     assert answer.status_code == 200
     assert "<html" not in answer.text
     assert re.search(r'sse-connect="/api/v1/submissions/\d+/events"', answer.text)
+
+
+@pytest.mark.parametrize(
+    ("language", "name"),
+    [("triton", "submission.py"), ("cuda", "submission.cu"), ("torch", "submission.py")],
+)
+def test_typed_text_is_submitted_as_a_file(site: Site, language: str, name: str) -> None:
+    """A browser sends the field of the file without a name, and each line end as CRLF."""
+    client = site.browser("ada")
+    form = {"source": "a = 1\r\n\r\nµ = 2\r\n", "language": language}
+    answer = send(client, csrf_of(client), file=("", b""), form=form)
+    assert answer.status_code == 303
+    number = int(answer.headers["location"].rsplit("/", 1)[1])
+    assert site.world.services.submissions.source(number) == "a = 1\n\nµ = 2\n".encode()
+    summary = site.world.services.submissions.summary(number)
+    assert summary is not None
+    assert summary.name == name
+
+
+def test_a_chosen_file_goes_before_the_text(site: Site) -> None:
+    client = site.browser("ada")
+    answer = send(client, csrf_of(client), form={"source": "typed", "language": "cuda"})
+    number = int(answer.headers["location"].rsplit("/", 1)[1])
+    assert site.world.services.submissions.source(number) == b"x = 1"
+
+
+@pytest.mark.parametrize("source", ["", " \r\n"])
+def test_neither_a_file_nor_a_text_is_refused(site: Site, source: str) -> None:
+    client = site.browser("ada")
+    answer = send(client, csrf_of(client), file=("", b""), form={"source": source})
+    assert answer.status_code == 422
+    assert "Choose a file, or type a source" in words(answer.text)
+
+
+def test_a_long_text_is_refused_with_the_limit(site: Site) -> None:
+    client = site.browser("ada")
+    limit_bytes = site.world.problem.spec.limits.source_bytes
+    form = {"source": "x" * (limit_bytes + 1)}
+    answer = send(client, csrf_of(client), file=("", b""), form=form)
+    assert answer.status_code in (400, 413)
+    check(answer.text)
+
+
+def test_the_starters_are_those_of_grade_new(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for language, suffix in STARTERS.items():
+        new.main([str(PROBLEMS / "softmax"), "--lang", language], standalone_mode=False)
+        for name in (None, "ada", "ada"):
+            answer = site.browser(name).get(f"/problems/softmax/starters/{language}")
+            assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+            assert answer.text == Path(f"softmax_{language}{suffix}").read_text()
+    assert site.browser().get("/problems/softmax/starters/cobol").status_code == 422
+
+
+def test_the_starter_of_a_hidden_board_is_not_found(site: Site) -> None:
+    site.set_board(hidden=True)
+    for name, status in ((None, 404), ("ada", 404), ("root", 200)):
+        answer = site.browser(name).get("/problems/softmax/starters/cuda")
+        assert answer.status_code == status
+
+
+def test_a_source_is_opened_to_be_edited(site: Site) -> None:
+    """By its author, and by others once sources are published; the first line break is kept."""
+    services = site.world.services
+    submission = Submission("k.cu", "cuda", b"\n\n</textarea><b>&amp;")
+    problem = site.world.problem
+    number = services.ledger.submit("ada", problem.name, problem.digest, submission)
+    path = f"/submit?from={number}"
+    text = "\n\n\n&lt;/textarea&gt;&lt;b&gt;&amp;amp;</textarea>"
+    page = site.page(path, "ada")
+    assert text in page
+    assert '<option value="cuda" selected>' in page
+    assert '<option value="softmax" selected>' in page
+    assert site.browser("bob").get(path).status_code == 403
+    assert site.browser().get(path).status_code == 303
+    assert site.browser("ada").get("/submit?from=999").status_code == 404
+    site.set_board(publish_sources=True)
+    assert text in site.page(path, "bob")
+    assert "Edit and resubmit" in words(site.page(f"/submissions/{number}", "ada"))
+    assert "Edit and resubmit" not in words(site.page(f"/submissions/{number}"))
+    site.set_board(deadline=site.world.clock() - timedelta(days=1))
+    assert "Edit and resubmit" not in words(site.page(f"/submissions/{number}", "ada"))
 
 
 @pytest.mark.parametrize(
@@ -116,6 +204,17 @@ def test_an_admins_cancel_is_audited(site: Site) -> None:
         assert client.post(path, data=form, headers=origin).status_code == 303
     acts = [(act.actor, act.action, act.subject) for act in site.world.services.admin.audit()]
     assert acts.count(("root", "cancel", str(number))) == 1
+
+
+def test_cancelling_with_htmx_leaves_the_page(site: Site) -> None:
+    client = site.browser("linus")
+    number = site.marks["waiting"]
+    headers = {"Origin": str(client.base_url).rstrip("/"), "HX-Request": "true"}
+    path, form = f"/submissions/{number}/cancel", {"csrf": csrf_of(client)}
+    assert client.post(path, data=form, headers=headers).status_code == 204
+    state = client.get(f"/submissions/{number}/state?on=submit").text
+    assert "Cancelled" in state
+    assert f"/submit?from={number}" in state
 
 
 def test_an_author_can_cancel(site: Site) -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 import click
 
 from grader.cli.options import find_problem
-
-SUFFIXES = {"triton": ".py", "torch": ".py", "cuda": ".cu"}
+from grader.submission import STARTERS
 
 
 @click.command()
 @click.argument("problem")
 @click.option(
     "--lang",
-    type=click.Choice(list(SUFFIXES)),
+    type=click.Choice(list(STARTERS)),
     default="triton",
     show_default=True,
     help="Language of the file.",
@@ -39,9 +38,9 @@ def new(problem: str, lang: str, output: Path | None) -> None:
     from grader.problem.scaffold import scaffold
 
     found = find_problem(problem)
-    path = output or Path(f"{found.name}_{lang}{SUFFIXES[lang]}")
-    if path.suffix != SUFFIXES[lang]:
-        raise click.UsageError(f"{path}: the name of a {lang} file ends in {SUFFIXES[lang]}")
+    path = output or Path(f"{found.name}_{lang}{STARTERS[lang]}")
+    if path.suffix != STARTERS[lang]:
+        raise click.UsageError(f"{path}: the name of a {lang} file ends in {STARTERS[lang]}")
     source = set_scaffold(found) if found.imported and lang != "cuda" else scaffold(found, lang)
     try:
         _write(path, source)

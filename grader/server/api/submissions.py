@@ -24,7 +24,7 @@ from grader.server.http.auth import OPTIONAL_TOKEN, AnyUser, Caller, CompetitorU
 from grader.server.http.errors import error_responses, fail
 from grader.server.http.etag import NOT_MODIFIED, CacheableResponse, share
 from grader.server.http.fields import IdempotencyKey, PrintableText, SubmissionNumber
-from grader.server.http.lookup import submission_or_404
+from grader.server.http.lookup import source_or_refusal, submission_or_404
 from grader.server.http.submit import submit_upload
 from grader.server.http.withdraw import withdraw_result
 from grader.server.services import visibility
@@ -161,18 +161,10 @@ def get_submission(
 def get_source(services: ServicesDep, caller: Caller, number: SubmissionNumber) -> Response:
     """The file's bytes as plain text."""
     _, summary, access = submission_or_404(services, caller, number)
-    if not access.source:
-        fail(403, "private_source", "this source is its author's; the board does not publish it")
-    if summary.source_removed_at is not None:
-        fail(
-            410,
-            "source_removed",
-            f"the source of submission {number} was removed on "
-            f"{summary.source_removed_at:%Y-%m-%d}, since it was old and did not rank",
-        )
+    content = source_or_refusal(services, summary, access)
     extension = next(ext for ext, language in LANGUAGES.items() if language == summary.language)
     headers = {"Content-Disposition": f'attachment; filename="submission-{number}{extension}"'}
-    return PlainTextResponse(services.submissions.source(number) or b"", headers=headers)
+    return PlainTextResponse(content, headers=headers)
 
 
 @router.delete(

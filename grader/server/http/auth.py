@@ -108,3 +108,11 @@ def check_csrf(request: Request, field: str) -> None:
     if not hmac.compare_digest(csrf_field(request).encode(), field.encode()):
         message = "this form is from another site or from an old session; reload the page"
         fail(403, "cross_site", message)
+
+
+def check_form(request: Request, caller: User | None, csrf: str) -> User:
+    """The user who sent a form. Raises `Refusal` without a session or its CSRF token."""
+    if caller is None:
+        fail(401, "no_session", "your session has ended; log in again")
+    check_csrf(request, csrf)
+    return caller

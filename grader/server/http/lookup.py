@@ -16,6 +16,8 @@ from grader.server.services.access import (
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
+from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.visibility import Access
 
 
 def problem_or_404(
@@ -44,6 +46,20 @@ def submission_or_404(services: Services, caller: User | None, number: int) -> V
     if found is not None:
         return found
     fail(404, "no_such_submission", f"there is no submission {number}, or it is not shown to you")
+
+
+def source_or_refusal(services: Services, summary: SubmissionSummary, access: Access) -> bytes:
+    """A submission's source. Raises `Refusal` if the caller may not read it, or it was removed."""
+    if not access.source:
+        fail(403, "private_source", "this source is its author's; the board does not publish it")
+    if summary.source_removed_at is not None:
+        fail(
+            410,
+            "source_removed",
+            f"the source of submission {summary.id} was removed on "
+            f"{summary.source_removed_at:%Y-%m-%d}, since it was old and did not rank",
+        )
+    return services.submissions.source(summary.id) or b""
 
 
 def comma_separated(names: Sequence[str]) -> str:

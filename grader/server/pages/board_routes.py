@@ -74,6 +74,7 @@ def home_page(
         "home.html",
         shared=is_shared,
         own=own,
+        preview="/preview.png",
         content=content,
         announcements=services.announcements.current(),
     )
@@ -123,13 +124,13 @@ def problem_page(request: Request, services: ServicesDep, caller: Caller, name: 
         "problem.html",
         shared=True,
         own=_nothing,
+        preview=f"/problems/{name}/preview.png",
         announcements=services.announcements.current(),
         board=board,
         leaderboard=leaderboard,
         baselines=baselines,
         recorded_times=recorded_times(board.problem),
         statement=_rendered_statement(board.problem.statement),
-        server=str(request.base_url).rstrip("/"),
     )
 
 
@@ -190,10 +191,17 @@ def leaderboard_page(
         "leaderboard.html",
         shared=not wanted.words,
         own=own,
+        preview=f"/leaderboards/{name}/preview.png{_query(gpu=gpu, version=version)}",
         announcements=services.announcements.current(),
         board=board,
         standings=content,
     )
+
+
+def _query(**values: str | None) -> str:
+    """A link's query with the values that are set; empty without one."""
+    query = urlencode({name: value for name, value in values.items() if value is not None})
+    return f"?{query}" if query else ""
 
 
 @dataclass(frozen=True)

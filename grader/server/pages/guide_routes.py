@@ -55,6 +55,5 @@ def api_page(request: Request, cache: FragmentCache) -> Response:
         "api.html",
         shared=True,
         own=lambda _user: "",
-        site=str(request.base_url).rstrip("/"),
         content=cache.get("api", make),
     )

@@ -40,6 +40,7 @@ def render(text: str) -> Markup:
     """A problem's statement as HTML. Headings start at level 2, since the page has the title."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.use(dollarmath_plugin, renderer=_math, allow_labels=False)
+    parser.add_render_rule("math_block", _math_block)
     parser.add_render_rule("fence", _fence)
     parser.add_render_rule("table_open", _table_open)
     parser.add_render_rule("table_close", _table_close)
@@ -99,6 +100,14 @@ def _element(element: ElementTree.Element) -> str:
 
 def _math(latex: str, options: dict[str, Any]) -> str:
     return str(math(latex, block=bool(options.get("display_mode"))))
+
+
+def _math_block(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
+    # A narrow page scrolls it, also by keyboard.
+    formula = math(tokens[index].content, block=True)
+    return f'<div class="math block" tabindex="0">\n{formula}\n</div>\n'
 
 
 def _fence(

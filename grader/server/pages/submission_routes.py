@@ -1,24 +1,21 @@
-"""Pages of submissions: one submission, a comparison of two, the queue, and the submit form."""
+"""Pages of submissions: one submission, a comparison of two, and the queue."""
 
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote
 
-from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from markupsafe import Markup
 
 from grader.fleet import State
-from grader.server.http.auth import Caller, ServicesDep, check_csrf, csrf_field
+from grader.server.http.auth import Caller, ServicesDep, check_form, csrf_field
 from grader.server.http.errors import fail
 from grader.server.http.etag import personal_content
-from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.response_cache import queue_version
-from grader.server.http.submit import submit_upload
 from grader.server.http.withdraw import withdraw_result
-from grader.server.pages.board_views import board_of_submission, board_views
+from grader.server.pages.board_views import board_of_submission
 from grader.server.pages.highlighting import numbered_source
 from grader.server.pages.submission_views import (
     MAX_DIFF_LINES,
@@ -37,7 +34,6 @@ from grader.server.pages.templates import (
     render_fragment,
     wants_fragment,
 )
-from grader.server.services.access import daily_left
 from grader.server.services.accounts import User
 from grader.server.services.queue_snapshot import QueueSnapshot, read_queue
 
@@ -76,7 +72,10 @@ def submission_page(
         "submission.html",
         shared=is_public,
         own=lambda user: None if user.name == job.user else "",
+        preview=f"/submissions/{number}/preview.png",
         job=job,
+        verdict=summary.verdict if access.result else None,
+        score_us=summary.score_us if access.result else None,
         content=content,
     )
 
@@ -157,43 +156,6 @@ def queue_page(
     return render(request, template, shared=True, version="queue", own=own, content=content)
 
 
-@router.get("/submit")
-def submit_page(
-    request: Request, services: ServicesDep, caller: Caller, problem: str = ""
-) -> Response:
-    """The submit form."""
-    if caller is None:
-        query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"/login?to={quote(request.url.path + query)}", 303)
-    boards = [board for board in board_views(services, caller) if not board.over]
-    alive = services.ledger.workers(services.settings.worker_alive_s)
-    gpus = sorted({worker.gpu for worker in alive if worker.gpu})
-    left = daily_left(services, caller, {board.name: board.settings for board in boards})
-    return render(request, "submit.html", boards=boards, chosen=problem, gpus=gpus, left=left)
-
-
-@router.post("/submit")
-def submit(
-    request: Request,
-    services: ServicesDep,
-    caller: Caller,
-    problem: Annotated[PrintableText, Form()],
-    file: Annotated[UploadFile, File()],
-    csrf: Annotated[str, Form()] = "",
-    gpu: Annotated[PrintableText, Form()] = "",
-) -> Response:
-    """Submit a file. With htmx, answer with a fragment that shows the progress; without, redirect
-    to the submission's page."""
-    user = _check_form(request, caller, csrf)
-    if user.role == "worker":
-        fail(403, "wrong_role", "a worker cannot submit")
-    number = submit_upload(request, services, user, problem, file, gpu)
-    if not wants_fragment(request):
-        return RedirectResponse(f"/submissions/{number}", 303)
-    submission = submission_view(services, user, number)
-    return render(request, "_live.html", submission=submission, on="submit")
-
-
 @router.post("/submissions/{number}/cancel")
 def cancel(
     request: Request,
@@ -203,7 +165,7 @@ def cancel(
     csrf: Annotated[str, Form()] = "",
 ) -> Response:
     """Cancel one's own submission; an admin cancels any."""
-    user = _check_form(request, caller, csrf)
+    user = check_form(request, caller, csrf)
     submission = submission_view(services, user, number)
     if user.role == "admin":
         services.admin.cancel(number, user.name)
@@ -211,6 +173,8 @@ def cancel(
         services.ledger.cancel(number, user.name)
     else:
         fail(403, "not_yours", "only its author can cancel a submission")
+    if wants_fragment(request):  # an event shows the new state
+        return Response(status_code=204)
     return RedirectResponse(f"/submissions/{number}", 303)
 
 
@@ -223,7 +187,7 @@ def withdraw(
     csrf: Annotated[str, Form()] = "",
 ) -> Response:
     """Take one's own result off its board."""
-    withdraw_result(services, _check_form(request, caller, csrf), number)
+    withdraw_result(services, check_form(request, caller, csrf), number)
     return RedirectResponse(f"/submissions/{number}", 303)
 
 
@@ -236,13 +200,5 @@ def restore(
     csrf: Annotated[str, Form()] = "",
 ) -> Response:
     """Let one's own withdrawn result count again."""
-    withdraw_result(services, _check_form(request, caller, csrf), number, undo=True)
+    withdraw_result(services, check_form(request, caller, csrf), number, undo=True)
     return RedirectResponse(f"/submissions/{number}", 303)
-
-
-def _check_form(request: Request, caller: User | None, csrf: str) -> User:
-    """The user who sent a form. Raises `Refusal` without a session or its CSRF token."""
-    if caller is None:
-        fail(401, "no_session", "your session has ended; log in again")
-    check_csrf(request, csrf)
-    return caller

@@ -76,6 +76,8 @@ def render(
         "csrf": csrf_field(request) if hasattr(request.state, "caller") else "",
         "now": services.now(),
         "path": request.url.path,
+        "site": str(request.base_url).rstrip("/"),
+        "preview": None,
     }
     text = environment.get_template(template).render(common | values)
     # htmx requests a fragment at the page's own address; a cache must not mix up the two.
@@ -157,8 +159,8 @@ def _environment() -> Environment:
     )  # fmt: skip
     made.filters.update({function.__name__: function for function in filters})
     made.filters["segment"] = lambda text: quote(text, safe="")
-    vendored = (f"vendor/{name}.min.js" for name in ("htmx", "htmx-ext-sse"))
-    assets = ("grade.css", "grade.js", "icon.svg", *vendored)
+    vendored = (f"vendor/{name}.min.js" for name in ("htmx", "htmx-ext-sse", "codemirror"))
+    assets = ("grade.css", "grade.js", "editor.js", "icon.svg", *vendored)
     made.globals.update(
         assets={name: _asset_url(name) for name in assets},
         roofline_bar=timing.roofline_bar,

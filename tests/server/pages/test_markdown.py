@@ -17,6 +17,7 @@ def test_math_becomes_mathml() -> None:
     assert "Title" not in page
     assert '<math display="inline"><mrow><msup>' in page
     assert '<math display="block"><mrow><mfrac>' in page
+    assert '<div class="math block" tabindex="0">' in page
 
 
 @pytest.mark.parametrize(

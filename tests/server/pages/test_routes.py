@@ -626,6 +626,7 @@ def test_static_files_are_served_with_their_licences(site: Site) -> None:
         assert client.get(path).status_code == 200, path
     for name in ("htmx", "htmx-ext-sse"):
         assert "BSD" in client.get(f"/static/vendor/{name}.LICENSE").text
+    assert "MIT License" in client.get("/static/vendor/codemirror.LICENSE").text
     assert client.get("/static/../pages.py").status_code == 404
     assert client.get("/static/%2e%2e/pages.py").status_code == 404
 

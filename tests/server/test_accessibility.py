@@ -1,0 +1,109 @@
+"""Accessibility of every page, as axe-core finds it in Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.server.browser import Watched
+from tests.server.browser import chromium as chromium
+from tests.server.conftest import World
+from tests.server.site import Site, everywhere
+from tests.server.site import site as site
+from tests.server.test_access import API, TABLE
+from tests.server.test_editor import SCHEMES
+
+AXE = Path(__file__).parent / "axe/node_modules/axe-core/axe.min.js"
+
+RUN = """
+async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  return violations
+    .filter((one) => ["serious", "critical"].includes(one.impact))
+    .map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(" ")).join(", ")}`);
+}
+"""
+
+FRAGMENTS = ("/submissions/{number}/state",)
+"""Addresses of parts of pages."""
+
+pytestmark = [pytest.mark.chromium, pytest.mark.axe]
+
+
+def faults(page: Page) -> list[str]:
+    """The serious and critical violations on a page, with all its parts unfolded."""
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    page.evaluate(AXE.read_text())
+    found: list[str] = page.evaluate(RUN)
+    return found
+
+
+@pytest.fixture
+def watched(chromium: Browser, world: World) -> Iterator[Watched]:
+    """A page without a content policy: axe-core uses inline styles."""
+    context = chromium.new_context(bypass_csp=True)
+    found = Watched(context.new_page(), world.url)
+    yield found
+    context.close()
+    assert found.faults == []
+
+
+def every_page(world: World) -> list[str]:
+    """The address of each page of the table of routes, as an admin may open it."""
+    found = []
+    for row in TABLE:
+        is_page = row.method == "GET" and not row.path.startswith((API, "/static"))
+        if not is_page or row.statuses[-1] != 200 or row.path in FRAGMENTS:
+            continue
+        number = str(row.prepare(world))
+        found.append(row.path.format(**{"number": number, "other": number} | (row.fill or {})))
+    return found
+
+
+def test_axe_finds_a_fault(world: World, watched: Watched) -> None:
+    watched.go("/login")
+    assert faults(watched.page) == []
+    watched.page.evaluate("document.documentElement.removeAttribute('lang')")
+    watched.page.evaluate("document.querySelector('h1').style.color = '#bbb'")
+    assert [one.split(":")[0] for one in faults(watched.page)] == [
+        "color-contrast",
+        "html-has-lang",
+    ]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
+def test_no_page_has_a_serious_fault(
+    site: Site, watched: Watched, scheme: Literal["light", "dark"], width: int
+) -> None:
+    page = watched.page
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    found: dict[str, list[str]] = {}
+    watched.go("/login")
+    found["/login"] = faults(page)
+    for name in ("ada", "root"):
+        if name == "root":
+            page.get_by_role("button", name="Log out").click()
+        watched.log_in(site.world.tokens[name])
+        for path in [*everywhere(site), *(every_page(site.world) if name == "root" else ())]:
+            answer = page.goto(watched.url + path)
+            assert answer is not None
+            if answer.headers.get("content-type", "").startswith("text/html"):
+                found[f"{name} {path}"] = faults(page)
+    assert len(found) > 40
+    assert {path: one for path, one in found.items() if one} == {}
+
+
+def test_the_editor_with_its_search_has_no_serious_fault(world: World, watched: Watched) -> None:
+    watched.log_in(world.tokens["ada"])
+    watched.go("/submit?problem=softmax")
+    page = watched.page
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.get_by_role("textbox", name="Source").press("Control+f")
+        page.get_by_role("textbox", name="Find").fill("def")
+        assert faults(page) == []
