@@ -261,6 +261,38 @@ tokens = Table(
     sqlite_autoincrement=True,
 )
 
+identities = Table(
+    "identities",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("user_id", Integer, ForeignKey(users.c.id), nullable=False),
+    # The provider's address, and its own immutable identifier of the person.
+    Column("provider", String(255), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Index("identities_by_subject", "provider", "subject", unique=True),
+    Index("identities_by_user", "user_id"),
+    sqlite_autoincrement=True,
+)
+"""Accounts of other sites that users sign in with."""
+
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    # SHA-256 of the secret in the browser's cookie.
+    Column("hash", String(64), primary_key=True),
+    # The provider's name in the settings.
+    Column("provider", String(40), nullable=False),
+    # The user who links the account to theirs; null for a sign-in.
+    Column("user_id", Integer, ForeignKey(users.c.id)),
+    # The person at the provider, who has yet to choose a name; null until the provider names them.
+    Column("subject", String(255)),
+    Column("details", JSON, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Index("sign_ins_by_end", "expires_at"),
+)
+"""Sign-ins that are not finished. Each is used once, on any server."""
+
 boards = Table(
     "boards",
     metadata,

@@ -31,6 +31,7 @@ from grader.server.http.errors import (
     unavailable,
 )
 from grader.server.http.etag import VersionName
+from grader.server.http.identity_provider import IdentityProvider
 from grader.server.http.logs import RequestLog
 from grader.server.http.middleware import AdmissionMiddleware
 from grader.server.http.response_cache import (
@@ -40,11 +41,13 @@ from grader.server.http.response_cache import (
     queue_version,
 )
 from grader.server.pages import (
+    account_routes,
     admin_routes,
     board_routes,
     guide_routes,
     rejudge_routes,
     session_routes,
+    sign_in_routes,
     submission_routes,
     user_admin_routes,
 )
@@ -149,13 +152,18 @@ def create_app(services: Services) -> FastAPI:
         strict_content_type=False,
     )
     app.state.services = services
+    app.state.identity_providers = {
+        name: IdentityProvider(provider) for name, provider in services.providers.items()
+    }
     app.state.leaderboard_cache = TtlCache(CACHE_AGE_S)  # of the API's leaderboards
     app.state.fragment_cache = TtlCache(CACHE_AGE_S)  # of parts of pages
     app.state.queue_cache = TtlCache(MAX_AGE_S)  # of the queue's page
     for module in (submissions, batches, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
-    for pages in (board_routes, submission_routes, guide_routes, session_routes):
+    for pages in (board_routes, submission_routes, guide_routes):
+        app.include_router(pages.router)
+    for pages in (session_routes, sign_in_routes, account_routes):
         app.include_router(pages.router)
     for pages in (admin_routes, user_admin_routes, rejudge_routes):
         app.include_router(pages.router, prefix="/admin")

@@ -20,12 +20,14 @@ from grader.db.tables import (
     batches,
     blobs,
     boards,
+    identities,
     jobs,
     metadata,
     problem_versions,
     rejudges,
     results,
     schema_info,
+    sign_ins,
     submissions,
     tokens,
     users,
@@ -46,6 +48,8 @@ HOSTED = {
     table.name
     for table in (
         announcements,
+        identities,
+        sign_ins,
         users,
         tokens,
         boards,
@@ -59,7 +63,7 @@ HOSTED = {
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0010"
+HEAD = "0012"
 ADDED = {
     "rejudge_id",
     "original_id",
@@ -153,6 +157,14 @@ def fill_hosted(connection: Connection) -> None:
     assert api is not None
     session = {"kind": "session", "hash": "b" * 64, "opened_by": api[0]}
     connection.execute(insert(tokens).values(**session, **token))
+    connection.execute(
+        insert(identities).values(
+            user_id=user[0], provider="https://github.com", subject="1", created_at=now
+        )
+    )
+    connection.execute(
+        insert(sign_ins).values(hash="c" * 64, provider="github", details={}, expires_at=now)
+    )
     connection.execute(
         insert(boards).values(problem="softmax", hidden=True, publish_sources=False, opens_at=now)
     )

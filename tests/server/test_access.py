@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from grader.server.services.sign_in import Person
 from grader.server.settings import Settings
 from tests.server.conftest import H100, KERNEL, SEED, World, statements
 from tests.waiting import PATIENCE_S
@@ -63,6 +64,13 @@ def user(world: World) -> int:
     return accounts.tokens("eve")[-1].id
 
 
+def linked(world: World) -> int:
+    """The number of a new identity of the user `eve`."""
+    person = Person("https://github.com", str(user(world)))
+    world.services.sign_ins.link_by_admin("eve", person, "root")
+    return world.services.sign_ins.identities("eve")[-1].id
+
+
 def banned(world: World) -> int:
     number = user(world)
     world.services.admin.ban("eve", "", "root")
@@ -110,6 +118,7 @@ FORMS = (401, 403, 403, 403, 303)
 WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
 EVE = {"name": "eve"}
+GITHUB = {"provider": "github"}
 SOFTMAX = {"name": "softmax", "problem": "softmax"}
 PRESENCE = {"json": {"worker": "w", "device": "cpu", "slots": 1}}
 
@@ -159,6 +168,22 @@ TABLE = [
         user,
         {"json": {"reason": "test"}},
         EVE,
+    ),
+    Access("GET", f"{API}/admin/users/{{name}}/identities", ADMINS, user, fill=EVE),
+    Access(
+        "POST",
+        f"{API}/admin/users/{{name}}/identities",
+        (401, 403, 403, 403, 404),
+        user,
+        {"json": {"provider": "github", "subject": "1"}},
+        EVE,
+    ),
+    Access(
+        "DELETE",
+        f"{API}/admin/users/{{name}}/identities/{{number}}",
+        (401, 403, 403, 403, 204),
+        linked,
+        fill=EVE,
     ),
     Access("GET", f"{API}/admin/users/{{name}}/graded", ADMINS, user, fill=EVE),
     Access("POST", f"{API}/admin/users/{{name}}/hold", ADMINS, user, fill=EVE),
@@ -229,6 +254,13 @@ TABLE = [
     Access("GET", "/login", EVERYONE),
     Access("POST", "/login", (401,) * 5, call={"data": {"token": "x"}}),
     Access("POST", "/logout", (303,) * 5),
+    # There is no provider; tests/server/pages/test_sign_in.py has two.
+    Access("GET", "/login/with/{provider}", (404,) * 5, fill=GITHUB),
+    Access("POST", "/login/with/{provider}", (401, 404, 404, 404, 404), fill=GITHUB),
+    Access("GET", "/login/with/{provider}/callback", (404,) * 5, fill=GITHUB),
+    Access("GET", "/login/name", (422,) * 5),
+    Access("POST", "/login/name", (422,) * 5),
+    Access("POST", "/account/identities/{number}/unlink", (401, 404, 404, 404, 404), linked),
     # Pages of admins.
     Access("GET", "/admin", ADMINS),
     Access("GET", "/admin/held", ADMINS, held),

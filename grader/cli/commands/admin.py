@@ -119,6 +119,47 @@ def user_unban(client: Client, name: str) -> None:
     print_done(f"{name} is no longer banned")
 
 
+@user.command("link")
+@click.argument("name")
+@click.option("--provider", required=True, help="Its name in the server's settings: github.")
+@click.option("--subject", required=True, help="The provider's identifier of the person.")
+@api_command
+def user_link(client: Client, name: str, provider: str, subject: str) -> None:
+    """Let NAME sign in with an account of another site.
+
+    GitHub's identifiers are numbers: the field id at https://api.github.com/users/LOGIN.
+    """
+    path = f"/admin/users/{path_segment(name)}/identities"
+    client.request("POST", path, json={"provider": provider, "subject": subject})
+    print_done(f"{name} may sign in with {provider}")
+
+
+@user.command("links")
+@click.argument("name")
+@json_option
+@api_command
+def user_links(client: Client, name: str, as_json: bool) -> None:
+    """List the accounts of other sites that NAME signs in with."""
+    columns: dict[str, Field] = {
+        "id": "id",
+        "provider": "provider",
+        "subject": "subject",
+        "since": lambda row: utc_day(row["created_at"]),
+    }
+    answer = client.request("GET", f"/admin/users/{path_segment(name)}/identities")
+    print_rows(answer, "identities", as_json, columns)
+
+
+@user.command("unlink")
+@click.argument("name")
+@click.argument("number", metavar="ID", type=int)
+@api_command
+def user_unlink(client: Client, name: str, number: int) -> None:
+    """Let NAME no longer sign in with the account ID; its sessions end."""
+    client.request("DELETE", f"/admin/users/{path_segment(name)}/identities/{number}")
+    print_done(f"{name} no longer signs in with account {number}")
+
+
 @admin.group()
 def token() -> None:
     """Create, list and revoke tokens."""

@@ -13,7 +13,7 @@ from grader.board import ProblemVersion
 from grader.problem import Problem
 from grader.server.api.schemas import ProblemVersionInfo
 from grader.server.http.fields import PrintableText
-from grader.server.services.accounts import Account, Role, Token
+from grader.server.services.accounts import Account, Role
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.audit import AuditEntry
 from grader.server.services.rejudge import (
@@ -24,6 +24,8 @@ from grader.server.services.rejudge import (
     Selection,
 )
 from grader.server.services.rejudge_diff import RejudgeChange
+from grader.server.services.sign_in import Identity
+from grader.server.services.tokens import Token
 
 
 def _utc(moment: datetime) -> datetime:
@@ -52,6 +54,16 @@ class NewToken(_StrictModel):
 
     label: PrintableText = ""
     """What the token is for."""
+
+
+class NewIdentity(_StrictModel):
+    """An account of another site that a user may sign in with."""
+
+    provider: PrintableText
+    """The provider's name in the server's settings, such as ``github``."""
+    subject: PrintableText
+    """The provider's identifier of the person, which never changes: of GitHub, the number ``id`` at
+    ``https://api.github.com/users/LOGIN``."""
 
 
 class BanRequest(_StrictModel):
@@ -103,6 +115,12 @@ class UserList(BaseModel):
     """Every user, by name."""
 
     users: list[Account]
+
+
+class IdentityList(BaseModel):
+    """The accounts of other sites that a user signs in with, oldest first."""
+
+    identities: list[Identity]
 
 
 class IssuedToken(BaseModel):

@@ -255,6 +255,8 @@ def user_page(
         own=lambda user: None if user.name == name else "",
         user=name,
         is_own=is_own,
+        identities=services.sign_ins.identities(name) if is_own else [],
+        providers=services.providers.values(),
         standings=standings,
         bests=board_views.personal_bests(services, caller, name, standings),
         submissions=submissions,

@@ -1,14 +1,8 @@
-"""Users and their tokens.
-
-A token is 256 random bits. Only its SHA-256 is stored; a slow hash would add nothing, since 256
-bits cannot be guessed. The token itself is shown once, when it is created.
-"""
+"""Users and their tokens."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
 import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -39,13 +33,11 @@ from grader.db.tables import tokens, users
 from grader.report import one_line
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.audit import SERVER_ACTOR, record_action
+from grader.server.services.tokens import Token, add_session, add_token, digest
 
 Role = Literal["competitor", "worker", "admin"]
 
 log = logging.getLogger(__name__)
-
-SESSION_LIFETIME = timedelta(hours=12)
-"""Lifetime of a web session."""
 
 USE_INTERVAL = timedelta(minutes=1)
 """The time of a token's last use is updated at most this often."""
@@ -80,17 +72,6 @@ class Account(User):
     """Last use of any of the user's tokens, to the minute."""
 
 
-@dataclass(frozen=True)
-class Token:
-    """A token as admins see it: without its secret."""
-
-    id: int
-    label: str
-    created_at: datetime
-    last_used_at: datetime | None
-    revoked_at: datetime | None
-
-
 class Accounts:
     """The users of one database. Every method raises `BoardError` if the database fails."""
 
@@ -120,7 +101,7 @@ class Accounts:
                 unban = update(users).where(users.c.id == admin["id"])
                 connection.execute(unban.values(banned_at=None, banned_reason=None))
                 record_action(connection, self._now(), SERVER_ACTOR, "unban", admin["name"])
-            token, number = self._add_token(connection, admin["id"], "api", "way back in")
+            token, number = self._add_token(connection, admin["id"], "way back in")
             record_action(
                 connection, self._now(), SERVER_ACTOR, "token new", admin["name"], str(number)
             )
@@ -151,7 +132,7 @@ class Accounts:
         """Create another token of a user. Raises `NotFound`."""
         with transaction(self._engine, "admin") as connection:
             user = find_user(connection, name)
-            token, number = self._add_token(connection, user["id"], "api", label)
+            token, number = self._add_token(connection, user["id"], label)
             record_action(
                 connection, self._now(), by, "token new", user["name"], f"{number} {label}"
             )
@@ -201,7 +182,7 @@ class Accounts:
                 row = connection.execute(query).first()
             if row is None:
                 raise NotFound(f"there is no token {number}, or it is revoked")
-            token, added = self._add_token(connection, row.user_id, "api", row.label)
+            token, added = self._add_token(connection, row.user_id, row.label)
             old = or_(tokens.c.id == number, tokens.c.opened_by == number)
             ended = update(tokens).where(old, tokens.c.revoked_at.is_(None))
             connection.execute(ended.values(revoked_at=self._now()))
@@ -234,71 +215,25 @@ class Accounts:
             return Banned(str(row.banned_reason))
         if row is None or row.kind != "api":
             return None
-        now = self._now()
-        old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
         with transaction(self._engine) as connection:
-            connection.execute(delete(tokens).where(old))
-            session, _ = self._add_token(
-                connection,
-                row.user_id,
-                "session",
-                "pages",
-                opened_by=row.id,
-                expires_at=now + SESSION_LIFETIME,
-            )
-        return session
+            return add_session(connection, self._now(), row.user_id, opened_by=row.id)
 
     def close_session(self, session: str) -> None:
         """End a session. Does nothing for other tokens."""
-        mine = (tokens.c.hash == _hash(session)) & (tokens.c.kind == "session")
+        mine = (tokens.c.hash == digest(session)) & (tokens.c.kind == "session")
         with transaction(self._engine) as connection:
             connection.execute(delete(tokens).where(mine))
 
     def _add_user(self, connection: Connection, name: str, role: Role, by: str) -> str:
-        name = validate_name(name)
-        key, look = name_key(name), skeleton(name)
-        if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
-            raise Conflict(f"the name {name} is taken; choose another")
-        if twin := connection.scalar(select(users.c.name).where(users.c.skeleton == look)):
-            raise Conflict(
-                f"the name {name} looks like {twin}, which is another user's; choose another"
-            )
-        added = connection.execute(
-            insert(users).values(
-                name=name, name_key=key, skeleton=look, role=role, created_at=self._now()
-            )
-        )
-        assert added.inserted_primary_key is not None
-        record_action(connection, self._now(), by, "user add", name, role)
-        return self._add_token(connection, added.inserted_primary_key[0], "api", "first")[0]
+        user_id = create_user(connection, self._now(), name, role, by)
+        return self._add_token(connection, user_id, "first")[0]
 
-    def _add_token(
-        self,
-        connection: Connection,
-        user_id: int,
-        kind: Literal["api", "session"],
-        label: str,
-        opened_by: int | None = None,
-        expires_at: datetime | None = None,
-    ) -> tuple[str, int]:
-        token = f"grade_{secrets.token_urlsafe(32)}"
-        added = connection.execute(
-            insert(tokens).values(
-                user_id=user_id,
-                kind=kind,
-                hash=_hash(token),
-                label=one_line(label, 80),
-                opened_by=opened_by,
-                created_at=self._now(),
-                expires_at=expires_at,
-            )
-        )
-        assert added.inserted_primary_key is not None
-        return token, int(added.inserted_primary_key[0])
+    def _add_token(self, connection: Connection, user_id: int, label: str) -> tuple[str, int]:
+        return add_token(connection, self._now(), user_id, "api", label)
 
     def _find_all(self, wanted: Collection[str]) -> dict[str, Row[Any]]:
         """Token → its row of `_TOKENS`, if it is neither revoked nor expired."""
-        digests = {_hash(token): token for token in wanted}
+        digests = {digest(token): token for token in wanted}
         now = self._now()
         values = {"hashes": list(digests), "now": now, "due": now - USE_INTERVAL}
         with connect(self._engine) as connection:
@@ -314,6 +249,30 @@ class Accounts:
                 connection.execute(used.values(last_used_at=self._now()))
         except BoardError as error:  # such as a full disk, which can still be read
             log.warning("the last use of a token was not stored: %s", one_line(str(error)))
+
+
+def create_user(
+    connection: Connection, now: datetime, name: str, role: Role, by: str | None = None
+) -> int:
+    """Add a user within a transaction that holds the lock ``admin``. Returns its number.
+
+    by: who added it; None if it signed up itself. Raises `Invalid` and `Conflict` like
+    `Accounts.add_user`.
+    """
+    name = validate_name(name)
+    key, look = name_key(name), skeleton(name)
+    if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
+        raise Conflict(f"the name {name} is taken; choose another")
+    if twin := connection.scalar(select(users.c.name).where(users.c.skeleton == look)):
+        raise Conflict(
+            f"the name {name} looks like {twin}, which is another user's; choose another"
+        )
+    added = connection.execute(
+        insert(users).values(name=name, name_key=key, skeleton=look, role=role, created_at=now)
+    )
+    assert added.inserted_primary_key is not None
+    record_action(connection, now, by or name, "user add", name, role)
+    return int(added.inserted_primary_key[0])
 
 
 def validate_name(name: str) -> str:
@@ -368,10 +327,6 @@ def _has_admin_token(connection: Connection) -> bool:
     admin = (users.c.role == "admin") & users.c.banned_at.is_(None)
     query = select(tokens.c.id).join(users, users.c.id == tokens.c.user_id).where(live, admin)
     return connection.scalar(query.limit(1)) is not None
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 # It is read for every request with a token, so it has no column that takes long to convert.

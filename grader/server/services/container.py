@@ -18,12 +18,13 @@ from grader.server.services.drain import Drain
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
 from grader.server.services.problem_versions import VersionChange, record_served
+from grader.server.services.sign_in import SignIns
 from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
 from grader.server.services.user_progress import UserProgress
 from grader.server.services.verdict_counts import VerdictCounts
-from grader.server.settings import Settings
+from grader.server.settings import ProviderSettings, Settings
 
 
 def utc_now() -> datetime:
@@ -38,6 +39,9 @@ class Services:
     settings: Settings
     ledger: Ledger
     accounts: Accounts
+    sign_ins: SignIns
+    providers: Mapping[str, ProviderSettings]
+    """By name: the sites whose accounts users sign in with."""
     admin: AdminService
     announcements: Announcements
     problems: dict[str, Problem]
@@ -61,6 +65,7 @@ class Services:
         problems: Mapping[str, Problem],
         settings: Settings | None = None,
         now: Callable[[], datetime] = utc_now,
+        providers: Mapping[str, ProviderSettings] | None = None,
     ) -> Services:
         """Open the database at a URL, create or migrate its tables, and record the versions of the
         problems. Raises `BoardError`."""
@@ -77,6 +82,8 @@ class Services:
             settings=settings,
             ledger=ledger,
             accounts=Accounts(engine, now),
+            sign_ins=SignIns(engine, now),
+            providers=providers or {},
             admin=AdminService(engine, now),
             announcements=Announcements(engine, now),
             problems=dict(problems),
