@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "mcp": ("grade mcp", "grade mcp --root submissions --sandbox docker"),
     "serve": ("grade serve", "grade serve --host 0.0.0.0 --port 8000 --slots 2"),
+    "token": ("grade token new --label laptop", "grade token rotate 12"),
     "login": (
         "grade login --server https://board.example.org",
         "grade login --server https://board.example.org --token TOKEN",

@@ -19,7 +19,15 @@ from grader.board import BoardError
 from grader.db.engine import DiskFull
 from grader.fleet import Ledger
 from grader.report import one_line
-from grader.server.api import admin, batches, boards, events, submissions, worker_api
+from grader.server.api import (
+    admin,
+    batches,
+    boards,
+    events,
+    own_tokens,
+    submissions,
+    worker_api,
+)
 from grader.server.api.schemas import Health
 from grader.server.http.auth import ServicesDep, check_not_draining
 from grader.server.http.errors import (
@@ -158,7 +166,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.leaderboard_cache = TtlCache(CACHE_AGE_S)  # of the API's leaderboards
     app.state.fragment_cache = TtlCache(CACHE_AGE_S)  # of parts of pages
     app.state.queue_cache = TtlCache(MAX_AGE_S)  # of the queue's page
-    for module in (submissions, batches, boards, events, admin, worker_api):
+    for module in (submissions, own_tokens, batches, boards, events, admin, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
     for pages in (board_routes, submission_routes, guide_routes):

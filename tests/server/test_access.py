@@ -64,6 +64,12 @@ def user(world: World) -> int:
     return accounts.tokens("eve")[-1].id
 
 
+def own_token(world: World) -> int:
+    """The number of a new token of the user `ada`."""
+    world.services.accounts.new_token("ada")
+    return world.services.accounts.tokens("ada")[-1].id
+
+
 def linked(world: World) -> int:
     """The number of a new identity of the user `eve`."""
     person = Person("https://github.com", str(user(world)))
@@ -112,6 +118,8 @@ class Access:
 
 EVERYONE = (200, 200, 200, 200, 200)
 OWNERS = (401, 200, 404, 403, 200)
+OWNERS_ONLY = (401, 200, 404, 403, 404)
+"""What not even an admin may do for another user."""
 ADMINS = (401, 403, 403, 403, 200)
 FORMS = (401, 403, 403, 403, 303)
 """A form that redirects to a page of admins."""
@@ -147,6 +155,10 @@ TABLE = [
     Access("GET", f"{API}/leaderboards/{{name}}", EVERYONE, fill=SOFTMAX),
     Access("GET", f"{API}/queue", EVERYONE),
     Access("GET", f"{API}/me", (401, 200, 200, 200, 200)),
+    Access("GET", f"{API}/me/tokens", (401, 200, 200, 403, 200)),
+    Access("POST", f"{API}/me/tokens", (401, 201, 201, 403, 201), call={"json": {}}),
+    Access("POST", f"{API}/me/tokens/{{number}}/rotate", OWNERS_ONLY, own_token),
+    Access("DELETE", f"{API}/me/tokens/{{number}}", OWNERS_ONLY, own_token),
     # Admins.
     Access("GET", f"{API}/admin/users", ADMINS),
     Access("POST", f"{API}/admin/users", (401, 403, 403, 403, 201), call={"json": {"name": "new"}}),
@@ -260,6 +272,9 @@ TABLE = [
     Access("GET", "/login/with/{provider}/callback", (404,) * 5, fill=GITHUB),
     Access("GET", "/login/name", (422,) * 5),
     Access("POST", "/login/name", (422,) * 5),
+    Access("POST", "/account/tokens", (401, 200, 200, 403, 200)),
+    Access("POST", "/account/tokens/{number}/rotate", OWNERS_ONLY, own_token),
+    Access("POST", "/account/tokens/{number}/revoke", (401, 303, 404, 403, 404), own_token),
     Access("POST", "/account/identities/{number}/unlink", (401, 404, 404, 404, 404), linked),
     # Pages of admins.
     Access("GET", "/admin", ADMINS),

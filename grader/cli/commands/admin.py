@@ -12,11 +12,13 @@ from grader.cli.commands.board_versions import versions
 from grader.cli.commands.rejudge import rejudge
 from grader.cli.options import json_option
 from grader.cli.output.admin_output import (
+    TOKEN_COLUMNS,
     Field,
     api_command,
     print_done,
     print_rows,
     print_table,
+    print_token,
     utc_day,
     utc_minute,
 )
@@ -56,7 +58,7 @@ def user() -> None:
 @api_command
 def user_add(client: Client, name: str, role: str, as_json: bool) -> None:
     """Add the user NAME and print a token; it is shown only this once."""
-    _print_token(client.request("POST", "/admin/users", json={"name": name, "role": role}), as_json)
+    print_token(client.request("POST", "/admin/users", json={"name": name, "role": role}), as_json)
 
 
 @user.command("list")
@@ -173,7 +175,7 @@ def token() -> None:
 def token_new(client: Client, name: str, label: str, as_json: bool) -> None:
     """Print another token of the user NAME; it is shown only this once."""
     path = f"/admin/users/{path_segment(name)}/tokens"
-    _print_token(client.request("POST", path, json={"label": label}), as_json)
+    print_token(client.request("POST", path, json={"label": label}), as_json)
 
 
 @token.command("list")
@@ -182,15 +184,8 @@ def token_new(client: Client, name: str, label: str, as_json: bool) -> None:
 @api_command
 def token_list(client: Client, name: str, as_json: bool) -> None:
     """List the tokens of the user NAME, by number."""
-    columns: dict[str, Field] = {
-        "token": "id",
-        "label": "label",
-        "since": lambda row: utc_day(row["created_at"]),
-        "last used": lambda row: utc_minute(row["last_used_at"]),
-        "revoked": lambda row: utc_day(row["revoked_at"]),
-    }
     answer = client.request("GET", f"/admin/users/{path_segment(name)}/tokens")
-    print_rows(answer, "tokens", as_json, columns)
+    print_rows(answer, "tokens", as_json, TOKEN_COLUMNS)
 
 
 @token.command("revoke")
@@ -344,16 +339,6 @@ def _moment(option: str, text: str) -> str:
             f"{option}: '{text}' has no time zone; write {until.isoformat()}Z for UTC"
         )
     return until.isoformat()
-
-
-def _print_token(new: dict[str, str], as_json: bool) -> None:
-    from grader.cli.output.terminal import print_json
-
-    if as_json:
-        print_json(new)
-        return
-    print(new["token"], flush=True)
-    print_done(f"this token of {new['name']} is shown only this once; hand it over safely")
 
 
 def _print_board(settings: dict[str, Any], as_json: bool) -> None:

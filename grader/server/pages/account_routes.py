@@ -8,7 +8,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from grader.server.http.auth import AnyUser, ServicesDep, check_csrf
+from grader.server.http.auth import AnyUser, CompetitorUser, ServicesDep, check_csrf
+from grader.server.http.fields import PrintableText
+from grader.server.pages.templates import render
 from grader.server.services.accounts import User
 
 router = APIRouter(prefix="/account", include_in_schema=False, default_response_class=HTMLResponse)
@@ -19,8 +21,44 @@ async def _sender(request: Request, caller: AnyUser, csrf: Annotated[str, Form()
     return caller
 
 
+async def _competitor(
+    request: Request, caller: CompetitorUser, csrf: Annotated[str, Form()] = ""
+) -> User:
+    check_csrf(request, csrf)
+    return caller
+
+
 FormUser = Annotated[User, Depends(_sender)]
 """The user who sent a form with the CSRF token of their session. Others are refused."""
+FormCompetitor = Annotated[User, Depends(_competitor)]
+"""The same, and no worker: their tokens are made by admins."""
+
+
+@router.post("/tokens")
+def add_token(
+    request: Request,
+    services: ServicesDep,
+    caller: FormCompetitor,
+    label: Annotated[PrintableText, Form()] = "",
+) -> Response:
+    """Make another token, and show it."""
+    return _show_token(request, services.accounts.new_own_token(caller.name, label))
+
+
+@router.post("/tokens/{number}/rotate")
+def rotate_token(
+    request: Request, services: ServicesDep, caller: FormCompetitor, number: int
+) -> Response:
+    """Replace a token by a new one, and show it."""
+    token = services.accounts.rotate(number, by=caller.name, owner=caller.name)
+    return _show_token(request, token)
+
+
+@router.post("/tokens/{number}/revoke")
+def revoke_token(services: ServicesDep, caller: FormCompetitor, number: int) -> Response:
+    """Revoke a token, which ends the sessions that it opened."""
+    services.accounts.revoke(number, by=caller.name, owner=caller.name)
+    return _back_to_own_page(caller)
 
 
 @router.post("/identities/{number}/unlink")
@@ -28,6 +66,11 @@ def unlink(services: ServicesDep, caller: FormUser, number: int) -> Response:
     """Log in with an account of another site no longer, which ends the sessions of sign-ins."""
     services.sign_ins.unlink(caller.name, number, by=caller.name)
     return _back_to_own_page(caller)
+
+
+def _show_token(request: Request, token: str) -> Response:
+    server = str(request.base_url).rstrip("/")
+    return render(request, "token.html", token=token, server=server)
 
 
 def _back_to_own_page(caller: User) -> Response:

@@ -255,6 +255,7 @@ def user_page(
         own=lambda user: None if user.name == name else "",
         user=name,
         is_own=is_own,
+        tokens=services.accounts.tokens(name) if is_own else [],
         identities=services.sign_ins.identities(name) if is_own else [],
         providers=services.providers.values(),
         standings=standings,

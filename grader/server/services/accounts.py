@@ -44,6 +44,9 @@ USE_INTERVAL = timedelta(minutes=1)
 
 MAX_NAME_CHARS = 40
 
+MAX_OWN_TOKENS = 50
+"""Tokens that a user may make before revoking one."""
+
 
 @dataclass(frozen=True)
 class User:
@@ -128,10 +131,22 @@ class Accounts:
             rows = connection.execute(_ACCOUNTS.order_by(users.c.name_key)).mappings()
             return [_account(row) for row in rows]
 
-    def new_token(self, name: str, label: str = "", by: str = SERVER_ACTOR) -> str:
-        """Create another token of a user. Raises `NotFound`."""
+    def new_own_token(self, name: str, label: str = "") -> str:
+        """Create another token of a user who asks for it. Raises `Conflict` if the user has
+        `MAX_OWN_TOKENS`."""
+        return self.new_token(name, label, by=name, limit=MAX_OWN_TOKENS)
+
+    def new_token(
+        self, name: str, label: str = "", by: str = SERVER_ACTOR, limit: int | None = None
+    ) -> str:
+        """Create another token of a user. Raises `NotFound`, and `Conflict` if the user has `limit`
+        that are not revoked."""
         with transaction(self._engine, "admin") as connection:
             user = find_user(connection, name)
+            live = (tokens.c.kind == "api") & tokens.c.revoked_at.is_(None)
+            mine = select(func.count()).where(tokens.c.user_id == user["id"], live)
+            if limit is not None and int(connection.scalar(mine) or 0) >= limit:
+                raise Conflict(f"you have {limit} tokens; revoke one that you do not use first")
             token, number = self._add_token(connection, user["id"], label)
             record_action(
                 connection, self._now(), by, "token new", user["name"], f"{number} {label}"
@@ -147,21 +162,21 @@ class Accounts:
             rows = connection.execute(select(*shown).where(mine).order_by(tokens.c.id))
             return [Token(**row) for row in rows.mappings()]
 
-    def revoke(self, whose: str | int, by: str = SERVER_ACTOR) -> int:
+    def revoke(self, whose: str | int, by: str = SERVER_ACTOR, owner: str | None = None) -> int:
         """Revoke all tokens and sessions of a user by name, or one token by id with the sessions
         that it opened. Returns how many tokens and sessions ended.
 
-        Raises `NotFound`, and `Conflict` for the last token of an admin.
+        owner: the user who must own the token; None for any. Raises `NotFound`, and `Conflict` for
+        the last token of an admin.
         """
         with transaction(self._engine, "admin") as connection:
             if isinstance(whose, str):
                 user = find_user(connection, whose)
                 chosen, subject = tokens.c.user_id == user["id"], user["name"]
             else:
-                if not 0 < whose <= MAX_ID or not connection.scalar(
-                    select(tokens.c.id).where(tokens.c.id == whose, tokens.c.kind == "api")
-                ):
-                    raise NotFound(f"there is no token {whose}; `grade admin token list NAME`")
+                if _find_token(connection, whose, owner) is None:
+                    command = "grade token list" if owner else "grade admin token list NAME"
+                    raise NotFound(f"there is no such token {whose}; `{command}`")
                 chosen = or_(tokens.c.id == whose, tokens.c.opened_by == whose)
                 subject = str(whose)
             live = update(tokens).where(chosen, tokens.c.revoked_at.is_(None))
@@ -171,16 +186,16 @@ class Accounts:
             record_action(connection, self._now(), by, "token revoke", subject, f"{ended} ended")
         return ended
 
-    def rotate(self, number: int, by: str = SERVER_ACTOR) -> str:
+    def rotate(self, number: int, by: str = SERVER_ACTOR, owner: str | None = None) -> str:
         """Replace a token by a new one with the same label, and end the sessions that it opened.
-        Returns the new one. Raises `NotFound`, also for a token that is revoked."""
+        Returns the new one.
+
+        owner: the user who must own the token; None for any. Raises `NotFound`, also for a token
+        that is revoked.
+        """
         with transaction(self._engine, "admin") as connection:
-            live = (tokens.c.kind == "api") & tokens.c.revoked_at.is_(None)
-            row = None
-            if 0 < number <= MAX_ID:
-                query = select(tokens.c.user_id, tokens.c.label).where(tokens.c.id == number, live)
-                row = connection.execute(query).first()
-            if row is None:
+            row = _find_token(connection, number, owner)
+            if row is None or row.revoked_at is not None:
                 raise NotFound(f"there is no token {number}, or it is revoked")
             token, added = self._add_token(connection, row.user_id, row.label)
             old = or_(tokens.c.id == number, tokens.c.opened_by == number)
@@ -320,6 +335,16 @@ def find_user(connection: Connection, name: str) -> RowMapping:
 def _is_named(name: str) -> ColumnElement[bool]:
     # A database may reject even a comparison with an unprintable character.
     return users.c.name_key == name_key(name) if name.isprintable() else false()
+
+
+def _find_token(connection: Connection, number: int, owner: str | None) -> Row[Any] | None:
+    """The row of a token by number, of this user or of any; None also for a session."""
+    if not 0 < number <= MAX_ID:
+        return None
+    mine = (tokens.c.id == number) & (tokens.c.kind == "api")
+    if owner is not None:
+        mine &= tokens.c.user_id == find_user(connection, owner)["id"]
+    return connection.execute(select(tokens).where(mine)).first()
 
 
 def _has_admin_token(connection: Connection) -> bool:
