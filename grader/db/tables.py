@@ -276,6 +276,42 @@ identities = Table(
 )
 """Accounts of other sites that users sign in with."""
 
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(40), nullable=False),
+    Column("name_key", String(40), nullable=False, unique=True),
+    Column("created_at", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Groups of users. A group's name never changes."""
+
+group_members = Table(
+    "group_members",
+    metadata,
+    Column("user_id", Integer, ForeignKey(users.c.id), primary_key=True),
+    Column("group_id", Integer, ForeignKey(groups.c.id), primary_key=True),
+    Index("group_members_by_group", "group_id"),
+)
+
+invitations = Table(
+    "invitations",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("hash", String(64), nullable=False, unique=True),
+    # The group that users of the code join.
+    Column("group_id", Integer, ForeignKey(groups.c.id)),
+    Column("uses", Integer, nullable=False),
+    Column("used", Integer, nullable=False),
+    Column("until", UtcDateTime),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("by", String(40), nullable=False),
+    Column("revoked_at", UtcDateTime),
+    sqlite_autoincrement=True,
+)
+"""Codes with which people make an account or join a group, stored as SHA-256."""
+
 sign_ins = Table(
     "sign_ins",
     metadata,
@@ -302,6 +338,8 @@ boards = Table(
     Column("publish_sources", Boolean, nullable=False),
     Column("note", String(300)),
     Column("opens_at", UtcDateTime),
+    # The name of the group whose members alone see it; null for everyone.
+    Column("group", String(40)),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 

@@ -21,6 +21,7 @@ from grader.fleet import Ledger
 from grader.report import one_line
 from grader.server.api import (
     admin,
+    admin_groups,
     batches,
     boards,
     events,
@@ -52,7 +53,9 @@ from grader.server.pages import (
     account_routes,
     admin_routes,
     board_routes,
+    group_admin_routes,
     guide_routes,
+    join_routes,
     rejudge_routes,
     session_routes,
     sign_in_routes,
@@ -166,14 +169,16 @@ def create_app(services: Services) -> FastAPI:
     app.state.leaderboard_cache = TtlCache(CACHE_AGE_S)  # of the API's leaderboards
     app.state.fragment_cache = TtlCache(CACHE_AGE_S)  # of parts of pages
     app.state.queue_cache = TtlCache(MAX_AGE_S)  # of the queue's page
-    for module in (submissions, own_tokens, batches, boards, events, admin, worker_api):
+    for module in (submissions, own_tokens, batches, boards, events):
+        app.include_router(module.router, prefix=API)
+    for module in (admin, admin_groups, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
     for pages in (board_routes, submission_routes, guide_routes):
         app.include_router(pages.router)
-    for pages in (session_routes, sign_in_routes, account_routes):
+    for pages in (session_routes, sign_in_routes, join_routes, account_routes):
         app.include_router(pages.router)
-    for pages in (admin_routes, user_admin_routes, rejudge_routes):
+    for pages in (admin_routes, user_admin_routes, group_admin_routes, rejudge_routes):
         app.include_router(pages.router, prefix="/admin")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -17,7 +17,7 @@ PROVIDER_PREFIX = "GRADE_OAUTH_"
 
 GITHUB = "https://github.com"
 
-SignUp = Literal["closed", "open"]
+SignUp = Literal["closed", "invited", "open"]
 """Whether strangers who sign in with a provider may make an account."""
 
 

@@ -70,6 +70,30 @@ def own_token(world: World) -> int:
     return world.services.accounts.tokens("ada")[-1].id
 
 
+def group(world: World) -> int:
+    """Make the group `course` with the member `eve` anew."""
+    user(world)
+    groups = world.services.groups
+    if any(one.name == "course" for one in groups.groups()):
+        groups.remove("course", "root")
+    groups.add("course", "root")
+    groups.add_member("course", "eve", "root")
+    return 1
+
+
+def empty_group(world: World) -> int:
+    """Make the group `course` anew, without members."""
+    group(world)
+    world.services.groups.remove_member("course", "eve", "root")
+    return 1
+
+
+def invitation(world: World) -> int:
+    """The number of a new invitation."""
+    world.services.invitations.add(None, 1, None, "root")
+    return world.services.invitations.invitations()[0].id
+
+
 def linked(world: World) -> int:
     """The number of a new identity of the user `eve`."""
     person = Person("https://github.com", str(user(world)))
@@ -121,11 +145,14 @@ OWNERS = (401, 200, 404, 403, 200)
 OWNERS_ONLY = (401, 200, 404, 403, 404)
 """What not even an admin may do for another user."""
 ADMINS = (401, 403, 403, 403, 200)
+CHANGES = (401, 403, 403, 403, 204)
+"""What an admin changes, without an answer."""
 FORMS = (401, 403, 403, 403, 303)
 """A form that redirects to a page of admins."""
 WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
 EVE = {"name": "eve"}
+COURSE = {"group": "course", "name": "eve"}
 GITHUB = {"provider": "github"}
 SOFTMAX = {"name": "softmax", "problem": "softmax"}
 PRESENCE = {"json": {"worker": "w", "device": "cpu", "slots": 1}}
@@ -193,7 +220,7 @@ TABLE = [
     Access(
         "DELETE",
         f"{API}/admin/users/{{name}}/identities/{{number}}",
-        (401, 403, 403, 403, 204),
+        CHANGES,
         linked,
         fill=EVE,
     ),
@@ -221,6 +248,16 @@ TABLE = [
     Access("POST", f"{API}/admin/rejudges/{{number}}/apply", ADMINS, rejudge),
     Access("POST", f"{API}/admin/rejudges/{{number}}/drop", (401, 403, 403, 403, 204), rejudge),
     Access("GET", f"{API}/admin/audit", ADMINS),
+    Access("GET", f"{API}/admin/groups", ADMINS),
+    Access(
+        "POST", f"{API}/admin/groups", (401, 403, 403, 403, 204), call={"json": {"name": "one"}}
+    ),
+    Access("DELETE", f"{API}/admin/groups/{{group}}", CHANGES, group, fill=COURSE),
+    Access("PUT", f"{API}/admin/groups/{{group}}/members/{{name}}", CHANGES, group, fill=COURSE),
+    Access("DELETE", f"{API}/admin/groups/{{group}}/members/{{name}}", CHANGES, group, fill=COURSE),
+    Access("GET", f"{API}/admin/invitations", ADMINS),
+    Access("POST", f"{API}/admin/invitations", (401, 403, 403, 403, 201), call={"json": {}}),
+    Access("DELETE", f"{API}/admin/invitations/{{number}}", CHANGES, invitation),
     # Workers.
     Access("POST", f"{API}/work/seen", (401, 403, 403, 200, 200), call=PRESENCE),
     Access(
@@ -272,6 +309,10 @@ TABLE = [
     Access("GET", "/login/with/{provider}/callback", (404,) * 5, fill=GITHUB),
     Access("GET", "/login/name", (422,) * 5),
     Access("POST", "/login/name", (422,) * 5),
+    # The code is wrong; tests/server/pages/test_join.py has right ones.
+    Access("GET", "/join/{code}", (422,) * 5, fill={"code": "x"}),
+    Access("POST", "/join/{code}", (422,) * 5, fill={"code": "x"}),
+    Access("POST", "/join/{code}/group", (401, 422, 422, 422, 422), fill={"code": "x"}),
     Access("POST", "/account/tokens", (401, 200, 200, 403, 200)),
     Access("POST", "/account/tokens/{number}/rotate", OWNERS_ONLY, own_token),
     Access("POST", "/account/tokens/{number}/revoke", (401, 303, 404, 403, 404), own_token),
@@ -294,6 +335,27 @@ TABLE = [
     ),
     Access("POST", "/admin/announcements/{number}/end", FORMS, announcement),
     Access("GET", "/admin/audit", ADMINS),
+    Access("GET", "/admin/groups", ADMINS, group),
+    Access("POST", "/admin/groups", FORMS, call={"data": {"name": "another"}}),
+    Access("POST", "/admin/groups/{name}/delete", FORMS, group, fill={"name": "course"}),
+    Access(
+        "POST",
+        "/admin/groups/{name}/add",
+        FORMS,
+        empty_group,
+        {"data": {"user": "eve"}},
+        {"name": "course"},
+    ),
+    Access(
+        "POST",
+        "/admin/groups/{name}/remove",
+        FORMS,
+        group,
+        {"data": {"user": "eve"}},
+        {"name": "course"},
+    ),
+    Access("POST", "/admin/invitations", ADMINS, call={"data": {"uses": "2"}}),
+    Access("POST", "/admin/invitations/{number}/revoke", FORMS, invitation),
     Access("GET", "/admin/users", ADMINS),
     Access("POST", "/admin/users", ADMINS, call={"data": {"name": "newer"}}),
     Access("GET", "/admin/users/{name}", ADMINS, user, fill=EVE),

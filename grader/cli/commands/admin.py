@@ -3,14 +3,14 @@ API."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from grader.cli.commands import groups
 from grader.cli.commands.board_versions import versions
 from grader.cli.commands.rejudge import rejudge
-from grader.cli.options import json_option
+from grader.cli.options import iso_moment, json_option
 from grader.cli.output.admin_output import (
     TOKEN_COLUMNS,
     Field,
@@ -38,6 +38,8 @@ def admin() -> None:
 
 
 admin.add_command(rejudge)
+admin.add_command(groups.group)
+admin.add_command(groups.invite)
 
 
 @admin.group()
@@ -227,6 +229,7 @@ def board_show(client: Client, problem: str, as_json: bool) -> None:
     default=None,
     help="Whether everyone may read sources, after the deadline if there is one.",
 )
+@click.option("--group", metavar="NAME|none", help="Only its members and admins see the board.")
 @click.option("--note", help="One line shown to competitors; '' for none.")
 @json_option
 @api_command
@@ -237,6 +240,7 @@ def board_set(
     opens: str | None,
     hidden: bool | None,
     publish_sources: bool | None,
+    group: str | None,
     note: str | None,
     as_json: bool,
 ) -> None:
@@ -248,10 +252,12 @@ def board_set(
         ("--opens", "opens_at", opens),
     ):
         if text is not None:
-            changes[field] = None if text == "none" else _moment(option, text)
+            changes[field] = None if text == "none" else iso_moment(option, text)
     for name, value in (("hidden", hidden), ("publish_sources", publish_sources), ("note", note)):
         if value is not None:
             changes[name] = value or None if name == "note" else value
+    if group is not None:
+        changes["group"] = None if group == "none" else group
     if not changes:
         raise click.UsageError("nothing to set; see --help")
     settings = client.request("GET", path)
@@ -326,26 +332,12 @@ def audit(client: Client, limit: int, before: int | None, as_json: bool) -> None
     print_rows(client.request("GET", "/admin/audit", params=params), "acts", as_json, columns)
 
 
-def _moment(option: str, text: str) -> str:
-    """A time with its time zone, in ISO 8601. Raises click.UsageError."""
-    try:
-        until = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"{option}: '{text}' is not a time; write 2030-05-01T23:59+02:00, or none"
-        ) from None
-    if until.tzinfo is None:
-        raise click.UsageError(
-            f"{option}: '{text}' has no time zone; write {until.isoformat()}Z for UTC"
-        )
-    return until.isoformat()
-
-
 def _print_board(settings: dict[str, Any], as_json: bool) -> None:
     rows = (
         ("deadline", utc_minute(settings["deadline"]) or "none"),
         ("opens", utc_minute(settings["opens_at"])),
         ("board", "hidden" if settings["hidden"] else "shown"),
+        ("for", settings["group"] or "everyone"),
         ("sources", "published" if settings["publish_sources"] else "private"),
         ("note", settings["note"]),
     )

@@ -1,5 +1,5 @@
-"""What the commands of `grade admin` and `grade token` share: the client of the server, and printing
-of answers."""
+"""What the commands of `grade admin` and `grade token` share: the client of the server, and how
+answers are printed."""
 
 from __future__ import annotations
 

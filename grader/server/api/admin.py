@@ -236,7 +236,7 @@ def set_board(
     services: ServicesDep, admin: AdminUser, problem: ProblemName, new: BoardUpdate
 ) -> BoardReply:
     """Set all settings. A setting that is left out gets its default."""
-    settings = BoardSettings(new.deadline, new.hidden, new.publish_sources, new.note, new.opens_at)
+    settings = BoardSettings(**new.model_dump())
     name = _problem(services, problem).name
     return BoardReply.of(problem, services.admin.set_board(name, settings, by=admin.name))
 

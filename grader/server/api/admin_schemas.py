@@ -16,6 +16,8 @@ from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.audit import AuditEntry
+from grader.server.services.groups import Group
+from grader.server.services.invitations import MAX_USES, Invitation
 from grader.server.services.rejudge import (
     GradedBy,
     Rejudge,
@@ -83,6 +85,8 @@ class BoardUpdate(_StrictModel):
     opens_at: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
     """When the board opens, with its time zone; null if it is open. Until then, only admins see
     it."""
+    group: PrintableText | None = None
+    """The group whose members alone, and admins, see the board; null for everyone."""
 
 
 class NewRejudge(_StrictModel):
@@ -115,6 +119,44 @@ class UserList(BaseModel):
     """Every user, by name."""
 
     users: list[Account]
+
+
+class NewGroup(_StrictModel):
+    """A group to make."""
+
+    name: PrintableText
+    """1 to 40 printable characters without slashes."""
+
+
+class GroupList(BaseModel):
+    """Every group, by name."""
+
+    groups: list[Group]
+
+
+class NewInvitation(_StrictModel):
+    """An invitation to make."""
+
+    group: PrintableText | None = None
+    """The group that its users join; null for none."""
+    uses: Annotated[int, Field(ge=1, le=MAX_USES)] = 1
+    """How many people may use it."""
+    until: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
+    """When it ends, with its time zone; null for never."""
+
+
+class NewCode(BaseModel):
+    """The code of a new invitation. It is shown only in this answer."""
+
+    code: str
+    url: str
+    """The page at which it is used."""
+
+
+class InvitationList(BaseModel):
+    """Every invitation, newest first, without its code."""
+
+    invitations: list[Invitation]
 
 
 class IdentityList(BaseModel):
@@ -151,6 +193,7 @@ class BoardReply(BaseModel):
     publish_sources: bool
     note: str | None
     opens_at: datetime | None
+    group: str | None
 
     @classmethod
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
+import httpx2
 from authlib.common.errors import AuthlibBaseError
 from authlib.common.security import generate_token
 from authlib.integrations.starlette_client import OAuth
@@ -120,8 +120,8 @@ class IdentityProvider:
 _FAILURES = (
     AuthlibBaseError,
     JoseError,
-    httpx.HTTPError,
-    httpx.InvalidURL,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
     # An answer of another form than the standards have.
     AttributeError,
     KeyError,

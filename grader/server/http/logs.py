@@ -90,13 +90,19 @@ class RequestLog:
                 "request",
                 extra={
                     "method": _method(scope),
-                    "path": escape(scope["path"], 200),
+                    "path": logged_path(scope["path"]),
                     "status": status,
                     "ms": round(1000 * seconds, 1),
                     "user": caller.name if caller else None,
                     "address": scope["client"][0] if scope.get("client") else None,
                 },
             )
+
+
+def logged_path(path: str) -> str:
+    """A path without the secret that it may contain: the code of an invitation."""
+    is_secret = path.startswith("/join/")
+    return "/join/…" if is_secret else escape(path, 200)
 
 
 def _route(scope: Scope) -> str:

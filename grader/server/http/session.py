@@ -7,6 +7,9 @@ from fastapi import Request, Response
 from grader.server.http.auth import COOKIE
 from grader.server.services.tokens import SESSION_LIFETIME
 
+INVITATION_COOKIE = "grade_invitation"
+"""The code of the invitation with which a browser came, for the form after a sign-in."""
+
 
 def set_session_cookie(request: Request, answer: Response, session: str) -> None:
     """Give the browser a session for its lifetime."""

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from grader.server.http.auth import AnyUser, CompetitorUser, ServicesDep, check_csrf
 from grader.server.http.fields import PrintableText
-from grader.server.pages.templates import render
+from grader.server.pages.templates import show_token
 from grader.server.services.accounts import User
 
 router = APIRouter(prefix="/account", include_in_schema=False, default_response_class=HTMLResponse)
@@ -42,7 +42,7 @@ def add_token(
     label: Annotated[PrintableText, Form()] = "",
 ) -> Response:
     """Make another token, and show it."""
-    return _show_token(request, services.accounts.new_own_token(caller.name, label))
+    return show_token(request, caller.name, services.accounts.new_own_token(caller.name, label))
 
 
 @router.post("/tokens/{number}/rotate")
@@ -51,7 +51,7 @@ def rotate_token(
 ) -> Response:
     """Replace a token by a new one, and show it."""
     token = services.accounts.rotate(number, by=caller.name, owner=caller.name)
-    return _show_token(request, token)
+    return show_token(request, caller.name, token)
 
 
 @router.post("/tokens/{number}/revoke")
@@ -66,11 +66,6 @@ def unlink(services: ServicesDep, caller: FormUser, number: int) -> Response:
     """Log in with an account of another site no longer, which ends the sessions of sign-ins."""
     services.sign_ins.unlink(caller.name, number, by=caller.name)
     return _back_to_own_page(caller)
-
-
-def _show_token(request: Request, token: str) -> Response:
-    server = str(request.base_url).rstrip("/")
-    return render(request, "token.html", token=token, server=server)
 
 
 def _back_to_own_page(caller: User) -> Response:

@@ -104,6 +104,7 @@ def board_page(request: Request, services: ServicesDep, admin: AdminUser, name: 
         deadline=utc_field(board.deadline),
         opens_at=utc_field(board.opens_at),
         versions=services.standings.versions(problem),
+        groups=[group.name for group in services.groups.groups()],
     )
 
 
@@ -117,6 +118,7 @@ def set_board(
     note: Annotated[PrintableText, Form()] = "",
     hidden: Annotated[bool, Form()] = False,
     publish_sources: Annotated[bool, Form()] = False,
+    group: Annotated[PrintableText, Form()] = "",
 ) -> Response:
     """Set all settings of a board."""
     problem = problem_named(services, admin, name)
@@ -126,6 +128,7 @@ def set_board(
         publish_sources=publish_sources,
         note=note or None,
         opens_at=utc_moment("opens_at", opens_at),
+        group=group or None,
     )
     services.admin.set_board(problem.name, settings, by=admin.name)
     return back_to(f"/admin/boards/{problem.name}")

@@ -19,7 +19,7 @@ from grader.server.http.auth import AnyUser, Caller, ServicesDep, check_csrf
 from grader.server.http.errors import banned, fail
 from grader.server.http.fields import PrintableText
 from grader.server.http.identity_provider import IdentityProvider, ProviderFailed
-from grader.server.http.session import local_path, set_session_cookie
+from grader.server.http.session import INVITATION_COOKIE, local_path, set_session_cookie
 from grader.server.pages.templates import render
 from grader.server.services import Conflict, Invalid
 from grader.server.services.accounts import MAX_NAME_CHARS, Banned
@@ -61,7 +61,7 @@ async def link(
     details["to"] = f"/users/{quote(caller.name, safe='')}"
     secret = await run_sync(services.sign_ins.begin, provider, details, caller.id)
     title = services.providers[provider].title
-    page = render(request, "onward.html", heading=f"On to {title}", url=url)
+    page = render(request, "onward.html", secret=True, heading=f"On to {title}", url=url)
     return _with_cookie(request, page, secret)
 
 
@@ -104,17 +104,21 @@ def sign_up(
     services: ServicesDep,
     caller: Caller,
     name: Annotated[PrintableText, Form()] = "",
+    code: Annotated[PrintableText, Form()] = "",
 ) -> Response:
     """Create the user of a person whom a provider has named, and open a session."""
     found = services.sign_ins.awaited(_secret(request))
     _check_sign_up(services, found)
     try:
-        session = services.sign_ins.sign_up(_secret(request), name)
+        if services.settings.sign_up == "invited" and not code:
+            raise Invalid("the code of an invitation is needed")
+        session = services.sign_ins.sign_up(_secret(request), name, code.strip())
     except (Conflict, Invalid) as error:
         return _name_page(request, services, str(error), name, status=409)
     answer = RedirectResponse(found.details["to"], 303)
     set_session_cookie(request, answer, session)
-    answer.delete_cookie(COOKIE, path="/login", httponly=True, samesite="lax")
+    for cookie in (COOKIE, INVITATION_COOKIE):
+        answer.delete_cookie(cookie, path="/login", httponly=True, samesite="lax")
     return answer
 
 
@@ -125,7 +129,7 @@ def _signed_in(request: Request, services: Services, found: SignIn, person: Pers
         refused = services.sign_ins.link(found.user_id, person)
         if refused is not None:
             raise banned(refused.reason)
-        return render(request, "onward.html", heading="The account is linked", url=to)
+        return render(request, "onward.html", secret=True, heading="The account is linked", url=to)
     session = services.sign_ins.open_session(person)
     if isinstance(session, Banned):
         raise banned(session.reason)
@@ -135,7 +139,7 @@ def _signed_in(request: Request, services: Services, found: SignIn, person: Pers
         return _with_cookie(request, RedirectResponse("/login/name", 303), secret)
     # A redirect would still be part of the other site's navigation, so that the browser would not
     # send the new cookie along. A page's own navigation does.
-    answer = render(request, "onward.html", heading="You are logged in", url=to)
+    answer = render(request, "onward.html", secret=True, heading="You are logged in", url=to)
     set_session_cookie(request, answer, session)
     return answer
 
@@ -160,8 +164,11 @@ def _name_page(
         request,
         "sign_up.html",
         status=status,
+        secret=True,
         provider=services.providers[found.provider].title,
         name=name or found.details["name"][:MAX_NAME_CHARS],
+        code=request.cookies.get(INVITATION_COOKIE, ""),
+        needs_code=services.settings.sign_up == "invited",
         message=message,
     )
 

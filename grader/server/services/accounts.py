@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import unicodedata
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from sqlalchemy import (
 from grader.board.store import MAX_ID
 from grader.confusables import mixes_scripts, scripts, skeleton
 from grader.db.engine import BoardError, connect, transaction
-from grader.db.tables import tokens, users
+from grader.db.tables import group_members, groups, tokens, users
 from grader.report import one_line
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.audit import SERVER_ACTOR, record_action
@@ -55,6 +55,8 @@ class User:
     id: int
     name: str
     role: Role
+    groups: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """The names of the user's groups."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class Accounts:
             else:
                 if _find_token(connection, whose, owner) is None:
                     command = "grade token list" if owner else "grade admin token list NAME"
-                    raise NotFound(f"there is no such token {whose}; `{command}`")
+                    raise NotFound(f"there is no token {whose}; `{command}`")
                 chosen = or_(tokens.c.id == whose, tokens.c.opened_by == whose)
                 subject = str(whose)
             live = update(tokens).where(chosen, tokens.c.revoked_at.is_(None))
@@ -211,21 +213,17 @@ class Accounts:
 
     def users_of(self, wanted: Collection[str]) -> dict[str, User | Banned]:
         """The users of these tokens and sessions, by one query; none for an invalid one."""
-        rows = self._find_all(wanted)
-        self._note_use([row.id for row in rows.values() if row.is_due and not row.is_banned])
-        return {
-            token: Banned(str(row.banned_reason))
-            if row.is_banned
-            else User(row.user_id, row.name, row.role)
-            for token, row in rows.items()
-        }
+        found = self._find_all(wanted)
+        first = [rows[0] for rows in found.values()]
+        self._note_use([row.id for row in first if row.is_due and not row.is_banned])
+        return {token: _user(rows) for token, rows in found.items()}
 
     def open_session(self, token: str) -> str | Banned | None:
         """Open a web session. Returns its token for the cookie.
 
         None for an invalid token, and for one of a session: a session cannot open another.
         """
-        row = self._find_all({token}).get(token)
+        row = next(iter(self._find_all({token}).get(token, [])), None)
         if row is not None and row.is_banned:
             return Banned(str(row.banned_reason))
         if row is None or row.kind != "api":
@@ -246,13 +244,17 @@ class Accounts:
     def _add_token(self, connection: Connection, user_id: int, label: str) -> tuple[str, int]:
         return add_token(connection, self._now(), user_id, "api", label)
 
-    def _find_all(self, wanted: Collection[str]) -> dict[str, Row[Any]]:
-        """Token → its row of `_TOKENS`, if it is neither revoked nor expired."""
+    def _find_all(self, wanted: Collection[str]) -> dict[str, list[Row[Any]]]:
+        """Token → its rows of `_TOKENS`, if it is neither revoked nor expired."""
         digests = {digest(token): token for token in wanted}
         now = self._now()
         values = {"hashes": list(digests), "now": now, "due": now - USE_INTERVAL}
         with connect(self._engine) as connection:
-            return {digests[row.hash]: row for row in connection.execute(_TOKENS, values)}
+            rows = connection.execute(_TOKENS, values).all()
+        found: dict[str, list[Row[Any]]] = {}
+        for row in rows:
+            found.setdefault(digests[row.hash], []).append(row)
+        return found
 
     def _note_use(self, numbers: Collection[int]) -> None:
         """Store the time of the last use of tokens."""
@@ -354,7 +356,8 @@ def _has_admin_token(connection: Connection) -> bool:
     return connection.scalar(query.limit(1)) is not None
 
 
-# It is read for every request with a token, so it has no column that takes long to convert.
+# It is read for every request with a token, so it has no column that takes long to convert. A user
+# of several groups has a row for each, and one of none has one.
 _TOKENS = (
     select(
         tokens.c.id,
@@ -364,12 +367,15 @@ _TOKENS = (
         users.c.name,
         users.c.role,
         users.c.banned_reason,
+        groups.c.name.label("group"),
         users.c.banned_at.is_not(None).label("is_banned"),
         or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= bindparam("due")).label(
             "is_due"
         ),
     )
     .join(users, users.c.id == tokens.c.user_id)
+    .join(group_members, group_members.c.user_id == users.c.id, isouter=True)
+    .join(groups, groups.c.id == group_members.c.group_id, isouter=True)
     .where(
         tokens.c.hash.in_(bindparam("hashes", expanding=True)),
         tokens.c.revoked_at.is_(None),
@@ -383,6 +389,15 @@ _LAST_USE = (
     .label("last_used_at")
 )
 _ACCOUNTS: Select[tuple[object, ...]] = select(users, _LAST_USE)
+
+
+def _user(rows: list[Row[Any]]) -> User | Banned:
+    """The user of the rows of one token."""
+    row = rows[0]
+    if row.is_banned:
+        return Banned(str(row.banned_reason))
+    names = frozenset(one.group for one in rows if one.group is not None)
+    return User(row.user_id, row.name, row.role, groups=names)
 
 
 def _account(row: RowMapping) -> Account:

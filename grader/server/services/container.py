@@ -15,6 +15,8 @@ from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
 from grader.server.services.announcements import Announcements
 from grader.server.services.drain import Drain
+from grader.server.services.groups import Groups
+from grader.server.services.invitations import Invitations
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
 from grader.server.services.problem_versions import VersionChange, record_served
@@ -42,6 +44,8 @@ class Services:
     sign_ins: SignIns
     providers: Mapping[str, ProviderSettings]
     """By name: the sites whose accounts users sign in with."""
+    groups: Groups
+    invitations: Invitations
     admin: AdminService
     announcements: Announcements
     problems: dict[str, Problem]
@@ -84,6 +88,8 @@ class Services:
             accounts=Accounts(engine, now),
             sign_ins=SignIns(engine, now),
             providers=providers or {},
+            groups=Groups(engine, now),
+            invitations=Invitations(engine, now),
             admin=AdminService(engine, now),
             announcements=Announcements(engine, now),
             problems=dict(problems),

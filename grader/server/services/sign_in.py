@@ -21,6 +21,7 @@ from grader.db.tables import identities, sign_ins, tokens, users
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.accounts import Banned, create_user, find_user
 from grader.server.services.audit import record_action
+from grader.server.services.invitations import redeem
 from grader.server.services.tokens import add_session, digest
 
 SIGN_IN_LIFETIME = timedelta(minutes=10)
@@ -124,11 +125,11 @@ class SignIns:
             raise Invalid(EXPIRED)
         return SignIn(**row)
 
-    def sign_up(self, secret: str, name: str) -> str:
+    def sign_up(self, secret: str, name: str, code: str = "") -> str:
         """Create a competitor for the person of `await_name`. Returns a web session.
 
-        Raises `Invalid` and `Conflict`: for the name like `Accounts.add_user`, and if the sign-in
-        has expired.
+        code: an invitation to use; empty for none. Raises `Invalid` and `Conflict`: for the name
+        like `Accounts.add_user`, for a code that cannot be used, and if the sign-in has expired.
         """
         with transaction(self._engine, "admin") as connection:
             mine = self._is_open(secret) & sign_ins.c.subject.is_not(None)
@@ -137,6 +138,8 @@ class SignIns:
             if row is None:
                 raise Invalid(EXPIRED)
             user_id = create_user(connection, self._now(), name, "competitor")
+            if code:
+                redeem(connection, self._now(), code, user_id)
             self._link(connection, user_id, Person(row.details["address"], row.subject))
             return add_session(connection, self._now(), user_id)
 

@@ -131,6 +131,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "publish_sources": False,
         "note": None,
         "opens_at": None,
+        "group": None,
     }
     assert ok(root.get(f"{API}/boards/softmax")) == {"problem": "softmax", **blank}
     wanted = {"deadline": "2031-01-01T12:00:00+02:00", "hidden": True, "note": "soon"}
@@ -143,6 +144,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "publish_sources": False,
         "note": "soon",
         "opens_at": "2030-12-01T11:00:00Z",
+        "group": None,
     }
     assert ok(root.get(f"{API}/boards/softmax")) == set_
     refused(world.client().get("/api/v1/leaderboards/softmax"), 404)

@@ -12,6 +12,12 @@ from tests.server.site import Site, check, words
 from tests.server.site import site as site
 
 
+def browser(site: Site, name: str) -> httpx.Client:
+    client = site.browser(name)
+    client.headers["Origin"] = site.world.url
+    return client
+
+
 def csrf_of(client: httpx.Client, name: str) -> str:
     return re.findall(r'name="csrf" value="(\w+)"', client.get(f"/users/{name}").text)[0]
 
@@ -27,7 +33,7 @@ def test_own_tokens_are_shown_to_their_user_only(site: Site) -> None:
 
 
 def test_a_token_is_made_and_shown_once(site: Site) -> None:
-    client = site.browser("ada")
+    client = browser(site, "ada")
     csrf = csrf_of(client, "ada")
     refused = client.post("/account/tokens", data={"label": "x"})
     assert refused.status_code == 403, "no CSRF token"
@@ -51,7 +57,7 @@ def test_a_token_is_made_and_shown_once(site: Site) -> None:
 
 
 def test_tokens_of_others_are_not_found(site: Site) -> None:
-    client = site.browser("ada")
+    client = browser(site, "ada")
     csrf = csrf_of(client, "ada")
     (bobs,) = site.world.services.accounts.tokens("bob")
     for action in ("rotate", "revoke"):
