@@ -13,6 +13,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 from sqlalchemy import select
+from starlette.testclient import TestClient
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from grader.db.tables import identities, sign_ins, tokens
 from grader.server.services.container import Services
@@ -121,13 +123,17 @@ def test_the_request_has_state_nonce_and_a_pkce_challenge(world: World, provider
     assert site.CLIENT_SECRET not in str(first)
 
 
-def test_the_provider_answers_to_the_address_that_the_browser_uses(world: World) -> None:
-    client = browser(world)
-    reply = client.get("/login/with/university", headers={"Host": "board.example.org"})
+def test_behind_a_proxy_the_provider_answers_to_its_address(world: World) -> None:
+    behind = ProxyHeadersMiddleware(world.app, trusted_hosts="testclient")
+    with TestClient(behind, base_url="http://board.example.org:8443") as client:
+        reply = client.get(
+            "/login/with/university", headers={"X-Forwarded-Proto": "https"}, follow_redirects=False
+        )
     asked = parse_qs(urlsplit(reply.headers["location"]).query)
-    assert asked["redirect_uri"] == ["http://board.example.org/login/with/university/callback"]
-    cookie = reply.headers["set-cookie"]
-    assert {"HttpOnly", "SameSite=lax", "Path=/login", "Max-Age=600"} <= set(cookie.split("; "))
+    address = "https://board.example.org:8443/login/with/university/callback"
+    assert asked["redirect_uri"] == [address]
+    cookie = reply.headers["set-cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=lax", "Path=/login", "Max-Age=600", "Secure"} <= set(cookie)
 
 
 @pytest.mark.parametrize("to", ["//evil.example", "https://evil.example", "/\\evil.example", "x"])
