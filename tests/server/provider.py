@@ -63,7 +63,7 @@ class Provider:
             Route("/login/oauth/access_token", self._token, methods=["POST"]),
             Route("/api/v3/user", self._user),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), port=0, log_config=None)
+        config = uvicorn.Config(Starlette(routes=routes), port=0, log_config=None, access_log=False)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 

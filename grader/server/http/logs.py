@@ -49,7 +49,7 @@ def configure(stream: IO[str] | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    for noisy in ("alembic", "httpx", "docker", "urllib3"):
+    for noisy in ("alembic", "httpx", "httpx2", "docker", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -143,6 +144,29 @@ def test_a_sign_in_leads_to_no_other_site(world: World, to: str) -> None:
     landed = client.get("/login/with/university", params={"to": to}, follow_redirects=True)
     assert 'content="0; url=/"' in landed.text
     assert "evil" not in landed.text
+
+
+def test_no_secret_of_a_sign_in_is_logged(
+    world: World, provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = browser(world)
+    with caplog.at_level(logging.INFO):
+        sign_up(client, "jane")
+        provider.sign = site.sign_not
+        go(client, "/login/with/university")
+    shown = "\n".join(
+        f"{record.getMessage()} {record.__dict__}"
+        for record in caplog.records
+        if record.name.startswith(("grade", "authlib", "httpx2"))  # not the test's own browser
+    )
+    assert "/login/with/university/callback" in shown
+    assert "sign-in failed: university" in shown
+    secrets = {site.CLIENT_SECRET, client.cookies["grade_session"]}
+    for sent in (*provider.requests, *provider.exchanged):
+        names = ("state", "nonce", "code", "code_verifier")
+        secrets |= {sent[name] for name in names if name in sent}
+    assert len(secrets) == 10
+    assert [secret for secret in secrets if secret in shown] == []
 
 
 def test_a_wrong_state_is_refused_and_ends_the_sign_in(world: World) -> None:
