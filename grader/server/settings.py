@@ -161,7 +161,7 @@ def providers_from_environment(
 
 def _provider(name: str, values: Mapping[str, str]) -> ProviderSettings:
     issuer = values.get("issuer") or (GITHUB if name == "github" else "")
-    given = {"client_id": "", "client_secret": ""} | values | {"issuer": issuer}
+    given = {"client_id": "", "client_secret": "", **values, "issuer": issuer}
     for key, value in given.items():
         if not value:
             raise SettingsError(f"{PROVIDER_PREFIX}{name.upper()}_{key.upper()} is not set")

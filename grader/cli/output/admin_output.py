@@ -90,7 +90,7 @@ def print_table(
     stdout().print(table if table.row_count else "none")
 
 
-def print_token(new: Mapping[str, str], as_json: bool) -> None:
+def print_token(new: dict[str, str], as_json: bool) -> None:
     """Print a new token, which is shown only this once."""
     from grader.cli.output.terminal import print_json
 

@@ -19,7 +19,9 @@ def browser(site: Site, name: str) -> httpx.Client:
 
 
 def csrf_of(client: httpx.Client, name: str) -> str:
-    return re.findall(r'name="csrf" value="(\w+)"', client.get(f"/users/{name}").text)[0]
+    found = re.search(r'name="csrf" value="(\w+)"', client.get(f"/users/{name}").text)
+    assert found is not None
+    return found[1]
 
 
 def test_own_tokens_are_shown_to_their_user_only(site: Site) -> None:

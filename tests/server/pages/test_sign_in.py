@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, ConsoleMessage
 from sqlalchemy import select
 from starlette.testclient import TestClient
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -125,7 +125,8 @@ def test_the_request_has_state_nonce_and_a_pkce_challenge(world: World, provider
 
 
 def test_behind_a_proxy_the_provider_answers_to_its_address(world: World) -> None:
-    behind = ProxyHeadersMiddleware(world.app, trusted_hosts="testclient")
+    app: Any = world.app  # uvicorn and starlette name the types of applications differently
+    behind: Any = ProxyHeadersMiddleware(app, trusted_hosts="testclient")
     with TestClient(behind, base_url="http://board.example.org:8443") as client:
         reply = client.get(
             "/login/with/university", headers={"X-Forwarded-Proto": "https"}, follow_redirects=False
@@ -499,8 +500,12 @@ def test_sign_up_sign_in_and_link_in_a_browser(
     page = context.new_page()
     page.set_default_timeout(PATIENCE_S * 1e3)
     faults: list[str] = []
-    kinds = ("error", "warning")
-    page.on("console", lambda one: one.type in kinds and faults.append(one.text))
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            faults.append(message.text)
+
+    page.on("console", on_console)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto(f"{world.url}/login?to=/queue")
     page.get_by_role("link", name="Sign in with University").click()
