@@ -52,6 +52,7 @@ COMMANDS = {
     "mcp": ("mcp", "Serve an agent that writes kernels (MCP, on stdin)."),
     "serve": ("serve", "Serve a leaderboard that others submit to."),
     "login": ("login", "Store a server and your token."),
+    "token": ("token", "List, make, replace and revoke your tokens."),
     "completion": ("completion", "Print the code that completes commands in a shell."),
     "admin": ("admin", "Run a server: users, boards, held jobs, rejudges."),
 }

@@ -72,6 +72,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "mcp": ("grade mcp", "grade mcp --root submissions --sandbox docker"),
     "serve": ("grade serve", "grade serve --host 0.0.0.0 --port 8000 --slots 2"),
+    "token": ("grade token new --label laptop", "grade token rotate 12"),
+    "token list": ("grade token list", "grade token list --json"),
+    "token new": ("grade token new", "grade token new --label laptop"),
+    "token rotate": ("grade token rotate 12", "grade token rotate 12 --json"),
+    "token revoke": (
+        "grade token revoke 12",
+        "grade token revoke 12 --server https://board.example.org",
+    ),
     "login": (
         "grade login --server https://board.example.org",
         "grade login --server https://board.example.org --token TOKEN",
@@ -100,6 +108,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade admin user unhold farm",
         "grade admin user unhold farm --server https://board.example.org",
     ),
+    "admin user link": (
+        "grade admin user link ada --provider github --subject 583231",
+        "grade admin user link ada --provider university --subject 7f2c",
+    ),
+    "admin user links": ("grade admin user links ada", "grade admin user links ada --json"),
+    "admin user unlink": (
+        "grade admin user unlink ada 3",
+        "grade admin user unlink ada 3 --server https://board.example.org",
+    ),
     "admin token": ("grade admin token new ada", "grade admin token list ada"),
     "admin token new": (
         "grade admin token new ada",
@@ -118,10 +135,39 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "admin board set": (
         "grade admin board set softmax --deadline 2030-05-01T23:59+02:00",
         "grade admin board set softmax --hide --note 'opens on Monday'",
+        "grade admin board set softmax --group course-a",
     ),
     "admin board versions": (
         "grade admin board versions softmax",
         "grade admin board versions --problems ./problems",
+    ),
+    "admin group": ("grade admin group new course-a", "grade admin group add course-a ada bob"),
+    "admin group new": (
+        "grade admin group new course-a",
+        "grade admin group new course-a --server https://board.example.org",
+    ),
+    "admin group list": ("grade admin group list", "grade admin group list --json"),
+    "admin group add": (
+        "grade admin group add course-a ada",
+        "grade admin group add course-a ada bob",
+    ),
+    "admin group remove": (
+        "grade admin group remove course-a ada",
+        "grade admin group remove course-a ada bob",
+    ),
+    "admin group delete": (
+        "grade admin group delete course-a",
+        "grade admin group delete course-a --server https://board.example.org",
+    ),
+    "admin invite": ("grade admin invite new", "grade admin invite list"),
+    "admin invite new": (
+        "grade admin invite new",
+        "grade admin invite new --group course-a --uses 30",
+    ),
+    "admin invite list": ("grade admin invite list", "grade admin invite list --json"),
+    "admin invite revoke": (
+        "grade admin invite revoke 3",
+        "grade admin invite revoke 3 --server https://board.example.org",
     ),
     "admin held": ("grade admin held", "grade admin held --json"),
     "admin release": (

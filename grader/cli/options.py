@@ -8,6 +8,7 @@ import getpass
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -229,3 +230,18 @@ def not_writable(path: Path, error: OSError) -> click.UsageError:
     return click.UsageError(
         f"--out: {path} cannot be written ({error.strerror or error}); choose another path"
     )
+
+
+def iso_moment(option: str, text: str) -> str:
+    """A time with its time zone, in ISO 8601. Raises click.UsageError."""
+    try:
+        until = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{option}: '{text}' is not a time; write 2030-05-01T23:59+02:00, or none"
+        ) from None
+    if until.tzinfo is None:
+        raise click.UsageError(
+            f"{option}: '{text}' has no time zone; write {until.isoformat()}Z for UTC"
+        )
+    return until.isoformat()

@@ -270,6 +270,74 @@ tokens = Table(
     sqlite_autoincrement=True,
 )
 
+identities = Table(
+    "identities",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("user_id", Integer, ForeignKey(users.c.id), nullable=False),
+    # The provider's address, and its own immutable identifier of the person.
+    Column("provider", String(255), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Index("identities_by_subject", "provider", "subject", unique=True),
+    Index("identities_by_user", "user_id"),
+    sqlite_autoincrement=True,
+)
+"""Accounts of other sites that users sign in with."""
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(40), nullable=False),
+    Column("name_key", String(40), nullable=False, unique=True),
+    Column("created_at", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Groups of users. A group's name never changes."""
+
+group_members = Table(
+    "group_members",
+    metadata,
+    Column("user_id", Integer, ForeignKey(users.c.id), primary_key=True),
+    Column("group_id", Integer, ForeignKey(groups.c.id), primary_key=True),
+    Index("group_members_by_group", "group_id"),
+)
+
+invitations = Table(
+    "invitations",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("hash", String(64), nullable=False, unique=True),
+    # The group that users of the code join.
+    Column("group_id", Integer, ForeignKey(groups.c.id)),
+    Column("uses", Integer, nullable=False),
+    Column("used", Integer, nullable=False),
+    Column("until", UtcDateTime),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("by", String(40), nullable=False),
+    Column("revoked_at", UtcDateTime),
+    sqlite_autoincrement=True,
+)
+"""Codes with which people make an account or join a group, stored as SHA-256."""
+
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    # SHA-256 of the secret in the browser's cookie.
+    Column("hash", String(64), primary_key=True),
+    # The provider's name in the settings.
+    Column("provider", String(40), nullable=False),
+    # The user who links the account to theirs; null for a sign-in.
+    Column("user_id", Integer, ForeignKey(users.c.id)),
+    # The person at the provider, who has yet to choose a name; null until the provider names them.
+    Column("subject", String(255)),
+    Column("details", JSON, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Index("sign_ins_by_end", "expires_at"),
+)
+"""Sign-ins that are not finished. Each is used once, on any server."""
+
 boards = Table(
     "boards",
     metadata,
@@ -281,6 +349,8 @@ boards = Table(
     Column("opens_at", UtcDateTime),
     # The most submissions of a user within 24 hours; null for any number.
     Column("daily_limit", Integer),
+    # The name of the group whose members alone see it; null for everyone.
+    Column("group", String(40)),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 

@@ -19,7 +19,16 @@ from grader.board import BoardError
 from grader.db.engine import DiskFull
 from grader.fleet import Ledger
 from grader.report import one_line
-from grader.server.api import admin, batches, boards, events, submissions, worker_api
+from grader.server.api import (
+    admin,
+    admin_groups,
+    batches,
+    boards,
+    events,
+    own_tokens,
+    submissions,
+    worker_api,
+)
 from grader.server.api.schemas import Health
 from grader.server.http.auth import ServicesDep, check_not_draining
 from grader.server.http.errors import (
@@ -31,6 +40,7 @@ from grader.server.http.errors import (
     unavailable,
 )
 from grader.server.http.etag import VersionName
+from grader.server.http.identity_provider import IdentityProvider
 from grader.server.http.logs import RequestLog
 from grader.server.http.middleware import AdmissionMiddleware
 from grader.server.http.response_cache import (
@@ -40,12 +50,16 @@ from grader.server.http.response_cache import (
     queue_version,
 )
 from grader.server.pages import (
+    account_routes,
     admin_routes,
     board_routes,
+    group_admin_routes,
     guide_routes,
+    join_routes,
     preview_routes,
     rejudge_routes,
     session_routes,
+    sign_in_routes,
     submission_routes,
     submit_routes,
     user_admin_routes,
@@ -151,16 +165,22 @@ def create_app(services: Services) -> FastAPI:
         strict_content_type=False,
     )
     app.state.services = services
+    app.state.identity_providers = {
+        name: IdentityProvider(provider) for name, provider in services.providers.items()
+    }
     app.state.leaderboard_cache = TtlCache(CACHE_AGE_S)  # of the API's leaderboards
     app.state.fragment_cache = TtlCache(CACHE_AGE_S)  # of parts of pages
     app.state.queue_cache = TtlCache(MAX_AGE_S)  # of the queue's page
-    for module in (submissions, batches, boards, events, admin, worker_api):
+    for module in (submissions, own_tokens, batches, boards, events):
+        app.include_router(module.router, prefix=API)
+    for module in (admin, admin_groups, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
-    for pages in (board_routes, submission_routes, submit_routes, guide_routes, session_routes):
+    for pages in (board_routes, submission_routes, submit_routes, guide_routes, preview_routes):
         app.include_router(pages.router)
-    app.include_router(preview_routes.router)
-    for pages in (admin_routes, user_admin_routes, rejudge_routes):
+    for pages in (session_routes, sign_in_routes, join_routes, account_routes):
+        app.include_router(pages.router)
+    for pages in (admin_routes, user_admin_routes, group_admin_routes, rejudge_routes):
         app.include_router(pages.router, prefix="/admin")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -20,6 +20,10 @@ from grader.db.tables import (
     batches,
     blobs,
     boards,
+    group_members,
+    groups,
+    identities,
+    invitations,
     jobs,
     metadata,
     problem_versions,
@@ -27,6 +31,7 @@ from grader.db.tables import (
     rejudges,
     results,
     schema_info,
+    sign_ins,
     submissions,
     tokens,
     users,
@@ -47,6 +52,11 @@ HOSTED = {
     table.name
     for table in (
         announcements,
+        groups,
+        group_members,
+        invitations,
+        identities,
+        sign_ins,
         users,
         tokens,
         boards,
@@ -61,7 +71,7 @@ HOSTED = {
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0011"
+HEAD = "0012"
 ADDED = {
     "rejudge_id",
     "original_id",
@@ -156,7 +166,27 @@ def fill_hosted(connection: Connection) -> None:
     session = {"kind": "session", "hash": "b" * 64, "opened_by": api[0]}
     connection.execute(insert(tokens).values(**session, **token))
     connection.execute(
-        insert(boards).values(problem="softmax", hidden=True, publish_sources=False, opens_at=now)
+        insert(identities).values(
+            user_id=user[0], provider="https://github.com", subject="1", created_at=now
+        )
+    )
+    group = connection.execute(
+        insert(groups).values(name="course", name_key="course", created_at=now)
+    ).inserted_primary_key
+    assert group is not None
+    connection.execute(insert(group_members).values(user_id=user[0], group_id=group[0]))
+    connection.execute(
+        insert(invitations).values(
+            hash="d" * 64, group_id=group[0], uses=1, used=0, created_at=now, by="Ada"
+        )
+    )
+    connection.execute(
+        insert(sign_ins).values(hash="c" * 64, provider="github", details={}, expires_at=now)
+    )
+    connection.execute(
+        insert(boards).values(
+            problem="softmax", hidden=True, publish_sources=False, opens_at=now, group="course"
+        )
     )
     connection.execute(
         insert(announcements).values(created_at=now, by="Ada", text="lunch", until=now)
@@ -318,6 +348,18 @@ def rows_of_users(engine: Engine) -> list[Any]:
     with engine.connect() as connection:
         query = text("SELECT id, name, name_key, role, created_at FROM users ORDER BY id")
         return [tuple(row) for row in connection.execute(query)]
+
+
+def test_a_downgrade_hides_the_boards_of_groups(url: str, engine: Engine) -> None:
+    upgrade(engine)
+    shown = {"hidden": False, "publish_sources": False}
+    with engine.begin() as connection:
+        connection.execute(insert(boards).values(problem="softmax", group="course", **shown))
+        connection.execute(insert(boards).values(problem="matmul", **shown))
+    downgrade(engine, "0010")
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT problem, hidden FROM boards"))
+        assert {row[0]: bool(row[1]) for row in found} == {"softmax": True, "matmul": False}
 
 
 def test_the_audit_is_append_only(url: str, engine: Engine, report_of: MakeReport) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from grader.server.services.sign_in import Person
 from grader.server.settings import Settings
 from tests.server.conftest import H100, KERNEL, SEED, World, statements
 from tests.waiting import PATIENCE_S
@@ -63,6 +64,43 @@ def user(world: World) -> int:
     return accounts.tokens("eve")[-1].id
 
 
+def own_token(world: World) -> int:
+    """The number of a new token of the user `ada`."""
+    world.services.accounts.new_token("ada")
+    return world.services.accounts.tokens("ada")[-1].id
+
+
+def group(world: World) -> int:
+    """Make the group `course` with the member `eve` anew."""
+    user(world)
+    groups = world.services.groups
+    if any(one.name == "course" for one in groups.groups()):
+        groups.remove("course", "root")
+    groups.add("course", "root")
+    groups.add_member("course", "eve", "root")
+    return 1
+
+
+def empty_group(world: World) -> int:
+    """Make the group `course` anew, without members."""
+    group(world)
+    world.services.groups.remove_member("course", "eve", "root")
+    return 1
+
+
+def invitation(world: World) -> int:
+    """The number of a new invitation."""
+    world.services.invitations.add(None, 1, None, "root")
+    return world.services.invitations.invitations()[0].id
+
+
+def linked(world: World) -> int:
+    """The number of a new identity of the user `eve`."""
+    person = Person("https://github.com", str(user(world)))
+    world.services.sign_ins.link_by_admin("eve", person, "root")
+    return world.services.sign_ins.identities("eve")[-1].id
+
+
 def banned(world: World) -> int:
     number = user(world)
     world.services.admin.ban("eve", "", "root")
@@ -104,12 +142,18 @@ class Access:
 
 EVERYONE = (200, 200, 200, 200, 200)
 OWNERS = (401, 200, 404, 403, 200)
+OWNERS_ONLY = (401, 200, 404, 403, 404)
+"""What not even an admin may do for another user."""
 ADMINS = (401, 403, 403, 403, 200)
+CHANGES = (401, 403, 403, 403, 204)
+"""What an admin changes, without an answer."""
 FORMS = (401, 403, 403, 403, 303)
 """A form that redirects to a page of admins."""
 WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
 EVE = {"name": "eve"}
+COURSE = {"group": "course", "name": "eve"}
+GITHUB = {"provider": "github"}
 SOFTMAX = {"name": "softmax", "problem": "softmax"}
 STARTER = {"name": "softmax", "language": "cuda"}
 PRESENCE = {"json": {"worker": "w", "device": "cpu", "slots": 1}}
@@ -141,6 +185,10 @@ TABLE = [
     Access("GET", f"{API}/leaderboards/{{name}}", EVERYONE, fill=SOFTMAX),
     Access("GET", f"{API}/queue", EVERYONE),
     Access("GET", f"{API}/me", (401, 200, 200, 200, 200)),
+    Access("GET", f"{API}/me/tokens", (401, 200, 200, 403, 200)),
+    Access("POST", f"{API}/me/tokens", (401, 201, 201, 403, 201), call={"json": {}}),
+    Access("POST", f"{API}/me/tokens/{{number}}/rotate", OWNERS_ONLY, own_token),
+    Access("DELETE", f"{API}/me/tokens/{{number}}", OWNERS_ONLY, own_token),
     # Admins.
     Access("GET", f"{API}/admin/users", ADMINS),
     Access("POST", f"{API}/admin/users", (401, 403, 403, 403, 201), call={"json": {"name": "new"}}),
@@ -162,6 +210,22 @@ TABLE = [
         user,
         {"json": {"reason": "test"}},
         EVE,
+    ),
+    Access("GET", f"{API}/admin/users/{{name}}/identities", ADMINS, user, fill=EVE),
+    Access(
+        "POST",
+        f"{API}/admin/users/{{name}}/identities",
+        (401, 403, 403, 403, 404),
+        user,
+        {"json": {"provider": "github", "subject": "1"}},
+        EVE,
+    ),
+    Access(
+        "DELETE",
+        f"{API}/admin/users/{{name}}/identities/{{number}}",
+        CHANGES,
+        linked,
+        fill=EVE,
     ),
     Access("GET", f"{API}/admin/users/{{name}}/graded", ADMINS, user, fill=EVE),
     Access("POST", f"{API}/admin/users/{{name}}/hold", ADMINS, user, fill=EVE),
@@ -187,6 +251,16 @@ TABLE = [
     Access("POST", f"{API}/admin/rejudges/{{number}}/apply", ADMINS, rejudge),
     Access("POST", f"{API}/admin/rejudges/{{number}}/drop", (401, 403, 403, 403, 204), rejudge),
     Access("GET", f"{API}/admin/audit", ADMINS),
+    Access("GET", f"{API}/admin/groups", ADMINS),
+    Access(
+        "POST", f"{API}/admin/groups", (401, 403, 403, 403, 204), call={"json": {"name": "one"}}
+    ),
+    Access("DELETE", f"{API}/admin/groups/{{group}}", CHANGES, group, fill=COURSE),
+    Access("PUT", f"{API}/admin/groups/{{group}}/members/{{name}}", CHANGES, group, fill=COURSE),
+    Access("DELETE", f"{API}/admin/groups/{{group}}/members/{{name}}", CHANGES, group, fill=COURSE),
+    Access("GET", f"{API}/admin/invitations", ADMINS),
+    Access("POST", f"{API}/admin/invitations", (401, 403, 403, 403, 201), call={"json": {}}),
+    Access("DELETE", f"{API}/admin/invitations/{{number}}", CHANGES, invitation),
     # Workers.
     Access("POST", f"{API}/work/seen", (401, 403, 403, 200, 200), call=PRESENCE),
     Access(
@@ -239,6 +313,20 @@ TABLE = [
     Access("GET", "/login", EVERYONE),
     Access("POST", "/login", (401,) * 5, call={"data": {"token": "x"}}),
     Access("POST", "/logout", (303,) * 5),
+    # There is no provider; tests/server/pages/test_sign_in.py has two.
+    Access("GET", "/login/with/{provider}", (404,) * 5, fill=GITHUB),
+    Access("POST", "/login/with/{provider}", (401, 404, 404, 404, 404), fill=GITHUB),
+    Access("GET", "/login/with/{provider}/callback", (404,) * 5, fill=GITHUB),
+    Access("GET", "/login/name", (422,) * 5),
+    Access("POST", "/login/name", (422,) * 5),
+    # The code is wrong; tests/server/pages/test_join.py has right ones.
+    Access("GET", "/join/{code}", (422,) * 5, fill={"code": "x"}),
+    Access("POST", "/join/{code}", (422,) * 5, fill={"code": "x"}),
+    Access("POST", "/join/{code}/group", (401, 422, 422, 422, 422), fill={"code": "x"}),
+    Access("POST", "/account/tokens", (401, 200, 200, 403, 200)),
+    Access("POST", "/account/tokens/{number}/rotate", OWNERS_ONLY, own_token),
+    Access("POST", "/account/tokens/{number}/revoke", (401, 303, 404, 403, 404), own_token),
+    Access("POST", "/account/identities/{number}/unlink", (401, 404, 404, 404, 404), linked),
     # Pages of admins.
     Access("GET", "/admin", ADMINS),
     Access("GET", "/admin/held", ADMINS, held),
@@ -257,6 +345,27 @@ TABLE = [
     ),
     Access("POST", "/admin/announcements/{number}/end", FORMS, announcement),
     Access("GET", "/admin/audit", ADMINS),
+    Access("GET", "/admin/groups", ADMINS, group),
+    Access("POST", "/admin/groups", FORMS, call={"data": {"name": "another"}}),
+    Access("POST", "/admin/groups/{name}/delete", FORMS, group, fill={"name": "course"}),
+    Access(
+        "POST",
+        "/admin/groups/{name}/add",
+        FORMS,
+        empty_group,
+        {"data": {"user": "eve"}},
+        {"name": "course"},
+    ),
+    Access(
+        "POST",
+        "/admin/groups/{name}/remove",
+        FORMS,
+        group,
+        {"data": {"user": "eve"}},
+        {"name": "course"},
+    ),
+    Access("POST", "/admin/invitations", ADMINS, call={"data": {"uses": "2"}}),
+    Access("POST", "/admin/invitations/{number}/revoke", FORMS, invitation),
     Access("GET", "/admin/users", ADMINS),
     Access("POST", "/admin/users", ADMINS, call={"data": {"name": "newer"}}),
     Access("GET", "/admin/users/{name}", ADMINS, user, fill=EVE),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grader.problem import Problem
+from grader.server.services.sign_in import Person
 from tests.server.command_line import Grade, runner
 from tests.server.conftest import H100, World
 from tests.server.examples import queue_submission
@@ -106,6 +107,7 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
         "note": None,
         "opens_at": None,
         "daily_limit": None,
+        "group": None,
     }
     assert "20" in grade("board", "set", "softmax", "--daily", "20").out
     grade("board", "set", "softmax", "--note", "soon")
@@ -118,6 +120,12 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
     assert world.services.admin.board("softmax").opens_at is not None
     grade("board", "set", "softmax", "--opens", "none")
     assert world.services.admin.board("softmax").opens_at is None
+    assert grade("group", "new", "course-a").status == 0
+    assert "course-a" in grade("board", "set", "softmax", "--group", "course-a").out
+    grade("board", "set", "softmax", "--note", "soon")
+    assert world.services.admin.board("softmax").group == "course-a"
+    assert "everyone" in grade("board", "set", "softmax", "--group", "none").out
+    assert world.services.admin.board("softmax").group is None
     refusals: tuple[tuple[tuple[str, ...], str], ...] = (
         (("set", "softmax"), "nothing to set"),
         (("set", "softmax", "--deadline", "noon"), "'noon' is not a time"),
@@ -345,3 +353,40 @@ def test_a_folder_with_more_with_fewer_and_with_older_problems(
     change(empty / "problem.yaml", "format: 1", "format: 2")
     broken = grade("board", "versions", "--problems", str(folder))
     assert (broken.status, "format" in broken.err) == (2, True)
+
+
+def test_groups_and_invitations(grade: Grade, world: World) -> None:
+    assert grade("group", "new", "course-a").status == 0
+    assert grade("group", "add", "course-a", "ada", "bob").status == 0
+    assert grade("group", "remove", "course-a", "bob").status == 0
+    assert "course-a" in grade("group", "list").out
+    (group,) = grade("group", "list", "--json").json["groups"]
+    assert group["members"] == ["ada"]
+    assert "no group course-b" in grade("group", "add", "course-b", "ada").err
+    made = grade("invite", "new", "--group", "course-a", "--uses", "3", "--until", "2031-01-01Z")
+    assert made.status == 2
+    assert "--until" in made.err
+    until = "2031-01-01T12:00+02:00"
+    made = grade("invite", "new", "--group", "course-a", "--uses", "3", "--until", until)
+    code = made.out.strip().removeprefix(f"{world.url}/join/")
+    assert world.services.invitations.find(code).group == "course-a"
+    listed = grade("invite", "list")
+    assert "0 of 3" in listed.out
+    assert "2031-01-01 10:00 UTC" in listed.out
+    assert code not in listed.out
+    assert grade("invite", "new", "--json").json.keys() == {"code", "url"}
+    assert grade("invite", "revoke", "1").status == 0
+    assert grade("invite", "revoke", "1").status == 2
+    assert grade("group", "delete", "course-a").status == 0
+    assert grade("group", "list", "--json").json["groups"] == []
+
+
+def test_accounts_of_other_sites(grade: Grade, world: World) -> None:
+    refused = grade("user", "link", "ada", "--provider", "github", "--subject", "1")
+    assert "it has: none" in refused.err
+    person = Person("https://github.com", "583231")
+    world.services.sign_ins.link_by_admin("ada", person, "root")
+    assert "583231" in grade("user", "links", "ada").out
+    (found,) = grade("user", "links", "ada", "--json").json["identities"]
+    assert grade("user", "unlink", "ada", str(found["id"])).status == 0
+    assert grade("user", "links", "ada", "--json").json["identities"] == []

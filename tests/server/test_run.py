@@ -30,7 +30,7 @@ from grader.problem import Problem
 from grader.report import Report
 from grader.server.run import CannotListen, listen, serve
 from grader.server.services.container import Services
-from grader.server.settings import Settings, SettingsError
+from grader.server.settings import Settings, SettingsError, providers_from_environment
 from tests.waiting import PATIENCE_S, until
 
 MakeReport = Callable[..., Report]
@@ -464,4 +464,45 @@ def test_settings_come_from_the_environment() -> None:
     for odd in ("0", "-1", "x", "1.5", "nan", "inf"):
         with pytest.raises(SettingsError, match="GRADE_SERVE_MAX_QUEUE"):
             Settings.from_environment({"GRADE_SERVE_MAX_QUEUE": odd})
+    assert Settings.from_environment({"GRADE_SERVE_SIGN_UP": "open"}).sign_up == "open"
+    with pytest.raises(SettingsError, match="GRADE_SERVE_SIGN_UP must be one of closed, "):
+        Settings.from_environment({"GRADE_SERVE_SIGN_UP": "yes"})
     assert Settings.unknown(given | {"GRADE_SERVE_MAX_QEUE": "5"}) == ["GRADE_SERVE_MAX_QEUE"]
+
+
+GIVEN = {
+    "GRADE_OAUTH_GITHUB_CLIENT_ID": "a",
+    "GRADE_OAUTH_GITHUB_CLIENT_SECRET": "the secret",
+    "GRADE_OAUTH_UNI2_CLIENT_ID": "b",
+    "GRADE_OAUTH_UNI2_CLIENT_SECRET": "another",
+    "GRADE_OAUTH_UNI2_ISSUER": "https://login.example.org/realm/",
+}
+
+
+def test_providers_come_from_the_environment() -> None:
+    assert providers_from_environment({"OTHER": "x"}) == {}
+    found = providers_from_environment(GIVEN)
+    assert list(found) == ["github", "uni2"]
+    assert (found["github"].issuer, found["github"].title) == ("https://github.com", "GitHub")
+    assert found["uni2"].issuer == "https://login.example.org/realm"
+    assert found["github"].client_secret == "the secret"
+    assert "secret" not in repr(found).replace("client_secret", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"GRADE_OAUTH_GITHUB_CLIENT_SECRET": ""}, "GITHUB_CLIENT_SECRET is not set"),
+        ({"GRADE_OAUTH_UNI2_ISSUER": " "}, "UNI2_ISSUER is not set"),
+        ({"GRADE_OAUTH_UNI2_ISSUER": "http://login.example.org"}, "begins with https://"),
+        ({"GRADE_OAUTH_UNI2_ISSUER": "login.example.org"}, "begins with https://"),
+        ({"GRADE_OAUTH_UNI2_ISSUER": "https://x.org/?a=b"}, "begins with https://"),
+        ({"GRADE_OAUTH_UNI2_ISSUER": "ftp://localhost"}, "begins with https://"),
+        ({"GRADE_OAUTH_UNI2_CLIENTID": "x"}, "UNI2_CLIENTID is no setting"),
+        ({"GRADE_OAUTH_A_B_CLIENT_ID": "x"}, "A_B_CLIENT_ID is no setting"),
+    ],
+)
+def test_a_wrong_provider_ends_the_start(change: dict[str, str], why: str) -> None:
+    with pytest.raises(SettingsError, match=why) as caught:
+        providers_from_environment(GIVEN | change)
+    assert "the secret" not in str(caught.value)

@@ -3,20 +3,22 @@ API."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from grader.cli.commands import groups
 from grader.cli.commands.board_versions import versions
 from grader.cli.commands.rejudge import rejudge
-from grader.cli.options import json_option
+from grader.cli.options import iso_moment, json_option
 from grader.cli.output.admin_output import (
+    TOKEN_COLUMNS,
     Field,
     api_command,
     print_done,
     print_rows,
     print_table,
+    print_token,
     utc_day,
     utc_minute,
 )
@@ -36,6 +38,8 @@ def admin() -> None:
 
 
 admin.add_command(rejudge)
+admin.add_command(groups.group)
+admin.add_command(groups.invite)
 
 
 @admin.group()
@@ -56,7 +60,7 @@ def user() -> None:
 @api_command
 def user_add(client: Client, name: str, role: str, as_json: bool) -> None:
     """Add the user NAME and print a token; it is shown only this once."""
-    _print_token(client.request("POST", "/admin/users", json={"name": name, "role": role}), as_json)
+    print_token(client.request("POST", "/admin/users", json={"name": name, "role": role}), as_json)
 
 
 @user.command("list")
@@ -119,6 +123,47 @@ def user_unban(client: Client, name: str) -> None:
     print_done(f"{name} is no longer banned")
 
 
+@user.command("link")
+@click.argument("name")
+@click.option("--provider", required=True, help="Its name in the server's settings: github.")
+@click.option("--subject", required=True, help="The provider's identifier of the person.")
+@api_command
+def user_link(client: Client, name: str, provider: str, subject: str) -> None:
+    """Let NAME sign in with an account of another site.
+
+    GitHub's identifiers are numbers: the field id at https://api.github.com/users/LOGIN.
+    """
+    path = f"/admin/users/{path_segment(name)}/identities"
+    client.request("POST", path, json={"provider": provider, "subject": subject})
+    print_done(f"{name} may sign in with {provider}")
+
+
+@user.command("links")
+@click.argument("name")
+@json_option
+@api_command
+def user_links(client: Client, name: str, as_json: bool) -> None:
+    """List the accounts of other sites that NAME signs in with."""
+    columns: dict[str, Field] = {
+        "id": "id",
+        "provider": "provider",
+        "subject": "subject",
+        "since": lambda row: utc_day(row["created_at"]),
+    }
+    answer = client.request("GET", f"/admin/users/{path_segment(name)}/identities")
+    print_rows(answer, "identities", as_json, columns)
+
+
+@user.command("unlink")
+@click.argument("name")
+@click.argument("number", metavar="ID", type=int)
+@api_command
+def user_unlink(client: Client, name: str, number: int) -> None:
+    """Let NAME no longer sign in with the account ID; its sessions end."""
+    client.request("DELETE", f"/admin/users/{path_segment(name)}/identities/{number}")
+    print_done(f"{name} no longer signs in with account {number}")
+
+
 @admin.group()
 def token() -> None:
     """Create, list and revoke tokens."""
@@ -132,7 +177,7 @@ def token() -> None:
 def token_new(client: Client, name: str, label: str, as_json: bool) -> None:
     """Print another token of the user NAME; it is shown only this once."""
     path = f"/admin/users/{path_segment(name)}/tokens"
-    _print_token(client.request("POST", path, json={"label": label}), as_json)
+    print_token(client.request("POST", path, json={"label": label}), as_json)
 
 
 @token.command("list")
@@ -141,15 +186,8 @@ def token_new(client: Client, name: str, label: str, as_json: bool) -> None:
 @api_command
 def token_list(client: Client, name: str, as_json: bool) -> None:
     """List the tokens of the user NAME, by number."""
-    columns: dict[str, Field] = {
-        "token": "id",
-        "label": "label",
-        "since": lambda row: utc_day(row["created_at"]),
-        "last used": lambda row: utc_minute(row["last_used_at"]),
-        "revoked": lambda row: utc_day(row["revoked_at"]),
-    }
     answer = client.request("GET", f"/admin/users/{path_segment(name)}/tokens")
-    print_rows(answer, "tokens", as_json, columns)
+    print_rows(answer, "tokens", as_json, TOKEN_COLUMNS)
 
 
 @token.command("revoke")
@@ -192,6 +230,7 @@ def board_show(client: Client, problem: str, as_json: bool) -> None:
     default=None,
     help="Whether everyone may read sources, after the deadline if there is one.",
 )
+@click.option("--group", metavar="NAME|none", help="Only its members and admins see the board.")
 @click.option("--note", help="One line shown to competitors; '' for none.")
 @json_option
 @api_command
@@ -203,6 +242,7 @@ def board_set(
     daily: str | None,
     hidden: bool | None,
     publish_sources: bool | None,
+    group: str | None,
     note: str | None,
     as_json: bool,
 ) -> None:
@@ -214,12 +254,14 @@ def board_set(
         ("--opens", "opens_at", opens),
     ):
         if text is not None:
-            changes[field] = None if text == "none" else _moment(option, text)
+            changes[field] = None if text == "none" else iso_moment(option, text)
     if daily is not None:
         changes["daily_limit"] = None if daily == "none" else _daily_limit(daily)
     for name, value in (("hidden", hidden), ("publish_sources", publish_sources), ("note", note)):
         if value is not None:
             changes[name] = value or None if name == "note" else value
+    if group is not None:
+        changes["group"] = None if group == "none" else group
     if not changes:
         raise click.UsageError("nothing to set; see --help")
     settings = client.request("GET", path)
@@ -294,36 +336,11 @@ def audit(client: Client, limit: int, before: int | None, as_json: bool) -> None
     print_rows(client.request("GET", "/admin/audit", params=params), "acts", as_json, columns)
 
 
-def _moment(option: str, text: str) -> str:
-    """A time with its time zone, in ISO 8601. Raises click.UsageError."""
-    try:
-        until = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"{option}: '{text}' is not a time; write 2030-05-01T23:59+02:00, or none"
-        ) from None
-    if until.tzinfo is None:
-        raise click.UsageError(
-            f"{option}: '{text}' has no time zone; write {until.isoformat()}Z for UTC"
-        )
-    return until.isoformat()
-
-
 def _daily_limit(text: str) -> int:
     """A number of submissions. Raises click.UsageError."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
         raise click.UsageError(f"--daily: '{text}' is not a number from 1 on; write 20, or none")
     return int(text)
-
-
-def _print_token(new: dict[str, str], as_json: bool) -> None:
-    from grader.cli.output.terminal import print_json
-
-    if as_json:
-        print_json(new)
-        return
-    print(new["token"], flush=True)
-    print_done(f"this token of {new['name']} is shown only this once; hand it over safely")
 
 
 def _print_board(settings: dict[str, Any], as_json: bool) -> None:
@@ -332,6 +349,7 @@ def _print_board(settings: dict[str, Any], as_json: bool) -> None:
         ("opens", utc_minute(settings["opens_at"])),
         ("daily", settings["daily_limit"] or "any number"),
         ("board", "hidden" if settings["hidden"] else "shown"),
+        ("for", settings["group"] or "everyone"),
         ("sources", "published" if settings["publish_sources"] else "private"),
         ("note", settings["note"]),
     )

@@ -83,12 +83,12 @@ def serve(
         from grader.server import run
         from grader.server.http import logs
         from grader.server.services.container import Services, load_problems
-        from grader.server.settings import Settings, SettingsError
+        from grader.server.settings import Settings, SettingsError, providers_from_environment
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         raise click.UsageError(f"{package} is not installed; pip install '.[server]'") from None
     try:
-        settings = Settings.from_environment()
+        settings, providers = Settings.from_environment(), providers_from_environment()
         listener = run.listen(host, port)
     except (SettingsError, run.CannotListen) as error:
         raise click.UsageError(str(error)) from None
@@ -96,7 +96,7 @@ def serve(
         print_warning(f"{name} is set, but there is no such setting")
     loaded = load_problems(problems or _default_problems())
     url = db or os.environ.get("GRADE_DB") or default_url()
-    services = Services.open(url, loaded, settings)
+    services = Services.open(url, loaded, settings, providers=providers)
     for change in services.version_changes:
         print_note(change.line())
     with unwind_on_sigterm():

@@ -1,4 +1,5 @@
-"""What the commands of `grade admin` share: the client of the server, and printing of answers."""
+"""What the commands of `grade admin` and `grade token` share: the client of the server, and how
+answers are printed."""
 
 from __future__ import annotations
 
@@ -42,6 +43,16 @@ def utc_minute(at: str | None) -> str:
     return "" if at is None else f"{at[:10]} {at[11:16]} UTC"
 
 
+TOKEN_COLUMNS: Mapping[str, Field] = {
+    "token": "id",
+    "label": "label",
+    "since": lambda row: utc_day(row["created_at"]),
+    "last used": lambda row: utc_minute(row["last_used_at"]),
+    "revoked": lambda row: utc_day(row["revoked_at"]),
+}
+"""The columns of a list of tokens."""
+
+
 def print_rows(
     answer: dict[str, Any], key: str, as_json: bool, columns: Mapping[str, Field]
 ) -> None:
@@ -77,6 +88,17 @@ def print_table(
     for row in rows:
         table.add_row(*(safe_text("" if cell is None else str(cell)) for cell in row))
     stdout().print(table if table.row_count else "none")
+
+
+def print_token(new: dict[str, str], as_json: bool) -> None:
+    """Print a new token, which is shown only this once."""
+    from grader.cli.output.terminal import print_json
+
+    if as_json:
+        print_json(new)
+        return
+    print(new["token"], flush=True)
+    print_done(f"this token of {new['name']} is shown only this once; hand it over safely")
 
 
 def print_done(text: str) -> None:

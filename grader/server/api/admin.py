@@ -19,7 +19,9 @@ from grader.server.api.admin_schemas import (
     HeldCount,
     HeldJob,
     HeldJobList,
+    IdentityList,
     IssuedToken,
+    NewIdentity,
     NewRejudge,
     NewToken,
     NewUser,
@@ -39,6 +41,7 @@ from grader.server.services import Conflict, NotFound
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.held import list_held
+from grader.server.services.sign_in import Person
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
@@ -114,6 +117,47 @@ def revoke_tokens(services: ServicesDep, admin: AdminUser, name: UserName) -> Re
 def revoke_token(services: ServicesDep, admin: AdminUser, number: Number) -> RevokedCount:
     """The sessions that it opened end with it."""
     return RevokedCount(ended=services.accounts.revoke(number, by=admin.name))
+
+
+@router.get(
+    "/users/{name}/identities",
+    response_model=IdentityList,
+    responses=error_responses(404),
+    summary="List the accounts that a user signs in with",
+)
+def list_identities(services: ServicesDep, admin: AdminUser, name: UserName) -> IdentityList:
+    """Provider and identifier of each account."""
+    return IdentityList(identities=services.sign_ins.identities(name))
+
+
+@router.post(
+    "/users/{name}/identities",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Let a user sign in with an account",
+)
+def link_identity(
+    services: ServicesDep, admin: AdminUser, name: UserName, new: NewIdentity
+) -> None:
+    """The account belongs to no other user."""
+    if new.provider not in services.providers:
+        offered = ", ".join(services.providers) or "none"
+        raise NotFound(f"this server has no such provider; it has: {offered}")
+    person = Person(services.providers[new.provider].issuer, new.subject)
+    services.sign_ins.link_by_admin(name, person, by=admin.name)
+
+
+@router.delete(
+    "/users/{name}/identities/{number}",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Let a user no longer sign in with an account",
+)
+def unlink_identity(
+    services: ServicesDep, admin: AdminUser, name: UserName, number: Number
+) -> None:
+    """The sessions that sign-ins opened end."""
+    services.sign_ins.unlink(name, number, by=admin.name)
 
 
 @router.post(
@@ -192,7 +236,7 @@ def set_board(
     services: ServicesDep, admin: AdminUser, problem: ProblemName, new: BoardUpdate
 ) -> BoardReply:
     """Set all settings. A setting that is left out gets its default."""
-    settings = BoardSettings(**dict(new))
+    settings = BoardSettings(**new.model_dump())
     name = _problem(services, problem).name
     return BoardReply.of(problem, services.admin.set_board(name, settings, by=admin.name))
 

@@ -13,9 +13,11 @@ from grader.board import ProblemVersion
 from grader.problem import Problem
 from grader.server.api.schemas import ProblemVersionInfo
 from grader.server.http.fields import PrintableText
-from grader.server.services.accounts import Account, Role, Token
+from grader.server.services.accounts import Account, Role
 from grader.server.services.admin_service import MAX_DAILY_LIMIT, BoardSettings
 from grader.server.services.audit import AuditEntry
+from grader.server.services.groups import Group
+from grader.server.services.invitations import MAX_USES, Invitation
 from grader.server.services.rejudge import (
     GradedBy,
     Rejudge,
@@ -24,6 +26,8 @@ from grader.server.services.rejudge import (
     Selection,
 )
 from grader.server.services.rejudge_diff import RejudgeChange
+from grader.server.services.sign_in import Identity
+from grader.server.services.tokens import Token
 
 
 def _utc(moment: datetime) -> datetime:
@@ -54,6 +58,16 @@ class NewToken(_StrictModel):
     """What the token is for."""
 
 
+class NewIdentity(_StrictModel):
+    """An account of another site that a user may sign in with."""
+
+    provider: PrintableText
+    """The provider's name in the server's settings, such as ``github``."""
+    subject: PrintableText
+    """The provider's identifier of the person, which never changes: of GitHub, the number ``id`` at
+    ``https://api.github.com/users/LOGIN``."""
+
+
 class BanRequest(_StrictModel):
     """Why a user is banned."""
 
@@ -73,6 +87,8 @@ class BoardUpdate(_StrictModel):
     it."""
     daily_limit: Annotated[int, Field(ge=1, le=MAX_DAILY_LIMIT)] | None = None
     """The most submissions of a user within 24 hours; null for any number."""
+    group: PrintableText | None = None
+    """The group whose members alone, and admins, see the board; null for everyone."""
 
 
 class NewRejudge(_StrictModel):
@@ -107,6 +123,50 @@ class UserList(BaseModel):
     users: list[Account]
 
 
+class NewGroup(_StrictModel):
+    """A group to make."""
+
+    name: PrintableText
+    """1 to 40 printable characters without slashes."""
+
+
+class GroupList(BaseModel):
+    """Every group, by name."""
+
+    groups: list[Group]
+
+
+class NewInvitation(_StrictModel):
+    """An invitation to make."""
+
+    group: PrintableText | None = None
+    """The group that its users join; null for none."""
+    uses: Annotated[int, Field(ge=1, le=MAX_USES)] = 1
+    """How many people may use it."""
+    until: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
+    """When it ends, with its time zone; null for never."""
+
+
+class NewCode(BaseModel):
+    """The code of a new invitation. It is shown only in this answer."""
+
+    code: str
+    url: str
+    """The page at which it is used."""
+
+
+class InvitationList(BaseModel):
+    """Every invitation, newest first, without its code."""
+
+    invitations: list[Invitation]
+
+
+class IdentityList(BaseModel):
+    """The accounts of other sites that a user signs in with, oldest first."""
+
+    identities: list[Identity]
+
+
 class IssuedToken(BaseModel):
     """A new token. It is shown only in this answer."""
 
@@ -136,6 +196,7 @@ class BoardReply(BaseModel):
     note: str | None
     opens_at: datetime | None
     daily_limit: int | None
+    group: str | None
 
     @classmethod
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:

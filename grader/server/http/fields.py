@@ -19,6 +19,8 @@ PrintableText = Annotated[str, Field(max_length=200), AfterValidator(_printable)
 
 SubmissionNumber = Annotated[int, Path(description="A submission's number.")]
 
+TokenNumber = Annotated[int, Path(description="A token's number.")]
+
 IdempotencyKey = Annotated[
     PrintableText | None,
     Header(

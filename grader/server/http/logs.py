@@ -49,7 +49,7 @@ def configure(stream: IO[str] | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    for noisy in ("alembic", "httpx", "docker", "urllib3"):
+    for noisy in ("alembic", "httpx", "httpx2", "docker", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
@@ -90,13 +90,19 @@ class RequestLog:
                 "request",
                 extra={
                     "method": _method(scope),
-                    "path": escape(scope["path"], 200),
+                    "path": logged_path(scope["path"]),
                     "status": status,
                     "ms": round(1000 * seconds, 1),
                     "user": caller.name if caller else None,
                     "address": scope["client"][0] if scope.get("client") else None,
                 },
             )
+
+
+def logged_path(path: str) -> str:
+    """A path without the secret that it may contain: the code of an invitation."""
+    is_secret = path.startswith("/join/")
+    return "/join/…" if is_secret else escape(path, 200)
 
 
 def _route(scope: Scope) -> str:

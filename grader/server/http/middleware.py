@@ -20,6 +20,7 @@ from grader.server.http.auth import COOKIE
 from grader.server.http.body_limit import limited_receive
 from grader.server.http.credentials import Authenticator
 from grader.server.http.errors import NO_TOKEN, Refusal, too_often
+from grader.server.http.logs import logged_path
 from grader.server.http.throttle import Throttle
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
@@ -100,7 +101,7 @@ class AdmissionMiddleware:
         except Exception:
             if has_started:
                 raise
-            log.exception("%s", scope["path"])
+            log.exception("%s", logged_path(scope["path"]))
             message = "the server has a fault, and has logged it"
             fault = Refusal(500, "internal", message)
             await self._on_refusal(Request(scope), fault)(scope, receive, send)

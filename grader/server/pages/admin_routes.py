@@ -106,6 +106,7 @@ def board_page(request: Request, services: ServicesDep, admin: AdminUser, name: 
         opens_at=utc_field(board.opens_at),
         most_daily=MAX_DAILY_LIMIT,
         versions=services.standings.versions(problem),
+        groups=[group.name for group in services.groups.groups()],
     )
 
 
@@ -120,6 +121,7 @@ def set_board(
     note: Annotated[PrintableText, Form()] = "",
     hidden: Annotated[bool, Form()] = False,
     publish_sources: Annotated[bool, Form()] = False,
+    group: Annotated[PrintableText, Form()] = "",
 ) -> Response:
     """Set all settings of a board."""
     problem = problem_named(services, admin, name)
@@ -130,6 +132,7 @@ def set_board(
         note=note or None,
         opens_at=utc_moment("opens_at", opens_at),
         daily_limit=whole_number("daily_limit", daily_limit, MAX_DAILY_LIMIT),
+        group=group or None,
     )
     services.admin.set_board(problem.name, settings, by=admin.name)
     return back_to(f"/admin/boards/{problem.name}")

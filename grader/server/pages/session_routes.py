@@ -10,17 +10,19 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from grader.server.http.auth import COOKIE, Caller, ServicesDep, check_csrf
 from grader.server.http.credentials import is_plausible
 from grader.server.http.errors import banned, too_many_wrong_tokens
+from grader.server.http.session import local_path, set_session_cookie
 from grader.server.http.throttle import Throttle
 from grader.server.pages.templates import render
-from grader.server.services.accounts import SESSION_LIFETIME, Banned
+from grader.server.services.accounts import Banned
+from grader.server.services.container import Services
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/login")
-def login_page(request: Request, to: str = "/") -> Response:
+def login_page(request: Request, services: ServicesDep, to: str = "/") -> Response:
     """The login form. `to` is the page to show after it."""
-    return render(request, "login.html", to=_local_path(to), message=None)
+    return _login_page(request, services, to)
 
 
 @router.post("/login")
@@ -45,14 +47,10 @@ def log_in(
         if (wait_s := throttle.failure(address, token)) is not None:
             raise too_many_wrong_tokens(wait_s)
         message = "This token is not valid. Paste the whole token, or ask an admin for another one."
-        return render(request, "login.html", status=401, to=_local_path(to), message=message)
+        return _login_page(request, services, to, message, status=401)
     throttle.success(token)
-    answer = RedirectResponse(_local_path(to), 303)
-    answer.set_cookie(
-        COOKIE, session, max_age=int(SESSION_LIFETIME.total_seconds()), httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )  # fmt: skip
+    answer = RedirectResponse(local_path(to), 303)
+    set_session_cookie(request, answer, session)
     return answer
 
 
@@ -69,7 +67,15 @@ def log_out(
     return answer
 
 
-def _local_path(to: str) -> str:
-    """`to` if it is a path on this site; the home page for anything else."""
-    is_local = to.startswith("/") and not to.startswith("//") and "\\" not in to
-    return to if is_local and to.isprintable() else "/"
+def _login_page(
+    request: Request, services: Services, to: str, message: str | None = None, status: int = 200
+) -> Response:
+    providers = services.providers.values()
+    return render(
+        request,
+        "login.html",
+        status=status,
+        to=local_path(to),
+        message=message,
+        providers=providers,
+    )

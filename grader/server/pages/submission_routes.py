@@ -36,6 +36,7 @@ from grader.server.pages.templates import (
 )
 from grader.server.services.accounts import User
 from grader.server.services.queue_snapshot import QueueSnapshot, read_queue
+from grader.server.services.visibility import sees_more
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -135,15 +136,15 @@ def queue_page(
 ) -> Response:
     """One's own jobs, what is graded now, what waits, what was graded last, and the workers."""
     problems = services.problems
-    is_admin = caller is not None and caller.role == "admin"
-    viewer = caller if is_admin else None
+    is_public = not sees_more(caller)
+    viewer = None if is_public else caller
 
     def make() -> tuple[QueueSnapshot, Markup]:
         queue = read_queue(services, viewer)
         rows = queue.rows(viewer)
         return queue, render_fragment("_queue.html", queue=queue, rows=rows, problems=problems)
 
-    queue, content = make() if is_admin else cache.get("public", make, queue_version(services))
+    queue, content = cache.get("public", make, queue_version(services)) if is_public else make()
 
     def own(user: User) -> Markup:
         rows = queue.own_rows(user)

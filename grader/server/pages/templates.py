@@ -58,6 +58,7 @@ def render(
     shared: bool = False,
     version: Version = "boards",
     own: Callable[[User], str | Mapping[str, str] | None] | None = None,
+    secret: bool = False,
     **values: Any,
 ) -> Response:
     """A template as a response, with the values that every page needs.
@@ -68,6 +69,7 @@ def render(
         who is no admin; None if the rest of this caller's page differs too. Without `own`, every
         signed-in caller's does. It is kept with the page, and called for other callers than this
         one.
+    secret: whether the page holds a secret, so that no browser keeps it.
     """
     services = request.app.state.services
     caller = getattr(request.state, "caller", None)
@@ -82,7 +84,7 @@ def render(
     text = environment.get_template(template).render(common | values)
     # htmx requests a fragment at the page's own address; a cache must not mix up the two.
     headers = {"Vary": "HX-Request, Cookie"} | dict(headers or {})
-    if status == 200 and caller is None:  # a page for one user is not cached
+    if status == 200 and caller is None and not secret:  # a page for one user is not cached
         response = CacheableResponse(text.encode(), "text/html", headers)
         if shared:
             share(request, response, version, _regions(own))
@@ -124,6 +126,12 @@ def render_fragment(template: str, **values: Any) -> Markup:
 def wants_fragment(request: Request) -> bool:
     """Whether htmx asks for a part of a page."""
     return request.headers.get("hx-request") == "true"
+
+
+def show_token(request: Request, owner: str, token: str) -> Response:
+    """The page that shows a user's new token, this once."""
+    server = str(request.base_url).rstrip("/")
+    return render(request, "token.html", secret=True, owner=owner, token=token, server=server)
 
 
 def render_error(request: Request, refusal: Refusal) -> Response:

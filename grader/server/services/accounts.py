@@ -1,17 +1,11 @@
-"""Users and their tokens.
-
-A token is 256 random bits. Only its SHA-256 is stored; a slow hash would add nothing, since 256
-bits cannot be guessed. The token itself is shown once, when it is created.
-"""
+"""Users and their tokens."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
 import unicodedata
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -35,22 +29,23 @@ from sqlalchemy import (
 from grader.board.store import MAX_ID
 from grader.confusables import mixes_scripts, scripts, skeleton
 from grader.db.engine import BoardError, connect, transaction
-from grader.db.tables import tokens, users
+from grader.db.tables import group_members, groups, tokens, users
 from grader.report import one_line
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.audit import SERVER_ACTOR, record_action
+from grader.server.services.tokens import Token, add_session, add_token, digest
 
 Role = Literal["competitor", "worker", "admin"]
 
 log = logging.getLogger(__name__)
 
-SESSION_LIFETIME = timedelta(hours=12)
-"""Lifetime of a web session."""
-
 USE_INTERVAL = timedelta(minutes=1)
 """The time of a token's last use is updated at most this often."""
 
 MAX_NAME_CHARS = 40
+
+MAX_OWN_TOKENS = 50
+"""Tokens that a user may make before revoking one."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,8 @@ class User:
     id: int
     name: str
     role: Role
+    groups: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """The names of the user's groups."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +75,6 @@ class Account(User):
     banned_reason: str | None
     last_used_at: datetime | None
     """Last use of any of the user's tokens, to the minute."""
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token as admins see it: without its secret."""
-
-    id: int
-    label: str
-    created_at: datetime
-    last_used_at: datetime | None
-    revoked_at: datetime | None
 
 
 class Accounts:
@@ -120,7 +106,7 @@ class Accounts:
                 unban = update(users).where(users.c.id == admin["id"])
                 connection.execute(unban.values(banned_at=None, banned_reason=None))
                 record_action(connection, self._now(), SERVER_ACTOR, "unban", admin["name"])
-            token, number = self._add_token(connection, admin["id"], "api", "way back in")
+            token, number = self._add_token(connection, admin["id"], "way back in")
             record_action(
                 connection, self._now(), SERVER_ACTOR, "token new", admin["name"], str(number)
             )
@@ -147,11 +133,23 @@ class Accounts:
             rows = connection.execute(_ACCOUNTS.order_by(users.c.name_key)).mappings()
             return [_account(row) for row in rows]
 
-    def new_token(self, name: str, label: str = "", by: str = SERVER_ACTOR) -> str:
-        """Create another token of a user. Raises `NotFound`."""
+    def new_own_token(self, name: str, label: str = "") -> str:
+        """Create another token of a user who asks for it. Raises `Conflict` if the user has
+        `MAX_OWN_TOKENS`."""
+        return self.new_token(name, label, by=name, limit=MAX_OWN_TOKENS)
+
+    def new_token(
+        self, name: str, label: str = "", by: str = SERVER_ACTOR, limit: int | None = None
+    ) -> str:
+        """Create another token of a user. Raises `NotFound`, and `Conflict` if the user has `limit`
+        that are not revoked."""
         with transaction(self._engine, "admin") as connection:
             user = find_user(connection, name)
-            token, number = self._add_token(connection, user["id"], "api", label)
+            live = (tokens.c.kind == "api") & tokens.c.revoked_at.is_(None)
+            mine = select(func.count()).where(tokens.c.user_id == user["id"], live)
+            if limit is not None and int(connection.scalar(mine) or 0) >= limit:
+                raise Conflict(f"you have {limit} tokens; revoke one that you do not use first")
+            token, number = self._add_token(connection, user["id"], label)
             record_action(
                 connection, self._now(), by, "token new", user["name"], f"{number} {label}"
             )
@@ -166,21 +164,21 @@ class Accounts:
             rows = connection.execute(select(*shown).where(mine).order_by(tokens.c.id))
             return [Token(**row) for row in rows.mappings()]
 
-    def revoke(self, whose: str | int, by: str = SERVER_ACTOR) -> int:
+    def revoke(self, whose: str | int, by: str = SERVER_ACTOR, owner: str | None = None) -> int:
         """Revoke all tokens and sessions of a user by name, or one token by id with the sessions
         that it opened. Returns how many tokens and sessions ended.
 
-        Raises `NotFound`, and `Conflict` for the last token of an admin.
+        owner: the user who must own the token; None for any. Raises `NotFound`, and `Conflict` for
+        the last token of an admin.
         """
         with transaction(self._engine, "admin") as connection:
             if isinstance(whose, str):
                 user = find_user(connection, whose)
                 chosen, subject = tokens.c.user_id == user["id"], user["name"]
             else:
-                if not 0 < whose <= MAX_ID or not connection.scalar(
-                    select(tokens.c.id).where(tokens.c.id == whose, tokens.c.kind == "api")
-                ):
-                    raise NotFound(f"there is no token {whose}; `grade admin token list NAME`")
+                if _find_token(connection, whose, owner) is None:
+                    command = "grade token list" if owner else "grade admin token list NAME"
+                    raise NotFound(f"there is no token {whose}; `{command}`")
                 chosen = or_(tokens.c.id == whose, tokens.c.opened_by == whose)
                 subject = str(whose)
             live = update(tokens).where(chosen, tokens.c.revoked_at.is_(None))
@@ -190,18 +188,18 @@ class Accounts:
             record_action(connection, self._now(), by, "token revoke", subject, f"{ended} ended")
         return ended
 
-    def rotate(self, number: int, by: str = SERVER_ACTOR) -> str:
+    def rotate(self, number: int, by: str = SERVER_ACTOR, owner: str | None = None) -> str:
         """Replace a token by a new one with the same label, and end the sessions that it opened.
-        Returns the new one. Raises `NotFound`, also for a token that is revoked."""
+        Returns the new one.
+
+        owner: the user who must own the token; None for any. Raises `NotFound`, also for a token
+        that is revoked.
+        """
         with transaction(self._engine, "admin") as connection:
-            live = (tokens.c.kind == "api") & tokens.c.revoked_at.is_(None)
-            row = None
-            if 0 < number <= MAX_ID:
-                query = select(tokens.c.user_id, tokens.c.label).where(tokens.c.id == number, live)
-                row = connection.execute(query).first()
-            if row is None:
+            row = _find_token(connection, number, owner)
+            if row is None or row.revoked_at is not None:
                 raise NotFound(f"there is no token {number}, or it is revoked")
-            token, added = self._add_token(connection, row.user_id, "api", row.label)
+            token, added = self._add_token(connection, row.user_id, row.label)
             old = or_(tokens.c.id == number, tokens.c.opened_by == number)
             ended = update(tokens).where(old, tokens.c.revoked_at.is_(None))
             connection.execute(ended.values(revoked_at=self._now()))
@@ -215,94 +213,48 @@ class Accounts:
 
     def users_of(self, wanted: Collection[str]) -> dict[str, User | Banned]:
         """The users of these tokens and sessions, by one query; none for an invalid one."""
-        rows = self._find_all(wanted)
-        self._note_use([row.id for row in rows.values() if row.is_due and not row.is_banned])
-        return {
-            token: Banned(str(row.banned_reason))
-            if row.is_banned
-            else User(row.user_id, row.name, row.role)
-            for token, row in rows.items()
-        }
+        found = self._find_all(wanted)
+        first = [rows[0] for rows in found.values()]
+        self._note_use([row.id for row in first if row.is_due and not row.is_banned])
+        return {token: _user(rows) for token, rows in found.items()}
 
     def open_session(self, token: str) -> str | Banned | None:
         """Open a web session. Returns its token for the cookie.
 
         None for an invalid token, and for one of a session: a session cannot open another.
         """
-        row = self._find_all({token}).get(token)
+        row = next(iter(self._find_all({token}).get(token, [])), None)
         if row is not None and row.is_banned:
             return Banned(str(row.banned_reason))
         if row is None or row.kind != "api":
             return None
-        now = self._now()
-        old = (tokens.c.kind == "session") & (tokens.c.expires_at < now)
         with transaction(self._engine) as connection:
-            connection.execute(delete(tokens).where(old))
-            session, _ = self._add_token(
-                connection,
-                row.user_id,
-                "session",
-                "pages",
-                opened_by=row.id,
-                expires_at=now + SESSION_LIFETIME,
-            )
-        return session
+            return add_session(connection, self._now(), row.user_id, opened_by=row.id)
 
     def close_session(self, session: str) -> None:
         """End a session. Does nothing for other tokens."""
-        mine = (tokens.c.hash == _hash(session)) & (tokens.c.kind == "session")
+        mine = (tokens.c.hash == digest(session)) & (tokens.c.kind == "session")
         with transaction(self._engine) as connection:
             connection.execute(delete(tokens).where(mine))
 
     def _add_user(self, connection: Connection, name: str, role: Role, by: str) -> str:
-        name = validate_name(name)
-        key, look = name_key(name), skeleton(name)
-        if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
-            raise Conflict(f"the name {name} is taken; choose another")
-        if twin := connection.scalar(select(users.c.name).where(users.c.skeleton == look)):
-            raise Conflict(
-                f"the name {name} looks like {twin}, which is another user's; choose another"
-            )
-        added = connection.execute(
-            insert(users).values(
-                name=name, name_key=key, skeleton=look, role=role, created_at=self._now()
-            )
-        )
-        assert added.inserted_primary_key is not None
-        record_action(connection, self._now(), by, "user add", name, role)
-        return self._add_token(connection, added.inserted_primary_key[0], "api", "first")[0]
+        user_id = create_user(connection, self._now(), name, role, by)
+        return self._add_token(connection, user_id, "first")[0]
 
-    def _add_token(
-        self,
-        connection: Connection,
-        user_id: int,
-        kind: Literal["api", "session"],
-        label: str,
-        opened_by: int | None = None,
-        expires_at: datetime | None = None,
-    ) -> tuple[str, int]:
-        token = f"grade_{secrets.token_urlsafe(32)}"
-        added = connection.execute(
-            insert(tokens).values(
-                user_id=user_id,
-                kind=kind,
-                hash=_hash(token),
-                label=one_line(label, 80),
-                opened_by=opened_by,
-                created_at=self._now(),
-                expires_at=expires_at,
-            )
-        )
-        assert added.inserted_primary_key is not None
-        return token, int(added.inserted_primary_key[0])
+    def _add_token(self, connection: Connection, user_id: int, label: str) -> tuple[str, int]:
+        return add_token(connection, self._now(), user_id, "api", label)
 
-    def _find_all(self, wanted: Collection[str]) -> dict[str, Row[Any]]:
-        """Token → its row of `_TOKENS`, if it is neither revoked nor expired."""
-        digests = {_hash(token): token for token in wanted}
+    def _find_all(self, wanted: Collection[str]) -> dict[str, list[Row[Any]]]:
+        """Token → its rows of `_TOKENS`, if it is neither revoked nor expired."""
+        digests = {digest(token): token for token in wanted}
         now = self._now()
         values = {"hashes": list(digests), "now": now, "due": now - USE_INTERVAL}
         with connect(self._engine) as connection:
-            return {digests[row.hash]: row for row in connection.execute(_TOKENS, values)}
+            rows = connection.execute(_TOKENS, values).all()
+        found: dict[str, list[Row[Any]]] = {}
+        for row in rows:
+            found.setdefault(digests[row.hash], []).append(row)
+        return found
 
     def _note_use(self, numbers: Collection[int]) -> None:
         """Store the time of the last use of tokens."""
@@ -314,6 +266,30 @@ class Accounts:
                 connection.execute(used.values(last_used_at=self._now()))
         except BoardError as error:  # such as a full disk, which can still be read
             log.warning("the last use of a token was not stored: %s", one_line(str(error)))
+
+
+def create_user(
+    connection: Connection, now: datetime, name: str, role: Role, by: str | None = None
+) -> int:
+    """Add a user within a transaction that holds the lock ``admin``. Returns its number.
+
+    by: who added it; None if it signed up itself. Raises `Invalid` and `Conflict` like
+    `Accounts.add_user`.
+    """
+    name = validate_name(name)
+    key, look = name_key(name), skeleton(name)
+    if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
+        raise Conflict(f"the name {name} is taken; choose another")
+    if twin := connection.scalar(select(users.c.name).where(users.c.skeleton == look)):
+        raise Conflict(
+            f"the name {name} looks like {twin}, which is another user's; choose another"
+        )
+    added = connection.execute(
+        insert(users).values(name=name, name_key=key, skeleton=look, role=role, created_at=now)
+    )
+    assert added.inserted_primary_key is not None
+    record_action(connection, now, by or name, "user add", name, role)
+    return int(added.inserted_primary_key[0])
 
 
 def validate_name(name: str) -> str:
@@ -363,6 +339,16 @@ def _is_named(name: str) -> ColumnElement[bool]:
     return users.c.name_key == name_key(name) if name.isprintable() else false()
 
 
+def _find_token(connection: Connection, number: int, owner: str | None) -> Row[Any] | None:
+    """The row of a token by number, of this user or of any; None also for a session."""
+    if not 0 < number <= MAX_ID:
+        return None
+    mine = (tokens.c.id == number) & (tokens.c.kind == "api")
+    if owner is not None:
+        mine &= tokens.c.user_id == find_user(connection, owner)["id"]
+    return connection.execute(select(tokens).where(mine)).first()
+
+
 def _has_admin_token(connection: Connection) -> bool:
     live = (tokens.c.kind == "api") & tokens.c.revoked_at.is_(None)
     admin = (users.c.role == "admin") & users.c.banned_at.is_(None)
@@ -370,11 +356,8 @@ def _has_admin_token(connection: Connection) -> bool:
     return connection.scalar(query.limit(1)) is not None
 
 
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-# It is read for every request with a token, so it has no column that takes long to convert.
+# It is read for every request with a token, so it has no column that takes long to convert. A user
+# of several groups has a row for each, and one of none has one.
 _TOKENS = (
     select(
         tokens.c.id,
@@ -384,12 +367,15 @@ _TOKENS = (
         users.c.name,
         users.c.role,
         users.c.banned_reason,
+        groups.c.name.label("group"),
         users.c.banned_at.is_not(None).label("is_banned"),
         or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= bindparam("due")).label(
             "is_due"
         ),
     )
     .join(users, users.c.id == tokens.c.user_id)
+    .join(group_members, group_members.c.user_id == users.c.id, isouter=True)
+    .join(groups, groups.c.id == group_members.c.group_id, isouter=True)
     .where(
         tokens.c.hash.in_(bindparam("hashes", expanding=True)),
         tokens.c.revoked_at.is_(None),
@@ -403,6 +389,15 @@ _LAST_USE = (
     .label("last_used_at")
 )
 _ACCOUNTS: Select[tuple[object, ...]] = select(users, _LAST_USE)
+
+
+def _user(rows: list[Row[Any]]) -> User | Banned:
+    """The user of the rows of one token."""
+    row = rows[0]
+    if row.is_banned:
+        return Banned(str(row.banned_reason))
+    names = frozenset(one.group for one in rows if one.group is not None)
+    return User(row.user_id, row.name, row.role, groups=names)
 
 
 def _account(row: RowMapping) -> Account:

@@ -43,6 +43,7 @@ from grader.report import one_line
 from grader.server.services import Conflict
 from grader.server.services.accounts import find_user, worker_name
 from grader.server.services.audit import AuditEntry, audit_entries, record_action
+from grader.server.services.groups import find_group
 from grader.server.services.rejudge import GradedBy, RejudgeService
 from grader.server.services.submission_queries import VERSION
 
@@ -68,6 +69,8 @@ class BoardSettings:
     """Until then, only admins can see the board; None if it is open."""
     daily_limit: int | None = None
     """The most submissions of a user within 24 hours; None for any number. Admins have none."""
+    group: str | None = None
+    """The group whose members alone, and admins, can see the board; None for everyone."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +119,14 @@ class AdminService:
         return stored, tuple(rows[0][:6])
 
     def set_board(self, problem: str, settings: BoardSettings, by: str) -> BoardSettings:
-        """Store the settings of a board."""
+        """Store the settings of a board. Raises `NotFound` for a group that does not exist."""
         if settings.note is not None:
             settings = replace(settings, note=one_line(settings.note, MAX_REASON_CHARS) or None)
-        values = asdict(settings)
         with transaction(self._engine, "admin") as connection:
+            if settings.group is not None:
+                found = find_group(connection, settings.group)
+                settings = replace(settings, group=found["name"])
+            values = asdict(settings)
             known = update(boards).where(boards.c.problem == problem).values(values)
             if connection.execute(known).rowcount == 0:
                 connection.execute(insert(boards).values(problem=problem, **values))

@@ -15,16 +15,19 @@ from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
 from grader.server.services.announcements import Announcements
 from grader.server.services.drain import Drain
+from grader.server.services.groups import Groups
+from grader.server.services.invitations import Invitations
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
 from grader.server.services.problem_versions import VersionChange, record_served
+from grader.server.services.sign_in import SignIns
 from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
 from grader.server.services.user_progress import UserProgress
 from grader.server.services.verdict_counts import VerdictCounts
 from grader.server.services.withdrawals import Withdrawals
-from grader.server.settings import Settings
+from grader.server.settings import ProviderSettings, Settings
 
 
 def utc_now() -> datetime:
@@ -39,6 +42,11 @@ class Services:
     settings: Settings
     ledger: Ledger
     accounts: Accounts
+    sign_ins: SignIns
+    providers: Mapping[str, ProviderSettings]
+    """By name: the sites whose accounts users sign in with."""
+    groups: Groups
+    invitations: Invitations
     admin: AdminService
     announcements: Announcements
     problems: dict[str, Problem]
@@ -63,6 +71,7 @@ class Services:
         problems: Mapping[str, Problem],
         settings: Settings | None = None,
         now: Callable[[], datetime] = utc_now,
+        providers: Mapping[str, ProviderSettings] | None = None,
     ) -> Services:
         """Open the database at a URL, create or migrate its tables, and record the versions of the
         problems. Raises `BoardError`."""
@@ -79,6 +88,10 @@ class Services:
             settings=settings,
             ledger=ledger,
             accounts=Accounts(engine, now),
+            sign_ins=SignIns(engine, now),
+            providers=providers or {},
+            groups=Groups(engine, now),
+            invitations=Invitations(engine, now),
             admin=AdminService(engine, now),
             announcements=Announcements(engine, now),
             problems=dict(problems),

@@ -1,8 +1,8 @@
 """Which parts of a submission a caller may see. Pure functions.
 
 An admin sees everything except seeds, which no one sees. Users see everything of their own
-submissions. Others see nothing of a board that is hidden or not open yet and, until a board's
-deadline, only that a submission exists.
+submissions. Others see nothing of a board that is hidden, not open yet or of a group that they are
+not in and, until a board's deadline, only that a submission exists.
 """
 
 from __future__ import annotations
@@ -57,7 +57,15 @@ def is_hidden(board: BoardSettings, now: datetime) -> bool:
 
 def can_see_board(caller: User | None, board: BoardSettings, now: datetime) -> bool:
     """Whether the caller may see a board."""
-    return not is_hidden(board, now) or (caller is not None and caller.role == "admin")
+    if caller is not None and caller.role == "admin":
+        return True
+    is_member = board.group is None or (caller is not None and board.group in caller.groups)
+    return is_member and not is_hidden(board, now)
+
+
+def sees_more(caller: User | None) -> bool:
+    """Whether the caller may see boards that others do not see: nothing is cached for them."""
+    return caller is not None and (caller.role == "admin" or bool(caller.groups))
 
 
 def deadline_passed(board: BoardSettings, now: datetime) -> bool:
@@ -87,7 +95,7 @@ def access_for(
         return NO_ACCESS
     if relation(caller, owner) == "owner":
         return FULL_ACCESS
-    if is_hidden(board, now) or cancelled or "banned" in void:
+    if not can_see_board(caller, board, now) or cancelled or "banned" in void:
         return NO_ACCESS
     public = board.deadline is None or deadline_passed(board, now)
     return Access(

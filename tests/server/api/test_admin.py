@@ -132,6 +132,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "note": None,
         "opens_at": None,
         "daily_limit": None,
+        "group": None,
     }
     assert ok(root.get(f"{API}/boards/softmax")) == {"problem": "softmax", **blank}
     wanted = {"deadline": "2031-01-01T12:00:00+02:00", "hidden": True, "note": "soon"}
@@ -145,6 +146,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "note": "soon",
         "opens_at": "2030-12-01T11:00:00Z",
         "daily_limit": 20,
+        "group": None,
     }
     assert ok(root.get(f"{API}/boards/softmax")) == set_
     refused(world.client().get("/api/v1/leaderboards/softmax"), 404)
@@ -301,9 +303,9 @@ def test_each_action_is_audited(world: World, root: httpx.Client) -> None:
 def test_admin_routes_are_for_admins_only(world: World) -> None:
     paths = world.client().get("/api/v1/openapi.json").json()["paths"]
     ours = {path: methods for path, methods in paths.items() if path.startswith(API)}
-    assert len(ours) == 18
+    assert len(ours) == 25
     for path, methods in ours.items():
-        address = path.format(name="ada", problem="softmax", number=1)
+        address = path.format(name="ada", problem="softmax", number=1, group="course")
         for method in methods:
             assert world.client().request(method, address).status_code == 401, path
             for name in ("ada", "wilma"):

@@ -159,7 +159,7 @@ def test_hidden_progress_sends_no_event(world: World) -> None:
 @pytest.mark.parametrize("limits", [{"listeners": 1}, {"listeners_per_address": 1}])
 class TestFull:
     @pytest.fixture
-    def settings(self, limits: dict[str, int]) -> Settings:
+    def settings(self, limits: dict[str, Any]) -> Settings:
         return Settings(**limits, poll_s=0.02)
 
     def test_one_stream_too_many_is_refused(self, world: World) -> None:

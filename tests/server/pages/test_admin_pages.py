@@ -97,7 +97,8 @@ FORMS = [
     "users/ada/tokens", "users/ada/tokens/revoke", "users/ada/tokens/1/revoke",
     "users/ada/tokens/1/rotate", "users/ada/ban", "users/ada/unban", "users/ada/hold",
     "users/ada/unhold", "rejudges", "rejudges/1/apply", "rejudges/1/drop",
-    "announcements", "announcements/1/end",
+    "announcements", "announcements/1/end", "groups", "groups/ada/add", "groups/ada/remove",
+    "groups/ada/delete", "invitations", "invitations/1/revoke",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from grader.server.services.visibility import (
     deadline_passed,
     redact,
     relation,
+    sees_more,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -147,3 +148,29 @@ def test_only_admins_see_a_board_before_it_opens() -> None:
         assert access_for(who, "eve", board, NOW - second) == NO_ACCESS
         assert access_for(who, "eve", board, NOW).exists
     assert can_see_board(ROOT, board, NOW - second)
+
+
+def test_a_board_of_a_group_is_hidden_from_all_but_its_members() -> None:
+    course = BoardSettings(group="course")
+    member = User(6, "eve", "competitor", groups=frozenset({"other", "course"}))
+    outsider = User(7, "dan", "competitor", groups=frozenset({"other"}))
+    assert [can_see_board(who, course, NOW) for who in (*PUBLIC, outsider)] == [False] * 4
+    assert can_see_board(member, course, NOW)
+    assert can_see_board(ROOT, course, NOW)
+    hidden = BoardSettings(hidden=True)
+    for who in (*PUBLIC, outsider):
+        assert access_for(who, "ben", course, NOW) == access_for(who, "ben", hidden, NOW)
+    assert access_for(member, "ben", course, NOW) == access_for(member, "ben", BoardSettings(), NOW)
+    assert access_for(outsider, "dan", course, NOW) == FULL_ACCESS, "one's own"
+    soon = NOW + timedelta(seconds=1)
+    for closed in (
+        BoardSettings(hidden=True, group="course"),
+        BoardSettings(opens_at=soon, group="course"),
+    ):
+        assert not can_see_board(member, closed, NOW)
+        assert access_for(member, "ben", closed, NOW) == NO_ACCESS
+
+
+def test_nothing_is_cached_for_those_who_see_more() -> None:
+    assert [sees_more(who) for who in (*PUBLIC, ROOT)] == [False] * 3 + [True]
+    assert sees_more(User(6, "eve", "competitor", groups=frozenset({"course"})))
