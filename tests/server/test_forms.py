@@ -252,6 +252,8 @@ def test_an_author_withdraws_a_result_and_takes_that_back(world: World) -> None:
     assert send_form(ada, "restore") == 303
     for reader in (ada, bob, site.browser()):
         assert "does not count" not in reader.get(path).text
+    wrong = world.graded("ada", verdict="wrong_answer", ranked=False, score_us=None)
+    assert "Withdraw this result" not in ada.get(f"/submissions/{wrong}").text
     site.set_board(deadline=world.clock())
     assert "Withdraw this result" not in ada.get(path).text
     assert send_form(ada, "withdraw") == 403

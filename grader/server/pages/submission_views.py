@@ -74,9 +74,10 @@ class SubmissionView:
 
     @property
     def can_withdraw(self) -> bool:
-        """Whether its author may take its result off the board now, or back."""
+        """Whether its author may take its result off the board now, or back. One that does not rank
+        is on none, though the API takes it."""
         is_open = self.board is None or not self.board.over
-        return self.report is not None and is_open and "rejudged" not in self.summary.void
+        return self.summary.ranked and is_open and "rejudged" not in self.summary.void
 
     @property
     def sol(self) -> float | None:
