@@ -122,6 +122,14 @@ def test_the_switch_loads_the_starter_of_each_language(editor: Editor) -> None:
     assert editor.page.get_by_role("textbox", name="Source").count() == 1
 
 
+def test_long_lines_make_no_page_wider_than_a_phone(editor: Editor) -> None:
+    editor.page.set_viewport_size({"width": 360, "height": 740})
+    editor.shows(editor.starter("triton"))
+    editor.write("x" * 500)
+    editor.is_kept()
+    assert editor.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
 def test_the_text_is_submitted_unchanged(editor: Editor) -> None:
     editor.shows(editor.starter("triton"))
     editor.write("a = 1\n\n# µ\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from datetime import timedelta
 from html import unescape
 
 import pytest
@@ -95,13 +96,19 @@ def test_a_link_shows_title_and_description(
     assert shown["og:title"] == title
     assert description in unescape(shown["og:description"])
     assert shown["description"] == shown["og:description"]
-    assert shown["twitter:card"] == "summary"
+    has_image = "og:image" in shown
+    assert has_image == (path not in ("/rules", "/users/ada"))
+    assert shown["twitter:card"] == ("summary_large_image" if has_image else "summary")
 
 
 def test_a_description_gives_away_no_hidden_result_and_escapes_names(world: World) -> None:
     number = world.graded("ada")
-    page = Site(world, {}).page(f"/submissions/{number}")
-    assert f'content="Submission {number} by ada to softmax."' in page
+    site = Site(world, {})
+    page = site.page(f"/submissions/{number}")
+    start = f'content="Submission {number} by ada to softmax.'
+    assert f'{start} Accepted, 50.00\N{NO-BREAK SPACE}µs."' in page
+    site.set_board(deadline=world.clock() + timedelta(days=1))
+    assert f'{start}"' in site.page(f"/submissions/{number}")
     assert world.services.accounts.add_user("bert")
     page = Site(world, {}).page("/leaderboards/flash_attention")
     assert "No ranked result yet" in page.split("</head>")[0]
