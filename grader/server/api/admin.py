@@ -37,6 +37,7 @@ from grader.server.api.admin_schemas import (
 from grader.server.http.auth import AdminUser, ServicesDep
 from grader.server.http.errors import error_responses
 from grader.server.http.fields import PrintableText
+from grader.server.http.lookup import issuer_of
 from grader.server.services import Conflict, NotFound
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
@@ -140,10 +141,7 @@ def link_identity(
     services: ServicesDep, admin: AdminUser, name: UserName, new: NewIdentity
 ) -> None:
     """The account belongs to no other user."""
-    if new.provider not in services.providers:
-        offered = ", ".join(services.providers) or "none"
-        raise NotFound(f"this server has no such provider; it has: {offered}")
-    person = Person(services.providers[new.provider].issuer, new.subject)
+    person = Person(issuer_of(services, new.provider), new.subject)
     services.sign_ins.link_by_admin(name, person, by=admin.name)
 
 

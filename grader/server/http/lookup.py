@@ -65,3 +65,11 @@ def source_or_refusal(services: Services, summary: SubmissionSummary, access: Ac
 def comma_separated(names: Sequence[str]) -> str:
     """Names for a sentence; "none" if there are none."""
     return ", ".join(names) or "none"
+
+
+def issuer_of(services: Services, provider: str) -> str:
+    """The address of a provider, by its name in the settings. Raises `Refusal`."""
+    if provider not in services.providers:
+        offered = ", ".join(services.providers) or "none"
+        fail(404, "not_found", f"this server has no such provider; it has: {offered}")
+    return services.providers[provider].issuer

@@ -11,11 +11,13 @@ from fastapi.responses import HTMLResponse
 
 from grader.server.http.auth import AdminUser, ServicesDep
 from grader.server.http.fields import PrintableText
+from grader.server.http.lookup import issuer_of
 from grader.server.pages.admin_forms import FormAdmin, back_to
 from grader.server.pages.templates import render
 from grader.server.services import NotFound
 from grader.server.services.accounts import Account, Role
 from grader.server.services.container import Services
+from grader.server.services.sign_in import Person
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -48,6 +50,8 @@ def user_page(request: Request, services: ServicesDep, admin: AdminUser, name: s
         "admin/user.html",
         account=account,
         tokens=services.accounts.tokens(account.name),
+        identities=services.sign_ins.identities(account.name),
+        providers=services.providers.values(),
         graded=services.admin.graded_by(account.name),
     )
 
@@ -88,6 +92,27 @@ def rotate_token(
     _check_token(services, name, number)
     token = services.accounts.rotate(number, by=admin.name)
     return _show_token(request, _account(services, name), token)
+
+
+@router.post("/users/{name}/identities")
+def link_identity(
+    services: ServicesDep,
+    admin: FormAdmin,
+    name: str,
+    provider: Annotated[PrintableText, Form()] = "",
+    subject: Annotated[PrintableText, Form()] = "",
+) -> Response:
+    """Let a user sign in with an account of another site."""
+    person = Person(issuer_of(services, provider), subject.strip())
+    services.sign_ins.link_by_admin(name, person, by=admin.name)
+    return _back_to_user(name)
+
+
+@router.post("/users/{name}/identities/{number}/unlink")
+def unlink_identity(services: ServicesDep, admin: FormAdmin, name: str, number: int) -> Response:
+    """Let a user no longer sign in with an account, which ends the sessions of sign-ins."""
+    services.sign_ins.unlink(name, number, by=admin.name)
+    return _back_to_user(name)
 
 
 @router.post("/users/{name}/ban")

@@ -96,7 +96,8 @@ FORMS = [
     "submissions/1/release", "submissions/1/delete", "boards/softmax", "users",
     "users/ada/tokens", "users/ada/tokens/revoke", "users/ada/tokens/1/revoke",
     "users/ada/tokens/1/rotate", "users/ada/ban", "users/ada/unban", "users/ada/hold",
-    "users/ada/unhold", "rejudges", "rejudges/1/apply", "rejudges/1/drop",
+    "users/ada/unhold", "users/ada/identities", "users/ada/identities/1/unlink",
+    "rejudges", "rejudges/1/apply", "rejudges/1/drop",
     "announcements", "announcements/1/end", "groups", "groups/ada/add", "groups/ada/remove",
     "groups/ada/delete", "invitations", "invitations/1/revoke",
 ]  # fmt: skip

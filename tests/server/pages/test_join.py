@@ -14,12 +14,11 @@ from grader.server.settings import Settings
 from tests.fleet.conftest import Clock
 from tests.server.conftest import KERNEL, World, every_problem
 from tests.server.pages.test_admin_pages import Browser
-from tests.server.pages.test_sign_in import browser, go, me, provider
+from tests.server.pages.test_sign_in import browser, go, me
+from tests.server.pages.test_sign_in import provider as provider
 from tests.server.provider import Provider
 from tests.server.site import Site, check, words
 from tests.server.site import site as site
-
-__all__ = ["provider"]
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from grader.server.settings import Settings
 from tests.fleet.conftest import Clock
 from tests.server import provider as site
 from tests.server.conftest import World, every_problem
+from tests.server.pages.test_admin_pages import Browser as AdminBrowser
 from tests.server.provider import Provider
 from tests.server.site import check
 from tests.server.test_browser import chromium as chromium
@@ -481,6 +482,23 @@ class TestClosed:
         [found] = root.get(path).json()["identities"]
         assert (found["provider"], found["subject"]) == (provider.url, provider.subject)
         assert root.delete(f"{path}/{found['id']}").status_code == 204
+        assert me(client) is None
+
+    def test_an_admin_links_and_unlinks_on_the_users_page(
+        self, world: World, provider: Provider
+    ) -> None:
+        root = AdminBrowser(world)
+        linking = {"provider": "university", "subject": f" {provider.subject} "}
+        assert provider.subject in root.done("/admin/users/ada/identities", **linking)
+        root.refused(409, "/admin/users/bob/identities", **linking)
+        root.refused(404, "/admin/users/bob/identities", provider="x", subject="1")
+        client = browser(world)
+        go(client, "/login/with/university")
+        assert me(client) == "ada"
+        [found] = world.services.sign_ins.identities("ada")
+        root.refused(404, f"/admin/users/bob/identities/{found.id}/unlink")
+        page = root.done(f"/admin/users/ada/identities/{found.id}/unlink")
+        assert provider.subject not in page
         assert me(client) is None
 
     def test_the_login_page_offers_each_provider(self, world: World) -> None:
