@@ -52,7 +52,7 @@ COMMANDS = {
     "serve": ("serve", "Serve a leaderboard that others submit to."),
     "login": ("login", "Store a server and your token."),
     "completion": ("completion", "Print the code that completes commands in a shell."),
-    "admin": ("admin", "Run a server: users, boards, held jobs, rejudges."),
+    "admin": ("admin", "Run a server: users, boards, workers, held jobs, rejudges."),
 }
 """Command → its module in grader.cli.commands, and its summary. `grade --help` imports none."""
 

@@ -116,10 +116,21 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "admin board set": (
         "grade admin board set softmax --deadline 2030-05-01T23:59+02:00",
         "grade admin board set softmax --hide --note 'opens on Monday'",
+        "grade admin board set softmax --freeze 2030-05-01T20:00+02:00",
     ),
     "admin board versions": (
         "grade admin board versions softmax",
         "grade admin board versions --problems ./problems",
+    ),
+    "admin worker": ("grade admin worker list", "grade admin worker drain farm/host1"),
+    "admin worker list": ("grade admin worker list", "grade admin worker list --json"),
+    "admin worker drain": (
+        "grade admin worker drain farm/host1",
+        "grade admin worker drain farm/host1 --server https://board.example.org",
+    ),
+    "admin worker undrain": (
+        "grade admin worker undrain farm/host1",
+        "grade admin worker undrain farm/host1 --server https://board.example.org",
     ),
     "admin held": ("grade admin held", "grade admin held --json"),
     "admin release": (

@@ -223,6 +223,8 @@ workers = Table(
     Column("slots", Integer, nullable=False),
     Column("last_seen", UtcDateTime, nullable=False),
     Column("problems", JSON(none_as_null=True)),
+    # Since when it gets no further jobs; null if it gets some.
+    Column("drained_at", UtcDateTime),
 )
 """Workers last seen. `via` is ``local``, ``ray``, or ``http`` for one that pulls jobs."""
 
@@ -270,6 +272,8 @@ boards = Table(
     Column("publish_sources", Boolean, nullable=False),
     Column("note", String(300)),
     Column("opens_at", UtcDateTime),
+    # From then on, only admins see later results and ranks.
+    Column("freeze_at", UtcDateTime),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 

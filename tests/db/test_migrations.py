@@ -59,7 +59,7 @@ HOSTED = {
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0010"
+HEAD = "0013"
 ADDED = {
     "rejudge_id",
     "original_id",
@@ -154,7 +154,9 @@ def fill_hosted(connection: Connection) -> None:
     session = {"kind": "session", "hash": "b" * 64, "opened_by": api[0]}
     connection.execute(insert(tokens).values(**session, **token))
     connection.execute(
-        insert(boards).values(problem="softmax", hidden=True, publish_sources=False, opens_at=now)
+        insert(boards).values(
+            problem="softmax", hidden=True, publish_sources=False, opens_at=now, freeze_at=now
+        )
     )
     connection.execute(
         insert(announcements).values(created_at=now, by="Ada", text="lunch", until=now)
@@ -170,7 +172,13 @@ def fill_hosted(connection: Connection) -> None:
     )
     connection.execute(
         insert(workers).values(
-            name="w", via="local", device="cpu", slots=1, last_seen=now, problems={"softmax": "d"}
+            name="w",
+            via="local",
+            device="cpu",
+            slots=1,
+            last_seen=now,
+            drained_at=now,
+            problems={"softmax": "d"},
         )
     )
     connection.execute(

@@ -72,8 +72,9 @@ def worker(
 ) -> int:
     """Pull jobs from a server and grade them here.
 
-    The worker waits until its server is up, and only makes outgoing connections. `grade admin user
-    add NAME --role worker` prints its token, which is good for nothing else. SIGTERM or Ctrl-C lets
+    The worker waits until its server is up, and only makes outgoing connections. When a problem in
+    its folder changes, it takes jobs of the new version within 10 s. `grade admin user add NAME
+    --role worker` prints its token, which is good for nothing else. SIGTERM or Ctrl-C lets
     running gradings end; a second one returns them to the queue at once.
     """
     from grader.cli.remote import checked_url

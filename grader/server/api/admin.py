@@ -31,6 +31,8 @@ from grader.server.api.admin_schemas import (
     RevokedCount,
     TokenList,
     UserList,
+    WorkerInfo,
+    WorkerList,
 )
 from grader.server.http.auth import AdminUser, ServicesDep
 from grader.server.http.errors import error_responses
@@ -39,12 +41,16 @@ from grader.server.services import Conflict, NotFound
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.held import list_held
+from grader.server.services.worker_list import list_workers
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
 
 UserName = Annotated[PrintableText, Path(description="A user's name, upper and lower case alike.")]
 ProblemName = Annotated[PrintableText, Path(description="A problem's name.")]
+WorkerName = Annotated[
+    PrintableText, Path(description="A worker's name, such as farm/host. It may have slashes.")
+]
 Number = Annotated[int, Path(description="Its number.")]
 
 
@@ -192,7 +198,7 @@ def set_board(
     services: ServicesDep, admin: AdminUser, problem: ProblemName, new: BoardUpdate
 ) -> BoardReply:
     """Set all settings. A setting that is left out gets its default."""
-    settings = BoardSettings(new.deadline, new.hidden, new.publish_sources, new.note, new.opens_at)
+    settings = BoardSettings(**dict(new))
     name = _problem(services, problem).name
     return BoardReply.of(problem, services.admin.set_board(name, settings, by=admin.name))
 
@@ -313,6 +319,36 @@ def apply_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> Re
 def drop_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> None:
     """Leave the board as it is, and cancel the gradings that are not done."""
     services.admin.rejudges.drop(number, by=admin.name)
+
+
+@router.get(
+    "/workers", response_model=WorkerList, responses=error_responses(), summary="List the workers"
+)
+def get_workers(services: ServicesDep, admin: AdminUser) -> WorkerList:
+    """The workers of the last day, and those that are drained, by name."""
+    return WorkerList(workers=[WorkerInfo.of(one) for one in list_workers(services)])
+
+
+@router.post(
+    "/workers/{name:path}/drain",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Drain a worker",
+)
+def drain_worker(services: ServicesDep, admin: AdminUser, name: WorkerName) -> None:
+    """Give it no further jobs. It finishes those that it has."""
+    services.admin.drain_worker(name, by=admin.name)
+
+
+@router.post(
+    "/workers/{name:path}/undrain",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Undrain a worker",
+)
+def undrain_worker(services: ServicesDep, admin: AdminUser, name: WorkerName) -> None:
+    """Give it jobs again."""
+    services.admin.undrain_worker(name, by=admin.name)
 
 
 @router.get("/audit", response_model=AuditLog, responses=error_responses(), summary="The audit log")

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from grader.board import ProblemVersion
+from grader.fleet.job import Via
+from grader.judge.record import Device
 from grader.problem import Problem
 from grader.server.api.schemas import ProblemVersionInfo
 from grader.server.http.fields import PrintableText
@@ -24,6 +26,7 @@ from grader.server.services.rejudge import (
     Selection,
 )
 from grader.server.services.rejudge_diff import RejudgeChange
+from grader.server.services.worker_list import ListedWorker
 
 
 def _utc(moment: datetime) -> datetime:
@@ -71,6 +74,8 @@ class BoardUpdate(_StrictModel):
     opens_at: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
     """When the board opens, with its time zone; null if it is open. Until then, only admins see
     it."""
+    freeze_at: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
+    """From when only admins see later results and ranks, with its time zone; null for never."""
 
 
 class NewRejudge(_StrictModel):
@@ -133,6 +138,7 @@ class BoardReply(BaseModel):
     publish_sources: bool
     note: str | None
     opens_at: datetime | None
+    freeze_at: datetime | None
 
     @classmethod
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:
@@ -244,6 +250,36 @@ class RejudgeApplied(BaseModel):
     """How many results were replaced."""
 
     exchanged: int
+
+
+class WorkerInfo(BaseModel):
+    """A worker that was seen in the last day, or that is drained."""
+
+    name: str
+    via: Via
+    """local, ray, or http for one that pulls jobs."""
+    device: Device
+    gpu: str | None
+    slots: int
+    running: int
+    """The jobs that it holds now."""
+    last_seen: datetime
+    connected: bool
+    drained_at: datetime | None
+    """Since when it gets no further jobs; null if it gets some."""
+
+    @classmethod
+    def of(cls, listed: ListedWorker) -> WorkerInfo:
+        """From the list of workers."""
+        values = asdict(listed.status)
+        del values["problems"]
+        return cls(**values, connected=listed.connected, running=listed.running)
+
+
+class WorkerList(BaseModel):
+    """The workers, by name."""
+
+    workers: list[WorkerInfo]
 
 
 class AuditLog(BaseModel):

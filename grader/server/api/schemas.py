@@ -262,6 +262,10 @@ class BoardInfo(BaseModel):
     hidden: bool
     publish_sources: bool
     note: str | None
+    freeze_at: datetime | None
+    """From then on, only admins see later results and ranks; null for never."""
+    frozen: bool
+    """Whether that moment has passed."""
 
 
 class ProblemSummary(BaseModel):

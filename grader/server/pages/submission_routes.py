@@ -48,7 +48,7 @@ def submission_page(
 ) -> Response:
     """The verdict, cases, times, errors, log and source of a submission."""
     job, summary, access = submission_or_404(services, caller, number)
-    board = board_of_submission(services, summary)
+    board = board_of_submission(services, caller, summary)
 
     def make(**more: object) -> Markup:
         submission = view_of(services, job, summary, access, board)
@@ -165,7 +165,7 @@ def submit_page(
         return RedirectResponse(f"/login?to={quote(request.url.path + query)}", 303)
     boards = [board for board in board_views(services, caller) if not board.over]
     alive = services.ledger.workers(services.settings.worker_alive_s)
-    gpus = sorted({worker.gpu for worker in alive if worker.gpu})
+    gpus = sorted({one.gpu for one in alive if one.gpu and not one.is_drained})
     return render(request, "submit.html", boards=boards, chosen=problem, gpus=gpus)
 
 

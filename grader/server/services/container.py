@@ -73,11 +73,12 @@ class Services:
             engine.dispose()
             raise
         ledger, submissions = Ledger(engine, now), SubmissionQueries(engine)
+        admin = AdminService(engine, now)
         return cls(
             settings=settings,
             ledger=ledger,
             accounts=Accounts(engine, now),
-            admin=AdminService(engine, now),
+            admin=admin,
             announcements=Announcements(engine, now),
             problems=dict(problems),
             version_changes=version_changes,
@@ -88,7 +89,7 @@ class Services:
             events=JobEvents(
                 ledger, settings.poll_s, settings.listeners, settings.listeners_per_address
             ),
-            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
+            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now, admin.frozen_boards),
             drain=Drain(),
             retention=SourceRetention(ledger, settings.source_days, now, settings.batch_days),
             verdicts=VerdictCounts(engine),
