@@ -132,6 +132,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade admin worker undrain farm/host1",
         "grade admin worker undrain farm/host1 --server https://board.example.org",
     ),
+    "admin problem": ("grade admin problem reload --preview", "grade admin problem reload"),
+    "admin problem reload": (
+        "grade admin problem reload --preview",
+        "grade admin problem reload softmax top_k",
+    ),
     "admin held": ("grade admin held", "grade admin held --json"),
     "admin release": (
         "grade admin release 12",

@@ -43,6 +43,7 @@ from grader.server.pages import (
     admin_routes,
     board_routes,
     guide_routes,
+    problem_admin_routes,
     rejudge_routes,
     session_routes,
     submission_routes,
@@ -157,7 +158,7 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(operation)
     for pages in (board_routes, submission_routes, guide_routes, session_routes):
         app.include_router(pages.router)
-    for pages in (admin_routes, user_admin_routes, rejudge_routes):
+    for pages in (admin_routes, user_admin_routes, rejudge_routes, problem_admin_routes):
         app.include_router(pages.router, prefix="/admin")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -212,6 +212,9 @@ TABLE = [
         drained,
         fill=FARM,
     ),
+    # This server has no folder of problems.
+    Access("GET", f"{API}/admin/problems/reload", (401, 403, 403, 403, 409)),
+    Access("POST", f"{API}/admin/problems/reload", (401, 403, 403, 403, 409), call={"json": {}}),
     Access("GET", f"{API}/admin/audit", ADMINS),
     # Workers.
     Access("POST", f"{API}/work/seen", (401, 403, 403, 200, 200), call=PRESENCE),
@@ -269,6 +272,8 @@ TABLE = [
     Access("GET", "/admin/workers", ADMINS),
     Access("POST", "/admin/workers/drain", FORMS, farm, {"data": FARM}),
     Access("POST", "/admin/workers/undrain", FORMS, drained, {"data": FARM}),
+    Access("GET", "/admin/problems", ADMINS),
+    Access("POST", "/admin/problems/reload", (401, 403, 403, 403, 409)),
     Access("GET", "/admin/announcements", ADMINS),
     Access(
         "POST",

@@ -21,6 +21,7 @@ from grader.server.api.admin_schemas import (
     HeldJobList,
     IssuedToken,
     NewRejudge,
+    NewReload,
     NewToken,
     NewUser,
     RejudgeApplied,
@@ -28,6 +29,8 @@ from grader.server.api.admin_schemas import (
     RejudgeList,
     RejudgeStarted,
     ReleasedCount,
+    ReloadProgress,
+    ReloadStatus,
     RevokedCount,
     TokenList,
     UserList,
@@ -349,6 +352,31 @@ def drain_worker(services: ServicesDep, admin: AdminUser, name: WorkerName) -> N
 def undrain_worker(services: ServicesDep, admin: AdminUser, name: WorkerName) -> None:
     """Give it jobs again."""
     services.admin.undrain_worker(name, by=admin.name)
+
+
+@router.get(
+    "/problems/reload",
+    response_model=ReloadStatus,
+    responses=error_responses(409),
+    summary="What a reload of the problems would change",
+)
+def get_reload(services: ServicesDep, admin: AdminUser) -> ReloadStatus:
+    """What differs between the server's folder and what it serves, and how far the last reload of
+    this server is."""
+    return ReloadStatus.of(services.reload)
+
+
+@router.post(
+    "/problems/reload",
+    status_code=202,
+    response_model=ReloadProgress,
+    responses=error_responses(409),
+    summary="Reload the problems",
+)
+def start_reload(services: ServicesDep, admin: AdminUser, new: NewReload) -> ReloadProgress:
+    """Verify each new or changed problem, and take those whose check holds. Each server of a
+    database reloads for itself."""
+    return ReloadProgress.of(services.reload.start(admin.name, new.problems))
 
 
 @router.get("/audit", response_model=AuditLog, responses=error_responses(), summary="The audit log")

@@ -18,6 +18,12 @@ from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role, Token
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.audit import AuditEntry
+from grader.server.services.problem_reload import (
+    CheckedProblem,
+    FolderChange,
+    ProblemReload,
+    ReloadRun,
+)
 from grader.server.services.rejudge import (
     GradedBy,
     Rejudge,
@@ -102,6 +108,13 @@ class NewRejudge(_StrictModel):
         if self.worker is not None:
             return GradedBy(self.worker)
         return self.which if self.submissions is None else self.submissions
+
+
+class NewReload(_StrictModel):
+    """The problems to reload."""
+
+    problems: Annotated[list[PrintableText], Field(min_length=1, max_length=1000)] | None = None
+    """By name; null for all that have changed."""
 
 
 class UserList(BaseModel):
@@ -250,6 +263,51 @@ class RejudgeApplied(BaseModel):
     """How many results were replaced."""
 
     exchanged: int
+
+
+class ReloadProgress(BaseModel):
+    """A reload of problems, while it runs and after it."""
+
+    by: str
+    started_at: datetime
+    ended_at: datetime | None
+    """Null while it runs."""
+    ok: bool
+    """Whether it has ended and all its problems were taken."""
+    problems: list[CheckedProblem]
+    notes: list[str]
+    """What it did to rankings and waiting submissions, or why it failed."""
+
+    @classmethod
+    def of(cls, run: ReloadRun) -> ReloadProgress:
+        """From the service's record."""
+        return cls(
+            by=run.by,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            ok=run.ok,
+            problems=list(run.problems),
+            notes=list(run.notes),
+        )
+
+
+class ReloadStatus(BaseModel):
+    """What a reload would change, and the last one."""
+
+    folder: str
+    changes: list[FolderChange]
+    last: ReloadProgress | None
+    """The last reload since the start of this server; null without one."""
+
+    @classmethod
+    def of(cls, reload: ProblemReload) -> ReloadStatus:
+        """From the service."""
+        changes, last = reload.preview(), reload.last
+        return cls(
+            folder=str(reload.folder),
+            changes=changes,
+            last=None if last is None else ReloadProgress.of(last),
+        )
 
 
 class WorkerInfo(BaseModel):

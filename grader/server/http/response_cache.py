@@ -194,7 +194,7 @@ def boards_version(services: Services) -> object:
     over = [name for name, board in boards.items() if deadline_passed(board, now)]
     hidden = [name for name, board in boards.items() if is_hidden(board, now)]
     frozen = [name for name, board in boards.items() if is_frozen(board, now)]
-    return version, boards, over, hidden, frozen
+    return version, boards, over, hidden, frozen, services.problems.version
 
 
 def queue_version(services: Services) -> object:

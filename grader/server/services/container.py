@@ -17,7 +17,9 @@ from grader.server.services.announcements import Announcements
 from grader.server.services.drain import Drain
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
+from grader.server.services.problem_reload import ProblemReload, problem_folders
 from grader.server.services.problem_versions import VersionChange, record_served
+from grader.server.services.served_problems import ServedProblems
 from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
@@ -40,8 +42,9 @@ class Services:
     accounts: Accounts
     admin: AdminService
     announcements: Announcements
-    problems: dict[str, Problem]
-    """By name, as loaded at the start of the server."""
+    problems: ServedProblems
+    """By name, as loaded at the start of the server, or by a reload."""
+    reload: ProblemReload
     version_changes: list[VersionChange]
     """Problems whose version was another one at the last start of a server."""
     now: Callable[[], datetime]
@@ -61,9 +64,11 @@ class Services:
         problems: Mapping[str, Problem],
         settings: Settings | None = None,
         now: Callable[[], datetime] = utc_now,
+        folder: Path | None = None,
     ) -> Services:
         """Open the database at a URL, create or migrate its tables, and record the versions of the
-        problems. Raises `BoardError`."""
+        problems. `folder` is where they were loaded from; without it, they cannot be reloaded.
+        Raises `BoardError`."""
         settings = settings or Settings()
         engine = open_engine(url, create=True)
         try:
@@ -73,14 +78,15 @@ class Services:
             engine.dispose()
             raise
         ledger, submissions = Ledger(engine, now), SubmissionQueries(engine)
-        admin = AdminService(engine, now)
+        admin, served = AdminService(engine, now), ServedProblems(problems)
         return cls(
             settings=settings,
             ledger=ledger,
             accounts=Accounts(engine, now),
             admin=admin,
             announcements=Announcements(engine, now),
-            problems=dict(problems),
+            problems=served,
+            reload=ProblemReload(engine, ledger, served, folder, settings.verify_s, now),
             version_changes=version_changes,
             now=now,
             submissions=submissions,
@@ -96,14 +102,15 @@ class Services:
         )
 
     def close(self) -> None:
-        """End the removal of old sources, and close the database connections."""
+        """End the removal of old sources and a reload, and close the database connections."""
         self.retention.stop()
+        self.reload.stop()
         self.ledger.close()
 
 
 def load_problems(folder: Path) -> dict[str, Problem]:
     """Every problem in a folder, by name. Raises `ProblemError` for a broken one, or for none."""
-    found = [Problem.load(spec.parent) for spec in sorted(folder.glob("*/problem.yaml"))]
+    found = [Problem.load(one) for one in problem_folders(folder)]
     if not found:
         raise ProblemError(f"{folder}: holds no problem; name another folder with --problems")
     return {problem.name: problem for problem in found}
