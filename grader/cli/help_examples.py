@@ -137,6 +137,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade admin problem reload --preview",
         "grade admin problem reload softmax top_k",
     ),
+    "admin similar": ("grade admin similar softmax", "grade admin similar softmax --min 0.8"),
     "admin held": ("grade admin held", "grade admin held --json"),
     "admin release": (
         "grade admin release 12",

@@ -215,6 +215,7 @@ TABLE = [
     # This server has no folder of problems.
     Access("GET", f"{API}/admin/problems/reload", (401, 403, 403, 403, 409)),
     Access("POST", f"{API}/admin/problems/reload", (401, 403, 403, 403, 409), call={"json": {}}),
+    Access("GET", f"{API}/admin/similar/{{problem}}", ADMINS, fill=SOFTMAX),
     Access("GET", f"{API}/admin/audit", ADMINS),
     # Workers.
     Access("POST", f"{API}/work/seen", (401, 403, 403, 200, 200), call=PRESENCE),
@@ -274,6 +275,7 @@ TABLE = [
     Access("POST", "/admin/workers/undrain", FORMS, drained, {"data": FARM}),
     Access("GET", "/admin/problems", ADMINS),
     Access("POST", "/admin/problems/reload", (401, 403, 403, 403, 409)),
+    Access("GET", "/admin/similar/{name}", ADMINS, fill=SOFTMAX),
     Access("GET", "/admin/announcements", ADMINS),
     Access(
         "POST",

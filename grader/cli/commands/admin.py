@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grader.cli.commands.admin_problem import problem
+from grader.cli.commands.admin_similar import similar
 from grader.cli.commands.board_versions import versions
 from grader.cli.commands.rejudge import rejudge
 from grader.cli.options import json_option
@@ -39,6 +40,7 @@ def admin() -> None:
 
 admin.add_command(problem)
 admin.add_command(rejudge)
+admin.add_command(similar)
 
 
 @admin.group()

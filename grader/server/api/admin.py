@@ -32,6 +32,7 @@ from grader.server.api.admin_schemas import (
     ReloadProgress,
     ReloadStatus,
     RevokedCount,
+    SimilarSources,
     TokenList,
     UserList,
     WorkerInfo,
@@ -44,6 +45,7 @@ from grader.server.services import Conflict, NotFound
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.held import list_held
+from grader.server.services.similarity import LEAST, similar_sources
 from grader.server.services.worker_list import list_workers
 
 router = APIRouter(prefix="/admin", tags=["admin"])
@@ -377,6 +379,26 @@ def start_reload(services: ServicesDep, admin: AdminUser, new: NewReload) -> Rel
     """Verify each new or changed problem, and take those whose check holds. Each server of a
     database reloads for itself."""
     return ReloadProgress.of(services.reload.start(admin.name, new.problems))
+
+
+@router.get(
+    "/similar/{problem}",
+    response_model=SimilarSources,
+    responses=error_responses(404),
+    summary="Sources that are alike",
+)
+def get_similar(
+    services: ServicesDep,
+    admin: AdminUser,
+    problem: ProblemName,
+    least: Annotated[
+        float, Query(alias="min", ge=0.1, le=1, description="The least similarity to list.")
+    ] = LEAST,
+) -> SimilarSources:
+    """Pairs of different users' best sources that are alike, best match first, without what they
+    share with the starter and the reference. May take 25 s."""
+    found = _problem(services, problem)
+    return SimilarSources.of(found.name, similar_sources(services, found, least))
 
 
 @router.get("/audit", response_model=AuditLog, responses=error_responses(), summary="The audit log")

@@ -32,6 +32,7 @@ from grader.server.services.rejudge import (
     Selection,
 )
 from grader.server.services.rejudge_diff import RejudgeChange
+from grader.server.services.similarity import SimilarityReport, SimilarPair
 from grader.server.services.worker_list import ListedWorker
 
 
@@ -308,6 +309,28 @@ class ReloadStatus(BaseModel):
             changes=changes,
             last=None if last is None else ReloadProgress.of(last),
         )
+
+
+class SimilarSources(BaseModel):
+    """Pairs of different users' sources that are alike."""
+
+    problem: str
+    pairs: list[SimilarPair]
+    sources: int
+    """The sources on the board: each user's best on each GPU."""
+    compared: int
+    too_short: int
+    """Sources with hardly anything besides the starter and the reference; not compared."""
+    unreadable: int
+    """Sources that were removed, or whose tokens took too long; not compared."""
+    complete: bool
+    """Whether the time sufficed. If not, the next report goes on."""
+
+    @classmethod
+    def of(cls, problem: str, report: SimilarityReport) -> SimilarSources:
+        """From the service's report."""
+        values = {name: getattr(report, name) for name in cls.model_fields if name != "problem"}
+        return cls(problem=problem, **values)
 
 
 class WorkerInfo(BaseModel):

@@ -15,6 +15,7 @@ from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
 from grader.server.services.announcements import Announcements
 from grader.server.services.drain import Drain
+from grader.server.services.fingerprints import Fingerprints
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
 from grader.server.services.problem_reload import ProblemReload, problem_folders
@@ -56,6 +57,7 @@ class Services:
     drain: Drain
     retention: SourceRetention
     verdicts: VerdictCounts
+    fingerprints: Fingerprints
 
     @classmethod
     def open(
@@ -99,12 +101,14 @@ class Services:
             drain=Drain(),
             retention=SourceRetention(ledger, settings.source_days, now, settings.batch_days),
             verdicts=VerdictCounts(engine),
+            fingerprints=Fingerprints(),
         )
 
     def close(self) -> None:
         """End the removal of old sources and a reload, and close the database connections."""
         self.retention.stop()
         self.reload.stop()
+        self.fingerprints.stop()
         self.ledger.close()
 
 
