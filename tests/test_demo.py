@@ -111,7 +111,7 @@ def test_every_board_has_a_record_of_several_weeks(demo: Demo, name: str) -> Non
         assert chart is not None
         assert len(re.findall(r'<circle class="dot', chart.group())) == gpu.records
         assert f"{gpu.records} improvements" in words(html)
-    leaderboards = demo.services.standings.snapshot()(demo.services.problems[name].digest)
+    leaderboards = demo.services.standings.snapshot()(demo.services.problems[name].digest, None)
     assert {one.gpu for one in leaderboards} == {gpu.name for gpu in GPUS}
     for one in leaderboards:
         times_us = [step.time_us for step in one.steps]

@@ -54,7 +54,7 @@ COMMANDS = {
     "login": ("login", "Store a server and your token."),
     "token": ("token", "List, make, replace and revoke your tokens."),
     "completion": ("completion", "Print the code that completes commands in a shell."),
-    "admin": ("admin", "Run a server: users, boards, held jobs, rejudges."),
+    "admin": ("admin", "Run a server: users, boards, workers, held jobs, rejudges."),
 }
 """Command → its module in grader.cli.commands, and its summary. `grade --help` imports none."""
 

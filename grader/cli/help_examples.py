@@ -136,6 +136,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade admin board set softmax --deadline 2030-05-01T23:59+02:00",
         "grade admin board set softmax --hide --note 'opens on Monday'",
         "grade admin board set softmax --group course-a",
+        "grade admin board set softmax --freeze 2030-05-01T20:00+02:00",
     ),
     "admin board versions": (
         "grade admin board versions softmax",
@@ -169,6 +170,22 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade admin invite revoke 3",
         "grade admin invite revoke 3 --server https://board.example.org",
     ),
+    "admin worker": ("grade admin worker list", "grade admin worker drain farm/host1"),
+    "admin worker list": ("grade admin worker list", "grade admin worker list --json"),
+    "admin worker drain": (
+        "grade admin worker drain farm/host1",
+        "grade admin worker drain farm/host1 --server https://board.example.org",
+    ),
+    "admin worker undrain": (
+        "grade admin worker undrain farm/host1",
+        "grade admin worker undrain farm/host1 --server https://board.example.org",
+    ),
+    "admin problem": ("grade admin problem reload --preview", "grade admin problem reload"),
+    "admin problem reload": (
+        "grade admin problem reload --preview",
+        "grade admin problem reload softmax top_k",
+    ),
+    "admin similar": ("grade admin similar softmax", "grade admin similar softmax --min 0.8"),
     "admin held": ("grade admin held", "grade admin held --json"),
     "admin release": (
         "grade admin release 12",

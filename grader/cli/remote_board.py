@@ -22,9 +22,9 @@ PAGE_SUBMISSIONS = 200
 
 def read_leaderboards(
     client: Client, problem: str, gpu: str | None, version: str | None
-) -> tuple[ProblemVersion | None, dict[str, list[BoardEntry]], list[ProblemVersion]]:
-    """The version that is shown, its entries on each GPU whose name contains `gpu`, and the other
-    versions that have results, newest first.
+) -> tuple[ProblemVersion | None, dict[str, list[BoardEntry]], list[ProblemVersion], str | None]:
+    """The version that is shown, its entries on each GPU whose name contains `gpu`, the other
+    versions that have results, newest first, and since when the board is frozen, if it is.
 
     `result_id` of an entry is the number of its submission, or 0 for a result without one.
     """
@@ -36,7 +36,10 @@ def read_leaderboards(
     listed = client.request("GET", f"/problems/{path_segment(problem)}/versions")["versions"]
     versions = [_version(one) for one in listed]
     shown = next((one for one in versions if one.digest == first["digest"]), None)
-    return shown, boards, [one for one in reversed(versions) if one.results and one is not shown]
+    others = [one for one in reversed(versions) if one.results and one is not shown]
+    settings = first["board"]
+    # A server of an older grade has no frozen boards.
+    return shown, boards, others, settings["freeze_at"] if settings.get("frozen") else None
 
 
 def entries_json(boards: dict[str, list[BoardEntry]]) -> list[dict[str, Any]]:

@@ -232,6 +232,8 @@ workers = Table(
     Column("slots", Integer, nullable=False),
     Column("last_seen", UtcDateTime, nullable=False),
     Column("problems", JSON(none_as_null=True)),
+    # Since when it gets no further jobs; null if it gets some.
+    Column("drained_at", UtcDateTime),
 )
 """Workers last seen. `via` is ``local``, ``ray``, or ``http`` for one that pulls jobs."""
 
@@ -351,6 +353,8 @@ boards = Table(
     Column("daily_limit", Integer),
     # The name of the group whose members alone see it; null for everyone.
     Column("group", String(40)),
+    # From then on, only admins see later results and ranks.
+    Column("freeze_at", UtcDateTime),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from grader.db.engine import BoardError
 from grader.fleet.grading_engine import Engine, NoFreeSlot, Task, TaskOutcome, WorkerSlot
 from grader.fleet.job import Lease, LeaseKey, Via, Worker
 from grader.fleet.ledger import Ledger
+from grader.fleet.loaded_problems import ProblemFolders, changed_versions
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem import Problem
@@ -87,9 +88,11 @@ def unrank_process_sandbox(report: Report) -> Report:
 class Dispatcher:
     """Keeps the slots of an engine busy with the jobs of a source.
 
-    `problems` maps names to folders. Their versions at construction are the only ones it claims;
-    raises `ProblemError` if one cannot be loaded. If the source is a `Ledger`, it also sweeps, even
-    without slots. The caller closes the engine, after `drain`.
+    `problems` maps names to folders. Their versions at construction are the only ones it claims,
+    until `set_problems` replaces them; raises `ProblemError` if one cannot be loaded. `look` is
+    called every `ANNOUNCE_S` seconds for the problems to grade from then on; None keeps them. If
+    the source is a `Ledger`, it also sweeps, even without slots. The caller closes the engine,
+    after `drain`.
     """
 
     def __init__(
@@ -100,13 +103,15 @@ class Dispatcher:
         name: str,
         via: Via = "local",
         *,
+        look: Callable[[], Mapping[str, Problem]] | None = None,
         lease_s: float = LEASE_S,
         tick_s: float = TICK_S,
     ) -> None:
         self._source = source
         self._engine = engine
-        self._folders = {problem: folder.absolute() for problem, folder in problems.items()}
-        self._digests = {problem: Problem.load(path).digest for problem, path in problems.items()}
+        self._problems = {name: Problem.load(folder) for name, folder in problems.items()}
+        self._look = look
+        self._folders = ProblemFolders()
         self._name = name
         self._via: Via = via
         self._lease_s = lease_s
@@ -116,6 +121,7 @@ class Dispatcher:
         previous lease is still ending."""
         self._last_task_id = 0
         self._claims, self._sweeps, self._announcements = _Schedule(), _Schedule(), _Schedule()
+        self._looks = _Schedule()
         self._drain_until: float | None = None
         self._thread = threading.Thread(target=self.run, name="grade-dispatcher", daemon=True)
         self.swept = 0
@@ -124,6 +130,10 @@ class Dispatcher:
     def start(self) -> None:
         """Run in a thread."""
         self._thread.start()
+
+    def set_problems(self, problems: Mapping[str, Problem]) -> None:
+        """Claim jobs of these versions from now on. Jobs that run go on."""
+        self._problems = dict(problems)
 
     def drain(self, drain_s: float) -> None:
         """Claim no more jobs, wait up to `drain_s` seconds for running ones, and give back the
@@ -142,6 +152,7 @@ class Dispatcher:
                 time.sleep(self._tick_s)
         for task_id, job in list(self._jobs.items()):
             self._give_up(task_id, job)
+        self._folders.close()
 
     def _is_drained(self) -> bool:
         until = self._drain_until
@@ -153,6 +164,9 @@ class Dispatcher:
             if job.schedule.is_due(self._report_interval_s(job)):
                 with job.schedule.attempt(f"report on submission {job.lease.submission_id}"):
                     self._report(task_id, job)
+        if self._look is not None and self._looks.is_due(ANNOUNCE_S):
+            with self._looks.attempt("look at the problems"):
+                self._look_at_problems(self._look())
         if self._announcements.is_due(ANNOUNCE_S):
             with self._announcements.attempt("announce the workers"):
                 for worker in self._workers():
@@ -163,6 +177,16 @@ class Dispatcher:
         if self._drain_until is None and self._claims.is_due(0):
             with self._claims.attempt("claim a job"):
                 self._claim()
+
+    def _look_at_problems(self, found: Mapping[str, Problem]) -> None:
+        for problem in changed_versions(self._problems, found).values():
+            log.info("problem %s: now of version %s", problem.name, problem.digest[:12])
+        self.set_problems(found)
+
+    @property
+    def _digests(self) -> dict[str, str]:
+        """The versions that it claims."""
+        return {name: problem.digest for name, problem in self._problems.items()}
 
     def _poll(self, timeout_s: float) -> None:
         for outcome in self._engine.poll(timeout_s):
@@ -228,11 +252,15 @@ class Dispatcher:
 
     def _start_task(self, lease: Lease, device: Device) -> bool:
         """Submit a job to the engine. False if it has no free slot any more."""
+        problem = self._problems.get(lease.problem)
+        if problem is None or problem.digest != lease.problem_digest:
+            self._source.give_back(lease)  # it was replaced while the job was claimed
+            return False
         self._last_task_id += 1
         job = _DispatchedJob(lease)
         task = Task(
             id=self._last_task_id,
-            folder=self._folders[lease.problem],
+            folder=self._folders.folder_of(problem),
             digest=lease.problem_digest,
             name=lease.name,
             language=lease.language,

@@ -209,12 +209,24 @@ class Worker:
     problems: Mapping[str, str] | None = field(default=None, kw_only=True)
     """The problem versions that it grades, name → digest. None if it has not reported them."""
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether it gets no further jobs."""
+        return False
+
 
 @dataclass(frozen=True)
 class WorkerStatus(Worker):
-    """A worker, and when it last announced itself."""
+    """A worker, when it last announced itself, and whether it gets further jobs."""
 
     last_seen: datetime
+    drained_at: datetime | None = None
+    """Since when it gets no further jobs; None if it gets some."""
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it gets no further jobs."""
+        return self.drained_at is not None
 
 
 def gpu_matches(gpu: str | None, requested: str | None) -> bool:
@@ -238,6 +250,7 @@ def unschedulable_reason(job: Job | QueuePlace, workers: Iterable[Worker]) -> st
     kind = f"{job.gpu} worker" if job.gpu else "worker"
     requirements: tuple[tuple[Callable[[Worker], bool], str], ...] = (
         (lambda worker: worker.slots > 0, "no worker is connected"),
+        (lambda worker: not worker.is_drained, "every connected worker is drained"),
         (
             lambda worker: gpu_matches(worker.gpu, job.gpu),
             f"no worker has a GPU of the type {job.gpu}",

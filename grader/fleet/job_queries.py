@@ -30,6 +30,7 @@ from grader.db.engine import connect, free_bytes
 from grader.db.tables import jobs, submissions, workers
 from grader.fleet.job import (
     IN_FLIGHT_STATES,
+    LEASED_STATES,
     DailyLimitReached,
     DiskNearlyFull,
     Job,
@@ -44,6 +45,7 @@ from grader.fleet.job import (
 )
 from grader.fleet.queue_order import positions
 from grader.judge import Progress
+from grader.report import one_line
 
 RETRY_AFTER_S = 30
 """When a refused submitter may try again: about the time of one grading."""
@@ -175,12 +177,25 @@ class LedgerReader:
             rows = connection.execute(query.group_by(submissions.c.problem))
             return {problem: int(count) for problem, count in rows}
 
-    def workers(self, alive_s: float) -> list[WorkerStatus]:
-        """The workers that announced themselves in the last `alive_s` seconds, by name."""
-        alive = workers.c.last_seen >= self._now() - timedelta(seconds=alive_s)
-        query = select(workers).where(alive).order_by(workers.c.name)
+    def workers(self, alive_s: float, *, or_drained: bool = False) -> list[WorkerStatus]:
+        """The workers that announced themselves in the last `alive_s` seconds, by name; with
+        `or_drained`, also those that are drained."""
+        listed = workers.c.last_seen >= self._now() - timedelta(seconds=alive_s)
+        if or_drained:
+            listed = or_(listed, workers.c.drained_at.is_not(None))
+        query = select(workers).where(listed).order_by(workers.c.name)
         with connect(self._engine) as connection:
             return [WorkerStatus(**row) for row in connection.execute(query).mappings()]
+
+    def leases(self) -> dict[str, int]:
+        """The number of jobs that each worker holds now, by its name without a kind of slots."""
+        query = (
+            select(jobs.c.leased_by, func.count())
+            .where(jobs.c.state.in_(LEASED_STATES))
+            .group_by(jobs.c.leased_by)
+        )
+        with connect(self._engine) as connection:
+            return {str(name): int(count) for name, count in connection.execute(query)}
 
 
 def is_valid_id(submission_id: int) -> bool:
@@ -268,6 +283,13 @@ def stored_bytes(connection: Connection, user: str | None = None) -> int:
     if user is not None:
         query = query.where(submissions.c.user == user)
     return int(connection.scalar(query) or 0)
+
+
+def is_drained(connection: Connection, worker: str, gpu: str | None) -> bool:
+    """Whether a worker, or its kind of slots with this GPU, gets no further jobs."""
+    names = (one_line(worker, 200), one_line(f"{worker} {gpu or 'cpu'}", 200))
+    query = select(func.count()).where(workers.c.name.in_(names), workers.c.drained_at.is_not(None))
+    return bool(connection.scalar(query))
 
 
 def next_job(

@@ -72,6 +72,7 @@ from grader.fleet.job_queries import (
     check_daily_limit,
     check_limits,
     check_storage,
+    is_drained,
     next_job,
     stored_bytes,
 )
@@ -294,13 +295,16 @@ class Ledger(LedgerReader):
         before the items of batches, for which users take turns too. A mapping of `problems`
         name → digest limits them to these versions. A job that requires a GPU type goes only to a
         worker whose `gpu`, its full name, matches. With `within_slots`, the worker holds no more
-        jobs at a time than it has announced slots, or one if it has announced none.
+        jobs at a time than it has announced slots, or one if it has announced none. A
+        worker that is drained gets none.
         """
         now = self._now()
         token = secrets.token_hex(16)
         until = now + timedelta(seconds=lease_s)
         with transaction(self._engine) as connection:
             if within_slots and not _has_free_slot(connection, worker, now):
+                return None
+            if is_drained(connection, worker, gpu):
                 return None
             job_id = next_job(connection, now, problems, gpu, languages)
             leased = job_updates.lease_job(connection, job_id, worker, token, until, now)
@@ -421,10 +425,12 @@ class Ledger(LedgerReader):
         return count
 
     def announce(self, worker: Worker) -> None:
-        """Record that a worker is connected, and its slots."""
+        """Record that a worker is connected, and its slots. One that is drained stays so, however
+        long it was silent."""
         values = asdict(worker) | {"last_seen": self._now()}
         known = update(workers).where(workers.c.name == worker.name).values(values)
-        expired = workers.c.last_seen < self._now() - WORKER_EXPIRY
+        is_old = workers.c.last_seen < self._now() - WORKER_EXPIRY
+        expired = is_old & workers.c.drained_at.is_(None)
         with transaction(self._engine) as connection:
             if connection.execute(known).rowcount == 0:
                 connection.execute(delete(workers).where(expired))

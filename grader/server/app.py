@@ -57,6 +57,7 @@ from grader.server.pages import (
     guide_routes,
     join_routes,
     preview_routes,
+    problem_admin_routes,
     rejudge_routes,
     session_routes,
     sign_in_routes,
@@ -180,7 +181,9 @@ def create_app(services: Services) -> FastAPI:
         app.include_router(pages.router)
     for pages in (session_routes, sign_in_routes, join_routes, account_routes):
         app.include_router(pages.router)
-    for pages in (admin_routes, user_admin_routes, group_admin_routes, rejudge_routes):
+    for pages in (admin_routes, user_admin_routes, group_admin_routes):
+        app.include_router(pages.router, prefix="/admin")
+    for pages in (rejudge_routes, problem_admin_routes):
         app.include_router(pages.router, prefix="/admin")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)

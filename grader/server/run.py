@@ -55,6 +55,7 @@ def serve(
     """
     _raise_open_files_limit()
     services.metrics.watch_sweeps(lambda: dispatcher.swept)
+    services.reload.watch(dispatcher.set_problems)
     config = uvicorn.Config(
         create_app(services),
         http=ConnectionTimeouts,

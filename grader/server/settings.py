@@ -72,6 +72,8 @@ class Settings:
     """Interval at which the database is polled for the event streams."""
     worker_alive_s: float = 60.0
     """A worker counts as gone after this long without a message."""
+    verify_s: float = 1800.0
+    """How long the check of one problem may take before a reload takes it."""
     drain_s: float = 60.0
     """How long running gradings may take after the server was told to stop."""
     sign_up: SignUp = "closed"

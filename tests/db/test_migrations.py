@@ -71,7 +71,7 @@ HOSTED = {
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0012"
+HEAD = "0013"
 ADDED = {
     "rejudge_id",
     "original_id",
@@ -185,7 +185,12 @@ def fill_hosted(connection: Connection) -> None:
     )
     connection.execute(
         insert(boards).values(
-            problem="softmax", hidden=True, publish_sources=False, opens_at=now, group="course"
+            problem="softmax",
+            hidden=True,
+            publish_sources=False,
+            opens_at=now,
+            group="course",
+            freeze_at=now,
         )
     )
     connection.execute(
@@ -202,7 +207,13 @@ def fill_hosted(connection: Connection) -> None:
     )
     connection.execute(
         insert(workers).values(
-            name="w", via="local", device="cpu", slots=1, last_seen=now, problems={"softmax": "d"}
+            name="w",
+            via="local",
+            device="cpu",
+            slots=1,
+            last_seen=now,
+            drained_at=now,
+            problems={"softmax": "d"},
         )
     )
     connection.execute(

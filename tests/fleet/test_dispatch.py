@@ -19,6 +19,7 @@ from grader.fleet.dispatch import NOT_RANKED, Dispatcher, JobSource
 from grader.fleet.ledger import RETRY_DELAYS_S
 from grader.fleet.local_engine import LocalEngine
 from grader.judge import Progress
+from grader.problem import Problem
 from grader.report import Report, Verdict
 from tests.fleet.conftest import Clock, a_submission
 from tests.fleet.fake import PROBLEM, ROOT, FakeEngine, UnreachableSource
@@ -85,7 +86,8 @@ def test_from_the_queue_to_the_board(
     enqueue(ledger, "x = 2")
     with dispatching(ledger, engine):
         task = engine.task()
-        assert (task.folder, task.digest) == (PROBLEM.folder, PROBLEM.digest)
+        assert (task.folder.name, task.digest) == ("softmax", PROBLEM.digest)
+        assert Problem.load(task.folder).files == PROBLEM.files
         assert (task.name, task.language, task.source) == ("kernel.py", "python", b"x = 1")
         until(lambda: state(ledger) is State.RUNNING)
         assert state(ledger, 2) is State.QUEUED, "there is one slot"

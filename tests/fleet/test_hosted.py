@@ -12,9 +12,10 @@ from sqlalchemy import insert, update
 from grader.db.engine import transaction
 from grader.db.tables import rejudges, submissions
 from grader.fleet import Ledger, QueueFull, State, TooManyInFlight, Worker, WorkerStatus
-from grader.fleet.job import gpu_matches
+from grader.fleet.job import gpu_matches, unschedulable_reason
 from grader.judge import Progress
 from grader.report import Report
+from grader.server.services.admin_service import AdminService
 from tests.fleet.conftest import DIGEST, Clock, a_submission, enqueue
 from tests.fleet.test_ledger import begun, claim, job
 from tests.fleet.test_races import at_once
@@ -117,6 +118,55 @@ def test_announcements_replace_the_worker_of_a_name(ledger: Ledger, clock: Clock
 def test_concurrent_announcements_of_a_worker(ledger: Ledger) -> None:
     at_once(*[lambda: ledger.announce(HERE)] * 8)
     assert len(ledger.workers(60)) == 1
+
+
+def drain(ledger: Ledger, name: str, *, undrain: bool = False) -> None:
+    admin = AdminService(ledger._engine, ledger._now)
+    (admin.undrain_worker if undrain else admin.drain_worker)(name, "root")
+
+
+def test_a_drained_worker_gets_no_job(ledger: Ledger, clock: Clock, report_of: MakeReport) -> None:
+    for user in ("ada", "bob", "cy"):
+        enqueue(ledger, user)
+    ledger.announce(HERE)
+    lease = ledger.claim("host", lease_s=60, gpu=HERE.gpu)
+    assert lease is not None
+    drain(ledger, "host")
+    for within_slots in (False, True):
+        assert not ledger.claim("host", lease_s=60, gpu=HERE.gpu, within_slots=within_slots)
+    assert ledger.claim("other", lease_s=60) is not None
+    assert ledger.begin(lease), "it finishes what it has"
+    assert ledger.heartbeat(lease, 60)
+    assert ledger.finish(lease, report_of()) is not None
+    clock.move(10 * 24 * 3600)
+    ledger.announce(Worker("new", "http", "cpu", None, 1))  # which removes old workers
+    assert not ledger.claim("host", lease_s=60, gpu=HERE.gpu), "it stays drained while it is gone"
+    assert [one.name for one in ledger.workers(60, or_drained=True)] == ["host", "new"]
+    ledger.announce(HERE)
+    assert not ledger.claim("host", lease_s=60, gpu=HERE.gpu), "and when it is back"
+    (waiting,) = (one for one in ledger.queue() if one.state is State.QUEUED)
+    alive = ledger.workers(60)
+    assert [one.is_drained for one in alive] == [True, False]
+    assert unschedulable_reason(waiting, alive[:1]) == "every connected worker is drained"
+    assert unschedulable_reason(waiting, alive) is None
+    drain(ledger, "host", undrain=True)
+    assert ledger.claim("host", lease_s=60, gpu=HERE.gpu) is not None
+
+
+def test_one_kind_of_slots_is_drained(ledger: Ledger) -> None:
+    gpu = str(HERE.gpu)
+    for user in ("ada", "bob"):
+        enqueue(ledger, user)
+    ledger.announce(dataclasses.replace(HERE, name=f"host {gpu}"))
+    ledger.announce(Worker("host cpu", "local", "cpu", None, 1))
+    drain(ledger, f"host {gpu}")
+    assert ledger.claim("host", lease_s=60, gpu=gpu) is None
+    assert ledger.claim("host", lease_s=60, gpu=None) is not None
+    (job,) = (one for one in ledger.queue() if one.state is State.QUEUED)
+    needs_gpu = dataclasses.replace(job, gpu="H100")
+    reason = "no worker has a GPU of the type H100"
+    assert unschedulable_reason(needs_gpu, ledger.workers(60)) == reason
+    assert ledger.leases() == {"host": 1}
 
 
 def test_a_claim_by_version(ledger: Ledger) -> None:

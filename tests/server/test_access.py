@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from grader.fleet import Worker
+from grader.server.services import Conflict
 from grader.server.services.sign_in import Person
 from grader.server.settings import Settings
 from tests.server.conftest import H100, KERNEL, SEED, World, statements
@@ -112,6 +115,20 @@ def announcement(world: World) -> int:
     return world.services.announcements.newest(1)[0].id
 
 
+def farm(world: World) -> int:
+    """A worker that is not drained."""
+    world.services.ledger.announce(Worker("farm/a", "http", "cpu", None, 1))
+    with suppress(Conflict):
+        world.services.admin.undrain_worker("farm/a", "root")
+    return 1
+
+
+def drained(world: World) -> int:
+    farm(world)
+    world.services.admin.drain_worker("farm/a", "root")
+    return 1
+
+
 def rejudge(world: World) -> int:
     """The number of a rejudge whose only grading is done."""
     number = done(world)
@@ -154,6 +171,7 @@ API = "/api/v1"
 EVE = {"name": "eve"}
 COURSE = {"group": "course", "name": "eve"}
 GITHUB = {"provider": "github"}
+FARM = {"name": "farm/a"}
 SOFTMAX = {"name": "softmax", "problem": "softmax"}
 STARTER = {"name": "softmax", "language": "cuda"}
 PRESENCE = {"json": {"worker": "w", "device": "cpu", "slots": 1}}
@@ -250,6 +268,21 @@ TABLE = [
     Access("GET", f"{API}/admin/rejudges/{{number}}", ADMINS, rejudge),
     Access("POST", f"{API}/admin/rejudges/{{number}}/apply", ADMINS, rejudge),
     Access("POST", f"{API}/admin/rejudges/{{number}}/drop", (401, 403, 403, 403, 204), rejudge),
+    Access("GET", f"{API}/admin/workers", ADMINS),
+    Access(
+        "POST", f"{API}/admin/workers/{{name}}/drain", (401, 403, 403, 403, 204), farm, fill=FARM
+    ),
+    Access(
+        "POST",
+        f"{API}/admin/workers/{{name}}/undrain",
+        (401, 403, 403, 403, 204),
+        drained,
+        fill=FARM,
+    ),
+    # This server has no folder of problems.
+    Access("GET", f"{API}/admin/problems/reload", (401, 403, 403, 403, 409)),
+    Access("POST", f"{API}/admin/problems/reload", (401, 403, 403, 403, 409), call={"json": {}}),
+    Access("GET", f"{API}/admin/similar/{{problem}}", ADMINS, fill=SOFTMAX),
     Access("GET", f"{API}/admin/audit", ADMINS),
     Access("GET", f"{API}/admin/groups", ADMINS),
     Access(
@@ -336,6 +369,11 @@ TABLE = [
     Access("GET", "/admin/boards/{name}", ADMINS, fill=SOFTMAX),
     Access("POST", "/admin/boards/{name}", FORMS, fill=SOFTMAX),
     Access("GET", "/admin/workers", ADMINS),
+    Access("POST", "/admin/workers/drain", FORMS, farm, {"data": FARM}),
+    Access("POST", "/admin/workers/undrain", FORMS, drained, {"data": FARM}),
+    Access("GET", "/admin/problems", ADMINS),
+    Access("POST", "/admin/problems/reload", (401, 403, 403, 403, 409)),
+    Access("GET", "/admin/similar/{name}", ADMINS, fill=SOFTMAX),
     Access("GET", "/admin/announcements", ADMINS),
     Access(
         "POST",

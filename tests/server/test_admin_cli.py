@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.fleet import Worker
 from grader.problem import Problem
 from grader.server.services.sign_in import Person
 from tests.server.command_line import Grade, runner
@@ -108,6 +109,7 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
         "opens_at": None,
         "daily_limit": None,
         "group": None,
+        "freeze_at": None,
     }
     assert "20" in grade("board", "set", "softmax", "--daily", "20").out
     grade("board", "set", "softmax", "--note", "soon")
@@ -126,6 +128,13 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
     assert world.services.admin.board("softmax").group == "course-a"
     assert "everyone" in grade("board", "set", "softmax", "--group", "none").out
     assert world.services.admin.board("softmax").group is None
+    frozen = grade("board", "set", "softmax", "--freeze", "2031-01-01T12:00+02:00")
+    assert "2031-01-01 10:00 UTC" in frozen.out
+    for words in (("--unfreeze",), ("--freeze", "none")):
+        grade("board", "set", "softmax", "--freeze", "2031-01-01T12:00+02:00")
+        assert world.services.admin.board("softmax").freeze_at is not None
+        assert grade("board", "set", "softmax", *words).status == 0
+        assert world.services.admin.board("softmax").freeze_at is None
     refusals: tuple[tuple[tuple[str, ...], str], ...] = (
         (("set", "softmax"), "nothing to set"),
         (("set", "softmax", "--deadline", "noon"), "'noon' is not a time"),
@@ -137,12 +146,37 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
         (("set", "softmax", "--daily", "0"), "--daily: '0' is not a number from 1 on"),
         (("set", "softmax", "--daily", "few"), "write 20, or none"),
         (("set", "softmax", "--daily", "999999999"), "daily_limit"),
+        (("set", "softmax", "--freeze", "soon"), "--freeze: 'soon' is not a time"),
+        (("set", "softmax", "--freeze", "none", "--unfreeze"), "not both"),
         (("show", "nothing"), "there is no such problem here"),
     )
     for call, message in refusals:
         refused = grade("board", *call)
         assert refused.status == 2
         assert message in refused.err
+
+
+def test_workers_are_drained(grade: Grade, world: World) -> None:
+    assert grade("worker", "list").out == "none\n"
+    world.services.ledger.announce(Worker("farm/a b", "http", "cuda", H100, 1))
+    assert "connected" in grade("worker", "list").out
+    drained = grade("worker", "drain", "farm/a b")
+    assert drained.status == 0
+    assert "farm/a b gets no further jobs" in drained.err
+    assert "connected, drained" in grade("worker", "list").out
+    world.clock.move(3 * 24 * 3600)
+    assert "gone, drained" in grade("worker", "list").out
+    (shown,) = grade("worker", "list", "--json").json["workers"]
+    assert (shown["name"], shown["gpu"], shown["running"]) == ("farm/a b", H100, 0)
+    assert shown["drained_at"] == "2030-01-01T00:00:00Z"
+    assert grade("worker", "drain", "farm/a b").status == 2
+    assert grade("worker", "undrain", "farm/a b").err == "farm/a b gets jobs again\n"
+    assert "is not drained" in grade("worker", "undrain", "farm/a b").err
+    assert "there is no worker nobody" in grade("worker", "drain", "nobody").err
+    assert [act["action"] for act in grade("audit", "--json").json["acts"]][:2] == [
+        "worker undrain",
+        "worker drain",
+    ]
 
 
 def test_held_jobs(grade: Grade, world: World) -> None:

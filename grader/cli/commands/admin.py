@@ -1,5 +1,5 @@
-"""`grade admin`: a server's users, tokens, boards, held jobs, rejudges and audit log, over its
-API."""
+"""`grade admin`: a server's users, tokens, boards, workers, held jobs, rejudges and audit log, over
+its API."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grader.cli.commands import groups
+from grader.cli.commands.admin_problem import problem
+from grader.cli.commands.admin_similar import similar
 from grader.cli.commands.board_versions import versions
 from grader.cli.commands.rejudge import rejudge
 from grader.cli.options import iso_moment, json_option
 from grader.cli.output.admin_output import (
     TOKEN_COLUMNS,
     Field,
+    Row,
     api_command,
     print_done,
     print_rows,
@@ -30,16 +33,18 @@ if TYPE_CHECKING:
 
 @click.group()
 def admin() -> None:
-    """Run a server: users, boards, held jobs, rejudges.
+    """Run a server: users, boards, workers, held jobs, rejudges.
 
     Each command calls the server's API with an admin's token: GRADE_TOKEN, or the token that
     `grade login` stored. The audit log records every change.
     """
 
 
+admin.add_command(problem)
 admin.add_command(rejudge)
 admin.add_command(groups.group)
 admin.add_command(groups.invite)
+admin.add_command(similar)
 
 
 @admin.group()
@@ -204,7 +209,7 @@ def token_revoke(client: Client, name: str | None, number: int | None) -> None:
 
 @admin.group()
 def board() -> None:
-    """Set deadlines, hide boards, publish sources, list the versions of problems."""
+    """Set deadlines, freeze and hide boards, publish sources, list the versions of problems."""
 
 
 board.add_command(versions)
@@ -224,6 +229,12 @@ def board_show(client: Client, problem: str, as_json: bool) -> None:
 @click.option("--deadline", metavar="ISO|none", help="Such as 2030-05-01T23:59+02:00.")
 @click.option("--opens", metavar="ISO|none", help="Until then only admins see the board.")
 @click.option("--daily", metavar="N|none", help="Submissions of a user within 24 hours.")
+@click.option(
+    "--freeze",
+    metavar="ISO|none",
+    help="From then on, all but admins see the standings of that moment.",
+)
+@click.option("--unfreeze", is_flag=True, help="Show the final standings; as --freeze none.")
 @click.option("--hide/--show", "hidden", default=None, help="Whether only admins see the board.")
 @click.option(
     "--publish-sources/--private-sources",
@@ -240,6 +251,8 @@ def board_set(
     deadline: str | None,
     opens: str | None,
     daily: str | None,
+    freeze: str | None,
+    unfreeze: bool,
     hidden: bool | None,
     publish_sources: bool | None,
     group: str | None,
@@ -249,9 +262,14 @@ def board_set(
     """Change settings of PROBLEM's board; settings that are not given stay."""
     path = f"/admin/boards/{path_segment(problem)}"
     changes: dict[str, Any] = {}
+    if unfreeze:
+        if freeze is not None:
+            raise click.UsageError("give --freeze or --unfreeze, not both")
+        freeze = "none"
     for option, field, text in (
         ("--deadline", "deadline", deadline),
         ("--opens", "opens_at", opens),
+        ("--freeze", "freeze_at", freeze),
     ):
         if text is not None:
             changes[field] = None if text == "none" else iso_moment(option, text)
@@ -267,6 +285,49 @@ def board_set(
     settings = client.request("GET", path)
     del settings["problem"]
     _print_board(client.request("PUT", path, json=settings | changes), as_json)
+
+
+@admin.group()
+def worker() -> None:
+    """List and drain workers."""
+
+
+@worker.command("list")
+@json_option
+@api_command
+def worker_list(client: Client, as_json: bool) -> None:
+    """List the workers of the last day, and those that are drained."""
+    columns: dict[str, Field] = {
+        "worker": "name",
+        "via": "via",
+        "device": lambda row: row["gpu"] or "CPU",
+        "slots": "slots",
+        "busy": "running",
+        "state": _worker_state,
+        "last seen": lambda row: utc_minute(row["last_seen"]),
+    }
+    print_rows(client.request("GET", "/admin/workers"), "workers", as_json, columns)
+
+
+@worker.command("drain")
+@click.argument("name")
+@api_command
+def worker_drain(client: Client, name: str) -> None:
+    """Give the worker NAME no further jobs; it finishes those that it has.
+
+    It stays drained when it, or the server, is started again.
+    """
+    client.request("POST", f"/admin/workers/{path_segment(name)}/drain")
+    print_done(f"{name} gets no further jobs; grade admin worker undrain {name} takes it back")
+
+
+@worker.command("undrain")
+@click.argument("name")
+@api_command
+def worker_undrain(client: Client, name: str) -> None:
+    """Give the worker NAME jobs again."""
+    client.request("POST", f"/admin/workers/{path_segment(name)}/undrain")
+    print_done(f"{name} gets jobs again")
 
 
 @admin.command()
@@ -343,11 +404,20 @@ def _daily_limit(text: str) -> int:
     return int(text)
 
 
+def _worker_state(row: Row) -> str:
+    """``connected``, ``gone``, or these with what became of its drain."""
+    state = "connected" if row["connected"] else "gone"
+    if row["drained_at"] is None:
+        return state
+    return f"{state}, drained" if not row["running"] else f"{state}, finishing, then drained"
+
+
 def _print_board(settings: dict[str, Any], as_json: bool) -> None:
     rows = (
         ("deadline", utc_minute(settings["deadline"]) or "none"),
         ("opens", utc_minute(settings["opens_at"])),
         ("daily", settings["daily_limit"] or "any number"),
+        ("frozen from", utc_minute(settings["freeze_at"])),
         ("board", "hidden" if settings["hidden"] else "shown"),
         ("for", settings["group"] or "everyone"),
         ("sources", "published" if settings["publish_sources"] else "private"),

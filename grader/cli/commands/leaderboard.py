@@ -116,13 +116,14 @@ def _show_remote(
     server: str, problem: str, gpu: str | None, version: str | None, as_json: bool
 ) -> None:
     """The ranking on a server."""
+    from grader.cli.output.admin_output import utc_minute
     from grader.cli.output.terminal import print_json, safe_text, stdout
     from grader.cli.remote import Client, problem_name
     from grader.cli.remote_board import entries_json, read_leaderboards
 
     name = problem_name(problem)
     with Client.find(server, needs_token=False) as client:
-        shown, boards, others = read_leaderboards(client, name, gpu, version)
+        shown, boards, others, frozen_since = read_leaderboards(client, name, gpu, version)
     if as_json:
         print_json(
             {
@@ -136,6 +137,9 @@ def _show_remote(
         )
         return
     console = stdout()
+    if frozen_since:
+        text = f"frozen since {utc_minute(frozen_since)}; final standings follow\n"
+        console.print(safe_text(text, 100), soft_wrap=True)
     for gpu_name, entries in boards.items():
         console.print(safe_text(f"{name} on {gpu_name}\n", 200, "bold"))
         console.print(_table(entries, "submission"))

@@ -94,9 +94,10 @@ def serve(
         raise click.UsageError(str(error)) from None
     for name in Settings.unknown():
         print_warning(f"{name} is set, but there is no such setting")
-    loaded = load_problems(problems or _default_problems())
+    root = problems or _default_problems()
+    loaded = load_problems(root)
     url = db or os.environ.get("GRADE_DB") or default_url()
-    services = Services.open(url, loaded, settings, providers=providers)
+    services = Services.open(url, loaded, settings, providers=providers, folder=root.absolute())
     for change in services.version_changes:
         print_note(change.line())
     with unwind_on_sigterm():

@@ -72,13 +72,15 @@ def worker(
 ) -> int:
     """Pull jobs from a server and grade them here.
 
-    The worker waits until its server is up, and only makes outgoing connections. `grade admin user
-    add NAME --role worker` prints its token, which is good for nothing else. SIGTERM or Ctrl-C lets
+    The worker waits until its server is up, and only makes outgoing connections. When a problem in
+    its folder changes, it takes jobs of the new version within 10 s. `grade admin user add NAME
+    --role worker` prints its token, which is good for nothing else. SIGTERM or Ctrl-C lets
     running gradings end; a second one returns them to the queue at once.
     """
     from grader.cli.remote import checked_url
     from grader.fleet.dispatch import Dispatcher
     from grader.fleet.job import Worker
+    from grader.fleet.loaded_problems import WatchedProblems
     from grader.fleet.local_engine import LocalEngine
     from grader.fleet.remote_ledger import RemoteLedger
 
@@ -98,7 +100,8 @@ def worker(
             click.echo(note, err=True)
         kind: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
         with LocalEngine(count, device, kind) as engine:
-            dispatcher = Dispatcher(source, engine, folders, name, "http", tick_s=TICK_S)
+            look = WatchedProblems(lambda: _folders(problems)).look
+            dispatcher = Dispatcher(source, engine, folders, name, "http", look=look, tick_s=TICK_S)
             shown = f"{count} slot{'s' if count > 1 else ''} on {device.upper()}"
             click.echo(f"{name}: {shown}, for {server}", err=True)
             _run_until_signal(dispatcher)

@@ -15,8 +15,9 @@ Field = str | Callable[[Row], object]
 """Name of a field of a row, or a function that makes the cell from the row."""
 
 
-def api_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Pass the client of the server to a command as its first argument, and add ``--server``."""
+def api_command(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Pass the client of the server to a command as its first argument, and add ``--server``. What
+    it returns is the exit status."""
 
     @click.option(
         "--server",
@@ -24,11 +25,11 @@ def api_command(function: Callable[..., None]) -> Callable[..., None]:
         help="The server [default: $GRADE_SERVER, or the server of the last login].",
     )
     @functools.wraps(function)
-    def run(*args: Any, server: str | None, **options: Any) -> None:
+    def run(*args: Any, server: str | None, **options: Any) -> int | None:
         from grader.cli.remote import Client
 
         with Client.find(server) as client:
-            function(client, *args, **options)
+            return function(client, *args, **options)
 
     return run
 

@@ -23,6 +23,7 @@ from grader.server.api.admin_schemas import (
     IssuedToken,
     NewIdentity,
     NewRejudge,
+    NewReload,
     NewToken,
     NewUser,
     RejudgeApplied,
@@ -30,9 +31,14 @@ from grader.server.api.admin_schemas import (
     RejudgeList,
     RejudgeStarted,
     ReleasedCount,
+    ReloadProgress,
+    ReloadStatus,
     RevokedCount,
+    SimilarSources,
     TokenList,
     UserList,
+    WorkerInfo,
+    WorkerList,
 )
 from grader.server.http.auth import AdminUser, ServicesDep
 from grader.server.http.errors import error_responses
@@ -43,12 +49,17 @@ from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.held import list_held
 from grader.server.services.sign_in import Person
+from grader.server.services.similarity import LEAST, similar_sources
+from grader.server.services.worker_list import list_workers
 
 router = APIRouter(prefix="/admin", tags=["admin"])
 
 
 UserName = Annotated[PrintableText, Path(description="A user's name, upper and lower case alike.")]
 ProblemName = Annotated[PrintableText, Path(description="A problem's name.")]
+WorkerName = Annotated[
+    PrintableText, Path(description="A worker's name, such as farm/host. It may have slashes.")
+]
 Number = Annotated[int, Path(description="Its number.")]
 
 
@@ -355,6 +366,81 @@ def apply_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> Re
 def drop_rejudge(services: ServicesDep, admin: AdminUser, number: Number) -> None:
     """Leave the board as it is, and cancel the gradings that are not done."""
     services.admin.rejudges.drop(number, by=admin.name)
+
+
+@router.get(
+    "/workers", response_model=WorkerList, responses=error_responses(), summary="List the workers"
+)
+def get_workers(services: ServicesDep, admin: AdminUser) -> WorkerList:
+    """The workers of the last day, and those that are drained, by name."""
+    return WorkerList(workers=[WorkerInfo.of(one) for one in list_workers(services)])
+
+
+@router.post(
+    "/workers/{name:path}/drain",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Drain a worker",
+)
+def drain_worker(services: ServicesDep, admin: AdminUser, name: WorkerName) -> None:
+    """Give it no further jobs. It finishes those that it has."""
+    services.admin.drain_worker(name, by=admin.name)
+
+
+@router.post(
+    "/workers/{name:path}/undrain",
+    status_code=204,
+    responses=error_responses(404, 409),
+    summary="Undrain a worker",
+)
+def undrain_worker(services: ServicesDep, admin: AdminUser, name: WorkerName) -> None:
+    """Give it jobs again."""
+    services.admin.undrain_worker(name, by=admin.name)
+
+
+@router.get(
+    "/problems/reload",
+    response_model=ReloadStatus,
+    responses=error_responses(409),
+    summary="What a reload of the problems would change",
+)
+def get_reload(services: ServicesDep, admin: AdminUser) -> ReloadStatus:
+    """What differs between the server's folder and what it serves, and how far the last reload of
+    this server is."""
+    return ReloadStatus.of(services.reload)
+
+
+@router.post(
+    "/problems/reload",
+    status_code=202,
+    response_model=ReloadProgress,
+    responses=error_responses(409),
+    summary="Reload the problems",
+)
+def start_reload(services: ServicesDep, admin: AdminUser, new: NewReload) -> ReloadProgress:
+    """Verify each new or changed problem, and take those whose check holds. Each server of a
+    database reloads for itself."""
+    return ReloadProgress.of(services.reload.start(admin.name, new.problems))
+
+
+@router.get(
+    "/similar/{problem}",
+    response_model=SimilarSources,
+    responses=error_responses(404),
+    summary="Sources that are alike",
+)
+def get_similar(
+    services: ServicesDep,
+    admin: AdminUser,
+    problem: ProblemName,
+    least: Annotated[
+        float, Query(alias="min", ge=0.1, le=1, description="The least similarity to list.")
+    ] = LEAST,
+) -> SimilarSources:
+    """Pairs of different users' best sources that are alike, best match first, without what they
+    share with the starter and the reference. May take 25 s."""
+    found = _problem(services, problem)
+    return SimilarSources.of(found.name, similar_sources(services, found, least))
 
 
 @router.get("/audit", response_model=AuditLog, responses=error_responses(), summary="The audit log")

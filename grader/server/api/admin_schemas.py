@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from grader.board import ProblemVersion
+from grader.fleet.job import Via
+from grader.judge.record import Device
 from grader.problem import Problem
 from grader.server.api.schemas import ProblemVersionInfo
 from grader.server.http.fields import PrintableText
@@ -18,6 +20,12 @@ from grader.server.services.admin_service import MAX_DAILY_LIMIT, BoardSettings
 from grader.server.services.audit import AuditEntry
 from grader.server.services.groups import Group
 from grader.server.services.invitations import MAX_USES, Invitation
+from grader.server.services.problem_reload import (
+    CheckedProblem,
+    FolderChange,
+    ProblemReload,
+    ReloadRun,
+)
 from grader.server.services.rejudge import (
     GradedBy,
     Rejudge,
@@ -27,7 +35,9 @@ from grader.server.services.rejudge import (
 )
 from grader.server.services.rejudge_diff import RejudgeChange
 from grader.server.services.sign_in import Identity
+from grader.server.services.similarity import SimilarityReport, SimilarPair
 from grader.server.services.tokens import Token
+from grader.server.services.worker_list import ListedWorker
 
 
 def _utc(moment: datetime) -> datetime:
@@ -89,6 +99,8 @@ class BoardUpdate(_StrictModel):
     """The most submissions of a user within 24 hours; null for any number."""
     group: PrintableText | None = None
     """The group whose members alone, and admins, see the board; null for everyone."""
+    freeze_at: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
+    """From when only admins see later results and ranks, with its time zone; null for never."""
 
 
 class NewRejudge(_StrictModel):
@@ -115,6 +127,13 @@ class NewRejudge(_StrictModel):
         if self.worker is not None:
             return GradedBy(self.worker)
         return self.which if self.submissions is None else self.submissions
+
+
+class NewReload(_StrictModel):
+    """The problems to reload."""
+
+    problems: Annotated[list[PrintableText], Field(min_length=1, max_length=1000)] | None = None
+    """By name; null for all that have changed."""
 
 
 class UserList(BaseModel):
@@ -197,6 +216,7 @@ class BoardReply(BaseModel):
     opens_at: datetime | None
     daily_limit: int | None
     group: str | None
+    freeze_at: datetime | None
 
     @classmethod
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:
@@ -308,6 +328,103 @@ class RejudgeApplied(BaseModel):
     """How many results were replaced."""
 
     exchanged: int
+
+
+class ReloadProgress(BaseModel):
+    """A reload of problems, while it runs and after it."""
+
+    by: str
+    started_at: datetime
+    ended_at: datetime | None
+    """Null while it runs."""
+    ok: bool
+    """Whether it has ended and all its problems were taken."""
+    problems: list[CheckedProblem]
+    notes: list[str]
+    """What it did to rankings and waiting submissions, or why it failed."""
+
+    @classmethod
+    def of(cls, run: ReloadRun) -> ReloadProgress:
+        """From the service's record."""
+        return cls(
+            by=run.by,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            ok=run.ok,
+            problems=list(run.problems),
+            notes=list(run.notes),
+        )
+
+
+class ReloadStatus(BaseModel):
+    """What a reload would change, and the last one."""
+
+    folder: str
+    changes: list[FolderChange]
+    last: ReloadProgress | None
+    """The last reload since the start of this server; null without one."""
+
+    @classmethod
+    def of(cls, reload: ProblemReload) -> ReloadStatus:
+        """From the service."""
+        changes, last = reload.preview(), reload.last
+        return cls(
+            folder=str(reload.folder),
+            changes=changes,
+            last=None if last is None else ReloadProgress.of(last),
+        )
+
+
+class SimilarSources(BaseModel):
+    """Pairs of different users' sources that are alike."""
+
+    problem: str
+    pairs: list[SimilarPair]
+    sources: int
+    """The sources on the board: each user's best on each GPU."""
+    compared: int
+    too_short: int
+    """Sources with hardly anything besides the starter and the reference; not compared."""
+    unreadable: int
+    """Sources that were removed, or whose tokens took too long; not compared."""
+    complete: bool
+    """Whether the time sufficed. If not, the next report goes on."""
+
+    @classmethod
+    def of(cls, problem: str, report: SimilarityReport) -> SimilarSources:
+        """From the service's report."""
+        values = {name: getattr(report, name) for name in cls.model_fields if name != "problem"}
+        return cls(problem=problem, **values)
+
+
+class WorkerInfo(BaseModel):
+    """A worker that was seen in the last day, or that is drained."""
+
+    name: str
+    via: Via
+    """local, ray, or http for one that pulls jobs."""
+    device: Device
+    gpu: str | None
+    slots: int
+    running: int
+    """The jobs that it holds now."""
+    last_seen: datetime
+    connected: bool
+    drained_at: datetime | None
+    """Since when it gets no further jobs; null if it gets some."""
+
+    @classmethod
+    def of(cls, listed: ListedWorker) -> WorkerInfo:
+        """From the list of workers."""
+        values = asdict(listed.status)
+        del values["problems"]
+        return cls(**values, connected=listed.connected, running=listed.running)
+
+
+class WorkerList(BaseModel):
+    """The workers, by name."""
+
+    workers: list[WorkerInfo]
 
 
 class AuditLog(BaseModel):

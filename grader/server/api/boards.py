@@ -28,6 +28,7 @@ from grader.server.http.fields import PrintableText
 from grader.server.http.lookup import comma_separated, problem_or_404, version_or_404
 from grader.server.services import visibility
 from grader.server.services.access import counted_problems, daily_left, visible_problems
+from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.standings import GpuLeaderboard
@@ -53,7 +54,7 @@ def list_problems(services: ServicesDep, caller: Caller) -> ProblemList:
     """Every problem that the caller may see, by name."""
     return ProblemList(
         problems=[
-            _problem_summary(services, problem, board)
+            _problem_summary(services, caller, problem, board)
             for problem, board in visible_problems(services, caller)
         ]
     )
@@ -89,7 +90,7 @@ def get_verdicts(services: ServicesDep, caller: Caller) -> VerdictReport:
 def get_problem(services: ServicesDep, caller: Caller, name: ProblemName) -> Response:
     """The statement, arguments, cases, tolerances and limits."""
     problem, board = problem_or_404(services, caller, name)
-    summary = _problem_summary(services, problem, board)
+    summary = _problem_summary(services, caller, problem, board)
     spec = problem.spec.model_dump(mode="json")
     left = daily_left(services, caller, {problem.name: board}).get(problem.name)
     detail = ProblemDetail(**dict(summary), statement=problem.statement, spec=spec, daily_left=left)
@@ -106,12 +107,13 @@ def get_problem(services: ServicesDep, caller: Caller, name: ProblemName) -> Res
 )
 def list_versions(services: ServicesDep, caller: Caller, name: ProblemName) -> ProblemVersionList:
     """Every version by number. Each has leaderboards of its own."""
-    problem, _board = problem_or_404(services, caller, name)
+    problem, board = problem_or_404(services, caller, name)
+    as_of = visibility.frozen_since(caller, board, services.now())
     return ProblemVersionList(
         problem=problem.name,
         versions=[
             ProblemVersionInfo.of(version, problem.digest)
-            for version in services.standings.versions(problem)
+            for version in services.standings.versions(problem, as_of)
         ],
     )
 
@@ -139,15 +141,17 @@ def get_leaderboard(
     ] = MAX_ENTRIES,
     offset: Annotated[int, Query(ge=0, description="How many entries to skip, best first.")] = 0,
 ) -> Response:
-    """Each user's best ranked result on one GPU, for one version of the problem.
+    """Each user's best ranked result on one GPU, for one version of the problem. While the board
+    is frozen, as at that moment.
 
     Without `version`, the current one. Without `gpu`, the GPU that comes first by name. A
     leaderboard with more than `limit` users comes in parts; `total` is the number of all entries.
     """
     problem, board = problem_or_404(services, caller, name)
     digest = version_or_404(services, problem, version).digest if version else problem.digest
+    as_of = visibility.frozen_since(caller, board, services.now())
     leaderboards = sorted(
-        services.standings.snapshot()(digest), key=lambda leaderboard: leaderboard.gpu
+        services.standings.snapshot()(digest, as_of), key=lambda leaderboard: leaderboard.gpu
     )
     gpus = [leaderboard.gpu for leaderboard in leaderboards]
     leaderboard = next(
@@ -168,11 +172,10 @@ def get_leaderboard(
         return CacheableResponse(content.model_dump_json().encode(), "application/json")
 
     cache: TtlCache[CacheableResponse] = request.app.state.leaderboard_cache
-    is_over = visibility.deadline_passed(board, services.now())
-    key = (name, digest, leaderboard and leaderboard.gpu, offset, limit)
-    response = cache.get(
-        key, make, ([leaderboard.version for leaderboard in leaderboards], board, is_over)
-    )
+    info = _board_info(services, board)
+    key = (name, digest, as_of, leaderboard and leaderboard.gpu, offset, limit)
+    versions = [leaderboard.version for leaderboard in leaderboards]
+    response = cache.get(key, make, (versions, info.model_dump()))
     return share(request, response).to(request)
 
 
@@ -201,7 +204,11 @@ def _leaderboard(
     )
 
 
-def _problem_summary(services: Services, problem: Problem, board: BoardSettings) -> ProblemSummary:
+def _problem_summary(
+    services: Services, caller: User | None, problem: Problem, board: BoardSettings
+) -> ProblemSummary:
+    as_of = visibility.frozen_since(caller, board, services.now())
+    leaderboards = services.standings.snapshot()(problem.digest, as_of)
     return ProblemSummary(
         name=problem.name,
         digest=problem.digest,
@@ -212,7 +219,7 @@ def _problem_summary(services: Services, problem: Problem, board: BoardSettings)
         limited_by=problem.spec.limited_by,
         dtypes=list(dtypes_of(problem.spec)),
         board=_board_info(services, board),
-        gpus=services.ledger.board.gpus(problem.digest),
+        gpus=sorted(leaderboard.gpu for leaderboard in leaderboards),
     )
 
 
@@ -224,4 +231,6 @@ def _board_info(services: Services, board: BoardSettings) -> BoardInfo:
         publish_sources=board.publish_sources,
         note=board.note,
         daily_limit=board.daily_limit,
+        freeze_at=board.freeze_at,
+        frozen=visibility.is_frozen(board, services.now()),
     )

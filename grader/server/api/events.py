@@ -16,7 +16,7 @@ from grader.server.http.errors import NO_TOKEN, Refusal, error_responses, fail
 from grader.server.http.fields import SubmissionNumber
 from grader.server.http.lookup import submission_or_404
 from grader.server.http.throttle import network_of
-from grader.server.services.access import visible_job, visible_report
+from grader.server.services.access import visible_job, visible_rank, visible_report
 from grader.server.services.container import Services
 from grader.server.services.job_events import FINAL_STATES
 from grader.server.services.visibility import access_for
@@ -97,7 +97,7 @@ def _done_event(services: Services, caller: Caller, number: int) -> DoneEvent:
         verdict=report.verdict if report else None,
         reason=(report.reason or None) if report else None,
         score_us=report.score_us if report else None,
-        rank=services.standings.rank(summary) if report else None,
+        rank=visible_rank(services, summary, access) if report else None,
     )
 
 

@@ -269,6 +269,10 @@ class BoardInfo(BaseModel):
     note: str | None
     daily_limit: int | None
     """The most submissions of a user within 24 hours; null for any number."""
+    freeze_at: datetime | None
+    """From then on, only admins see later results and ranks; null for never."""
+    frozen: bool
+    """Whether that moment has passed."""
 
 
 class ProblemSummary(BaseModel):

@@ -32,6 +32,7 @@ from grader.server.services.access import (
     list_submissions,
     queue_obstacles,
     visible_queue,
+    visible_rank,
     visible_report,
 )
 from grader.server.services.submission_queries import SubmissionSummary
@@ -140,7 +141,8 @@ def get_submission(
     }
     report = visible_report(services, summary, access)
     if report is not None:
-        fields |= dict(report) | {"rank": services.standings.rank(summary), "reward": report.reward}
+        rank = visible_rank(services, summary, access)
+        fields |= dict(report) | {"rank": rank, "reward": report.reward}
         fields |= {"reason": report.reason or None, "log": report.log if access.details else None}
         if not access.details:
             fields |= {"submission_sha256": None, "submission_name": None, "notes": None}

@@ -27,7 +27,12 @@ from grader.board import BoardError
 from grader.server.http.etag import Shared, VersionName, fill_regions
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
-from grader.server.services.visibility import deadline_passed, is_hidden, sees_more
+from grader.server.services.visibility import (
+    deadline_passed,
+    is_frozen,
+    is_hidden,
+    sees_more,
+)
 
 MAX_ENTRIES = 64
 """Answers that are kept. The largest are 300 KB, plain and compressed."""
@@ -193,7 +198,8 @@ def boards_version(services: Services) -> object:
     (boards, version), now = services.admin.boards_with_version(), services.now()
     over = [name for name, board in boards.items() if deadline_passed(board, now)]
     hidden = [name for name, board in boards.items() if is_hidden(board, now)]
-    return version, boards, over, hidden
+    frozen = [name for name, board in boards.items() if is_frozen(board, now)]
+    return version, boards, over, hidden, frozen, services.problems.version
 
 
 def queue_version(services: Services) -> object:

@@ -202,7 +202,7 @@ def _check_workers(services: Services, gpu: str | None) -> None:
     if gpu is None:
         return
     alive = services.ledger.workers(services.settings.worker_alive_s)
-    gpus = sorted({worker.gpu for worker in alive if worker.gpu is not None})
+    gpus = sorted({one.gpu for one in alive if one.gpu is not None and not one.is_drained})
     if not any(gpu_matches(one, gpu) for one in gpus):
         available = comma_separated(gpus)
         message = f"no worker has the GPU type '{gpu}'; GPUs available now: {available}"

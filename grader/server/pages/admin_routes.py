@@ -11,7 +11,6 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from grader.fleet.ledger import WORKER_EXPIRY
 from grader.server.http.auth import AdminUser, ServicesDep
 from grader.server.http.fields import PrintableText
 from grader.server.pages.admin_forms import (
@@ -28,7 +27,8 @@ from grader.server.services.access import board_settings
 from grader.server.services.admin_service import MAX_DAILY_LIMIT, BoardSettings
 from grader.server.services.announcements import MAX_TEXT_CHARS
 from grader.server.services.held import list_held
-from grader.server.services.visibility import deadline_passed, is_hidden
+from grader.server.services.visibility import deadline_passed, is_frozen, is_hidden
+from grader.server.services.worker_list import list_workers
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -86,7 +86,13 @@ def boards_page(request: Request, services: ServicesDep, admin: AdminUser) -> Re
     """The settings of every board."""
     now = services.now()
     boards = [
-        (services.problems[name], board, deadline_passed(board, now), is_hidden(board, now))
+        (
+            services.problems[name],
+            board,
+            deadline_passed(board, now),
+            is_hidden(board, now),
+            is_frozen(board, now),
+        )
         for name, board in board_settings(services).items()
     ]
     return render(request, "admin/boards.html", boards=boards)
@@ -105,6 +111,7 @@ def board_page(request: Request, services: ServicesDep, admin: AdminUser, name: 
         deadline=utc_field(board.deadline),
         opens_at=utc_field(board.opens_at),
         most_daily=MAX_DAILY_LIMIT,
+        freeze_at=utc_field(board.freeze_at),
         versions=services.standings.versions(problem),
         groups=[group.name for group in services.groups.groups()],
     )
@@ -118,6 +125,7 @@ def set_board(
     deadline: Annotated[str, Form(max_length=40)] = "",
     opens_at: Annotated[str, Form(max_length=40)] = "",
     daily_limit: Annotated[str, Form(max_length=40)] = "",
+    freeze_at: Annotated[str, Form(max_length=40)] = "",
     note: Annotated[PrintableText, Form()] = "",
     hidden: Annotated[bool, Form()] = False,
     publish_sources: Annotated[bool, Form()] = False,
@@ -133,6 +141,7 @@ def set_board(
         opens_at=utc_moment("opens_at", opens_at),
         daily_limit=whole_number("daily_limit", daily_limit, MAX_DAILY_LIMIT),
         group=group or None,
+        freeze_at=utc_moment("freeze_at", freeze_at),
     )
     services.admin.set_board(problem.name, settings, by=admin.name)
     return back_to(f"/admin/boards/{problem.name}")
@@ -140,10 +149,26 @@ def set_board(
 
 @router.get("/workers")
 def workers_page(request: Request, services: ServicesDep, admin: AdminUser) -> Response:
-    """The workers of the last day, and which of them are connected."""
-    alive = {worker.name for worker in services.ledger.workers(services.settings.worker_alive_s)}
-    seen = services.ledger.workers(WORKER_EXPIRY.total_seconds())
-    return render(request, "admin/workers.html", workers=seen, alive=alive)
+    """The workers of the last day and those that are drained, and which of them are connected."""
+    return render(request, "admin/workers.html", workers=list_workers(services))
+
+
+@router.post("/workers/drain")
+def drain_worker(
+    services: ServicesDep, admin: FormAdmin, name: Annotated[PrintableText, Form()]
+) -> Response:
+    """Give a worker no further jobs."""
+    services.admin.drain_worker(name, by=admin.name)
+    return back_to("/admin/workers")
+
+
+@router.post("/workers/undrain")
+def undrain_worker(
+    services: ServicesDep, admin: FormAdmin, name: Annotated[PrintableText, Form()]
+) -> Response:
+    """Give a worker jobs again."""
+    services.admin.undrain_worker(name, by=admin.name)
+    return back_to("/admin/workers")
 
 
 @router.get("/announcements")

@@ -57,7 +57,9 @@ def home_page(
     # Whatever a reader types must not push the pages that many readers share out of the caches.
     if wanted in _COMMON_FILTERS:
         names = tuple(board.name for board in boards)
-        content = cache.get(("home", wanted, names), make, [board.version for board in boards])
+        is_admin = caller is not None and caller.role == "admin"
+        versions = [board.version for board in boards]
+        content = cache.get(("home", wanted, names, is_admin), make, versions)
     else:
         content = make()
     digests = {board.name: board.problem.digest for board in boards}
@@ -180,7 +182,9 @@ def leaderboard_page(
         content = make()
     else:
         changes = (board.version, others, None if leaderboard else services.submissions.version())
-        content = cache.get((name, board.digest, gpu, wanted.language, page, me), make, changes)
+        is_admin = caller is not None and caller.role == "admin"
+        key = (name, board.digest, gpu, wanted.language, page, me, is_admin)
+        content = cache.get(key, make, changes)
 
     own = _OwnRow(weakref.ref(leaderboard) if leaderboard else None, board.query, users)
     if caller is not None:

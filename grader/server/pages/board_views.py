@@ -26,10 +26,16 @@ from grader.server.services.standings import (
     GpuLeaderboard,
     RecordStep,
     ResultDetail,
+    Snapshot,
     Standing,
 )
 from grader.server.services.submission_queries import SubmissionSummary
-from grader.server.services.visibility import deadline_passed, is_hidden
+from grader.server.services.visibility import (
+    deadline_passed,
+    frozen_since,
+    is_frozen,
+    is_hidden,
+)
 
 PAGE_ROWS = 50
 """Users on one page of a leaderboard."""
@@ -48,6 +54,10 @@ class BoardView:
     """Whether the deadline has passed."""
     hidden: bool
     """Whether only admins see it."""
+    frozen: bool
+    """Whether only admins see the results since `BoardSettings.freeze_at`."""
+    as_of: datetime | None
+    """The moment whose standings these are; None for those of now, which admins always see."""
     leaderboards: tuple[GpuLeaderboard, ...]
     """One per GPU, most users first."""
     other: ProblemVersion | None = None
@@ -72,7 +82,8 @@ class BoardView:
     def version(self) -> object:
         """A small value that differs after every change."""
         versions = tuple(leaderboard.version for leaderboard in self.leaderboards)
-        return self.name, self.other, self.settings, self.over, self.hidden, versions
+        state = (self.over, self.hidden, self.frozen, self.as_of)
+        return self.problem, self.other, self.settings, state, versions
 
     @property
     def shows_submissions(self) -> bool:
@@ -167,7 +178,7 @@ def board_views(services: Services, caller: User | None) -> list[BoardView]:
     among equals."""
     leaderboards = services.standings.snapshot()
     views = [
-        _board_view(services, problem, settings, leaderboards(problem.digest))
+        _board_view(services, caller, problem, settings, leaderboards)
         for problem, settings in visible_problems(services, caller)
     ]
     no_deadline = datetime.max.replace(tzinfo=UTC)
@@ -210,11 +221,12 @@ def board_view(
     problem, settings = problem_or_404(services, caller, name)
     shown = version_or_404(services, problem, version) if version else None
     other = shown if shown and shown.digest != problem.digest else None
-    leaderboards = services.standings.snapshot()(shown.digest if shown else problem.digest)
-    return _board_view(services, problem, settings, leaderboards, other)
+    return _board_view(services, caller, problem, settings, services.standings.snapshot(), other)
 
 
-def board_of_submission(services: Services, summary: SubmissionSummary) -> BoardView | None:
+def board_of_submission(
+    services: Services, caller: User | None, summary: SubmissionSummary
+) -> BoardView | None:
     """The board of the problem's version that a submission was graded against; None if the server
     no longer has the problem."""
     problem = services.problems.get(summary.problem)
@@ -226,26 +238,38 @@ def board_of_submission(services: Services, summary: SubmissionSummary) -> Board
         versions = services.standings.versions(problem)
         # A version without a result may be unknown.
         other = next((one for one in versions if one.digest == digest), None)
-    leaderboards = services.standings.snapshot()(digest)
-    return _board_view(services, problem, settings, leaderboards, other)
+    leaderboards = services.standings.snapshot()
+    return _board_view(services, caller, problem, settings, leaderboards, other, digest)
 
 
 def other_versions(services: Services, board: BoardView) -> list[ProblemVersion]:
     """The versions with results whose leaderboards are not shown, newest first."""
-    versions = services.standings.versions(board.problem)
+    versions = services.standings.versions(board.problem, board.as_of)
     return [one for one in reversed(versions) if one.results and one.digest != board.digest]
 
 
 def _board_view(
     services: Services,
+    caller: User | None,
     problem: Problem,
     settings: BoardSettings,
-    leaderboards: tuple[GpuLeaderboard, ...],
+    leaderboards: Snapshot,
     other: ProblemVersion | None = None,
+    digest: str | None = None,
 ) -> BoardView:
+    """The board of a version of a problem: `digest`, or else `other`, or else the current one."""
     now = services.now()
-    over, hidden = deadline_passed(settings, now), is_hidden(settings, now)
-    return BoardView(problem, settings, over, hidden, leaderboards, other)
+    as_of = frozen_since(caller, settings, now)
+    return BoardView(
+        problem=problem,
+        settings=settings,
+        over=deadline_passed(settings, now),
+        hidden=is_hidden(settings, now),
+        frozen=is_frozen(settings, now),
+        as_of=as_of,
+        leaderboards=leaderboards(digest or (other or problem).digest, as_of),
+        other=other,
+    )
 
 
 def leaderboard_of(board: BoardView, gpu: str | None) -> GpuLeaderboard | None:
@@ -344,7 +368,9 @@ def _with_baselines(
 def cpu_accepted(
     services: Services, caller: User | None, board: BoardView
 ) -> list[SubmissionSummary]:
-    """Each user's newest submission that was accepted on a CPU, among the newest 200."""
+    """Each user's newest submission that was accepted on a CPU, among the newest 200. It does not
+    depend on who the caller is, unless an admin: the page that shows it is kept for others."""
+    caller = caller if caller is not None and caller.role == "admin" else None
     found: dict[str, SubmissionSummary] = {}
     for summary in services.submissions.summaries(limit=200, problems=[board.name]):
         access = access_to(services, caller, summary, board.settings)
@@ -375,10 +401,12 @@ def personal_bests(
 ) -> list[tuple[BoardView, GpuLeaderboard, tuple[RecordStep, ...]]]:
     """The improvements of a user's best on each leaderboard where there were any.
 
-    Those of others are hidden until the deadline, as are the submissions that made them.
+    Those of others are hidden until the deadline, as are the submissions that made them, and end
+    where the board is frozen.
     """
     is_visible = caller is not None and (caller.name == user or caller.role == "admin")
     shown = [(board, one) for board, one, _ in standings if is_visible or board.shows_submissions]
-    bests = services.standings.personal_bests(user, {board.digest for board, _ in shown})
+    moments = {board.digest: None if is_visible else board.as_of for board, _ in shown}
+    bests = services.standings.personal_bests(user, moments)
     found = [(board, one, bests.get((board.digest, one.gpu), ())) for board, one in shown]
     return [(board, one, steps) for board, one, steps in found if len(steps) > 1]

@@ -47,7 +47,7 @@ def submission_page(
 ) -> Response:
     """The verdict, cases, times, errors, log and source of a submission."""
     job, summary, access = submission_or_404(services, caller, number)
-    board = board_of_submission(services, summary)
+    board = board_of_submission(services, caller, summary)
 
     def make(**more: object) -> Markup:
         submission = view_of(services, job, summary, access, board)

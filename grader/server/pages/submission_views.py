@@ -15,7 +15,7 @@ from grader.report import CaseResult, Report
 from grader.server.http.lookup import submission_or_404
 from grader.server.pages.board_views import BoardView, board_of_submission
 from grader.server.pages.highlighting import split_lines
-from grader.server.services.access import visible_report
+from grader.server.services.access import visible_rank, visible_report
 from grader.server.services.accounts import User
 from grader.server.services.container import Services
 from grader.server.services.standings import Standing, mean_sol
@@ -133,7 +133,7 @@ class DiffRow:
 def submission_view(services: Services, caller: User | None, number: int) -> SubmissionView:
     """One submission. Raises `Refusal` if the caller may see none of this number."""
     job, summary, access = submission_or_404(services, caller, number)
-    return view_of(services, job, summary, access, board_of_submission(services, summary))
+    return view_of(services, job, summary, access, board_of_submission(services, caller, summary))
 
 
 def view_of(
@@ -151,7 +151,7 @@ def view_of(
         access=access,
         report=visible_report(services, summary, access),
         board=board,
-        rank=services.standings.rank(summary) if access.result else None,
+        rank=visible_rank(services, summary, access),
         is_current=board is not None and board.problem.digest == summary.problem_digest,
         replacement=services.submissions.replacement(summary.id) if was_rejudged else None,
     )

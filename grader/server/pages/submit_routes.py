@@ -55,7 +55,7 @@ def submit_page(
         "submit.html",
         boards=boards,
         chosen=problem if any(board.name == problem for board in boards) else "",
-        gpus=sorted({worker.gpu for worker in alive if worker.gpu}),
+        gpus=sorted({one.gpu for one in alive if one.gpu and not one.is_drained}),
         languages=LABELS,
         language=language,
         source=source,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from grader.fleet import Job, State
 from grader.fleet.job import unschedulable_reason
@@ -38,15 +39,16 @@ def visible_problems(
     ]
 
 
-def counted_problems(services: Services, caller: User | None) -> list[str]:
+def counted_problems(services: Services, caller: User | None) -> dict[str, datetime | None]:
     """The problems whose verdicts the caller may see in numbers: of boards that they may see, after
-    the deadline. An admin sees all."""
+    the deadline. Each with the moment since which it is frozen for the caller. An admin sees all.
+    """
     now, is_admin = services.now(), caller is not None and caller.role == "admin"
-    return [
-        problem.name
+    return {
+        problem.name: visibility.frozen_since(caller, board, now)
         for problem, board in visible_problems(services, caller)
         if is_admin or board.deadline is None or visibility.deadline_passed(board, now)
-    ]
+    }
 
 
 def daily_left(
@@ -158,7 +160,14 @@ def access_to(
         void=summary.void,
         rejudges=summary.rejudge_id is not None and summary.state is not State.DONE,
         cancelled=summary.state is State.CANCELLED,
+        counted_at=summary.counted_at,
     )
+
+
+def visible_rank(services: Services, summary: SubmissionSummary, access: Access) -> int | None:
+    """The rank of a submission's result in the standings that the caller sees; None if it has
+    none there."""
+    return services.standings.rank(summary, access.as_of) if access.result else None
 
 
 def visible_job(job: Job, access: Access) -> Job:

@@ -35,12 +35,13 @@ from grader.db.tables import (
     submissions,
     users,
     voids,
+    workers,
 )
 from grader.fleet import batch_updates, job_updates
 from grader.fleet.job_queries import is_valid_id
 from grader.fleet.ledger import ROOFLINE
 from grader.report import one_line
-from grader.server.services import Conflict
+from grader.server.services import Conflict, NotFound
 from grader.server.services.accounts import find_user, worker_name
 from grader.server.services.audit import AuditEntry, audit_entries, record_action
 from grader.server.services.groups import find_group
@@ -71,6 +72,9 @@ class BoardSettings:
     """The most submissions of a user within 24 hours; None for any number. Admins have none."""
     group: str | None = None
     """The group whose members alone, and admins, can see the board; None for everyone."""
+    freeze_at: datetime | None = None
+    """From then on, only admins see later results and ranks; None for never. In whole seconds, as
+    results have them."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,13 @@ class AdminService:
         names = [field.name for field in fields(BoardSettings)]
         return {row["problem"]: BoardSettings(**{n: row[n] for n in names}) for row in rows}
 
+    def frozen_boards(self) -> dict[str, datetime]:
+        """The problems whose standings are frozen, and since when."""
+        frozen = boards.c.freeze_at <= self._now()
+        with connect(self._engine) as connection:
+            rows = connection.execute(select(boards.c.problem, boards.c.freeze_at).where(frozen))
+            return {row[0]: row[1] for row in rows}
+
     def boards_with_version(self) -> tuple[dict[str, BoardSettings], tuple[object, ...]]:
         """`boards`, and by the same query a value that differs after every change of
         `SubmissionQueries.version` and of the announcements that are shown."""
@@ -122,6 +133,8 @@ class AdminService:
         """Store the settings of a board. Raises `NotFound` for a group that does not exist."""
         if settings.note is not None:
             settings = replace(settings, note=one_line(settings.note, MAX_REASON_CHARS) or None)
+        if settings.freeze_at is not None:
+            settings = replace(settings, freeze_at=settings.freeze_at.replace(microsecond=0))
         with transaction(self._engine, "admin") as connection:
             if settings.group is not None:
                 found = find_group(connection, settings.group)
@@ -289,6 +302,32 @@ class AdminService:
         batch_updates.settle(connection, self._now())
         record_action(connection, self._now(), by, "cancel", submission_id)
         return True
+
+    def drain_worker(self, name: str, by: str) -> None:
+        """Give a worker no further jobs; it finishes those that it has. Raises `NotFound` for an
+        unknown worker, and `Conflict` for one that is drained already."""
+        self._set_drained(name, self._now(), by)
+
+    def undrain_worker(self, name: str, by: str) -> None:
+        """Give a worker jobs again. Raises `NotFound` for an unknown worker, and `Conflict` for one
+        that is not drained."""
+        self._set_drained(name, None, by)
+
+    def _set_drained(self, name: str, at: datetime | None, by: str) -> None:
+        this = workers.c.name == name
+        differs = (
+            workers.c.drained_at.is_not(None) if at is None else workers.c.drained_at.is_(None)
+        )
+        with transaction(self._engine, "admin") as connection:
+            changed = update(workers).where(this, differs).values(drained_at=at)
+            if connection.execute(changed).rowcount == 0:
+                if connection.scalar(select(func.count()).where(this)):
+                    raise Conflict(
+                        f"{name} is {'not drained' if at is None else 'drained already'}"
+                    )
+                raise NotFound(f"there is no worker {name}; `grade admin worker list` has them all")
+            action = "worker undrain" if at is None else "worker drain"
+            record_action(connection, self._now(), by, action, name)
 
     def void_reasons(self, result_ids: Collection[int]) -> dict[int, frozenset[str]]:
         """Why results do not count: ``rejudged``, ``preview``, ``deleted``, ``banned``,

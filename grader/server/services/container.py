@@ -15,11 +15,14 @@ from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
 from grader.server.services.announcements import Announcements
 from grader.server.services.drain import Drain
+from grader.server.services.fingerprints import Fingerprints
 from grader.server.services.groups import Groups
 from grader.server.services.invitations import Invitations
 from grader.server.services.job_events import JobEvents
 from grader.server.services.metrics import Metrics
+from grader.server.services.problem_reload import ProblemReload, problem_folders
 from grader.server.services.problem_versions import VersionChange, record_served
+from grader.server.services.served_problems import ServedProblems
 from grader.server.services.sign_in import SignIns
 from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
@@ -49,8 +52,9 @@ class Services:
     invitations: Invitations
     admin: AdminService
     announcements: Announcements
-    problems: dict[str, Problem]
-    """By name, as loaded at the start of the server."""
+    problems: ServedProblems
+    """By name, as loaded at the start of the server, or by a reload."""
+    reload: ProblemReload
     version_changes: list[VersionChange]
     """Problems whose version was another one at the last start of a server."""
     now: Callable[[], datetime]
@@ -63,6 +67,7 @@ class Services:
     retention: SourceRetention
     verdicts: VerdictCounts
     withdrawals: Withdrawals
+    fingerprints: Fingerprints
 
     @classmethod
     def open(
@@ -72,9 +77,11 @@ class Services:
         settings: Settings | None = None,
         now: Callable[[], datetime] = utc_now,
         providers: Mapping[str, ProviderSettings] | None = None,
+        folder: Path | None = None,
     ) -> Services:
         """Open the database at a URL, create or migrate its tables, and record the versions of the
-        problems. Raises `BoardError`."""
+        problems. `folder` is where they were loaded from; without it, they cannot be reloaded.
+        Raises `BoardError`."""
         settings = settings or Settings()
         engine = open_engine(url, create=True)
         try:
@@ -84,6 +91,7 @@ class Services:
             engine.dispose()
             raise
         ledger, submissions = Ledger(engine, now), SubmissionQueries(engine)
+        admin, served = AdminService(engine, now), ServedProblems(problems)
         return cls(
             settings=settings,
             ledger=ledger,
@@ -92,9 +100,10 @@ class Services:
             providers=providers or {},
             groups=Groups(engine, now),
             invitations=Invitations(engine, now),
-            admin=AdminService(engine, now),
+            admin=admin,
             announcements=Announcements(engine, now),
-            problems=dict(problems),
+            problems=served,
+            reload=ProblemReload(engine, ledger, served, folder, settings.verify_s, now),
             version_changes=version_changes,
             now=now,
             submissions=submissions,
@@ -103,22 +112,25 @@ class Services:
             events=JobEvents(
                 ledger, settings.poll_s, settings.listeners, settings.listeners_per_address
             ),
-            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now),
+            metrics=Metrics(ledger, submissions, settings.worker_alive_s, now, admin.frozen_boards),
             drain=Drain(),
             retention=SourceRetention(ledger, settings.source_days, now, settings.batch_days),
             verdicts=VerdictCounts(engine),
             withdrawals=Withdrawals(engine, now),
+            fingerprints=Fingerprints(),
         )
 
     def close(self) -> None:
-        """End the removal of old sources, and close the database connections."""
+        """End the removal of old sources and a reload, and close the database connections."""
         self.retention.stop()
+        self.reload.stop()
+        self.fingerprints.stop()
         self.ledger.close()
 
 
 def load_problems(folder: Path) -> dict[str, Problem]:
     """Every problem in a folder, by name. Raises `ProblemError` for a broken one, or for none."""
-    found = [Problem.load(spec.parent) for spec in sorted(folder.glob("*/problem.yaml"))]
+    found = [Problem.load(one) for one in problem_folders(folder)]
     if not found:
         raise ProblemError(f"{folder}: holds no problem; name another folder with --problems")
     return {problem.name: problem for problem in found}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -24,9 +24,10 @@ class Metrics:
         queries: SubmissionQueries,
         alive_s: float,
         now: Callable[[], datetime],
+        frozen_boards: Callable[[], Mapping[str, datetime]],
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_DatabaseCollector(ledger, queries, alive_s, now))
+        self._registry.register(_DatabaseCollector(ledger, queries, alive_s, now, frozen_boards))
         self._requests = Histogram(
             "grade_http_request_seconds",
             "Time to answer a request, without event streams.",
@@ -74,11 +75,13 @@ class _DatabaseCollector(Collector):
         queries: SubmissionQueries,
         alive_s: float,
         now: Callable[[], datetime],
+        frozen_boards: Callable[[], Mapping[str, datetime]],
     ) -> None:
         self._ledger = ledger
         self._queries = queries
         self._alive_s = alive_s
         self._now = now
+        self._frozen_boards = frozen_boards
 
     def describe(self) -> Iterator[Metric]:
         """Describe no metric, so that registering does not query the database."""
@@ -90,7 +93,7 @@ class _DatabaseCollector(Collector):
             jobs.add_metric([state], count)
         yield jobs
         results = GaugeMetricFamily("grade_results", "Results by verdict.", labels=["verdict"])
-        for verdict, count in self._queries.verdicts().items():
+        for verdict, count in self._queries.verdicts(self._frozen_boards()).items():
             results.add_metric([verdict], count)
         yield results
         oldest = self._queries.oldest_waiting()

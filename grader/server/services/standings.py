@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect, bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -102,6 +102,11 @@ class GpuLeaderboard:
         return {standing.user: standing for standing in self.standings}
 
 
+Snapshot = Callable[[str, datetime | None], tuple[GpuLeaderboard, ...]]
+"""From a problem's digest, and the moment since which its board is frozen for the reader (None if
+it is not), to its leaderboards, most users first."""
+
+
 @dataclass(frozen=True)
 class ResultDetail:
     """The parts of a result's report that a leaderboard shows. They never change."""
@@ -140,35 +145,45 @@ class LeaderboardQueries:
         default_factory=lambda: TtlCache(CACHE_AGE_S)
     )
 
-    def versions(self, problem: Problem) -> tuple[ProblemVersion, ...]:
-        """Every version of a problem by number. Raises `BoardError` if the database fails."""
+    def versions(
+        self, problem: Problem, as_of: datetime | None = None
+    ) -> tuple[ProblemVersion, ...]:
+        """Every version of a problem by number. `as_of` is the moment since which the board is
+        frozen for the reader. Raises `BoardError` if the database fails."""
         name, digest, version = problem.name, problem.digest, self.submissions.version()
         return self._versions.get(
-            (name, digest), lambda: tuple(self.submissions.versions(name, digest)), version
+            (name, digest, as_of),
+            lambda: tuple(self.submissions.versions(name, digest, as_of)),
+            version,
         )
 
-    def snapshot(self) -> Callable[[str], tuple[GpuLeaderboard, ...]]:
-        """A function from a problem's digest to its current leaderboards, most users first.
+    def snapshot(self) -> Snapshot:
+        """The leaderboards of every version of a problem, as they are now.
 
-        Both calls raise `BoardError` if the database fails.
+        It and its result raise `BoardError` if the database fails.
         """
         version = self.submissions.version()
-        return lambda digest: self._cache.get(digest, lambda: self._read(digest), version)
+        return lambda digest, as_of: self._cache.get(
+            (digest, as_of), lambda: self._read(digest, as_of), version
+        )
 
-    def _read(self, digest: str) -> tuple[GpuLeaderboard, ...]:
+    def _read(self, digest: str, as_of: datetime | None) -> tuple[GpuLeaderboard, ...]:
         rows: dict[str, list[RankedResult]] = {}
-        for row in self.submissions.ranked(digest):
+        for row in self.submissions.ranked(digest, as_of):
             rows.setdefault(row.gpu, []).append(row)
         found = [GpuLeaderboard(gpu, _standings(some), _steps(some)) for gpu, some in rows.items()]
         return tuple(sorted(found, key=lambda board: (-len(board.standings), board.gpu)))
 
-    def rank(self, summary: SubmissionSummary) -> int | None:
-        """The rank of a submission's result among the other users' best; None if unranked."""
+    def rank(self, summary: SubmissionSummary, as_of: datetime | None = None) -> int | None:
+        """The rank of a submission's result among the other users' best; None if unranked, and for
+        a result of after the moment `as_of`, since which the board is frozen for the reader."""
         if not summary.ranked or summary.void:
             return None
         if summary.result_id is None or summary.score_us is None:
             return None
-        leaderboards = self.snapshot()(summary.problem_digest)
+        if as_of is not None and (summary.counted_at is None or summary.counted_at >= as_of):
+            return None
+        leaderboards = self.snapshot()(summary.problem_digest, as_of)
         leaderboard = next(
             (one for one in leaderboards if one.gpu == summary.gpu),
             GpuLeaderboard(str(summary.gpu)),
@@ -183,14 +198,19 @@ class LeaderboardQueries:
         return ranks([*ahead, (summary.ci_low_us or 0.0, summary.ci_high_us or 0.0)])[position]
 
     def personal_bests(
-        self, user: str, digests: Collection[str]
+        self, user: str, as_of: Mapping[str, datetime | None]
     ) -> dict[tuple[str, str], tuple[RecordStep, ...]]:
-        """Problem's digest and GPU → each improvement of a user's own best, oldest first."""
+        """Problem's digest and GPU → each improvement of a user's own best, oldest first.
+
+        as_of: the digests, each with the moment since which its board is frozen for the reader.
+        """
         found: dict[tuple[str, str], list[RecordStep]] = {}
-        for one in self.submissions.ranked_of(user, digests):
-            steps = found.setdefault((one.problem_digest, one.gpu), [])
-            if not steps or one.score_us < steps[-1].time_us:
-                steps.append(RecordStep(_moment(one.created_at), one.score_us, user))
+        for moment in set(as_of.values()):
+            digests = [digest for digest, one in as_of.items() if one == moment]
+            for result in self.submissions.ranked_of(user, digests, moment):
+                steps = found.setdefault((result.problem_digest, result.gpu), [])
+                if not steps or result.score_us < steps[-1].time_us:
+                    steps.append(RecordStep(_moment(result.created_at), result.score_us, user))
         return {key: tuple(steps) for key, steps in found.items()}
 
     def detail(self, result_id: int) -> ResultDetail:

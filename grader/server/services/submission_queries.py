@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, case, func, or_, select
@@ -13,9 +13,10 @@ from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, cas
 from grader.board.store import MAX_ID, not_void
 from grader.board.versions import ProblemVersion, read_versions
 from grader.db.engine import connect
-from grader.db.tables import blobs, jobs, results, submissions, voids
+from grader.db.tables import blobs, jobs, rejudges, results, submissions, voids
 from grader.fleet import State
 from grader.report import Verdict
+from grader.server.services.freeze import counts_at, is_shown
 from grader.submission import Language
 
 
@@ -47,6 +48,8 @@ class SubmissionSummary:
     ci_high_us: float | None
     void: frozenset[str]
     """Why its result does not count; empty if it does."""
+    counted_at: datetime | None
+    """When its result arrived, or the rejudge that made it was decided; None without a result."""
 
 
 class RankedResult(NamedTuple):
@@ -189,9 +192,11 @@ class SubmissionQueries:
             counts = {State(state): int(count) for state, count in connection.execute(query)}
         return {state: counts.get(state, 0) for state in State}
 
-    def verdicts(self) -> dict[Verdict, int]:
-        """The number of results with each verdict."""
+    def verdicts(self, frozen: Mapping[str, datetime]) -> dict[Verdict, int]:
+        """The number of results with each verdict, without the later ones of boards that are
+        `frozen`: problem → since when."""
         query = select(results.c.verdict, func.count()).group_by(results.c.verdict)
+        query = query.where(is_shown(frozen))
         with connect(self._engine) as connection:
             return {Verdict(verdict): int(count) for verdict, count in connection.execute(query)}
 
@@ -208,8 +213,11 @@ class SubmissionQueries:
         with connect(self._engine) as connection:
             return connection.scalar(query)
 
-    def ranked(self, problem_digest: str) -> list[RankedResult]:
-        """Every ranked result that counts, on all GPUs, fastest first."""
+    def ranked(self, problem_digest: str, as_of: datetime | None = None) -> list[RankedResult]:
+        """Every ranked result that counts, on all GPUs, fastest first.
+
+        as_of: the moment since which the standings are frozen; None for those of now.
+        """
         query = (
             select(
                 results.c.id,
@@ -223,28 +231,38 @@ class SubmissionQueries:
                 jobs.c.submission_id,
             )
             .join(jobs, jobs.c.result_id == results.c.id, isouter=True)
-            .where(results.c.problem_digest == problem_digest, results.c.ranked, not_void())
+            .where(results.c.problem_digest == problem_digest, results.c.ranked, counts_at(as_of))
             .order_by(results.c.score_us, results.c.id)
         )
         with connect(self._engine) as connection:
             return [RankedResult(*row) for row in connection.execute(query)]
 
-    def ranked_of(self, user: str, problem_digests: Collection[str]) -> list[OwnResult]:
-        """A user's ranked results that count, for these versions of problems, oldest first."""
+    def ranked_of(
+        self, user: str, problem_digests: Collection[str], as_of: datetime | None = None
+    ) -> list[OwnResult]:
+        """A user's ranked results that count, for these versions of problems, oldest first.
+
+        as_of: the moment since which the standings are frozen; None for those of now.
+        """
         columns = (results.c.problem_digest, results.c.gpu, results.c.score_us)
         query = (
             select(*columns, results.c.created_at)
             .where(results.c.user == user, results.c.problem_digest.in_(problem_digests))
-            .where(results.c.ranked, not_void())
+            .where(results.c.ranked, counts_at(as_of))
             .order_by(results.c.created_at, results.c.id)
         )
         with connect(self._engine) as connection:
             return [OwnResult(*row) for row in connection.execute(query)]
 
-    def versions(self, problem: str, current: str) -> list[ProblemVersion]:
-        """Every version of a problem by number; `current` is the digest of today's version."""
+    def versions(
+        self, problem: str, current: str, as_of: datetime | None = None
+    ) -> list[ProblemVersion]:
+        """Every version of a problem by number; `current` is the digest of today's version.
+
+        as_of: the moment since which the standings are frozen; None for those of now.
+        """
         with connect(self._engine) as connection:
-            return read_versions(connection, problem, current, not_void())
+            return read_versions(connection, problem, current, counts_at(as_of))
 
     def attempts(self, after: int, until: int) -> list[Attempts]:
         """What the results that count amount to, of those with an id above `after`, up to `until`.
@@ -297,9 +315,13 @@ _SUMMARIES: Select[tuple[object, ...]] = (
         results.c.score_us,
         results.c.ci_low_us,
         results.c.ci_high_us,
+        results.c.created_at.label("graded_at"),
+        jobs.c.updated_at.label("ended_at"),
+        rejudges.c.decided_at,
     )
     .join(jobs, jobs.c.submission_id == submissions.c.id)
     .join(results, results.c.id == jobs.c.result_id, isouter=True)
+    .join(rejudges, rejudges.c.id == submissions.c.rejudge_id, isouter=True)
 )
 
 
@@ -324,9 +346,13 @@ def _is_void(why: str) -> ColumnElement[bool]:
 
 
 def _summary(row: RowMapping, void: frozenset[str]) -> SubmissionSummary:
+    values = dict(row)
+    graded_at, *others = (values.pop(name) for name in ("graded_at", "ended_at", "decided_at"))
+    moments = [graded_at and datetime.fromisoformat(graded_at).astimezone(UTC), *others]
     return SubmissionSummary(
         **{
-            **row,
+            **values,
+            "counted_at": max(filter(None, moments)) if graded_at else None,
             "state": State(row["state"]),
             "verdict": Verdict(row["verdict"]) if row["verdict"] else None,
             "ranked": bool(row["ranked"]),

@@ -2,22 +2,25 @@
 
 A result without its user: the numbers name nobody. Results of rejudges that do not count, replaced
 and deleted ones are left out; held ones and those of banned users are not. Items of batches are no
-results.
+results. Those of a board that is frozen for the reader are as they were at that moment.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy import JSON, Connection, Engine, cast, func, select
+from sqlalchemy import JSON, ColumnElement, Connection, Engine, and_, cast, func, select
 
 from grader.db.engine import connect
-from grader.db.tables import results, voids
+from grader.db.tables import results
 from grader.report import Rule, Verdict
+from grader.server.services.freeze import counted_before, is_left_out
 from grader.server.services.ttl_cache import TtlCache
 
 CACHE_AGE_S = 60.0
@@ -27,6 +30,8 @@ READ_AT_ONCE = 500
 """Reports from which the rule is read by one query."""
 
 LEFT_OUT = ("preview", "rejudged", "deleted")
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class CountedResults(NamedTuple):
@@ -100,14 +105,21 @@ class VerdictCounts:
         self._rules: dict[int, Rule | None] = {}
         """The rule of each rejected result that was read. They never change."""
 
-    def summary(self, problems: Collection[str]) -> VerdictSummary:
-        """The counts of these problems. Raises `BoardError` if the database fails."""
-        rows = self._cache.get("all", self._read)
-        return _summary(row for row in rows if row.problem in problems)
+    def summary(self, problems: Mapping[str, datetime | None]) -> VerdictSummary:
+        """The counts of these problems, each with the moment since which its board is frozen for
+        the reader, or None. Raises `BoardError` if the database fails."""
+        rows = self._cache.get("all", lambda: self._read(~is_left_out(*LEFT_OUT)))
+        shown = [row for row in rows if problems.get(row.problem, _NEVER) is None]
+        for problem, moment in problems.items():
+            if moment is not None:
+                shown += self._cache.get((problem, moment), partial(self._as_of, problem, moment))
+        return _summary(shown)
 
-    def _read(self) -> list[CountedResults]:
-        left_out = select(voids.c.result_id).where(voids.c.why.in_(LEFT_OUT))
-        counts = results.c.id.not_in(left_out)
+    def _as_of(self, problem: str, moment: datetime) -> list[CountedResults]:
+        counts = and_(counted_before(moment), ~is_left_out(*LEFT_OUT, at=moment))
+        return self._read(and_(results.c.problem == problem, counts))
+
+    def _read(self, counts: ColumnElement[bool]) -> list[CountedResults]:
         month = func.substr(results.c.created_at, 1, 7)
         by = (results.c.problem, month, results.c.verdict)
         is_rejected = results.c.verdict == str(Verdict.REJECTED)

@@ -2,12 +2,14 @@
 
 An admin sees everything except seeds, which no one sees. Users see everything of their own
 submissions. Others see nothing of a board that is hidden, not open yet or of a group that they are
-not in and, until a board's deadline, only that a submission exists.
+not in and, until a board's deadline, only that a submission exists. While the standings of a board
+are frozen, all but admins see them as they were at that moment, and of others' later results only
+that they exist.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -37,6 +39,8 @@ class Access:
     which may be the name of a machine."""
     source: bool
     """The source file."""
+    as_of: datetime | None = None
+    """The moment whose standings, and ranks, are shown with it; None for those of now."""
 
 
 FULL_ACCESS = Access(True, True, True, True)
@@ -73,6 +77,18 @@ def deadline_passed(board: BoardSettings, now: datetime) -> bool:
     return board.deadline is not None and now >= board.deadline
 
 
+def is_frozen(board: BoardSettings, now: datetime) -> bool:
+    """Whether only admins see the results since a moment, and ranks that they change."""
+    return board.freeze_at is not None and now >= board.freeze_at
+
+
+def frozen_since(caller: User | None, board: BoardSettings, now: datetime) -> datetime | None:
+    """The moment whose standings the caller sees; None for those of now."""
+    if caller is not None and caller.role == "admin":
+        return None
+    return board.freeze_at if is_frozen(board, now) else None
+
+
 def access_for(
     caller: User | None,
     owner: str,
@@ -82,25 +98,28 @@ def access_for(
     void: frozenset[str] = frozenset(),
     rejudges: bool = False,
     cancelled: bool = False,
+    counted_at: datetime | None = None,
 ) -> Access:
     """The parts that `caller` may see of a submission of `owner`.
 
     void: why its result does not count; empty if it does.
     rejudges: whether it is an unfinished rejudge of another submission.
     cancelled: whether it was ended ungraded, by its author, or by an admin's deletion or ban.
+    counted_at: since when its result counts; None without a result, or if that is not known.
     """
     if caller is not None and caller.role == "admin":
         return FULL_ACCESS
     if void & WITHHELD or rejudges:
         return NO_ACCESS
+    frozen = frozen_since(caller, board, now)
     if relation(caller, owner) == "owner":
-        return FULL_ACCESS
+        return replace(FULL_ACCESS, as_of=frozen)
     if not can_see_board(caller, board, now) or cancelled or "banned" in void:
         return NO_ACCESS
-    public = board.deadline is None or deadline_passed(board, now)
-    return Access(
-        exists=True, result=public, details=False, source=public and board.publish_sources
-    )
+    is_later = frozen is not None and (counted_at is None or counted_at >= frozen)
+    public = (board.deadline is None or deadline_passed(board, now)) and not is_later
+    source = public and board.publish_sources
+    return Access(exists=True, result=public, details=False, source=source, as_of=frozen)
 
 
 def redact(report: Report, access: Access) -> Report | None:

@@ -133,10 +133,12 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "opens_at": None,
         "daily_limit": None,
         "group": None,
+        "freeze_at": None,
     }
     assert ok(root.get(f"{API}/boards/softmax")) == {"problem": "softmax", **blank}
     wanted = {"deadline": "2031-01-01T12:00:00+02:00", "hidden": True, "note": "soon"}
     wanted |= {"opens_at": "2030-12-01T12:00:00+01:00", "daily_limit": 20}
+    wanted["freeze_at"] = "2030-12-31T12:00:00.5+01:00"
     set_ = ok(root.put(f"{API}/boards/softmax", json=wanted))
     assert set_ == {
         "problem": "softmax",
@@ -147,6 +149,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "opens_at": "2030-12-01T11:00:00Z",
         "daily_limit": 20,
         "group": None,
+        "freeze_at": "2030-12-31T11:00:00Z",
     }
     assert ok(root.get(f"{API}/boards/softmax")) == set_
     refused(world.client().get("/api/v1/leaderboards/softmax"), 404)

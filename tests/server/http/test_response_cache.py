@@ -470,12 +470,12 @@ def test_kept_answers_do_not_keep_old_leaderboards_alive(site: Site) -> None:
     old: list[weakref.ref[GpuLeaderboard]] = []
     for number in numbers:
         site.set_board(note=f"note {number}")
-        old += map(weakref.ref, leaderboards.snapshot()(digest))
+        old += map(weakref.ref, leaderboards.snapshot()(digest, None))
         for path in (*PATHS, f"/submissions/{number}"):
             client.get(path)
             client.get(path)
         world.graded("root", gpu=H100, score_us=1000.0 + number)
-    leaderboards.snapshot()(digest)
+    leaderboards.snapshot()(digest, None)
     gc.collect()
     assert old
     assert not [ref for ref in old if ref() is not None]

@@ -368,8 +368,29 @@ def test_workers_are_listed_with_their_state(world: World, root: Browser) -> Non
     world.clock.move(3600)
     world.services.ledger.announce(Worker("farm/new", "http", "cuda", H100, 1))
     shown = root.get("/admin/workers")
-    assert f"farm/new http {H100} connected {H100} 1" in shown
-    assert "farm/old http CPU gone CPU 2" in shown
+    assert f"farm/new http {H100} connected {H100} 0 of 1" in shown
+    assert "farm/old http CPU gone CPU 0 of 2" in shown
+
+
+def test_a_worker_is_drained_and_undrained(world: World, root: Browser) -> None:
+    world.services.ledger.announce(Worker("w", "http", "cuda", H100, 1))
+    world.submitted("ada")
+    world.submitted("bob")
+    lease = world.lease()
+    assert "w http" in root.done("/admin/workers/drain", name="w")
+    assert "connected finishing, then drained" in root.get("/admin/workers")
+    assert world.services.ledger.claim("w", lease_s=60, gpu=H100) is None
+    assert "There is no worker now" in root.client.get("/queue").text
+    assert "every connected worker is drained" in root.client.get("/queue").text
+    assert "1 slots, 1 drained" in root.get("/admin")
+    world.services.ledger.finish(lease, world.report(lease))
+    assert "connected drained" in root.get("/admin/workers")
+    assert "drained already" in root.refused(409, "/admin/workers/drain", name="w")
+    assert world.submit("ada", gpu="H100").status_code == 422
+    root.done("/admin/workers/undrain", name="w")
+    assert world.services.ledger.claim("w", lease_s=60, gpu=H100) is not None
+    assert acts(world)[:2] == [("root", "worker undrain", "w"), ("root", "worker drain", "w")]
+    assert "no worker nobody" in root.refused(404, "/admin/workers/drain", name="nobody")
 
 
 def test_a_rejudge_is_previewed_and_applied(world: World, root: Browser) -> None:

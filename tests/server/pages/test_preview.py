@@ -73,7 +73,7 @@ def test_a_boards_image_shows_its_first_ranks(site: Site) -> None:
     graded(site, accepted(site.world.problem, 0.95))
     services, problem = site.world.services, site.world.problem
     leaderboard = next(
-        one for one in services.standings.snapshot()(problem.digest) if one.gpu == H100
+        one for one in services.standings.snapshot()(problem.digest, None) if one.gpu == H100
     )
     first = leaderboard.standings[:5]
     assert first[0].user == "ada"
