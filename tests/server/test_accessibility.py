@@ -83,12 +83,16 @@ def test_no_page_has_a_serious_fault(
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     found: dict[str, list[str]] = {}
-    watched.go("/login")
-    found["/login"] = faults(page)
+    code = site.world.services.invitations.add(None, 1, None, "root")
+    for path in ("/login", f"/join/{code}"):
+        watched.go(path)
+        found[path] = faults(page)
     for name in ("ada", "root"):
         if name == "root":
             page.get_by_role("button", name="Log out").click()
         watched.log_in(site.world.tokens[name])
+        watched.go(f"/join/{code}")
+        found[f"{name} /join"] = faults(page)
         for path in [*everywhere(site), *(every_page(site.world) if name == "root" else ())]:
             answer = page.goto(watched.url + path)
             assert answer is not None

@@ -23,11 +23,11 @@ from grader.server.services.sign_in import SIGN_IN_LIFETIME, Person
 from grader.server.settings import Settings
 from tests.fleet.conftest import Clock
 from tests.server import provider as site
+from tests.server.browser import chromium as chromium
 from tests.server.conftest import World, every_problem
 from tests.server.pages.test_admin_pages import Browser as AdminBrowser
 from tests.server.provider import Provider
 from tests.server.site import check
-from tests.server.test_browser import chromium as chromium
 from tests.waiting import PATIENCE_S
 
 LIMITS: dict[str, Any] = {"requests_per_minute": 10_000}
