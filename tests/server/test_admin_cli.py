@@ -130,10 +130,10 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
     assert world.services.admin.board("softmax").group is None
     frozen = grade("board", "set", "softmax", "--freeze", "2031-01-01T12:00+02:00")
     assert "2031-01-01 10:00 UTC" in frozen.out
-    for words in (("--unfreeze",), ("--freeze", "none")):
+    for options in (["--unfreeze"], ["--freeze", "none"]):
         grade("board", "set", "softmax", "--freeze", "2031-01-01T12:00+02:00")
         assert world.services.admin.board("softmax").freeze_at is not None
-        assert grade("board", "set", "softmax", *words).status == 0
+        assert grade("board", "set", "softmax", *options).status == 0
         assert world.services.admin.board("softmax").freeze_at is None
     refusals: tuple[tuple[tuple[str, ...], str], ...] = (
         (("set", "softmax"), "nothing to set"),

@@ -17,12 +17,12 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from pygments.lexers.c_cpp import CppLexer
-from pygments.lexers.python import PythonLexer
-from pygments.token import Comment, Literal, Name, Number, String, Text, _TokenType
+from pygments.lexers import get_lexer_by_name
+from pygments.token import Comment, Name, Number, String, Text, _TokenType, is_token_subtype
 
 from grader.submission import Language
 
@@ -46,6 +46,8 @@ SOURCE_S = 5.0
 START_S = 30.0
 """How long the process may take to start."""
 
+_LAYOUT = (Comment, Text, String.Doc)
+
 _MODULUS = 2**64
 _FACTOR = 0x9E3779B97F4A7C15
 
@@ -53,12 +55,12 @@ _FACTOR = 0x9E3779B97F4A7C15
 def tokens(source: str, language: Language) -> Iterator[str]:
     """The tokens without comments, layout and docstrings. A name is the same token whatever it is,
     but for one after a dot, which is seldom one's own; so is a number, and a string."""
-    lexer = PythonLexer() if language == "python" else CppLexer()
+    lexer = get_lexer_by_name("python" if language == "python" else "cpp")
     before = ""
     for kind, text in lexer.get_tokens(source):
-        if kind in Comment.Preproc or kind in Comment.PreprocFile:
+        if any(map(partial(is_token_subtype, kind), (Comment.Preproc, Comment.PreprocFile))):
             yield from text.split()
-        elif kind in Comment or kind in Text or kind in Literal.String.Doc or not text.strip():
+        elif any(map(partial(is_token_subtype, kind), _LAYOUT)) or not text.strip():
             continue
         else:
             token = _token(kind, text, before)
@@ -68,11 +70,11 @@ def tokens(source: str, language: Language) -> Iterator[str]:
 
 
 def _token(kind: _TokenType, text: str, before: str) -> str:
-    if kind in Name:
+    if is_token_subtype(kind, Name):
         return text if before == "." else "N"
-    if kind in Number:
+    if is_token_subtype(kind, Number):
         return "0"
-    return "S" if kind in String else text
+    return "S" if is_token_subtype(kind, String) else text
 
 
 def gram_hashes(source: str, language: Language) -> list[int]:

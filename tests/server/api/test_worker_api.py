@@ -404,8 +404,15 @@ def test_a_dispatcher_over_http(world: World, remote: RemoteLedger) -> None:
     world.submitted()
     engine = FakeEngine(1, "cuda", H100)
     folders = {"softmax": world.problem.folder}
-    times = {"tick_s": 0.01, "lease_s": 600.0}  # long enough not to expire
-    dispatcher = Dispatcher(remote, engine, folders, "host", "http", **times)
+    dispatcher = Dispatcher(
+        remote,
+        engine,
+        folders,
+        "host",
+        "http",
+        tick_s=0.01,
+        lease_s=600.0,  # long enough not to expire
+    )
     dispatcher.start()
     engine.report_progress("load")
     until(lambda: job(world).progress == Progress("load"))

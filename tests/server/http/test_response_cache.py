@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -421,7 +421,7 @@ def test_a_crowd_costs_one_read_of_the_leaderboard(
     monkeypatch.setattr(
         type(world.services.submissions),
         "ranked",
-        lambda queries, digest: reads.append(digest) or ranked(digest),  # type: ignore[func-returns-value]
+        lambda queries, digest, as_of: reads.append(digest) or ranked(digest, as_of),  # type: ignore[func-returns-value]
     )
     world.graded("bob", score_us=20.0)
     answers = run(crowd())
@@ -444,8 +444,8 @@ def test_a_deletion_is_visible_at_once_while_an_admin_loads_the_page(
     assert shown in public.get(path).text
     ranked = world.services.submissions.ranked
 
-    def slowly(queries: object, digest: str) -> list[Any]:
-        found = ranked(digest)
+    def slowly(queries: object, digest: str, as_of: datetime | None) -> list[Any]:
+        found = ranked(digest, as_of)
         started.set()
         time.sleep(0.2)
         return found
