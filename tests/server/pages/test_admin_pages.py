@@ -100,6 +100,7 @@ FORMS = [
     "rejudges", "rejudges/1/apply", "rejudges/1/drop",
     "announcements", "announcements/1/end", "groups", "groups/ada/add", "groups/ada/remove",
     "groups/ada/delete", "invitations", "invitations/1/revoke",
+    "workers/drain", "workers/undrain", "problems/reload",
 ]  # fmt: skip
 
 
