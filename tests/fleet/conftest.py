@@ -12,6 +12,7 @@ import pytest
 from grader.fleet import Ledger
 from grader.report import Report
 from grader.submission import Submission
+from tests.db.conftest import migrate_by_copy
 from tests.db.conftest import url as url
 
 DIGEST = "d" * 64
@@ -37,6 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def ledger(url: str, clock: Clock) -> Iterator[Ledger]:
+    migrate_by_copy(url)
     opened = Ledger.open(url, clock)
     yield opened
     opened.close()

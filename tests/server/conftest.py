@@ -27,6 +27,7 @@ from grader.report import Report
 from grader.server.app import create_app
 from grader.server.services.container import Services, load_problems
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.db.conftest import url as url
 from tests.fleet.conftest import Clock
 from tests.fleet.conftest import clock as clock
@@ -219,6 +220,7 @@ def every_problem() -> dict[str, Problem]:
 
 @pytest.fixture
 def services(settings: Settings, database: str) -> Iterator[Services]:
+    migrate_by_copy(database)
     opened = Services.open(database, dict(every_problem()), settings, Clock())
     yield opened
     opened.close()
