@@ -305,7 +305,7 @@ class Organiser:
     """Actions that the server has taken, by name."""
 
     def run(self) -> None:
-        """Act until it is over. The board is then open, and every rejudge is decided."""
+        """Act until it is over. The board is then open; rejudges may be undecided."""
         headers = {"Authorization": f"Bearer {self.token}"}
         with httpx.Client(base_url=f"{self.url}/api/v1/admin", headers=headers, timeout=20) as api:
             while not self.over.wait(random.uniform(0.2, 1.8) * self.pause_s):

@@ -894,6 +894,15 @@ def test_a_cuda_file_is_compiled_and_not_run_without_a_gpu(judge: Judge) -> None
     report = judge(declared, suffix=".cu")
     assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
     assert report.environment["nvrtc"].partition(".")[0].isdecimal()
+    with_host_header = "#include <vector>\n" + declared  # which NVRTC has not
+    by_nvcc = judge(with_host_header, suffix=".cu")
+    assert (by_nvcc.verdict, by_nvcc.reason) == (None, "compiled, not run: no GPU")
+    assert "nvcc" in by_nvcc.environment
+    assert "nvrtc" not in by_nvcc.environment
+    narrower = with_host_header.replace("(out)", "(out, n)").replace("(T* out)", "(T* out, int m)")
+    refused = judge(narrower, suffix=".cu")
+    assert refused.verdict is Verdict.COMPILE_ERROR
+    assert "takes int as parameter 2 instead of int64_t n" in refused.reason
     broken = judge(declared.replace("1.0f", "one"), suffix=".cu")
     assert broken.verdict is Verdict.COMPILE_ERROR
     assert broken.reason.startswith("nvrtc: submission.cu(5): error")
