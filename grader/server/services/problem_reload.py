@@ -102,7 +102,7 @@ class ReloadRun:
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class VerifyOutcome:
     """What the check of a problem found."""
 
     findings: Sequence[str]
@@ -111,7 +111,7 @@ class CheckResult:
     seconds: float | None = None
 
 
-Verify = Callable[[Path, float, threading.Event], CheckResult]
+Verify = Callable[[Path, float, threading.Event], VerifyOutcome]
 """Check the problem in a folder within so many seconds, or until the event is set."""
 
 
@@ -322,7 +322,7 @@ def problem_folders(root: Path) -> list[Path]:
     return sorted(spec.parent for spec in root.glob("*/problem.yaml"))
 
 
-def verify_in_child(folder: Path, limit_s: float, stopping: threading.Event) -> CheckResult:
+def verify_in_child(folder: Path, limit_s: float, stopping: threading.Event) -> VerifyOutcome:
     """Run ``grade verify`` without examples on the CPU, and end it after `limit_s` seconds or when
     `stopping` is set. It has a low priority, and none of the server's settings and secrets."""
     polite = ["nice", "-n", "10"] if shutil.which("nice") else []
@@ -345,7 +345,7 @@ def verify_in_child(folder: Path, limit_s: float, stopping: threading.Event) -> 
         why = _await(process, limit_s, stopping)
         answer, output = _read_end(out), escape(_read_end(err), OUTPUT_CHARS)
     if why is not None:
-        return CheckResult([why], output)
+        return VerifyOutcome([why], output)
     return _result(answer, output, process.returncode)
 
 
@@ -382,18 +382,18 @@ def _read_end(file: Any) -> str:
     return str(file.read().decode("utf-8", "replace"))
 
 
-def _result(answer: str, output: str, status: int) -> CheckResult:
+def _result(answer: str, output: str, status: int) -> VerifyOutcome:
     """What ``grade verify --json`` said, which must agree with its exit status."""
     try:
         found = json.loads(answer)
     except ValueError:
         found = {}
     if status == 0 and found.get("ok") is True and not found.get("findings"):
-        return CheckResult((), output, found.get("seconds"))
+        return VerifyOutcome((), output, found.get("seconds"))
     reasons = [one_line(str(text), 500) for text in found.get("findings") or ()]
     error = found.get("error")
     if error:
         reasons.append(one_line(str(error), 500))
-    return CheckResult(
+    return VerifyOutcome(
         reasons or [f"grade verify ended with exit status {status}"], output, found.get("seconds")
     )

@@ -16,9 +16,9 @@ from grader.report import Report
 from grader.server.services import Conflict, Invalid
 from grader.server.services.container import Services, load_problems
 from grader.server.services.problem_reload import (
-    CheckResult,
     FolderChange,
     ProblemReload,
+    VerifyOutcome,
     verify_in_child,
 )
 from grader.server.settings import Settings
@@ -28,7 +28,7 @@ from tests.server.conftest import PEOPLE, PROBLEMS, Server, World
 from tests.server.pages.test_admin_pages import Browser
 from tests.waiting import PATIENCE_S
 
-HOLDS = CheckResult((), "")
+HOLDS = VerifyOutcome((), "")
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def test_what_holds_is_taken(world: World, folder: Path, reload: ProblemReload) 
 def test_what_does_not_hold_stays_as_it_was(
     world: World, folder: Path, reload: ProblemReload
 ) -> None:
-    def verify(checked: Path, *_: object) -> CheckResult:
+    def verify(checked: Path, *_: object) -> VerifyOutcome:
         if checked.name == "square":
-            return CheckResult(["zeros, tiny: passed."], "Traceback: of the author")
+            return VerifyOutcome(["zeros, tiny: passed."], "Traceback: of the author")
         return HOLDS
 
     reload.verify = verify
@@ -204,7 +204,7 @@ def test_the_files_that_are_verified_are_taken(
     append(folder, "square/inputs.py")
     digest = Problem.load(folder / "square").digest
 
-    def verify(checked: Path, *_: object) -> CheckResult:
+    def verify(checked: Path, *_: object) -> VerifyOutcome:
         append(folder, "square/inputs.py", "\nraise SystemExit\n")
         assert Problem.load(checked).digest == digest
         return HOLDS
@@ -227,7 +227,7 @@ def test_refusals(world: World, folder: Path, reload: ProblemReload) -> None:
         reload.start("root", ["square"])
     begun, go_on = threading.Event(), threading.Event()
 
-    def verify(*_: object) -> CheckResult:
+    def verify(*_: object) -> VerifyOutcome:
         begun.set()
         assert go_on.wait(PATIENCE_S)
         return HOLDS
@@ -248,7 +248,7 @@ def test_refusals(world: World, folder: Path, reload: ProblemReload) -> None:
 def test_a_server_that_stops_takes_nothing(
     world: World, folder: Path, reload: ProblemReload
 ) -> None:
-    def verify(_folder: Path, _limit_s: float, stopping: threading.Event) -> CheckResult:
+    def verify(_folder: Path, _limit_s: float, stopping: threading.Event) -> VerifyOutcome:
         assert stopping.wait(PATIENCE_S)
         return HOLDS
 
@@ -313,7 +313,7 @@ def test_the_page(world: World, folder: Path, reload: ProblemReload) -> None:
     assert "vector_add adds it" in shown
     hostile = "<script>alert(1)</script>"
     reload.verify = lambda checked, *_: (
-        HOLDS if checked.name == "vector_add" else CheckResult([hostile], hostile)
+        HOLDS if checked.name == "vector_add" else VerifyOutcome([hostile], hostile)
     )
     answer = root.post("/admin/problems/reload")
     assert (answer.status_code, answer.headers["location"]) == (303, "/admin/problems")
@@ -354,7 +354,7 @@ def test_the_command(
     one = grade("problem", "reload", "vector_add")
     assert (one.status, set(world.services.problems)) == (0, {"softmax", "square", "vector_add"})
     assert "vector_add: verified and taken" in one.out
-    reload.verify = lambda *_: CheckResult(["zeros, tiny: passed."], "what it printed")
+    reload.verify = lambda *_: VerifyOutcome(["zeros, tiny: passed."], "what it printed")
     refused = grade("problem", "reload")
     assert refused.status == 1
     for text in ("softmax: NOT taken", "zeros, tiny: passed.", "what it printed"):
