@@ -286,8 +286,7 @@ class _Work:
             if job.failures < TRIES:
                 (self.to_time if job.passed else self.to_test).appendleft(job)
                 return None
-            error = outcome.failure or (report.reason if report else "no report")
-            return Result(job.item.key, error=error)
+            return Result(job.item.key, error=outcome.failure_reason)
         assert report is not None
         if report.verdict is Verdict.ACCEPTED and job.item.benchmarks and not job.passed:
             job.passed, job.failures = PassedTests.of(report), 0

@@ -66,6 +66,11 @@ class TaskOutcome:
         """Whether it gives no verdict on the submission, so the task should be tried again."""
         return self.report is None or self.report.verdict is Verdict.JUDGE_ERROR
 
+    @property
+    def failure_reason(self) -> str:
+        """Why there is no verdict, in one line."""
+        return self.failure or (self.report.reason if self.report else "no report")
+
 
 @dataclass(frozen=True)
 class WorkerSlot:

@@ -343,7 +343,9 @@ class _Supervisor:
             if message.progress is None:
                 self._release()
                 if outcome.is_system_failure:  # the process may be broken
-                    self._end_reason = f"it gave no verdict on task {running.task.id}"
+                    self._end_reason = (
+                        f"it gave no verdict on task {running.task.id}: {outcome.failure_reason}"
+                    )
                     os.eventfd_write(self._wake_fd, 1)
         if message.progress is None:
             self._on_outcome(outcome)
