@@ -172,6 +172,13 @@ def test_a_runner_that_never_reads_does_not_block_the_judge(pair: Pair) -> None:
             send_request(judge, {"kind": "call", "order": [0] * 1000})
 
 
+def test_the_largest_request_arrives(pair: Pair) -> None:
+    judge, runner = pair
+    request = {"text": "x" * (REQUEST_BYTES - len('{"text":""}'))}
+    send_request(judge, request)
+    assert receive_request(runner) == (request, [])
+
+
 def test_a_large_request_is_rejected(pair: Pair) -> None:
     judge, _ = pair
     with pytest.raises(ValueError):
