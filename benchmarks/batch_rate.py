@@ -104,6 +104,7 @@ def main(
         for result in grader.map(item for item, _ in batch):
             verdict = result.report.verdict if result.report else None
             right += verdict is expected[result.key]
+            click.echo(f"{time.monotonic() - start_s:.1f} s: {result.key}: {verdict}", err=True)
             if verdict is not expected[result.key]:
                 why = result.report.reason if result.report else result.error
                 click.echo(f"{result.key}: {verdict}: {why}", err=True)

@@ -38,6 +38,9 @@ AnySource = str | bytes | Path
 TESTS_AT_ONCE = 2
 """Gradings beside each other on one GPU. Four of softmax ran out of the 80 GB of an H100: each has
 a judge and up to ten processes with a context, and the arguments of its cases."""
+MOST_WARM = 8
+"""Sandboxes that a slot of a GPU keeps ready, at most one for each of its share of the cores. One
+takes seconds to import torch and open the device; the tests of a submission take one second."""
 TO_TIME = 32
 """Submissions that wait to be timed before tests of others stop."""
 LOOKAHEAD = 128
@@ -321,8 +324,10 @@ class _Lane:
         cls, device: Device, gpu: str | None, sandbox: SandboxName, count: int | None
     ) -> _Lane:
         """Start the processes of a device."""
-        usual = TESTS_AT_ONCE if device == "cuda" else len(os.sched_getaffinity(0))
-        return cls(device, LocalEngine(count or usual, device, sandbox, gpu=gpu))
+        cores = len(os.sched_getaffinity(0))
+        count = count or (TESTS_AT_ONCE if device == "cuda" else cores)
+        warm = max(1, min(MOST_WARM, cores // count)) if device == "cuda" else 1
+        return cls(device, LocalEngine(count, device, sandbox, gpu=gpu, warm=warm))
 
     def ended(self, wait_s: float) -> Iterator[tuple[_Job, TaskOutcome]]:
         """The jobs whose step has ended; waits for the first."""

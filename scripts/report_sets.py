@@ -1,11 +1,11 @@
 """Report which problems of other sets can be judged here, from the user's own checkouts.
 
     python -m scripts.report_sets OUT.jsonl leetgpu:ROOT kernelbot:ROOT... [--processes N]
-        [--limit-s 120] [--for-s 420] [--sandbox process] [--only TEXT]
+        [--limit-s 120] [--for-s 420] [--sandbox process] [--only TEXT] [--share 1/4]
 
 Proves every problem as `grade verify SET:PATH` does, and appends its result to OUT.jsonl; what is
-there already is not run again, so a run can be continued. After --for-s seconds no problem is
-begun.
+there already is not run again, so a run can be continued; with --share 2/4, each of four GPUs takes
+a quarter. After --for-s seconds no problem is begun.
 
 With several processes a problem waits until the GPU has the memory that its tensors are estimated
 to need. One that ran out of memory or time all the same is proved again alone, at the end. Prints
@@ -40,7 +40,7 @@ import click
 from grader.problem import ProblemError
 from grader.problem_sets import SETS, list_problems, read_problem, split_prefix
 from grader.problem_sets.reading import problem_name
-from scripts.workers import exit_with_parent
+from scripts.workers import exit_with_parent, shared
 
 STATES = ("runs", "runs with limits", "cannot")
 SCARCE = ("memory", "took longer than", "limit_exceeded", "judge_error", "ended", "killed")
@@ -288,6 +288,7 @@ def examine_all(
 @click.option("--for-s", default=math.inf, help="Seconds after which no problem is begun.")
 @click.option("--sandbox", default="auto", show_default=True, help="As of `grade verify`.")
 @click.option("--only", default="", help="Only problems with this in their path.")
+@click.option("--share", default="1/1", show_default=True, help="Which part of the problems.")
 def main(
     out: Path,
     roots: tuple[str, ...],
@@ -296,12 +297,13 @@ def main(
     for_s: float,
     sandbox: str,
     only: str,
+    share: str,
 ) -> None:
     """Examine the problems below ROOTS, such as kernelbot:FOLDER, and append to OUT."""
     end_s = time.monotonic() + for_s
     results = Results(out)
     try:
-        names = list(names_below(roots, only))
+        names = shared(list(names_below(roots, only)), share)
     except ProblemError as error:
         raise click.UsageError(str(error)) from None
     threads = max(1, len(os.sched_getaffinity(0)) // processes)

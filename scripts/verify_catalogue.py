@@ -24,6 +24,7 @@ from pathlib import Path
 import click
 
 from grader.sandbox import Device
+from scripts.workers import shared
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSED = "passed"
@@ -71,14 +72,6 @@ def steps(device: Device, sandbox: str, tests_only: bool = False) -> Iterator[St
         yield Step(name, "examples", ["scripts.grade_corpus", *only, *options])
     for name in names if device == "cuda" and not tests_only else ():
         yield Step(name, "times", ["grader.cli", "baseline", name, "--record"])
-
-
-def shared(every: list[Step], share: str) -> list[Step]:
-    """The steps of one share, such as ``2/4``. Raises click.BadParameter."""
-    number, _, count = share.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise click.BadParameter(f"{share!r} is no share such as 2/4", param_hint="--share")
-    return every[int(number) - 1 :: int(count)]
 
 
 @click.command()

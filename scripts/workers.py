@@ -1,4 +1,4 @@
-"""Worker processes for parallel gradings, one per GPU."""
+"""Worker processes for parallel gradings, one per GPU, and shares of work for several machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import click
+
+Work = TypeVar("Work")
 
 
 @contextmanager
@@ -107,3 +111,11 @@ def exit_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+def shared(every: list[Work], share: str) -> list[Work]:
+    """The work of one share, such as ``2/4``. Raises click.BadParameter."""
+    number, _, count = share.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise click.BadParameter(f"{share!r} is no share such as 2/4", param_hint="--share")
+    return every[int(number) - 1 :: int(count)]

@@ -54,9 +54,9 @@ class LocalEngine(Engine):
     """`count` slots on this machine; with GPUs, one slot per GPU in CUDA_VISIBLE_DEVICES, or all of
     them on the GPU of that number, `gpu`.
 
-    `command` starts a worker process; the options for device and sandbox are appended. `margin_s`
-    is added to a problem's `total_s` as the time limit of a task. Raises ValueError for fewer GPUs
-    than slots.
+    Each slot keeps `warm` sandboxes ready. `command` starts a worker process; its options are
+    appended. `margin_s` is added to a problem's `total_s` as the time limit of a task. Raises
+    ValueError for fewer GPUs than slots.
     """
 
     def __init__(
@@ -66,18 +66,20 @@ class LocalEngine(Engine):
         sandbox: Literal["docker", "process"],
         *,
         gpu: str | None = None,
+        warm: int = 1,
         command: Sequence[str] = (sys.executable, "-m", "grader.fleet.worker_process"),
         margin_s: float = MARGIN_S,
     ) -> None:
         self._margin_s = margin_s
         self._closed = False
         self._outcomes: SimpleQueue[TaskOutcome] = SimpleQueue()
+        options = ["--sandbox", sandbox, "--warm", str(warm)]
         clean_up = _remove_orphaned_containers if sandbox == "docker" else _no_clean_up
         self._supervisors = [
             _Supervisor(
                 f"{index}-{slot_device.replace(':', '-')}",
                 device,
-                [*command, "--device", slot_device, "--sandbox", sandbox],
+                [*command, "--device", slot_device, *options],
                 self._outcomes.put,
                 clean_up,
             )

@@ -1,10 +1,11 @@
 """The worker process of a local slot. It grades one task at a time.
 
-``python -m grader.fleet.worker_process --device cpu|cuda[:N] --sandbox docker|process``
+``python -m grader.fleet.worker_process --device cpu|cuda[:N] --sandbox docker|process [--warm N]``
 
 It reads a `TaskRequest` per line on stdin, and writes a `WorkerMessage` per line on stdout: `ready`
 once, then for each request any number of `progress`, and one `report` or `failure`. It has torch
-imported, and keeps a warm sandbox for the next submission to a problem with the same limits.
+imported, and keeps warm sandboxes, one or N, for the next submissions to a problem with the same
+limits.
 SIGTERM or the end of stdin ends it at once, even while it grades; its sandboxes end with it.
 """
 
@@ -95,12 +96,17 @@ class WorkerMessage(_JsonLine):
 
 
 class TaskRunner:
-    """Grades one task after another, and keeps a sandbox warm for the next."""
+    """Grades one task after another, and keeps `warm` sandboxes for the next ones."""
 
     def __init__(
-        self, sandbox: Sandbox, device: Device, send: Callable[[WorkerMessage], None]
+        self,
+        sandbox: Sandbox,
+        device: Device,
+        send: Callable[[WorkerMessage], None],
+        warm: int = 1,
     ) -> None:
         self._sandbox = sandbox
+        self._warm = warm
         self._device = device
         self._send = send
         self._limits: RunnerLimits | None = None
@@ -116,7 +122,7 @@ class TaskRunner:
             self._send(WorkerMessage(task=request.task, report=report))
 
     def close(self) -> None:
-        """End the warm sandbox."""
+        """End the warm sandboxes."""
         if self._pool is not None:
             self._pool.close()
 
@@ -143,7 +149,7 @@ class TaskRunner:
 
         if self._pool is None or limits != self._limits:
             self.close()
-            self._pool = RunnerPool(self._sandbox, limits, self._device)
+            self._pool = RunnerPool(self._sandbox, limits, self._device, self._warm)
             self._limits = limits
         return self._pool
 
@@ -166,7 +172,7 @@ def main() -> None:
         except BrokenPipeError:
             raise SystemExit(1) from None  # the parent has gone
 
-    runner = TaskRunner(make_sandbox(options.sandbox), device, send)
+    runner = TaskRunner(make_sandbox(options.sandbox), device, send, options.warm)
     try:
         send(WorkerMessage(ready=WorkerReady(gpu=_gpu(device))))
         while True:
@@ -179,6 +185,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="grader.fleet.worker_process")
     parser.add_argument("--device", required=True, metavar="cpu|cuda[:N]")
     parser.add_argument("--sandbox", required=True, choices=["docker", "process"])
+    parser.add_argument("--warm", type=int, default=1, metavar="N")
     options = parser.parse_args()
     if options.device.partition(":")[0] not in ("cpu", "cuda"):
         parser.error(f"--device: '{options.device}' is not cpu, cuda or cuda:N")
