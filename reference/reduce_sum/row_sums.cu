@@ -136,9 +136,9 @@ void launch_short(const T* x, float* out, int64_t rows, int64_t cols, cudaStream
 template <typename T, int V>
 void launch(const T* x, float* out, int64_t rows, int64_t cols, cudaStream_t stream) {
   const int64_t packs = cols / V;
-  if (packs <= 16) return launch_short<T, V, 4>(x, out, rows, cols, stream);
+  if (packs <= 16) return launch_short<T, V, 8>(x, out, rows, cols, stream);
   if (packs <= 64) return launch_short<T, V, 8>(x, out, rows, cols, stream);
-  if (packs <= 32 * kLoads) return launch_short<T, V, 32>(x, out, rows, cols, stream);
+  if (packs <= 128) return launch_short<T, V, 32>(x, out, rows, cols, stream);
 
   const int64_t wanted = int64_t(processors()) * kBlocksPerSM;
   if (rows < wanted && cols * int64_t(sizeof(T)) >= kLongRow) {
