@@ -54,7 +54,9 @@ def grade_file(file: Path, sandbox: Sandbox, device: Device) -> tuple[Report, fl
 
 
 def row(file: Path, how: str, report: Report, outside_s: float, exit_s: float | None = None) -> str:
-    """A row of the table."""
+    """A row of the table. Why a report does not rank goes to stderr."""
+    if not report.ranked:
+        print(*report.notes, sep="\n", file=sys.stderr)
     words = [file.name, how, str(report.verdict), "yes" if report.ranked else "no"]
     seconds = [*(report.stages_s.get(stage, 0.0) for stage in STAGES), outside_s, exit_s]
     words += ["" if value is None else f"{value:.2f}" for value in seconds]
