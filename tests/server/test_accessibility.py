@@ -9,9 +9,13 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page
 
+from grader.server.services.container import Services
+from grader.server.settings import Settings
+from tests.fleet.conftest import Clock
 from tests.server.browser import Watched
 from tests.server.browser import chromium as chromium
-from tests.server.conftest import World
+from tests.server.conftest import World, every_problem
+from tests.server.provider import Provider
 from tests.server.site import Site, everywhere
 from tests.server.site import site as site
 from tests.server.test_access import API, TABLE
@@ -111,3 +115,45 @@ def test_the_editor_with_its_search_has_no_serious_fault(world: World, watched: 
         page.get_by_role("textbox", name="Source").press("Control+f")
         page.get_by_role("textbox", name="Find").fill("def")
         assert faults(page) == []
+
+
+class TestWhoSignsInWithAnotherSite:
+    """The pages on which a stranger chooses a name, and has a token made."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(requests_per_minute=10_000, sign_up="open")
+
+    @pytest.fixture
+    def services(self, settings: Settings, database: str) -> Iterator[Services]:
+        with Provider() as provider:
+            offered = {"university": provider.settings("university")}
+            opened = Services.open(database, every_problem(), settings, Clock(), offered)
+            yield opened
+            opened.close()
+
+    def test_no_page_has_a_serious_fault(self, watched: Watched) -> None:
+        page = watched.page
+        watched.go("/login")
+        found = {"log in": both_schemes(page)}
+        page.get_by_role("link", name="University").click()
+        page.wait_for_url("**/login/name")
+        found["choose a name"] = both_schemes(page)
+        page.get_by_label("Name").fill("jane")
+        page.get_by_role("button", name="Make the account").click()
+        page.wait_for_url("**/")
+        watched.go("/users/jane")
+        found["own page"] = both_schemes(page)
+        page.get_by_role("button", name="New token").click()
+        page.get_by_role("heading", name="New token").wait_for()
+        found["token"] = both_schemes(page)
+        assert {name: one for name, one in found.items() if one} == {}
+
+
+def both_schemes(page: Page) -> list[str]:
+    """The faults of a page in light and in dark."""
+    found = []
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        found += faults(page)
+    return found
