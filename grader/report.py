@@ -46,6 +46,10 @@ SOFTWARE = {
     "torch": "PyTorch",
     "cuda": "CUDA",
     "triton": "Triton",
+    "tilelang": "TileLang",
+    "nvidia-cutlass-dsl": "CuTe DSL",
+    "cuda-tile": "cuTile",
+    "helion": "Helion",
     "python": "Python",
 }
 """Keys of a report's environment whose versions decide a time, and their names."""

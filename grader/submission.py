@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from grader.files import UnreadableFileError, read_regular_file
+from grader.kernel_languages import KernelLanguage, kernel_language
 
 Language = Literal["python", "cuda"]
 
@@ -46,6 +47,11 @@ class Submission:
     def uses_triton(self) -> bool:
         """Whether its text mentions Triton. A wrong guess costs only time."""
         return self.language == "python" and b"triton" in self.source
+
+    @property
+    def kernel_language(self) -> KernelLanguage | None:
+        """What a Python file's kernels are written in, by what it imports."""
+        return kernel_language(self.source) if self.language == "python" else None
 
     @classmethod
     def read(cls, path: Path, max_bytes: int, solutions: bool = False) -> Submission:

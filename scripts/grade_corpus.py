@@ -53,6 +53,8 @@ class CorpusResult:
     failure: str | None = None
     """Exception of the judge."""
     took_s: float = 0.0
+    missing: str | None = None
+    """Why it was not run; None if it was."""
 
     @property
     def outcome(self) -> str:
@@ -78,7 +80,7 @@ class CorpusResult:
         rule = f" ({self.example.rule})" if self.example.rule else ""
         report = self.report
         got_rule = f" ({report.rule})" if report and report.rule else ""
-        reason = self.failure or (report.reason if report else "needs a GPU")
+        reason = self.failure or (report.reason if report else self.missing or "")
         score = f"{report.score_us:.2f}" if report and report.score_us is not None else ""
         shares = [c.sol for c in report.cases if c.sol is not None] if report else []
         sol = f"{sum(shares) / len(shares):.2f}" if shares else ""
@@ -153,8 +155,8 @@ def run_example(
     problem: Problem, example: Example, sandbox: str, device: Device, benchmarks: bool = True
 ) -> CorpusResult:
     """Grade one file if it can run here; a failure of the judge is a result too."""
-    if example.needs_gpu and device == "cpu":
-        return CorpusResult(problem.name, example)
+    if why := example.missing(device):
+        return CorpusResult(problem.name, example, missing=why)
     start = time.monotonic()
     report, failure = None, None
     try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from grader.problem import Problem
 from grader.report import Report, Rule, Verdict
+from grader.sandbox.base import Device
 from grader.submission import LANGUAGES
 
 _MARK = re.compile(r"^(?:#|//) grade: (.+)$", re.MULTILINE)
@@ -27,6 +29,16 @@ class Example:
     """The rule that a `rejected` report must name."""
     other: Verdict | None = None
     """Another verdict that is correct too, as for an attack that is detected by chance."""
+    needs: str | None = None
+    """The package that it imports and that not every machine has."""
+
+    def missing(self, device: Device) -> str | None:
+        """Why it cannot be graded on a device of this machine; None if it can."""
+        if self.needs_gpu and device == "cpu":
+            return "needs a GPU"
+        if self.needs is not None and not _is_installed(self.needs):
+            return f"needs the package {self.needs}, which is not installed"
+        return None
 
     def fits(self, report: Report) -> bool:
         """Whether a report has the expected verdict and rule."""
@@ -49,7 +61,7 @@ def examples(problem: Problem) -> list[Example]:
 def _example(path: Path, expected: Verdict) -> Example:
     """Read the marks of a file: comment lines such as ``# grade: device=cuda rule=time_claim``.
 
-    ``or=VERDICT`` names another verdict that is correct too.
+    ``or=VERDICT`` names another verdict that is correct too, and ``needs=MODULE`` a package.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
@@ -58,4 +70,13 @@ def _example(path: Path, expected: Verdict) -> Example:
     compiles = path.suffix == ".cu" and expected is not Verdict.COMPILE_ERROR
     rule = Rule(marks["rule"]) if "rule" in marks else None
     needs_gpu = marks.get("device") == "cuda" or compiles
-    return Example(path, expected, needs_gpu, rule, Verdict(marks["or"]) if "or" in marks else None)
+    other = Verdict(marks["or"]) if "or" in marks else None
+    return Example(path, expected, needs_gpu, rule, other, marks.get("needs"))
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a module is found. Of its parents, only namespaces are imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # it has a parent, which is not installed
+        return False

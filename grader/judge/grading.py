@@ -17,7 +17,7 @@ from grader.judge.correctness.check import CheckResult, check_outputs, combine_r
 from grader.judge.correctness.error_bound import ErrorBound, error_bounds
 from grader.judge.correctness.likely_cause import likely_mistake
 from grader.judge.gpu.device_memory import DeviceMemory, reserve_check_memory
-from grader.judge.gpu.environment import describe, measure_ceilings
+from grader.judge.gpu.environment import describe, describe_language, measure_ceilings
 from grader.judge.integrity.auditor import AuditTally
 from grader.judge.memory.argument_sets import ArgumentSets
 from grader.judge.memory.shared_block import POLICY as BLOCK_POLICY
@@ -187,6 +187,7 @@ class Grading:
         when that fails."""
         spec = self.problem.spec
         self._language = submission.language
+        self.record.environment |= describe_language(submission)
         request: dict[str, Any] = {
             "language": submission.language,
             "source_bytes": len(submission.source),

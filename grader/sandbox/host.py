@@ -26,7 +26,11 @@ SYSTEM_PATHS = (
 ETC_NAMES = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 """The part of ``/etc`` that the linker and compilers need. The sandbox brings users and hosts."""
 
-PACKAGES = ("torch", "triton", "numpy", "cuda")
+PACKAGES = (
+    *("torch", "triton", "numpy", "cuda"),
+    # CUTLASS lies in a folder of its own package, which also holds the libraries that it loads.
+    *("tilelang", "nvidia_cutlass_dsl", "cutlass", "helion"),
+)
 """Packages a submission may import, wherever this interpreter finds them."""
 
 _PROC_GPUS = Path("/proc/driver/nvidia/gpus")
@@ -82,6 +86,10 @@ def runner_environment(scratch: Path, jit: Path, device: RunnerDevice) -> dict[s
         "TORCHINDUCTOR_CACHE_DIR": str(jit / "inductor"),
         "TORCH_EXTENSIONS_DIR": str(jit / "extensions"),
         "CUDA_CACHE_PATH": str(jit / "cuda"),
+        # It loads what it compiles from its cache, which is in HOME by default.
+        "TILELANG_CACHE_DIR": str(jit / "tilelang"),
+        "CUTE_DSL_CACHE_DIR": str(jit / "cute"),
+        "CUDA_TILE_CACHE_DIR": str(jit / "cutile"),
         "OMP_NUM_THREADS": cores,
         "MKL_NUM_THREADS": cores,
         "MAX_JOBS": cores,

@@ -324,8 +324,8 @@ def _grade_examples(
 
     console = stderr()
     for example in examples(problem):
-        if example.needs_gpu and device == "cpu":
-            yield ExampleResult(example, "not run", "needs a GPU", None)
+        if why := example.missing(device):
+            yield ExampleResult(example, "not run", why, None)
             continue
         job = LocalJob.load(deps, problem, example.path, device, sandbox_name)
         if console.is_terminal:

@@ -15,6 +15,7 @@ import torch
 from grader import __version__
 from grader.judge.gpu.graphs import event_us
 from grader.judge.gpu.state import gpu_state, gpu_uuid
+from grader.submission import Submission
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,15 @@ def package_version(package: str) -> str | None:
 def gpu_name(device: str) -> str | None:
     """Name of the GPU in use; None on a CPU."""
     return torch.cuda.get_device_name() if device == "cuda" else None
+
+
+def describe_language(submission: Submission) -> dict[str, str | None]:
+    """The language of a Python file's kernels, and the version of its package here; empty if the
+    file imports none that is known."""
+    used = submission.kernel_language
+    if used is None:
+        return {}
+    return {"kernel_language": used.key, used.distribution: package_version(used.distribution)}
 
 
 def describe(device: str) -> dict[str, Any]:
