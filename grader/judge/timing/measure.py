@@ -65,9 +65,10 @@ def measure(
 
     `one_round(i)` runs round i and checks all its outputs. Times that do not rank are taken as
     reported. Otherwise a score is no more than the limit below what was measured, and a report far
-    below what is beyond doubt is a forgery. The middle measured time counts, so that cheating in a
-    few rounds changes nothing. Where it exceeds the report, rounds go on: an honest submission was
-    unlucky, and a forger gains no more than the limit.
+    below what is beyond doubt is a forgery. Rounds with a reason to leave them out prove none: the
+    judge was held up itself, and its time of them is too long. The middle measured time counts, so
+    that cheating in a few rounds changes nothing. Where it exceeds the report, rounds go on: an
+    honest submission was unlucky, and a forger gains no more than the limit.
     """
     samples: list[Sample] = []
     discarded: Counter[str] = Counter()
@@ -85,8 +86,10 @@ def measure(
         allowed, forged = 0.0, None
         if ranks:
             allowed = measured - limit_us(measured, calls)
-            least = min(allowed, all_measured[0] - POLICY.most_doubt_us / calls)
-            forged = _forged(reported, least)
+            watched = [s.measured_us for s in samples if s.discard is None]
+            if len(watched) >= plan.least_rounds:
+                least = min(allowed, min(watched) - POLICY.most_doubt_us / calls)
+                forged = _forged(reported, least)
         unlucky = allowed > reported and forged is None
         agrees = allowed <= reported * (1 + POLICY.agree_share)
         if stats.is_narrow(reports, plan.relative, plan.least_rounds) and not unlucky:

@@ -92,6 +92,17 @@ def test_rounds_beyond_the_most_discarded_count_and_nothing_converges() -> None:
     assert not timing.converged
 
 
+def test_rounds_that_the_judge_could_not_watch_prove_no_forgery() -> None:
+    held_up = Sample(50.0, 90.0, "the judge could not watch")
+    seen = Sample(50.0, 90.0)
+    enough = [seen] * PLAN.least_rounds
+    assert timed(held_up).fault is None
+    assert timed(held_up, *enough[1:], held_up).fault is None
+    assert timed(held_up, *enough).fault is not None
+    timing = timed(held_up)
+    assert (timing.time_us, timing.converged) == (pytest.approx(90 - limit_us(90, CALLS)), False)
+
+
 def test_one_round_beyond_the_most_discarded_is_enough() -> None:
     timing = timed(honest(50, "power brake"), honest(), most_discarded=0)
     assert (timing.discarded, timing.converged) == ({}, False)
