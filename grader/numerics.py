@@ -103,11 +103,11 @@ def scan_doubling(terms: Tensor) -> Tensor:
 
 
 def matmul_in_steps(a: Tensor, b: Tensor, step: int) -> Tensor:
-    """``a @ b`` of [m, k] and [k, n], with one accumulator for each output and `step` terms of k
-    added at a time."""
-    total = a.new_zeros(a.shape[0], b.shape[1])
-    for start in range(0, a.shape[1], step):
-        total += a[:, start : start + step] @ b[start : start + step]
+    """``a @ b`` of [..., m, k] and [..., k, n], with one accumulator for each output and `step`
+    terms of k added at a time."""
+    total = a.new_zeros(*a.shape[:-1], b.shape[-1])
+    for start in range(0, a.shape[-1], step):
+        total += a[..., start : start + step] @ b[..., start : start + step, :]
     return total
 
 

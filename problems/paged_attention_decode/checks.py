@@ -17,8 +17,9 @@ LOG2_E = math.log2(math.e)
 
 Decode = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 Mutant = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor | None]
-OneHead = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-"""Attention of queries [group, head_dim] over keys and values [length, head_dim]; gives fp32."""
+Groups = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""Attention of queries [groups, group, head_dim] over their groups' keys and values [groups,
+length, head_dim]; gives fp32."""
 OfGroup = Callable[[int, int, int], int]
 """The key head of a query head, given the numbers of query heads and of key heads."""
 
@@ -40,8 +41,10 @@ def magnitude(
     return torch.stack(largest).repeat_interleave(q.shape[1] // v_pages.shape[2], dim=1)
 
 
-def _paged(one: OneHead, of_group: OfGroup = lambda h, heads, kv: h // (heads // kv)) -> Decode:
-    """The heads of every sequence on their own, those of a group together."""
+def _paged(
+    attention: Groups, of_group: OfGroup = lambda h, heads, kv: h // (heads // kv)
+) -> Decode:
+    """Every sequence on its own, its heads in groups that share a key head."""
 
     def decode(
         q: Tensor,
@@ -52,15 +55,19 @@ def _paged(one: OneHead, of_group: OfGroup = lambda h, heads, kv: h // (heads //
         scale: float,
     ) -> Tensor:
         heads, kv_heads = q.shape[1], k_pages.shape[2]
-        owner = torch.tensor([of_group(h, heads, kv_heads) for h in range(heads)])
+        owners = torch.tensor([of_group(h, heads, kv_heads) for h in range(heads)])
+        sizes = owners.unique(return_counts=True)[1]
+        # Groups of one size, which are computed at once: a loop takes minutes on a GPU.
+        group = int(sizes[0]) if len(sizes.unique()) == 1 else 1
+        mine = owners.argsort(stable=True).view(-1, group).to(q.device)
+        used = owners[mine[:, 0].cpu()].to(q.device)
         out = torch.empty_like(q)
         for b, length in enumerate(lengths.tolist()):
-            keys, values = (tokens_of(p, block_table[b], length) for p in (k_pages, v_pages))
-            for kv_head in range(kv_heads):
-                mine = (owner == kv_head).nonzero()[:, 0].to(q.device)
-                out[b, mine] = one(q[b, mine], keys[:, kv_head], values[:, kv_head], scale).to(
-                    q.dtype
-                )
+            keys, values = (
+                tokens_of(p, block_table[b], length)[:, used].transpose(0, 1)
+                for p in (k_pages, v_pages)
+            )
+            out[b, mine] = attention(q[b, mine], keys, values, scale).to(q.dtype)
         return out
 
     return decode
@@ -89,13 +96,13 @@ class _Flash:
     """The running output and sum are rescaled when the maximum grows."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        largest = torch.full((len(q), 1), -torch.inf, device=q.device)
+        largest = torch.full((*q.shape[:-1], 1), -torch.inf, device=q.device)
         total = torch.zeros_like(largest)
         out = torch.zeros(q.shape, dtype=self.accumulator, device=q.device)
         power = torch.exp2 if self.exp2 else torch.exp
-        tokens = torch.arange(len(k), device=q.device)
+        tokens = torch.arange(k.shape[1], device=q.device)
         for block in (tokens.flip(0) if self.backwards else tokens).split(self.block):
-            scores = (q.float() @ k[block].float().T) * (scale * (LOG2_E if self.exp2 else 1.0))
+            scores = (q.float() @ k[:, block].float().mT) * (scale * (LOG2_E if self.exp2 else 1.0))
             if self.scores is not None:
                 scores = round_to(scores, self.scores)
             grown = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
@@ -104,7 +111,7 @@ class _Flash:
             rounded = self._rounded(weights, q.dtype)
             total = total * rescale + (rounded if self.sum_of_rounded else weights).sum(-1, True)
             out = (out * rescale).to(self.accumulator)
-            out = out + (rounded @ v[block].float()).to(self.accumulator)
+            out = out + (rounded @ v[:, block].float()).to(self.accumulator)
             largest = grown
         return out.float() / total
 
@@ -121,23 +128,23 @@ class _Flash:
 
 def _two_passes(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """All scores, then softmax, then the second product, of normalised weights in 16 bits."""
-    weights = torch.softmax((q.float() @ k.float().T) * scale, dim=-1)
+    weights = torch.softmax((q.float() @ k.float().mT) * scale, dim=-1)
     return weights.to(q.dtype).float() @ v.float()
 
 
 def _few_keys_at_a_time(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    weights = torch.softmax((q.float() @ k.float().T) * scale, dim=-1)
+    weights = torch.softmax((q.float() @ k.float().mT) * scale, dim=-1)
     return matmul_in_steps(weights, v.float(), 4)
 
 
-def _split(parts: int, shares: bool = True) -> OneHead:
+def _split(parts: int, shares: bool = True) -> Groups:
     """Flash decoding: ranges of keys on their own, merged by their maxima and sums; without
     `shares`, each part counts the same."""
 
-    def one(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         maxima, sums, outs = [], [], []
-        for keys, values in zip(k.float().chunk(parts), v.float().chunk(parts), strict=True):
-            scores = (q.float() @ keys.T) * scale
+        for keys, values in zip(k.float().chunk(parts, 1), v.float().chunk(parts, 1), strict=True):
+            scores = (q.float() @ keys.mT) * scale
             maxima.append(scores.amax(dim=-1, keepdim=True))
             weights = torch.exp(scores - maxima[-1])
             sums.append(weights.sum(dim=-1, keepdim=True))
@@ -147,7 +154,7 @@ def _split(parts: int, shares: bool = True) -> OneHead:
         share = share if shares else torch.ones_like(share)
         return (torch.stack(outs) * share).sum(dim=0) / share.sum(dim=0)
 
-    return one
+    return attention
 
 
 HONEST: dict[str, Decode] = {
@@ -216,7 +223,7 @@ def _in_order(pages: Tensor, table: Tensor, lengths: Tensor) -> tuple[Tensor, Te
 
 def _one_behind(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The weight of a key meets the value of the token before."""
-    return _Flash()(q, k, v.roll(1, dims=0), scale)
+    return _Flash()(q, k, v.roll(1, dims=1), scale)
 
 
 def _where(applies: Callable[[Tensor, int, float], bool], decode: Decode) -> Mutant:
@@ -239,7 +246,7 @@ def _where(applies: Callable[[Tensor, int, float], bool], decode: Decode) -> Mut
 
 def _scaled_by(change: Callable[[float, int], float]) -> Decode:
     """`change` gets the scale and the head's dimension."""
-    return _paged(lambda q, k, v, scale: _Flash()(q, k, v, change(scale, q.shape[1])))
+    return _paged(lambda q, k, v, scale: _Flash()(q, k, v, change(scale, q.shape[-1])))
 
 
 def _rounded_query(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
