@@ -646,12 +646,39 @@ def test_an_estimate_runs_nothing() -> None:
 
 
 def test_a_case_is_estimated_without_making_it(tmp_path: Path) -> None:
-    """The driver then still makes its own weights."""
     text = made_up.MODEL.replace("torch.rand(", "torch.rand(1 << 30, ", 1)
     assert text != made_up.MODEL
     driver = module(tmp_path, text)
     assert driver.memory_bytes(driver.cases("cpu")[0]) >= 4 << 30
-    assert driver._model is None  # type: ignore[attr-defined]
+
+
+def test_a_module_that_keeps_a_function_of_its_layers_has_the_given_weights(
+    tmp_path: Path,
+) -> None:
+    text = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, width, bias=False)
+        self.apply_it = lambda x: self.layer(x)
+
+    def forward(self, x):
+        return self.apply_it(x)
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+
+def get_init_inputs():
+    return [8]
+"""
+    driver = module(tmp_path, text)
+    case = driver.cases("cpu")[0]
+    for seed in (1, 2):
+        inputs = driver.generate(case, seed)
+        weights, x = (value.value for value in inputs.values)
+        torch.testing.assert_close(driver.reference(case, inputs), x @ weights.T)
 
 
 def test_what_a_set_makes_on_a_cpu_is_made_on_the_device(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,7 +42,6 @@ class KernelBench(Driver):
         if not all(map(_is_literal, self._init)):
             raise UnsupportedError("get_init_inputs() gives more than numbers, words and lists")
         self._device = device
-        self._model: Any = None
 
     def cases(self, device: str) -> list[SetCase]:
         return [SetCase("inputs", "test"), SetCase("timed", "benchmark")]
@@ -63,9 +61,7 @@ class KernelBench(Driver):
         return self._init
 
     def generate(self, case: SetCase, seed: int) -> Inputs:
-        model = self._on_device(lambda: self._class(*self._init)).to(self._device)
-        if self._model is None:
-            self._model = copy.deepcopy(model)
+        model = self._made()
         for parameter in model.parameters():
             _draw_if_constant(parameter)
         values = [Value(name, tensor, weight=True) for name, tensor in model.state_dict().items()]
@@ -81,6 +77,11 @@ class KernelBench(Driver):
                 raise UnsupportedError(f"a {type(value).__name__} among its inputs")
         return Inputs(values, {"tuple": parts})
 
+    def _made(self) -> Any:
+        """A new module. A copy of one would call the other's layers where it keeps a function that
+        does, as `self.f = lambda x: self.layer(x)`."""
+        return self._on_device(lambda: self._class(*self._init)).to(self._device)
+
     def _on_device(self, make: Callable[[], Made]) -> Made:
         """What the set makes on a CPU, made on the device where its code allows: a CPU draws a
         billion numbers in seconds, and inputs are drawn ten times."""
@@ -94,7 +95,7 @@ class KernelBench(Driver):
 
     def reference(self, case: SetCase, inputs: Inputs) -> Any:
         state = {v.name: v.value for v in inputs.values if v.weight}
-        model = copy.deepcopy(self._model)
+        model = self._made()
         model.load_state_dict(state, strict=True)
         wide = [t for t in inputs.tensors() if t.dtype == torch.float64]
         if wide:
