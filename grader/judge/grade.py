@@ -25,6 +25,7 @@ from grader.report import (
     CaseResult,
     PassedTests,
     Report,
+    Rule,
     Verdict,
     escape,
     one_line,
@@ -80,8 +81,9 @@ def grade(
     itself is broken, and `SandboxError` when no runner can be started or the sandbox loses it.
 
     A runner that was killed for no visible reason is graded once more on other inputs, since the
-    host may have killed it for lack of memory. Both attempts share the time of one grading; there
-    is no second one when less than half of it is left.
+    host may have killed it for lack of memory; and so is one whose times the judge's clock does not
+    bear out, since a busy host may have held up every round of an honest kernel. Both attempts
+    share the time of one grading; there is no second one when less than half of it is left.
 
     Gradings without benchmarks may share a GPU. One that then runs out of time or memory is graded
     once more, alone. A `.cu` file is compiled while its grading waits for the GPU.
@@ -140,7 +142,7 @@ def _seed_of(passed: PassedTests, problem: Problem, submission: Submission, devi
 def _attempts(
     request: GradingRequest, compilation: CompileJob, seed: int | None
 ) -> tuple[int, Record]:
-    """Grade; once more if the runner was killed. The seed of the inputs, and the record."""
+    """Grade; once more if the host may be at fault. The seed of the inputs, and the record."""
     total_s = request.problem.spec.limits.total_s
     end = time.monotonic() + total_s
 
@@ -150,12 +152,21 @@ def _attempts(
 
     master, record = attempt()
     end += record.stopped_s
-    was_killed = record.faults and all(fault.killed for fault in record.faults)
-    if was_killed and end - time.monotonic() > total_s / 2:
+    why = _why_again(record.faults)
+    if why is not None and end - time.monotonic() > total_s / 2:
         request.progress(Progress("sandbox_start"))
         master, record = attempt()
-        record.notes.append("graded twice: the first time, its runner was killed")
+        record.notes.append(f"graded twice: the first time, {why}")
     return master, record
+
+
+def _why_again(faults: list[Fault]) -> str | None:
+    """What a busy host may have done to an honest submission; None if it is not that."""
+    if faults and all(fault.killed for fault in faults):
+        return "its runner was killed"
+    if faults and all(fault.rule is Rule.TIME_CLAIM for fault in faults):
+        return "the clock outside saw longer times than it claims"
+    return None
 
 
 def _may_differ_alone(record: Record) -> bool:

@@ -50,8 +50,8 @@ GRACE_FAULTS = 3
 """Faults of a grading after which it looks no more; a submission that is late once is always
 late."""
 PRECOMPILE_BYTES = 16 << 30
-"""Most device memory of the processes that compile beside the tests: eight, each with a context of
-half a gigabyte and the arguments of a case."""
+"""Most device memory of the processes that compile beside the tests, each with a context of half a
+gigabyte and the arguments of a case."""
 LEND_S = 60.0
 """How long a runner may take to map lent memory."""
 CALIBRATED_S = 600.0

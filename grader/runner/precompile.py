@@ -6,7 +6,7 @@ the entry on tensors of each case's shape. Kernels are compiled but not launched
 finds them in Triton's cache on disk.
 
 The tensors have no memory (`fake_tensors`), so the processes need no CUDA context: creating and
-destroying eight contexts takes half a second. An entry that fails on them is called on zeros on the
+destroying one for each takes half a second. An entry that fails on them is called on zeros on the
 device instead. Each process takes the next case from one queue and reports that it has begun, so
 that the runner can wait for a compilation in progress instead of starting it again. The results of
 these calls are not used.
@@ -31,8 +31,9 @@ from grader.arena.layout import TensorSpec, tensor_like, unpack
 from grader.runner.entry_point import EntryPoint
 from grader.runner.load_submission import load_python
 
-MOST_PROCESSES = 8
-"""Each takes about 100 MB, and 500 MB on the device if it needs a context."""
+MOST_PROCESSES = 4
+"""Each takes about 100 MB, and 500 MB on the device if it needs a context. With eight, those of the
+warm sandboxes took so much of 16 cores that a batch made 3,500 tests an hour; with three, 4,800."""
 CASE_TIMEOUT_S = 10.0
 """The longest wait for a case that is being compiled."""
 JOB, SOURCE = "precompile.json", "precompile.source"

@@ -25,6 +25,7 @@ import torch
 from grader.judge import Progress, grade, grading, session
 from grader.judge.gpu import lock
 from grader.judge.memory.shared_block import new_arena
+from grader.judge.record import Record
 from grader.judge.timing.baseline_store import processor_name
 from grader.judge.verdict import Fault, SubmissionFault
 from grader.problem import ProblemError
@@ -798,6 +799,27 @@ def test_a_submission_that_kills_itself_is_graded_twice(judge: Judge) -> None:
     """)
     assert report.verdict is Verdict.RUNTIME_ERROR
     assert "SIGKILL" in report.reason
+    assert any("graded twice" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_time_claim_is_looked_at_twice(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """A busy host may have held up every round, so one measurement convicts nobody."""
+    claims = [Fault(Verdict.REJECTED, "it claims too little", Rule.TIME_CLAIM)] * times
+    module = sys.modules["grader.judge.grade"]
+    attempt = module._attempt  # type: ignore[attr-defined]
+
+    def claiming(*arguments: Any) -> Record:
+        record = attempt(*arguments)
+        record.faults += [claims.pop()] if claims else []
+        return record
+
+    monkeypatch.setattr(module, "_attempt", claiming)
+    report = judge(HONEST)
+    assert report.verdict is (Verdict.ACCEPTED if times == 1 else Verdict.REJECTED)
+    assert report.rule is (None if times == 1 else Rule.TIME_CLAIM)
     assert any("graded twice" in note for note in report.notes)
 
 
