@@ -20,7 +20,9 @@ class KernelLanguage:
     module: str
     """What a file imports to use it, with dots."""
     distribution: str
-    """What pip installs it as."""
+    """The name under which its version is found."""
+    extra: str = ""
+    """What pip installs beside it, in brackets."""
 
     @cached_property
     def imported(self) -> re.Pattern[bytes]:
@@ -29,14 +31,14 @@ class KernelLanguage:
         module = re.escape(self.module)
         forms = [rf"(?:import|from)[ \t]+{module}\b"]
         if parent:
-            forms.append(rf"from[ \t]+{re.escape(parent)}[ \t]+import[ \t(]+(?:.*\W)?{name}\b")
+            forms.append(rf"from[ \t]+{re.escape(parent)}[ \t]+import\b[^\n#]*?\b{name}\b")
         return re.compile(rf"^[ \t]*(?:{'|'.join(forms)})".encode(), re.MULTILINE)
 
 
 KERNEL_LANGUAGES = (
     KernelLanguage("tilelang", "TileLang", "tilelang", "tilelang"),
     KernelLanguage("cute", "CuTe DSL", "cutlass", "nvidia-cutlass-dsl"),
-    KernelLanguage("cutile", "cuTile", "cuda.tile", "cuda-tile"),
+    KernelLanguage("cutile", "cuTile", "cuda.tile", "cuda-tile", "[tileiras]"),
     KernelLanguage("helion", "Helion", "helion", "helion"),
     KernelLanguage("gluon", "Gluon", "triton.experimental.gluon", "triton"),
     KernelLanguage("triton", "Triton", "triton", "triton"),
