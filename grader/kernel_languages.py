@@ -6,6 +6,7 @@ A source is only searched, never parsed or run, and a wrong guess changes no ver
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,3 +52,10 @@ BY_KEY = {language.key: language for language in KERNEL_LANGUAGES}
 def kernel_language(source: bytes) -> KernelLanguage | None:
     """The language that a Python source imports; None if it imports none of them."""
     return next((one for one in KERNEL_LANGUAGES if one.imported.search(source)), None)
+
+
+def reported_language(environment: Mapping[str, object]) -> KernelLanguage | None:
+    """The language that a report's environment names; None if it names none that is known, as an
+    older report or one that a worker made up."""
+    key = environment.get("kernel_language")
+    return BY_KEY.get(key) if isinstance(key, str) else None
