@@ -40,7 +40,7 @@ class Diagnostic:
     """Result of one check."""
 
     name: str
-    state: Literal["ok", "warn", "missing"]
+    state: Literal["ok", "warn", "missing", "untried"]
     detail: str
     fix: str = ""
     """What to do about it; empty if there is nothing to do."""
@@ -71,12 +71,12 @@ def examine(deps: Dependencies) -> list[Diagnostic]:
     return [*found, *_known_incompatibilities()]
 
 
-def import_failure(package: str) -> str | None:
-    """Why an installed package cannot be imported, in one line; None if it can be, or is not
-    installed."""
+def import_failure(package: str, module: str | None = None) -> str | None:
+    """Why the module of an installed package, by default of its name, cannot be imported, in one
+    line; None if it can be, or if the package is not installed."""
     if version(package) is None:
         return None
-    command = [sys.executable, "-c", f"import {package}"]
+    command = [sys.executable, "-c", f"import {module or package}"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=IMPORT_S, check=False

@@ -60,7 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade worker --server https://board.example.org --token TOKEN",
         "grade worker --server https://board.example.org --problems problems --slots 2",
     ),
-    "doctor": ("grade doctor", "grade doctor --measure"),
+    "doctor": ("grade doctor", "grade doctor --measure", "grade doctor --languages"),
     "sandbox": ("grade sandbox build", "grade sandbox check"),
     "sandbox build": (
         "grade sandbox build --from-host",

@@ -170,6 +170,30 @@ def test_idle_threads_of_a_cpus_runner_do_not_spin() -> None:
     assert "OMP_WAIT_POLICY" not in host.runner_environment(scratch, jit, "cuda")
 
 
+def test_just_in_time_compilers_have_their_caches_where_files_may_execute() -> None:
+    environment = host.runner_environment(Path("/scratch"), Path("/jit"), "cuda")
+    for compiler in ("TRITON", "TILELANG", "CUTE_DSL", "CUDA_TILE"):
+        assert environment[f"{compiler}_CACHE_DIR"].startswith("/jit/"), compiler
+
+
+def test_packages_from_pythonpath_may_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUTLASS is found in a folder inside its package's, and both are needed."""
+    for name in ("tilelang", "nvidia_cutlass_dsl/dsl_packages/cutlass", "nvidia_cutlass_dsl/lib"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "__init__.py").touch()
+    inner = tmp_path / "nvidia_cutlass_dsl/dsl_packages"
+    monkeypatch.setattr("sys.path", [str(inner), str(tmp_path), *sys.path])
+    host._site_folders.cache_clear()
+    try:
+        environment = host.runner_environment(Path("/scratch"), Path("/jit"), "cuda")
+        assert {str(tmp_path), str(inner)} <= set(environment["PYTHONPATH"].split(":"))
+        assert tmp_path in host.host_paths()
+    finally:
+        host._site_folders.cache_clear()
+
+
 def test_exit_status_and_signal_come_through(isolation: Isolation) -> None:
     assert run("os._exit(7)", isolation)[0] == RunnerExit(exit_code=7)
     assert run("sys.exit(0)", isolation)[0] == RunnerExit(exit_code=0)

@@ -15,25 +15,37 @@ if TYPE_CHECKING:
 
     from grader.cli.diagnostics import Diagnostic
 
-_STYLES = {"ok": ("✔", "green"), "warn": ("!", "yellow"), "missing": ("✘", "red")}
+_STYLES = {
+    "ok": ("✔", "green"),
+    "warn": ("!", "yellow"),
+    "missing": ("✘", "red"),
+    "untried": ("–", "dim"),
+}
 
 
 @click.command()
 @click.option(
     "--measure", is_flag=True, help="Measure this device's memory bandwidth and matrix products."
 )
+@click.option(
+    "--languages",
+    is_flag=True,
+    help="Grade a softmax in each installed kernel language, about half a minute each.",
+)
 @json_option
 @click.pass_obj
-def doctor(deps: Dependencies, measure: bool, as_json: bool) -> int:
+def doctor(deps: Dependencies, measure: bool, languages: bool, as_json: bool) -> int:
     """Examine this machine and say how to fix problems.
 
     Exit status: 0 if kernels can be graded here, on a GPU or a CPU; 1 if not.
     """
     from grader.cli.diagnostics import examine
+    from grader.cli.language_check import check_languages
     from grader.cli.output.terminal import print_json, stdout
 
     diagnostics = examine(deps)
     broken = [d.name for d in diagnostics if d.needed and d.state == "missing"]
+    diagnostics += check_languages(deps, tries=languages and not broken)
     measured = _measure(diagnostics) if measure and not broken else None
     if as_json:
         shown = [

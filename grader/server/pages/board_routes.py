@@ -154,9 +154,9 @@ def leaderboard_page(
     board = board_views.board_view(services, caller, name, version)
     others = board_views.other_versions(services, board)
     leaderboard = board_views.leaderboard_of(board, gpu)
-    is_known = leaderboard is not None and language in leaderboard.languages
+    is_known = leaderboard is not None and language in board_views.languages_of(leaderboard)
     wanted = board_views.EntryFilter(language if is_known else "", user.strip())
-    found = wanted.of(leaderboard) if leaderboard else ()
+    found = wanted.of(leaderboard, services.standings) if leaderboard else ()
     page = min(page, board_views.page_count(found))
     users = frozenset(one.user for one in board_views.page_of(found, page))
     # The page is the same for all callers who are not on it.

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from grader.board import ProblemVersion
+from grader.kernel_languages import BY_KEY, KERNEL_LANGUAGES
 from grader.problem import Problem
 from grader.problem.catalogue import Filter, LearningStep, by_topic, dtypes_of, steps_among
 from grader.problem.spec import DTYPES
@@ -24,6 +25,7 @@ from grader.server.services.container import Services
 from grader.server.services.standings import (
     BaselineTime,
     GpuLeaderboard,
+    LeaderboardQueries,
     RecordStep,
     ResultDetail,
     Snapshot,
@@ -127,7 +129,7 @@ class EntryFilter:
     """Which entries of a leaderboard are shown. Ranks stay those of the whole leaderboard."""
 
     language: str = ""
-    """Empty for all."""
+    """``python`` or ``cuda``, or the key of a kernel language; empty for all."""
     words: str = ""
     """Text that the user's name contains, in any case; empty for all."""
 
@@ -142,16 +144,22 @@ class EntryFilter:
             self
         )
 
-    def of(self, leaderboard: GpuLeaderboard) -> tuple[Standing, ...]:
+    def of(self, leaderboard: GpuLeaderboard, queries: LeaderboardQueries) -> Sequence[Standing]:
         """The entries that match, best score first."""
         if not self:
             return leaderboard.standings
         name = self.words.casefold()
-        return tuple(
+        kernels = BY_KEY.get(self.language)
+        language = "python" if kernels else self.language
+        found = [
             one
             for one in leaderboard.standings
-            if self.language in ("", one.language) and name in one.user.casefold()
-        )
+            if language in ("", one.language) and name in one.user.casefold()
+        ]
+        if kernels is None:
+            return found
+        details = queries.details([one.result_id for one in found])
+        return [one for one in found if details[one.result_id].kernel_language is kernels]
 
 
 @dataclass(frozen=True)
@@ -171,6 +179,23 @@ class LeaderboardPage:
     best: dict[str, float]
     """Benchmark case → the best time among the rows of the breakdown. Empty if there is no
     breakdown, or if it is not public yet."""
+
+    @property
+    def languages(self) -> dict[str, str]:
+        """The choices of the filter, by what they are in its query."""
+        return languages_of(self.leaderboard)
+
+
+LANGUAGES = {"python": "Python, all", "cuda": "CUDA C++"}
+
+
+def languages_of(leaderboard: GpuLeaderboard) -> dict[str, str]:
+    """Language → label: those of the entries, and every language of kernels in Python files. Which
+    of them an entry uses is in its report, which is read once one is chosen."""
+    found = {one: LANGUAGES.get(one, one) for one in leaderboard.languages}
+    if "python" in found:
+        found |= {one.key: one.label for one in KERNEL_LANGUAGES}
+    return found
 
 
 def board_views(services: Services, caller: User | None) -> list[BoardView]:

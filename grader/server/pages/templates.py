@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from grader import format
+from grader.kernel_languages import reported_language
 from grader.problem.catalogue import HARDEST, LIMITS, TOPICS, dtypes_of
 from grader.report import provenance
 from grader.server.http.auth import csrf_field
@@ -188,6 +189,7 @@ def _environment() -> Environment:
         dtypes_of=dtypes_of,
         hardest=HARDEST,
         provenance=provenance,
+        reported_language=reported_language,
         breakdown_rows=BREAKDOWN_ROWS,
     )
     return made

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from grader.board.ranking import ranks
 from grader.board.versions import ProblemVersion
 from grader.judge.timing.baseline_store import RecordedBaselines, load_recorded
+from grader.kernel_languages import KernelLanguage, reported_language
 from grader.problem import Problem, ProblemError
 from grader.report import geometric_mean
 from grader.server.services.submission_queries import (
@@ -118,6 +119,8 @@ class ResultDetail:
     """Benchmark case → time."""
     graded_in_s: float | None
     """How long the whole grading took; None for an old report, which does not say."""
+    kernel_language: KernelLanguage | None = None
+    """What a Python file's kernels are written in; None if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +286,7 @@ class _PartialReport(BaseModel):
     speedup: dict[str, float]
     cases: list[_Case]
     stages_s: dict[str, float] = {}
+    environment: dict[str, Any] = {}
 
 
 def _detail(report: str) -> ResultDetail:
@@ -293,6 +297,7 @@ def _detail(report: str) -> ResultDetail:
         speedup=partial.speedup,
         times_us={case.name: case.time_us for case in timed if case.time_us is not None},
         graded_in_s=partial.stages_s.get("total"),
+        kernel_language=reported_language(partial.environment),
     )
 
 

@@ -10,7 +10,8 @@ import torch
 
 from grader import __version__
 from grader.judge.gpu import environment
-from grader.judge.gpu.environment import Ceilings, describe, package_version
+from grader.judge.gpu.environment import Ceilings, describe, describe_language, package_version
+from grader.submission import Submission
 
 
 def test_a_report_names_the_versions_that_decide_a_time() -> None:
@@ -19,6 +20,18 @@ def test_a_report_names_the_versions_that_decide_a_time() -> None:
     assert found["triton"] == package_version("triton")
     assert "gpu_uuid" not in found
     assert package_version("no-such-package") is None
+
+
+def test_a_report_names_the_language_of_the_kernels_and_its_version() -> None:
+    def described(source: bytes) -> dict[str, str | None]:
+        return describe_language(Submission("kernel.py", "python", source))
+
+    triton = package_version("triton")
+    assert described(b"import triton") == {"kernel_language": "triton", "triton": triton}
+    gluon = b"from triton.experimental import gluon"
+    assert described(gluon) == {"kernel_language": "gluon", "triton": triton}
+    assert described(b"import tilelang")["kernel_language"] == "tilelang"
+    assert described(b"import torch") == {}
 
 
 def test_a_report_names_the_gpu_and_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:

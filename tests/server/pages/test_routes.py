@@ -249,6 +249,32 @@ def test_standings_are_filtered_without_scripts(world: World) -> None:
     site.page(f"/leaderboards/softmax?user={'a' * 101}", status=422)
 
 
+def test_standings_are_filtered_by_the_language_of_kernels(world: World) -> None:
+    names: tuple[object, ...] = ("tilelang", "triton", None, ["tilelang"], "no such")
+    for number, kernels in enumerate(names):
+        queue_submission(world.services.ledger, world.problem, f"user{number:02}")
+        environment = {} if kernels is None else {"kernel_language": kernels}
+        fields = accepted(world.problem, 100.0 + number) | {"environment": environment}
+        finish(world.services.ledger, world.clock, fields)
+    site = Site(world, {})
+    for _ in range(2):
+        page = site.page("/leaderboards/softmax?language=tilelang")
+        assert [row.split()[1] for row in _rows(page)] == ["user00"]
+        assert '<option value="tilelang" selected>TileLang</option>' in page
+        assert "1 of 5 users" in words(page)
+        page = site.page("/leaderboards/softmax?language=triton&user=0")
+        assert [row.split()[1] for row in _rows(page)] == ["user01"]
+        assert "No entry matches" in words(site.page("/leaderboards/softmax?language=helion"))
+    rows = _rows(site.page("/leaderboards/softmax?language=python"))
+    shown = {row.split()[1]: row.split()[-2] for row in rows}  # before "now"
+    assert shown == {
+        "user00": "TileLang", "user01": "Triton", "user02": "Python", "user03": "Python",
+        "user04": "Python",
+    }  # fmt: skip
+    assert "TileLang" in words(site.page("/submissions/1"))
+    assert "Python" in words(site.page("/submissions/4"))
+
+
 def test_a_filter_stays_on_the_next_page_and_on_another_gpu(world: World) -> None:
     site = _long_board(world)
     queue_submission(world.services.ledger, world.problem, "ada")
