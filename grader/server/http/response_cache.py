@@ -4,8 +4,8 @@ Leaderboards and the queue are read far more often than they change. An answer t
 only is kept, and sent to every caller without an account until they change. A signed-in caller gets
 the same answer with the regions of the page that are their own. Each request is checked against a
 version that is read from the database after the request arrived; requests that wait at the same
-time share one such read. So a crowd costs as much as one reader, and no answer is older than its
-request.
+time share one such read, and wait for one of them to make the answer. So a crowd costs as much as
+one reader, and no answer is older than its request.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class ResponseCache:
         self._clock = clock
         self._versions = {name: _VersionReader(read) for name, read in read_versions.items()}
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._first: dict[Hashable, asyncio.Event] = {}
+        """Set once the first request of a page without an entry is answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a kept answer, or call the application."""
@@ -79,6 +81,8 @@ class ResponseCache:
         # Pages contain their own address, and htmx asks for a part of a page at the same address.
         origin = (scope["scheme"], headers.get("host"), headers.get("hx-request") == "true")
         key = (*origin, scope["path"], scope["query_string"])
+        if key not in self._entries and key in self._first:
+            await self._first[key].wait()
         entry = self._entries.get(key)
         is_for_caller = entry is not None and (caller is None or entry.shared.regions is not None)
         if entry is not None and is_for_caller and await self._renew(entry, scope, receive):
@@ -88,8 +92,39 @@ class ResponseCache:
                 scope["route"] = entry.route
                 await response(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
-        shared: Shared | None = scope["state"].get("shared")
+        if entry is None:
+            await self._answer_first(key, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+            self._keep(key, entry, scope)
+
+    async def _answer_first(
+        self, key: Hashable, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Call the application for a page without an entry. Requests of it that arrive before the
+        answer is made wait for that, so that a crowd makes a shared answer once."""
+        made = self._first.setdefault(key, asyncio.Event())
+
+        async def keep_and_send(message: Message) -> None:
+            # A slow reader delays what `send` does, so the others do not wait for that.
+            if message["type"] == "http.response.start":
+                self._keep(key, self._entries.get(key), scope)
+                end()
+            await send(message)
+
+        def end() -> None:
+            made.set()
+            if self._first.get(key) is made:
+                del self._first[key]
+
+        try:
+            await self._app(scope, receive, keep_and_send)
+        finally:
+            end()
+
+    def _keep(self, key: Hashable, entry: _Entry | None, scope: Scope) -> None:
+        """Keep the answer that the application has made of `scope`, if it is shared."""
+        caller, shared = scope["state"]["caller"], scope["state"].get("shared")
         if caller is not None and not (entry is None or entry.is_gone):
             return
         if shared is None or (caller is not None and shared.regions is None):

@@ -430,8 +430,18 @@ def personal_bests(
     where the board is frozen.
     """
     is_visible = caller is not None and (caller.name == user or caller.role == "admin")
-    shown = [(board, one) for board, one, _ in standings if is_visible or board.shows_submissions]
-    moments = {board.digest: None if is_visible else board.as_of for board, _ in shown}
-    bests = services.standings.personal_bests(user, moments)
-    found = [(board, one, bests.get((board.digest, one.gpu), ())) for board, one in shown]
-    return [(board, one, steps) for board, one, steps in found if len(steps) > 1]
+    found = [
+        (board, one, _unfrozen(services, board, one) if is_visible else one)
+        for board, one, _ in standings
+        if is_visible or board.shows_submissions
+    ]
+    bests = [(board, one, source.personal_bests(user)) for board, one, source in found]
+    return [(board, one, steps) for board, one, steps in bests if steps]
+
+
+def _unfrozen(services: Services, board: BoardView, leaderboard: GpuLeaderboard) -> GpuLeaderboard:
+    """The leaderboard as it is now, where the caller sees it as it was."""
+    if board.as_of is None:
+        return leaderboard
+    now = services.standings.snapshot()(board.digest, None)
+    return next((one for one in now if one.gpu == leaderboard.gpu), GpuLeaderboard(leaderboard.gpu))

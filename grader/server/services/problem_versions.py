@@ -6,16 +6,16 @@ which change opens a new ranking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, insert, select, update
 
 from grader.board.store import not_void
 from grader.board.versions import ProblemVersion, counted, read_versions, version_of
 from grader.db.engine import transaction
-from grader.db.tables import problem_versions
+from grader.db.tables import problem_versions, results
 from grader.problem import JudgedVersion, Problem
 
 MAX_CHANGES = 4
@@ -61,46 +61,68 @@ def record_served(
     Returns those that differ from the last start, of problems that have results of other versions.
     Raises `BoardError` if the database fails.
     """
+    served = list(problems)
     with transaction(engine, "schema") as connection:  # several servers may start at once
-        found = [_record(connection, problem, now) for problem in problems]
+        recorded = _recorded(connection)
+        _record(connection, served, recorded, now)
+        last = {name: max(rows, key=rows.__getitem__) for name, rows in recorded.items()}
+        changed = [problem for problem in served if last.get(problem.name) != problem.digest]
+        graded = _graded(connection, [problem.name for problem in changed])
+        found = [
+            _change(connection, problem, last.get(problem.name))
+            for problem in changed
+            if problem.name in graded
+        ]
     return [change for change in found if change is not None]
 
 
-def _record(connection: Connection, problem: Problem, now: datetime) -> VersionChange | None:
-    table = problem_versions
-    query = select(table).where(table.c.problem == problem.name)
-    rows = {row["digest"]: row for row in connection.execute(query).mappings()}
-    last = max(rows.values(), key=lambda row: row["last_served_at"], default=None)
-    if problem.digest in rows:
-        this = (table.c.problem == problem.name) & (table.c.digest == problem.digest)
-        connection.execute(update(table).where(this).values(last_served_at=now))
-    else:
-        judged = problem.judged
-        connection.execute(
-            insert(table).values(
-                problem=problem.name,
-                digest=problem.digest,
-                spec=judged.spec,
-                files=judged.files,
-                first_served_at=now,
-                last_served_at=now,
-            )
-        )
-    if last is not None and last["digest"] == problem.digest:
-        return None
-    return _change(connection, problem, rows, last)
+def _recorded(connection: Connection) -> dict[str, dict[str, datetime]]:
+    """Problem → digest of each recorded version → when a server last started with it."""
+    table, found = problem_versions, dict[str, dict[str, datetime]]()
+    query = select(table.c.problem, table.c.digest, table.c.last_served_at)
+    for name, digest, at in connection.execute(query):
+        found.setdefault(name, {})[digest] = at
+    return found
 
 
-def _change(
+def _record(
     connection: Connection,
-    problem: Problem,
-    rows: Mapping[str, RowMapping],
-    last: RowMapping | None,
-) -> VersionChange | None:
+    problems: Sequence[Problem],
+    recorded: Mapping[str, Mapping[str, datetime]],
+    now: datetime,
+) -> None:
+    table = problem_versions
+    known = [one for one in problems if one.digest in recorded.get(one.name, {})]
+    new = [one for one in problems if one.digest not in recorded.get(one.name, {})]
+    if known:
+        this = (table.c.problem == bindparam("name")) & (table.c.digest == bindparam("version"))
+        values = [{"name": one.name, "version": one.digest} for one in known]
+        connection.execute(update(table).where(this).values(last_served_at=now), values)
+    if new:
+        times = {"first_served_at": now, "last_served_at": now}
+        connection.execute(
+            insert(table),
+            [
+                {"problem": one.name, "digest": one.digest, **times}
+                | {"spec": one.judged.spec, "files": one.judged.files}
+                for one in new
+            ],
+        )
+
+
+def _graded(connection: Connection, problems: Collection[str]) -> set[str]:
+    """Those of these problems that have results, of any version."""
+    if not problems:
+        return set()
+    query = select(results.c.problem).where(results.c.problem.in_(problems)).distinct()
+    return set(connection.scalars(query))
+
+
+def _change(connection: Connection, problem: Problem, last: str | None) -> VersionChange | None:
     """The change since the version that was served last, or if that one has no results, since the
     one with the newest result. None if no other version has results.
 
-    rows: what was recorded of the versions before this start, by digest; `last` is one of them.
+    last: the digest of the version of the last start; None for a problem's first.
     """
     versions = read_versions(connection, problem.name, problem.digest, not_void())
     version = version_of(versions, problem.digest)
@@ -108,8 +130,10 @@ def _change(
     if not others or (last is None and version.results):
         return None
     newest = max(others.values(), key=lambda one: (one.last_at, one.number))
-    previous = newest if last is None else others.get(last["digest"], newest)
-    row = rows.get(previous.digest)
+    previous = newest if last is None else others.get(last, newest)
+    table = problem_versions
+    query = select(table).where(table.c.problem == problem.name, table.c.digest == previous.digest)
+    row = connection.execute(query).mappings().first()
     if row is None:
         return VersionChange(problem.name, version, previous, None)
     old = JudgedVersion(problem.name, row["spec"], row["files"])

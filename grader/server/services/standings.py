@@ -76,6 +76,9 @@ class GpuLeaderboard:
     """Best score first."""
     steps: tuple[RecordStep, ...] = ()
     """Every improvement of the record, oldest first."""
+    bests: Mapping[str, Sequence[RankedResult]] = field(default_factory=dict)
+    """User → the results that were the user's best when they were graded, best first. Without users
+    who have never improved on their first."""
     version: object = field(default_factory=object)
     """Unique to this object. It is small, so caches can keep it."""
 
@@ -87,6 +90,10 @@ class GpuLeaderboard:
     def of(self, user: str) -> Standing | None:
         """The standing of a user; None if the user has none."""
         return self._by_user.get(user)
+
+    def personal_bests(self, user: str) -> tuple[RecordStep, ...]:
+        """A user's first result and every improvement on it, oldest first; empty without one."""
+        return _record_steps(self.bests.get(user, ()))
 
     def place_of(self, standing: Standing) -> int:
         """The index of one of the standings. It differs from the rank where ranks are shared."""
@@ -174,7 +181,7 @@ class LeaderboardQueries:
         rows: dict[str, list[RankedResult]] = {}
         for row in self.submissions.ranked(digest, as_of):
             rows.setdefault(row.gpu, []).append(row)
-        found = [GpuLeaderboard(gpu, _standings(some), _steps(some)) for gpu, some in rows.items()]
+        found = [_leaderboard(gpu, some) for gpu, some in rows.items()]
         return tuple(sorted(found, key=lambda board: (-len(board.standings), board.gpu)))
 
     def rank(self, summary: SubmissionSummary, as_of: datetime | None = None) -> int | None:
@@ -199,22 +206,6 @@ class LeaderboardQueries:
         position = bisect(others, key, key=lambda other: (other.score_us, other.result_id))
         ahead = [other.ci_us for other in others[:position]]
         return ranks([*ahead, (summary.ci_low_us or 0.0, summary.ci_high_us or 0.0)])[position]
-
-    def personal_bests(
-        self, user: str, as_of: Mapping[str, datetime | None]
-    ) -> dict[tuple[str, str], tuple[RecordStep, ...]]:
-        """Problem's digest and GPU → each improvement of a user's own best, oldest first.
-
-        as_of: the digests, each with the moment since which its board is frozen for the reader.
-        """
-        found: dict[tuple[str, str], list[RecordStep]] = {}
-        for moment in set(as_of.values()):
-            digests = [digest for digest, one in as_of.items() if one == moment]
-            for result in self.submissions.ranked_of(user, digests, moment):
-                steps = found.setdefault((result.problem_digest, result.gpu), [])
-                if not steps or result.score_us < steps[-1].time_us:
-                    steps.append(RecordStep(_moment(result.created_at), result.score_us, user))
-        return {key: tuple(steps) for key, steps in found.items()}
 
     def detail(self, result_id: int) -> ResultDetail:
         """The details of one result."""
@@ -312,6 +303,17 @@ def _recorded_baselines(problem: Problem, record: RecordedBaselines) -> list[Bas
     ]
 
 
+def _leaderboard(gpu: str, rows: Sequence[RankedResult]) -> GpuLeaderboard:
+    """The leaderboard of these results, which are sorted by score."""
+    records: list[RankedResult] = []
+    bests: dict[str, list[RankedResult]] = {}
+    for row in rows:
+        _add_if_record(records, row)
+        _add_if_record(bests.setdefault(row.user, []), row)
+    improved = {user: own for user, own in bests.items() if len(own) > 1}
+    return GpuLeaderboard(gpu, _standings(rows), _record_steps(records), improved)
+
+
 def _standings(rows: Sequence[RankedResult]) -> tuple[Standing, ...]:
     best: dict[str, RankedResult] = {}
     for row in rows:
@@ -326,17 +328,18 @@ def _standings(rows: Sequence[RankedResult]) -> tuple[Standing, ...]:
     )  # fmt: skip
 
 
-def _steps(rows: Sequence[RankedResult]) -> tuple[RecordStep, ...]:
-    """The results that were records when they were graded, oldest first.
+def _add_if_record(records: list[RankedResult], row: RankedResult) -> None:
+    """Add a result, no better than those before it, if it was the best when it was graded: if it is
+    older than all of them. Of equal scores the oldest is the record."""
+    if records and (row.created_at, row.id) >= (records[-1].created_at, records[-1].id):
+        return
+    if records and records[-1].score_us == row.score_us:
+        records.pop()
+    records.append(row)
 
-    `rows` are sorted by score, so a result was a record if all rows before it are younger.
-    """
-    records: list[RankedResult] = []
-    for row in rows:
-        if not records or row.created_at < records[-1].created_at:
-            if records and records[-1].score_us == row.score_us:
-                records.pop()
-            records.append(row)
+
+def _record_steps(records: Sequence[RankedResult]) -> tuple[RecordStep, ...]:
+    """The improvements that these records are, oldest first. `records` are sorted by score."""
     return tuple(
         RecordStep(_moment(row.created_at), row.score_us, row.user) for row in reversed(records)
     )

@@ -68,16 +68,6 @@ class RankedResult(NamedTuple):
     """None for a result that was not submitted to a server."""
 
 
-class OwnResult(NamedTuple):
-    """A ranked result in one user's history."""
-
-    problem_digest: str
-    gpu: str
-    score_us: float
-    created_at: str
-    """ISO 8601, UTC."""
-
-
 class Attempts(NamedTuple):
     """What a user's results for one version of a problem amount to."""
 
@@ -236,23 +226,6 @@ class SubmissionQueries:
         )
         with connect(self._engine) as connection:
             return [RankedResult(*row) for row in connection.execute(query)]
-
-    def ranked_of(
-        self, user: str, problem_digests: Collection[str], as_of: datetime | None = None
-    ) -> list[OwnResult]:
-        """A user's ranked results that count, for these versions of problems, oldest first.
-
-        as_of: the moment since which the standings are frozen; None for those of now.
-        """
-        columns = (results.c.problem_digest, results.c.gpu, results.c.score_us)
-        query = (
-            select(*columns, results.c.created_at)
-            .where(results.c.user == user, results.c.problem_digest.in_(problem_digests))
-            .where(results.c.ranked, counts_at(as_of))
-            .order_by(results.c.created_at, results.c.id)
-        )
-        with connect(self._engine) as connection:
-            return [OwnResult(*row) for row in connection.execute(query)]
 
     def versions(
         self, problem: str, current: str, as_of: datetime | None = None

@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from grader.board import BoardError
 from grader.server.http import response_cache
-from grader.server.http.etag import CacheableResponse, share
+from grader.server.http.etag import CacheableResponse, Regions, share
 from grader.server.http.response_cache import MAX_AGE_S, MAX_ENTRIES, ResponseCache
 from grader.server.pages import board_routes
 from grader.server.services.access import list_submissions
@@ -68,7 +68,7 @@ class App:
             await PlainTextResponse("gone", 404)(scope, receive, send)
             return
         if path != "/own":
-            share(request, reply)
+            share(request, reply, regions=_no_regions if path == "/new" else None)
         scope["route"] = "the route"
         await reply.to(request)(scope, receive, send)
 
@@ -101,6 +101,10 @@ class App:
         await self.cache(scope, _nothing, sending)
         body = b"".join(message.get("body", b"") for message in found)
         return found[0]["status"], body.decode(), scope.get("route")
+
+
+def _no_regions(_request: Request) -> Regions:
+    return {}
 
 
 async def _nothing() -> Message:
@@ -254,6 +258,48 @@ def test_an_entry_that_is_evicted_during_a_read_is_still_sent(app: App) -> None:
         app.read_may_end.set()
         assert (await waiting)[:2] == (200, "/ 1 here")
         assert len(app.cache._entries) == MAX_ENTRIES
+
+    run(main())
+
+
+@pytest.mark.parametrize("caller", [None, ADA], ids=["anonymous", "signed in"])
+def test_a_crowd_at_a_new_page_makes_it_twice(app: App, caller: User | None) -> None:
+    async def main() -> None:
+        crowd = await asyncio.gather(*(app.get("/new", caller=caller) for _ in range(20)))
+        assert {(status, body) for status, body, _ in crowd} == {(200, "/new 1 here")}
+        # Once for the first request, and once with the version that was read before.
+        assert len(app.made) == 2
+
+    run(main())
+
+
+def test_a_slow_first_reader_does_not_block_others(app: App) -> None:
+    async def main() -> None:
+        stuck = asyncio.Event()
+
+        async def never(message: Message) -> None:
+            stuck.set()
+            await asyncio.Event().wait()
+
+        slow = asyncio.create_task(app.get(send=never))
+        assert (await asyncio.wait_for(app.get(), PATIENCE_S / 2))[1] == "/ 1 here"
+        assert stuck.is_set()
+        slow.cancel()
+
+    run(main())
+
+
+def test_a_crowd_waits_for_no_first_request_that_fails(app: App) -> None:
+    async def main() -> None:
+        async def broken(message: Message) -> None:
+            raise OSError("the reader left")
+
+        first = asyncio.create_task(app.get("/own", send=broken))
+        await asyncio.sleep(0)
+        assert (await asyncio.wait_for(app.get("/own"), PATIENCE_S))[1] == "/own 1 here"
+        with pytest.raises(OSError, match="left"):
+            await first
+        assert not app.cache._first
 
     run(main())
 
