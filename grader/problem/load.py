@@ -180,14 +180,14 @@ def _set_statement(spec: Spec, imported: ImportedProblem) -> str:
     lines = [
         f"# {source.title}",
         "",
-        f"A problem of {source.set_title} (licence: {source.licence}). "
-        f"[The original]({source.link}) says what to compute.",
+        f"A problem of [{source.set_title}]({source.link}), licence: {source.licence}.",
         "",
         "A submission is what that set's users write, or our own "
-        f"`{spec.entry}(…, out)` with the arguments that the problem lists.",
+        f"`{spec.entry}(…, out)` with the arguments of the problem in their order.",
     ]
     lines += ["", *(f"- {line}" for line in imported.limits)] if imported.limits else []
-    lines += ["", source.statement.strip()] if source.statement else []
+    original = f"[The original]({source.link}) says what to compute."
+    lines += ["", source.statement.strip() or original]
     return "\n".join(lines) + "\n"
 
 
