@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from grader.explanation import explain as explain
 from grader.fleet.grading_engine import NoFreeSlot, Task, TaskOutcome
+from grader.fleet.loaded_problems import ProblemFolders
 from grader.fleet.local_engine import LocalEngine
 from grader.problem import Case, Problem, ProblemError
+from grader.problem.imported import SetSource
 from grader.problem_folders import problem_folder, problem_folders
+from grader.problem_sets import read_problem, split_prefix
 from grader.report import PassedTests, Report, Verdict
 from grader.sandbox import Device, make_sandbox
 from grader.sandbox.gpu_info import cuda_missing, driver
@@ -89,21 +92,22 @@ def grade(
 ) -> Report:
     """Grade one submission, as `grade submit` does, and record nothing.
 
-    `problem` is a name that `grade problems` lists, a folder, or a loaded one. Without `device`,
-    it runs on a GPU if there is one. The process sandbox is for your own code only. `seed` repeats
-    the inputs of an earlier report.
+    `problem` is a name that `grade problems` lists, a folder, a problem of another set such as
+    ``kernelbench:PATH``, or a loaded one. Without `device`, it runs on a GPU if there is one. The
+    process sandbox is for your own code only. `seed` repeats the inputs of an earlier report.
 
     Raises `ProblemError`, `SubmissionError`, and `SandboxError` when no sandbox starts. A fault of
     the judge is a report whose verdict is `judge_error`.
     """
     from grader.judge import grade as judge
 
-    found = load_problem(problem)
+    chosen = device or default_device()
+    found = load_problem(problem, chosen, sandbox)
     return judge(
         found,
         load_submission(found, source, language),
         sandbox=make_sandbox(sandbox),
-        device=device or default_device(),
+        device=chosen,
         seed=seed,
         benchmarks=benchmarks,
     )
@@ -137,9 +141,9 @@ def profile(
     from grader.judge.profiling.kernel_report import ProfilingError
     from grader.judge.profiling.profile import profile as judge
 
-    found = load_problem(problem)
-    submission = load_submission(found, source, language)
     chosen = device or default_device()
+    found = load_problem(problem, chosen, sandbox)
+    submission = load_submission(found, source, language)
     only_compile = submission.language == "cuda" and chosen == "cpu"
     benchmark = benchmark_case(found, case, "cuda" if only_compile else chosen)
     try:
@@ -172,8 +176,12 @@ class Grader:
 
         Raises `ProblemError`, and ValueError for a device that is unknown or not there.
         """
-        self._problem = _for_workers(load_problem(problem)) if problem is not None else None
         parsed = [_parsed(name) for name in devices or [default_device()]]
+        self._place = (parsed[0][0], sandbox)
+        self._problem = None
+        if problem is not None:
+            self._problem = _for_workers(load_problem(problem, *self._place))
+        self._folders = ProblemFolders()
         self._lanes = [_Lane.start(*device, sandbox, tests_at_once) for device in parsed]
         self._ids = itertools.count(1)
 
@@ -188,6 +196,7 @@ class Grader:
         for lane in self._lanes:
             lane.engine.close(0)
         self._lanes = []
+        self._folders.close()
 
     def map(self, items: Iterable[Item]) -> Generator[Result, None, None]:
         """Grade the items, and yield the result of each once, in the order in which they end.
@@ -195,7 +204,7 @@ class Grader:
         Items are read as they are needed, at most `LOOKAHEAD` before. Closing the iterator before
         its end, or an exception of `items`, ends the gradings that run. One call at a time.
         """
-        work = _Work(self._problem, iter(items), self._ids)
+        work = _Work(self._problem, iter(items), self._ids, self._place, self._folders)
         try:
             while True:
                 work.read()
@@ -234,8 +243,17 @@ class _Job:
 class _Work:
     """The items that are not done: to test, and to time."""
 
-    def __init__(self, problem: Problem | None, items: Iterator[Item], ids: Iterator[int]) -> None:
+    def __init__(
+        self,
+        problem: Problem | None,
+        items: Iterator[Item],
+        ids: Iterator[int],
+        place: tuple[Device, SandboxName],
+        folders: ProblemFolders,
+    ) -> None:
         self._problem = problem
+        self._place = place
+        self._folders = folders
         self._items = items
         self._ids = ids
         self._problems: dict[str, Problem] = {}
@@ -271,7 +289,7 @@ class _Work:
         """The next step of a job, as an engine takes it."""
         return Task(
             id=next(self._ids),
-            folder=job.problem.folder,
+            folder=self._folder_of(job.problem),
             digest=job.problem.digest,
             name=job.submission.name,
             language=job.submission.language,
@@ -297,6 +315,10 @@ class _Work:
             return None
         return Result(job.item.key, report)
 
+    def _folder_of(self, problem: Problem) -> Path:
+        """A folder from which a worker process can load the problem."""
+        return problem.folder if problem.imported is None else self._folders.folder_of(problem)
+
     def _problem_of(self, item: Item) -> Problem:
         if item.problem is None:
             if self._problem is None:
@@ -306,7 +328,7 @@ class _Work:
         if isinstance(item.problem, Problem):
             return _for_workers(item.problem)
         if name not in self._problems:
-            self._problems[name] = _for_workers(load_problem(item.problem))
+            self._problems[name] = _for_workers(load_problem(item.problem, *self._place))
         return self._problems[name]
 
 
@@ -358,10 +380,19 @@ class _Lane:
             self.running[task.id] = queue.popleft()
 
 
-def load_problem(problem: AnyProblem) -> Problem:
-    """A problem by its name, its folder, or as it is. Raises `ProblemError`."""
+def load_problem(
+    problem: AnyProblem, device: Device | None = None, sandbox: SandboxName = "docker"
+) -> Problem:
+    """A problem by its name, its folder, or as it is. One of another set, such as
+    ``kernelbench:PATH``, is imported in a sandbox on `device`, once while its files stay the same.
+
+    Raises `ProblemError`.
+    """
     if isinstance(problem, Problem):
         return problem
+    of_set = split_prefix(problem) if isinstance(problem, str) else None
+    if of_set is not None:
+        return _in_set(read_problem(*of_set), device or default_device(), sandbox)
     folder = problem if isinstance(problem, Path) else problem_folder(problem)
     if folder is None:
         names = ", ".join(path.name for path in problem_folders())
@@ -369,12 +400,22 @@ def load_problem(problem: AnyProblem) -> Problem:
     return Problem.load(folder)
 
 
+_IMPORTED: dict[tuple[Path, str, Device, SandboxName], Problem] = {}
+
+
+def _in_set(source: SetSource, device: Device, sandbox: SandboxName) -> Problem:
+    from grader.judge.import_problem import import_problem
+
+    key = (source.folder, source.digest(), device, sandbox)
+    if key not in _IMPORTED:
+        _IMPORTED[key] = import_problem(source, make_sandbox(sandbox), device)
+    return _IMPORTED[key]
+
+
 def _for_workers(problem: Problem) -> Problem:
     """The problem, if a worker process can load it again from its folder."""
-    if problem.imported is not None or problem.selected is not None:
-        raise ProblemError(
-            f"{problem.name}: a Grader takes whole problems of this format only; use grade()"
-        )
+    if problem.selected is not None:
+        raise ProblemError(f"{problem.name}: a Grader takes whole problems only; use grade()")
     return problem
 
 

@@ -22,6 +22,7 @@ from grader.problem import ProblemError
 from grader.report import Report, Verdict
 from grader.sandbox.gpu_info import Gpu, GpuDriver
 from grader.submission import SubmissionError
+from tests.sets import made_up
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBMISSIONS = ROOT / "submissions" / "softmax"
@@ -180,10 +181,32 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_whole_problems_go_to_workers() -> None:
     part = dataclasses.replace(load_problem("softmax"), selected=frozenset(["primes"]))
-    with pytest.raises(ProblemError, match="takes whole problems of this format only"):
+    with pytest.raises(ProblemError, match="takes whole problems only"):
         grader.Grader(part)
     report = grader.check(part, WRONG, device="cpu", sandbox="process")
     assert [case.name for case in report.cases] == ["primes"]
+
+
+def test_a_problem_of_another_set(tmp_path: Path) -> None:
+    """By its path, for one grading and for workers, which have no checkout."""
+    name = f"kernelbench:{made_up.kernelbench(tmp_path)}"
+    right = made_up.MODEL.replace("class Model(", "class ModelNew(")
+    options: dict[str, Any] = {"device": "cpu", "sandbox": "process"}
+    checked = grader.check(name, right, **options)
+    assert checked.verdict is Verdict.ACCEPTED, checked.reason
+    problem = load_problem(name, **options)
+    assert load_problem(name, **options) is problem, "it is imported once"
+    items = [Item("right", right), Item("wrong", right.replace("relu", "tanh"), problem=name)]
+    with grader.Grader(name, devices=["cpu"], sandbox="process", tests_at_once=1) as many:
+        found = {result.key: result for result in many.map(items)}
+    reports = {key: result.report for key, result in found.items()}
+    assert reports["right"] is not None, found["right"].error
+    assert reports["wrong"] is not None, found["wrong"].error
+    assert reports["right"].verdict is Verdict.ACCEPTED, reports["right"].reason
+    assert reports["right"].problem_digest == checked.problem_digest
+    assert reports["wrong"].verdict is Verdict.WRONG_ANSWER
+    with pytest.raises(ProblemError, match="no such file or folder"):
+        load_problem("kernelbench:/nowhere.py", **options)
 
 
 def test_the_example_of_the_page_runs() -> None:

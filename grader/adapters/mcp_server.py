@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -82,9 +82,15 @@ class ProblemPage(BaseModel):
 
 
 def make_server(
-    root: Path, *, device: Device | None = None, sandbox: SandboxName = "docker"
+    root: Path,
+    *,
+    device: Device | None = None,
+    sandbox: SandboxName = "docker",
+    more: Mapping[str, Problem] | None = None,
 ) -> MCPServer[None]:
-    """The server. Files of submissions are read below `root` only."""
+    """The server. Files of submissions are read below `root` only. It has the problems that are
+    found by their names, and `more` by name."""
+    of_sets = more or {}
     service = GradingService(devices=[device] if device else None, sandbox=sandbox)
     profiling = asyncio.Lock()
 
@@ -101,7 +107,7 @@ def make_server(
     async def report_of(
         problem: str, source: str | None, path: str | None, language: Language, benchmarks: bool
     ) -> CallToolResult:
-        one = _problem(problem)
+        one = _problem(problem, of_sets)
         text, of = _source(root, source, path, language)
         report = await service.grade(one, text, language=of, benchmarks=benchmarks)
         return _result(report, explain(report))
@@ -109,7 +115,8 @@ def make_server(
     @server.tool(name="list", annotations=reads)
     def list_problems() -> Annotated[CallToolResult, ProblemNames]:
         """List the problems: name, title, summary, topic and level."""
-        found = ProblemNames(problems=[_line(Problem.load(folder)) for folder in problem_folders()])
+        every = [*map(Problem.load, problem_folders()), *of_sets.values()]
+        found = ProblemNames(problems=[_line(problem) for problem in every])
         lines = [f"{one.name}: {one.summary}" for one in found.problems]
         return _result(found, "\n".join(lines))
 
@@ -118,7 +125,7 @@ def make_server(
         problem: ProblemName, starter: Literal["triton", "torch", "cuda"] = "triton"
     ) -> Annotated[CallToolResult, ProblemPage]:
         """Show a problem: statement, arguments, cases, limits, and a starter file that loads."""
-        one = _problem(problem)
+        one = _problem(problem, of_sets)
         page = ProblemPage(
             problem=one.name,
             problem_digest=one.digest,
@@ -158,7 +165,7 @@ def make_server(
     ) -> Annotated[CallToolResult, dict[str, Any]]:
         """Say what limits a kernel: registers, occupancy, rates against ceilings. The result is the
         object of `grade profile --json`, or the report if the kernel fails."""
-        one = _problem(problem)
+        one = _problem(problem, of_sets)
         text, of = _source(root, source, path, language)
         async with profiling:
             found = await asyncio.to_thread(
@@ -236,11 +243,13 @@ def _line(problem: Problem) -> ProblemLine:
     )
 
 
-def _problem(name: str) -> Problem:
+def _problem(name: str, of_sets: Mapping[str, Problem]) -> Problem:
     """A listed problem by its name, never a folder: the judge runs a problem's code."""
+    if name in of_sets:
+        return of_sets[name]
     folders = {folder.name: folder for folder in problem_folders()}
     if name not in folders:
-        near = difflib.get_close_matches(name, folders, 1)
+        near = difflib.get_close_matches(name, [*folders, *of_sets], 1)
         hint = f"did you mean '{near[0]}'?" if near else "`list` has the names"
         raise ProblemError(f"no problem '{name}'; {hint}")
     return load_problem(folders[name])

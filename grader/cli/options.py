@@ -6,11 +6,12 @@ import contextlib
 import difflib
 import getpass
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
@@ -19,6 +20,7 @@ from grader.cli.dependencies import Dependencies
 from grader.problem_folders import problem_folder, problem_folders
 
 if TYPE_CHECKING:
+    from grader.fleet.set_problems import NamedSet, SetProblems
     from grader.problem import Problem
     from grader.sandbox.base import Device, Sandbox
 
@@ -57,6 +59,36 @@ sandbox_option = click.option(
     help="Isolation of the submission; auto uses Docker if its engine answers. "
     "Use process for your own code only.",
 )
+
+
+def _named_sets(
+    _context: click.Context, _parameter: click.Parameter, texts: Sequence[str]
+) -> tuple[NamedSet, ...]:
+    from grader.problem_sets import SETS, split_prefix
+
+    found = []
+    for text in texts:
+        named = split_prefix(text)
+        if named is None:
+            sets = ", ".join(f"{prefix}:PATH" for prefix in SETS)
+            raise click.UsageError(
+                f"--problem {text}: names a problem of another set, or a folder of several, as "
+                f"one of {sets}; --problems is for a folder of ours"
+            )
+        found.append(named)
+    return tuple(found)
+
+
+sets_option = click.option(
+    "--problem",
+    "named_sets",
+    metavar="SET:PATH",
+    multiple=True,
+    callback=_named_sets,
+    help="A problem of another set, or a folder of several, such as kernelbench:PATH; may be "
+    "repeated.",
+)
+"""Gives a tuple of `NamedSet`."""
 
 
 server_option = click.option(
@@ -180,6 +212,29 @@ def choose_sandbox(deps: Dependencies, name: str) -> tuple[Sandbox, str | None]:
     if name == "docker":
         raise click.UsageError(f"--sandbox docker: {missing}")
     return deps.sandbox("process"), f"using the process sandbox, without Docker: {missing}"
+
+
+def set_problems(named: Sequence[NamedSet], sandbox: Sandbox, device: Device) -> SetProblems:
+    """The problems of other sets, each imported on `device` by a process of its own."""
+    from grader.fleet.set_problems import SetProblems
+    from grader.judge.import_process import import_in_process
+
+    kind: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
+    return SetProblems(named, partial(import_in_process, sandbox=kind, device=device))
+
+
+def load_set_problems(sets: SetProblems, taken: Collection[str]) -> dict[str, Problem]:
+    """The problems of other sets that can be judged here, by name. A warning says why each other
+    is left out; so is one whose name is taken."""
+    from grader.cli.output.terminal import print_note, print_warning
+
+    print_note("importing the problems of other sets; this may take minutes")
+    found, broken = sets.load()
+    for name, reason in broken.items():
+        print_warning(f"{name} is left out: {reason}")
+    for name in sorted(found.keys() & set(taken)):
+        print_warning(f"{name} is left out: a problem of ours has this name")
+    return {name: one for name, one in found.items() if name not in taken}
 
 
 def choose_slots(deps: Dependencies, slots: int | None) -> tuple[int, Device]:

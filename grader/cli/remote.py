@@ -232,7 +232,12 @@ def path_segment(name: str) -> str:
 
 
 def problem_name(problem: str) -> str:
-    """The name by which a server knows a problem that is given by name or by its folder."""
+    """The name by which a server knows a problem that is given by name, by its folder, or as one of
+    another set, such as ``kernelbench:PATH``. Raises click.UsageError, and `ProblemError`."""
+    from grader.problem_sets import read_problem, split_prefix
+
+    if (of_set := split_prefix(problem)) is not None:
+        return read_problem(*of_set).name
     path = Path(problem)
     name = path.resolve().name if path.is_dir() else path.name
     if not name:

@@ -132,9 +132,9 @@ class RemoteLedger:
                 continue
             self._warned[problem] = digest
             mismatch = (
-                "the server has another version of it than this folder"
+                f"the server has version {digest[:12]} of it, and this worker {ours[problem][:12]}"
                 if problem in ours
-                else "the server has it, and this folder does not"
+                else "the server has it, and this worker does not"
             )
             log.warning("problem %s: %s, so this worker takes no job of it", problem, mismatch)
 

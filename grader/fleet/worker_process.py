@@ -111,6 +111,9 @@ class TaskRunner:
         self._send = send
         self._limits: RunnerLimits | None = None
         self._pool: RunnerPool | None = None
+        self._here: dict[str, Problem] = {}
+        """Problems of other sets that were described on the other device, as they are here, by
+        digest."""
 
     def run(self, request: TaskRequest) -> None:
         """Grade one task, and send its progress and its outcome."""
@@ -133,6 +136,7 @@ class TaskRunner:
                 f"{request.folder}: the problem has changed since this was submitted"
                 f" (digest {problem.digest[:12]}, not {request.digest[:12]})"
             )
+        problem = self._on_this_device(problem)
         return grade(
             problem,
             Submission(request.name, request.language, request.source),
@@ -142,6 +146,15 @@ class TaskRunner:
             passed=request.passed,
             progress=lambda step: self._send(WorkerMessage(task=request.task, progress=step)),
         )
+
+    def _on_this_device(self, problem: Problem) -> Problem:
+        if problem.imported is None or problem.imported.device == self._device:
+            return problem
+        from grader.judge.import_problem import on_device
+
+        if problem.digest not in self._here:
+            self._here[problem.digest] = on_device(problem, self._sandbox, self._device)
+        return self._here[problem.digest]
 
     def _warm_sandbox(self, limits: RunnerLimits) -> RunnerPool:
         """The pool for these limits. Closes a pool for other limits."""

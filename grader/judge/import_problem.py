@@ -17,11 +17,10 @@ from grader.judge.gpu.lock import gpu_lock
 from grader.judge.problem_code import Values, seed_for
 from grader.judge.set_code import SetCode
 from grader.judge.set_host import SetHost, SetProblemError, open_host
-from grader.judge.set_spec import ENTRIES, UNBOUNDED, DescribedCase, build_spec
+from grader.judge.set_spec import UNBOUNDED, DescribedCase, build_spec
 from grader.problem import Problem
 from grader.problem.imported import CaseForm, ImportedProblem, SetSource, TensorForm
-from grader.problem.judged_version import JudgedVersion
-from grader.problem.spec import FLOATING_DTYPES, Case, ProblemError, Spec, Tolerance
+from grader.problem.spec import FLOATING_DTYPES, Case, ProblemError, Tolerance
 from grader.sandbox.base import Device, Sandbox
 from grader.wire import REQUEST_BYTES
 
@@ -53,21 +52,33 @@ def import_problem(source: SetSource, sandbox: Sandbox, device: Device) -> Probl
         return _imported(source, sandbox, device)
 
 
+def on_device(problem: Problem, sandbox: Sandbox, device: Device) -> Problem:
+    """The problem as a grading on `device` needs it: one of another set that was described on the
+    other device is imported again, as it may have other cases and bounds here.
+
+    Raises `ProblemError` when it cannot be judged on this device.
+    """
+    imported = problem.imported
+    if imported is None or imported.device == device:
+        return problem
+    return replace(import_problem(imported.source, sandbox, device), selected=problem.selected)
+
+
 def _imported(source: SetSource, sandbox: Sandbox, device: Device) -> Problem:
     host = open_host(source, sandbox, device)
     cases, left_out = _described(host, source)
     spec = build_spec(source, cases, {})
     numbers = {head.name: number for number, head in enumerate(host.heads)}
     forms = {case.head.name: case.form for case in cases}
-    plain = ImportedProblem(source, numbers, forms, frozenset(), ())
-    problem = _problem(source, spec, plain)
+    plain = ImportedProblem(source, numbers, forms, frozenset(), (), device)
+    problem = Problem.of_set(spec, plain)
     _expect_requests_to_fit(problem)
     bounds, why_not = _bounds(problem, host, device)
     code = SetCode(problem, device, host)
     public = sum(map(code.has_public_data, spec.tests + spec.benchmarks))
     limits = [*source.notes, *left_out, *_limits(len(cases), public, why_not)]
-    imported = ImportedProblem(source, numbers, forms, frozenset(bounds), tuple(limits))
-    return _problem(source, build_spec(source, cases, bounds), imported)
+    imported = ImportedProblem(source, numbers, forms, frozenset(bounds), tuple(limits), device)
+    return Problem.of_set(build_spec(source, cases, bounds), imported)
 
 
 def _described(host: SetHost, source: SetSource) -> tuple[list[DescribedCase], list[str]]:
@@ -183,27 +194,3 @@ def _limits(count: int, public: int, why_not: Sequence[str]) -> list[str]:
     if public:
         lines.append(f"{public} of {count} cases have public data that no seed changes")
     return lines
-
-
-def _problem(source: SetSource, spec: Spec, imported: ImportedProblem) -> Problem:
-    fields = spec.model_dump(mode="json", exclude_defaults=True)
-    judged = JudgedVersion(source.name, fields, {"set": source.digest()})
-    statement = _statement(source, imported)
-    return Problem(
-        source.folder, source.name, spec, judged.digest, judged.digest, statement, judged,
-        dict(source.files), imported=imported,
-    )  # fmt: skip
-
-
-def _statement(source: SetSource, imported: ImportedProblem) -> str:
-    lines = [
-        f"# {source.title}",
-        "",
-        f"A problem of [{source.set_title}]({source.link}), licence: {source.licence}. "
-        f"It is run from {source.folder}, and nothing of it is copied.",
-        "",
-        "A submission is what that set's users write, or our own "
-        f"`{ENTRIES[source.set]}(…, out)` with the arguments below.",
-    ]
-    lines += ["", *(f"- {line}" for line in imported.limits)] if imported.limits else []
-    return "\n".join(lines) + "\n"

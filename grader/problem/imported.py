@@ -15,6 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from grader.problem.judged_version import JudgedVersion
+
+IMPORT_FORMAT = 1
+"""Raised when a change of ours judges the same files differently: it is part of the digest."""
 MOST_CASES = 200
 MOST_VALUES = 4096
 MOST_DEPTH = 20
@@ -33,7 +37,7 @@ class SetSource:
     licence: str
     """Name of the set's licence."""
     link: str
-    """Where the set is published."""
+    """Where the problem is published, or the set if that is not known."""
     name: str
     """The problem's name here: lower case, digits and underscores."""
     title: str
@@ -46,12 +50,21 @@ class SetSource:
     """Submissions that the set ships: path → content, and whether it calls them right."""
     notes: tuple[str, ...] = ()
     """What is left out of the problem, each in a line."""
+    statement: str = field(default="", repr=False)
+    """Markdown that the licence lets a board show, with the licence's text; empty without one."""
+
+    @property
+    def judged(self) -> JudgedVersion:
+        """What the problem's digest covers: the set's files and options, whose code decides. It
+        needs no run of that code, and is the same on every device."""
+        hashes = {name: hashlib.sha256(text).hexdigest() for name, text in self.files.items()}
+        options = json.dumps(dict(self.options), sort_keys=True).encode()
+        hashes["(options)"] = hashlib.sha256(options).hexdigest()
+        return JudgedVersion(self.name, {"set": self.set, "import": IMPORT_FORMAT}, hashes)
 
     def digest(self) -> str:
-        """SHA-256, hexadecimal, over files and options."""
-        hashes = {name: hashlib.sha256(text).hexdigest() for name, text in self.files.items()}
-        content = [self.set, hashes, dict(self.options)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        """SHA-256, hexadecimal, of `judged`."""
+        return self.judged.digest
 
 
 class _Strict(BaseModel):
@@ -154,6 +167,8 @@ class ImportedProblem:
     """The cases whose reference computes in float64."""
     limits: tuple[str, ...]
     """What is judged less strictly than in a problem of our own, each in a line."""
+    device: Literal["cpu", "cuda"]
+    """Where the code said so. On the other device it may have other cases and bounds."""
 
     def placement(self, case: str) -> dict[str, Any]:
         """For the runner: how the arguments of a case lie in the set's own data, and the shape and

@@ -63,7 +63,7 @@ class JudgedVersion:
         """What differs from an old version, a phrase for each change, such as ``limits.call_s: not
         set → 30``, ``tests[primes]: removed`` or ``reference.py: changed``."""
         found = list(_differences("", old.spec, self.spec))
-        for file in JUDGED_FILES:
+        for file in dict.fromkeys([*JUDGED_FILES, *sorted({*old.files, *self.files})]):
             before, after = old.files.get(file), self.files.get(file)
             if before != after:
                 verb = "added" if before is None else "removed" if after is None else "changed"

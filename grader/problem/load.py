@@ -20,6 +20,7 @@ from grader.problem import domain, strict_yaml, validation
 from grader.problem.imported import ImportedProblem, ScalarForm
 from grader.problem.judged_version import JudgedVersion
 from grader.problem.prototype import set_prototype
+from grader.problem.set_file import SET_FILE, SET_FILE_BYTES, pack, unpack
 from grader.problem.spec import Argument, Case, ProblemError, Spec
 
 FILES = ("problem.yaml", "reference.py", "inputs.py", "statement.md")
@@ -71,6 +72,8 @@ class Problem:
                 f"{folder}: a problem folder is named in lower case, digits and underscores, "
                 f"starting with a letter; {name!r} is not"
             )
+        if (folder / SET_FILE).is_file():
+            return cls._load_set_file(folder)
         contents = {file: _read(folder / file) for file in FILES}
         if os.path.lexists(folder / CHECKS_FILE):
             contents[CHECKS_FILE] = _read(folder / CHECKS_FILE)
@@ -88,6 +91,24 @@ class Problem:
         times_digest = _digest({"timed": timed} | timed_code)
         judged = JudgedVersion.of(name, spec, contents)
         return cls(folder, name, spec, judged.digest, times_digest, statement, judged, contents)
+
+    @classmethod
+    def of_set(cls, spec: Spec, imported: ImportedProblem) -> Problem:
+        """A problem of another set, as its code described it. What decides its results and times
+        is the set's files, which its digest covers."""
+        source = imported.source
+        digest, statement = source.digest(), _set_statement(spec, imported)
+        files = {SET_FILE: pack(spec, imported)}
+        return cls(
+            source.folder, source.name, spec, digest, digest, statement, source.judged, files,
+            imported=imported,
+        )  # fmt: skip
+
+    @classmethod
+    def _load_set_file(cls, folder: Path) -> Problem:
+        with validation.error_at(str(folder / SET_FILE)):
+            data, imported = unpack(_read(folder / SET_FILE, SET_FILE_BYTES))
+            return cls.of_set(spec_from(data), imported)
 
     def cases(self, kind: Literal["test", "benchmark"], device: str) -> list[Case]:
         """The cases to run on `device` (``cpu`` or ``cuda``), in spec order."""
@@ -153,9 +174,26 @@ class Problem:
         return "fp32" if self.spec.cost is None else self.spec.cost.unit
 
 
-def _read(path: Path) -> bytes:
+def _set_statement(spec: Spec, imported: ImportedProblem) -> str:
+    """Of the set's own text, only what its licence lets a page show."""
+    source = imported.source
+    lines = [
+        f"# {source.title}",
+        "",
+        f"A problem of [{source.set_title}]({source.link}), licence: {source.licence}.",
+        "",
+        "A submission is what that set's users write, or our own "
+        f"`{spec.entry}(…, out)` with the arguments of the problem in their order.",
+    ]
+    lines += ["", *(f"- {line}" for line in imported.limits)] if imported.limits else []
+    original = f"[The original]({source.link}) says what to compute."
+    lines += ["", source.statement.strip() or original]
+    return "\n".join(lines) + "\n"
+
+
+def _read(path: Path, most_bytes: int = FILE_BYTES) -> bytes:
     try:
-        return read_regular_file(path, FILE_BYTES, follow_link=False)
+        return read_regular_file(path, most_bytes, follow_link=False)
     except FileNotFoundError:
         raise ProblemError(f"{path}: missing; a problem consists of {', '.join(FILES)}") from None
     except UnreadableFileError as error:

@@ -9,13 +9,17 @@ from typing import Any
 
 from grader.problem.load import Problem
 from grader.problem.prototype import prototypes
+from grader.problem.set_scaffold import set_scaffold
 from grader.problem.spec import Argument, Spec
 
 LINE_CHARS = 100
 
 
 def scaffold(problem: Problem, language: str) -> str:
-    """Source of a starter file in ``triton``, ``torch`` or ``cuda``."""
+    """Source of a starter file in ``triton``, ``torch`` or ``cuda``. For a problem of another set,
+    both Python files are the same one, in that set's own convention."""
+    if problem.imported is not None and language != "cuda":
+        return set_scaffold(problem)
     writers = {"triton": _triton, "torch": _torch, "cuda": _cuda}
     return writers[language](problem)
 

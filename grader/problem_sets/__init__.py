@@ -5,11 +5,13 @@ Reading a problem imports nothing of it. Its code runs later, in a sandbox (`jud
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from grader.problem.imported import SetSource
 from grader.problem.spec import ProblemError
 from grader.problem_sets import flashinfer, kernelbench, kernelbot, leetgpu, sol, tensara
+from grader.problem_sets.reading import page_of
 
 SETS = {
     "leetgpu": leetgpu,
@@ -34,7 +36,7 @@ def read_problem(prefix: str, path: Path) -> SetSource:
         raise ProblemError(f"{path}: no such file or folder")
     found: SetSource | None = SETS[prefix].read(path.absolute())
     if found is not None:
-        return found
+        return replace(found, link=page_of(found.folder, found.link))
     inside = list_problems(prefix, path)
     if not inside:
         raise ProblemError(f"{path}: {SETS[prefix].EXPECTED}")

@@ -12,6 +12,7 @@ TITLE = "KernelBench"
 LICENCE = "MIT"
 LINK = "https://github.com/ScalingIntelligence/KernelBench"
 EXPECTED = "a KernelBench problem is a Python file with a class Model and get_inputs()"
+FENCE = "~" * 8
 _NUMBERED = re.compile(r"\d+_.*\.py")
 
 
@@ -30,4 +31,23 @@ def read(path: Path) -> SetSource | None:
         return None
     level, title = path.parent.name, path.stem.replace("_", " ").strip()
     name = problem_name("kernelbench", level, path.stem)
-    return SetSource("kernelbench", TITLE, LICENCE, LINK, name, title, path, {"model.py": source})
+    return SetSource(
+        "kernelbench", TITLE, LICENCE, LINK, name, title, path, {"model.py": source},
+        statement=_statement(path, source),
+    )  # fmt: skip
+
+
+def _statement(path: Path, source: bytes) -> str:
+    """The module, and the licence that lets others show it: its text must be beside each copy.
+    Empty if the checkout has no such licence."""
+    licences = [up / "LICENSE" for up in path.parents if (up / "LICENSE").is_file()]
+    try:
+        licence = read_file(licences[0]).decode("utf-8") if licences else ""
+        code = source.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+    if not licence.startswith("MIT License") or FENCE in licence + code:
+        return ""
+    lines = ["## The module", "", f"{FENCE}python", code.strip(), FENCE, ""]
+    lines += [f"Copied from {TITLE} under its licence:", "", FENCE, licence.strip(), FENCE]
+    return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 from grader.files import UnreadableFileError, read_regular_file
 from grader.problem.spec import ProblemError
@@ -25,6 +26,27 @@ def problem_name(*parts: str) -> str:
     """A name for a problem in lower case, digits and underscores, of at most 64 characters."""
     text = re.sub(r"[^a-z0-9]+", "_", "_".join(parts).lower()).strip("_")
     return text[:64].rstrip("_")
+
+
+def page_of(path: Path, link: str) -> str:
+    """Where a file or folder is published: its page on GitHub if it is in a git checkout of `link`,
+    or else `link` itself."""
+    root = next((up for up in path.parents if (up / ".git").is_dir()), None)
+    if root is None:
+        return link
+    try:
+        config = (root / ".git" / "config").read_text("utf-8")
+        head = (root / ".git" / "HEAD").read_text("utf-8").strip()
+        reference = root / ".git" / head.removeprefix("ref: ")
+        commit = reference.read_text("utf-8").strip() if reference.is_file() else head
+    except (OSError, UnicodeDecodeError):
+        return link
+    repository = link.removeprefix("https://github.com/").lower()
+    if not re.search(rf"github\.com[/:]{re.escape(repository)}(\.git)?\s*$", config.lower(), re.M):
+        return link
+    revision = commit if re.fullmatch(r"[0-9a-f]{40}", commit) else "HEAD"
+    kind = "blob" if path.is_file() else "tree"
+    return f"{link}/{kind}/{revision}/{quote(path.relative_to(root).as_posix())}"
 
 
 def natural_order(path: Path) -> list[tuple[int, int, str]]:

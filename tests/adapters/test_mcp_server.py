@@ -12,20 +12,24 @@ import pytest
 
 from grader.report import Report
 from tests.adapters.conftest import RIGHT, ROOT, WRONG, run_example
+from tests.sets import made_up
 
 pytestmark = pytest.mark.mcp
 
 Talk = Callable[[Any], Coroutine[Any, Any, None]]
 
 
-def converse(talk: Talk, root: Path) -> str:
+def converse(talk: Talk, root: Path, *options: str) -> str:
     """Start a server, let `talk` use its client, and return what the server wrote to stderr."""
     from mcp import Client, StdioServerParameters, stdio_client
 
     log = root / "stderr"
     server = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "grader.cli", "mcp", "--device", "cpu", "--sandbox", "process", "--root", "."],
+        args=[
+            *("-m", "grader.cli", "mcp", "--device", "cpu", "--sandbox", "process", "--root", "."),
+            *options,
+        ],
         cwd=root,
         env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )
@@ -83,6 +87,28 @@ def test_tools_over_stdio(tmp_path: Path) -> None:
         assert Report.model_validate(broken.structured_content).verdict == "compile_error"
 
     assert converse(talk, tmp_path) == ""
+
+
+def test_problems_of_other_sets(tmp_path: Path) -> None:
+    """Those that the operator names, and no others: a client cannot name a path."""
+    file = made_up.kernelbench(tmp_path)
+    problem = {"problem": "kernelbench_level1_7_linear_norm"}
+    right = made_up.MODEL.replace("class Model(", "class ModelNew(")
+
+    async def talk(client: Any) -> None:
+        listed = await client.call_tool("list", {})
+        assert problem["problem"] in text(listed)
+        shown = await client.call_tool("show", problem)
+        assert "class ModelNew" in shown.structured_content["starter"]
+        checked = await client.call_tool("check", problem | {"source": right})
+        assert Report.model_validate(checked.structured_content).verdict == "accepted"
+        profiled = await client.call_tool("profile", problem | {"source": right})
+        assert profiled.structured_content["problem"] == problem["problem"], text(profiled)
+        named = await client.call_tool("show", {"problem": f"kernelbench:{file}"[-64:]})
+        assert named.is_error
+
+    log = converse(talk, tmp_path, "--problem", f"kernelbench:{tmp_path}")
+    assert log == "importing the problems of other sets; this may take minutes\n"
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

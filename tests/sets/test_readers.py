@@ -90,6 +90,51 @@ def test_a_board_that_cannot_be_read_is_refused_in_a_line(
     assert "\n" not in str(refused.value)
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LINK = "https://github.com/ScalingIntelligence/KernelBench"
+
+
+@pytest.mark.parametrize(
+    ("remote", "head", "page"),
+    [
+        ("https://github.com/ScalingIntelligence/KernelBench.git", COMMIT, f"/blob/{COMMIT}/"),
+        ("git@github.com:scalingintelligence/kernelbench", "ref: refs/heads/x", "/blob/HEAD/"),
+        ("https://github.com/someone/KernelBench-fork", COMMIT, None),
+        ("https://example.org/ScalingIntelligence/KernelBench", COMMIT, None),
+    ],
+)
+def test_the_link_is_the_files_page_in_a_checkout_of_the_set(
+    remote: str, head: str, page: str | None, tmp_path: Path
+) -> None:
+    file = made_up.kernelbench(tmp_path)
+    assert read_problem("kernelbench", file).link == LINK
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_text(f'[remote "origin"]\n\turl = {remote}\n')
+    (tmp_path / ".git" / "HEAD").write_text(f"{head}\n")
+    of_file = f"{LINK}{page}KernelBench/level1/7_Linear_norm.py"
+    assert read_problem("kernelbench", file).link == (LINK if page is None else of_file)
+
+
+def test_a_module_is_shown_only_with_its_licence(tmp_path: Path) -> None:
+    file = made_up.kernelbench(tmp_path)
+    assert read_problem("kernelbench", file).statement == ""
+    (tmp_path / "LICENSE").write_text("All rights reserved.\n")
+    assert read_problem("kernelbench", file).statement == ""
+    (tmp_path / "LICENSE").write_text("MIT License\n\nCopyright (c) 2025 Made Up\n")
+    statement = read_problem("kernelbench", file).statement
+    assert "class Model(nn.Module):" in statement
+    assert "Copyright (c) 2025 Made Up" in statement
+    file.write_text(made_up.MODEL + f"# {'~' * 8}\n")
+    assert read_problem("kernelbench", file).statement == "", "it would end the block of code"
+
+
+@pytest.mark.parametrize("make", [made_up.leetgpu, made_up.kernelbot, made_up.tensara])
+def test_other_sets_texts_are_not_shown(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = make(tmp_path)
+    (tmp_path / "LICENSE").write_text("MIT License\n")
+    assert read_problem(make.__name__, path).statement == ""
+
+
 def test_only_known_prefixes_are_split() -> None:
     assert split_prefix("tensara:~/x") == ("tensara", Path("~/x").expanduser())
     assert split_prefix("other:x") is None

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.cli.set_scaffold import set_scaffold
 from grader.judge import grade
 from grader.judge.import_problem import import_problem
+from grader.problem.set_scaffold import set_scaffold
 from grader.problem_sets import read_problem
 from grader.submission import Submission
 from tests.forked_sandbox import ForkedSandbox

@@ -148,8 +148,6 @@ def _here(
     from grader.automation import Grader
 
     found = find_problem(problem, deps, device, sandbox_name)
-    if found.imported is not None:
-        raise click.UsageError(f"{problem}: a batch takes problems of this format only")
     chosen = choose_device(deps, device)
     sandbox, _ = choose_sandbox(deps, sandbox_name)
 

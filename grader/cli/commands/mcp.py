@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.options import choose_device, choose_sandbox, device_option, sandbox_option
+from grader.cli.options import (
+    choose_device,
+    choose_sandbox,
+    device_option,
+    load_set_problems,
+    sandbox_option,
+    set_problems,
+    sets_option,
+)
+from grader.problem_folders import problem_folders
+
+if TYPE_CHECKING:
+    from grader.fleet.set_problems import NamedSet
 
 
 @click.command()
@@ -18,15 +31,22 @@ from grader.cli.options import choose_device, choose_sandbox, device_option, san
     default=".",
     help="Folder below which clients may name files [default: this one].",
 )
+@sets_option
 @device_option
 @sandbox_option
 @click.pass_obj
-def mcp(deps: Dependencies, root: Path, device: str, sandbox_name: str) -> None:
+def mcp(
+    deps: Dependencies,
+    root: Path,
+    named_sets: tuple[NamedSet, ...],
+    device: str,
+    sandbox_name: str,
+) -> None:
     """Serve the tools list, show, check, grade and profile to an agent, on stdin and stdout.
 
     A client of the Model Context Protocol starts this command. It records nothing. Problems are
-    those that `grade problems` lists; start it where the agent cannot write their folders, since
-    the judge runs their code.
+    those that `grade problems` lists, and those of --problem; start it where the agent cannot write
+    their folders, since the judge runs their code.
     """
     if find_spec("mcp") is None:
         raise click.UsageError("the package mcp is missing; install it: pip install 'grade[mcp]'")
@@ -38,8 +58,15 @@ def mcp(deps: Dependencies, root: Path, device: str, sandbox_name: str) -> None:
     sandbox, note = choose_sandbox(deps, sandbox_name)
     if note:
         print_warning(note)
-    server = make_server(
-        root, device=chosen, sandbox="docker" if sandbox.name == "docker" else "process"
-    )
     with unwind_on_sigterm():
+        more = {}
+        if named_sets:
+            taken = [folder.name for folder in problem_folders()]
+            more = load_set_problems(set_problems(named_sets, sandbox, chosen), taken)
+        server = make_server(
+            root,
+            device=chosen,
+            sandbox="docker" if sandbox.name == "docker" else "process",
+            more=more,
+        )
         server.run("stdio")

@@ -34,14 +34,13 @@ def new(problem: str, lang: str, output: Path | None) -> None:
     triton are the same file, in that set's own convention, and a wrong answer too.
     """
     from grader.cli.output.terminal import print_note
-    from grader.cli.set_scaffold import set_scaffold
     from grader.problem.scaffold import scaffold
 
     found = find_problem(problem)
     path = output or Path(f"{found.name}_{lang}{STARTERS[lang]}")
     if path.suffix != STARTERS[lang]:
         raise click.UsageError(f"{path}: the name of a {lang} file ends in {STARTERS[lang]}")
-    source = set_scaffold(found) if found.imported and lang != "cuda" else scaffold(found, lang)
+    source = scaffold(found, lang)
     try:
         _write(path, source)
     except FileExistsError:

@@ -18,10 +18,12 @@ from grader.cli.options import (
     result_number,
     sandbox_option,
 )
+from grader.problem_folders import problem_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from grader.problem import Problem
     from grader.report import CaseResult, Report
     from grader.submission import Submission
 
@@ -40,7 +42,7 @@ AGREE_RTOL = 1e-6
     "--problem",
     "folder",
     metavar="PROBLEM",
-    help="Folder of the problem, if its name does not find it.",
+    help="Folder of the problem, or SET:PATH, if its name does not find it.",
 )
 @sandbox_option
 @db_option
@@ -68,7 +70,7 @@ def replay(
             f"name, write ./{result}"
         )
     old, submission = _from_file(result, file) if number is None else _from_board(deps, number, db)
-    problem = find_problem(folder or old.problem)
+    problem = _problem(deps, folder, old, sandbox_name)
     if problem.digest != old.problem_digest:
         raise click.UsageError(
             f"result {result} is of version {old.problem_digest[:12]} of {old.problem}, and "
@@ -92,6 +94,18 @@ def replay(
         style="bold green" if same else "bold red",
     )
     return 0 if same else 1
+
+
+def _problem(deps: Dependencies, text: str | None, old: Report, sandbox_name: str) -> Problem:
+    """The problem of an old report. Raises click.UsageError if it is not found."""
+    from grader.problem_sets import SETS
+
+    prefix = old.problem.partition("_")[0]
+    if text is None and prefix in SETS and problem_folder(old.problem) is None:
+        raise click.UsageError(
+            f"{old.problem} is a problem of another set; say where it is: --problem {prefix}:PATH"
+        )
+    return find_problem(text or old.problem, deps, old.device, sandbox_name)
 
 
 def _from_board(deps: Dependencies, number: int, db: str | None) -> tuple[Report, Submission]:

@@ -63,7 +63,7 @@ def results(
         return
     from grader.cli.output.terminal import print_json, stdout
 
-    name = None if problem is None else find_problem(problem).name
+    name = None if problem is None else _name_of(problem)
     with closing(deps.board(db)) as board:
         listed = board.results(name, user, most=last + 1)
     shown, more = listed[:last], len(listed) > last
@@ -135,3 +135,11 @@ def results_table(listed: list[ListedResult], problem_digest: str | None = None)
     if len({one.user for one in listed}) > 1:
         columns.insert(2, TableColumn("user", [safe_text(one.user, 40) for one in listed], 5))
     return ResponsiveTable(columns)
+
+
+def _name_of(problem: str) -> str:
+    """The name in results of what `problem` names, whose code need not run."""
+    from grader.problem_sets import read_problem, split_prefix
+
+    of_set = split_prefix(problem)
+    return find_problem(problem).name if of_set is None else read_problem(*of_set).name

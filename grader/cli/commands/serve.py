@@ -14,12 +14,17 @@ from grader.cli.options import (
     choose_sandbox,
     choose_slots,
     db_option,
+    load_set_problems,
     sandbox_option,
+    set_problems,
+    sets_option,
 )
 from grader.problem_folders import problem_roots
 
 if TYPE_CHECKING:
     from grader.fleet.grading_engine import Engine
+    from grader.fleet.set_problems import NamedSet
+    from grader.sandbox.base import Device, Sandbox
 
 
 @click.command()
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Folder of the problems [default: ./problems or the repository's].",
 )
+@sets_option
 @sandbox_option
 @click.option(
     "--slots",
@@ -65,6 +71,7 @@ def serve(
     db: str | None,
     engine_name: str,
     problems: Path | None,
+    named_sets: tuple[NamedSet, ...],
     sandbox_name: str,
     slots: int | None,
     new_admin_token: bool,
@@ -73,6 +80,7 @@ def serve(
 
     The first start creates an admin and prints a token, once. SIGTERM lets running gradings end.
     Limits are environment variables, such as GRADE_SERVE_MAX_QUEUE; docs/hosting.md lists them.
+    docs/sets.md says what --problem puts on the pages.
     """
     from grader.board import default_url
     from grader.cli.local_grading import unwind_on_sigterm
@@ -95,9 +103,24 @@ def serve(
     for name in Settings.unknown():
         print_warning(f"{name} is set, but there is no such setting")
     root = problems or _default_problems()
-    loaded = load_problems(root)
+    loaded = load_problems(root, may_be_empty=bool(named_sets))
+    sets = None
+    if named_sets:
+        place = _place_of_imports(deps, engine_name, sandbox_name, slots)
+        sets = set_problems(named_sets, *place)
+        with unwind_on_sigterm():
+            loaded |= load_set_problems(sets, loaded)
+    if not loaded:
+        raise click.UsageError("no problem can be served; a warning says why for each")
     url = db or os.environ.get("GRADE_DB") or default_url()
-    services = Services.open(url, loaded, settings, providers=providers, folder=root.absolute())
+    services = Services.open(
+        url,
+        loaded,
+        settings,
+        providers=providers,
+        folder=root.absolute(),
+        sets=sets,
+    )
     for change in services.version_changes:
         print_note(change.line())
     with unwind_on_sigterm():
@@ -105,10 +128,10 @@ def serve(
         if note:
             print_warning(note)
         logs.configure()
-        folders = {name: problem.folder for name, problem in loaded.items()}
         # Several servers may share a machine and a database.
         name = f"{socket.gethostname()}:{listener.getsockname()[1]}"
-        dispatcher = Dispatcher(services.ledger, engine, folders, name, via)
+        dispatcher = Dispatcher(services.ledger, engine, {}, name, via)
+        dispatcher.set_problems(services.problems)
         accounts = services.accounts
         token = accounts.new_admin_token() if new_admin_token else accounts.first_admin()
         _announce(token, listener.getsockname())
@@ -125,6 +148,15 @@ def _announce(token: str | None, address: tuple[str, int]) -> None:
 
 def _default_problems() -> Path:
     return next((root for root in problem_roots() if root.is_dir()), Path("problems"))
+
+
+def _place_of_imports(
+    deps: Dependencies, engine_name: str, sandbox_name: str, slots: int | None
+) -> tuple[Sandbox, Device]:
+    """Where the problems of other sets are imported: as slots of this machine grade. Slots
+    elsewhere import again if their device is another one."""
+    local = choose_slots(deps, slots if engine_name == "local" else 0)
+    return choose_sandbox(deps, sandbox_name)[0], local[1]
 
 
 def _engine(

@@ -139,9 +139,13 @@ def _verify_imported(
 
     assert problem.imported is not None
     sandbox, _ = choose_sandbox(deps, sandbox_name)
-    report = report_problem(problem.imported.source, sandbox, device, problem)
+    # One that was described on another device has other cases here.
+    described = problem if problem.imported.device == device else None
+    report = report_problem(problem.imported.source, sandbox, device, described)
     if as_json:
-        print_json(asdict(report))
+        ok = report.state != "cannot"
+        findings = [] if ok else report.reasons
+        print_json(asdict(report) | {"ok": ok, "findings": findings, "seconds": report.took_s})
     else:
         stdout().print(safe_text(report_line(report)), soft_wrap=True)
     return 1 if report.state == "cannot" else 0

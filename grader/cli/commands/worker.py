@@ -16,13 +16,22 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from grader.cli.dependencies import Dependencies
-from grader.cli.options import choose_sandbox, choose_slots, sandbox_option
+from grader.cli.options import (
+    choose_sandbox,
+    choose_slots,
+    load_set_problems,
+    sandbox_option,
+    set_problems,
+    sets_option,
+)
 from grader.problem_folders import problem_folders
 
 if TYPE_CHECKING:
     from grader.fleet.dispatch import Dispatcher
     from grader.fleet.job import Worker
     from grader.fleet.remote_ledger import RemoteLedger
+    from grader.fleet.set_problems import NamedSet
+    from grader.problem import Problem
 
 DRAIN_S = 60.0
 """How long running gradings may go on after a stop signal; unfinished jobs return to the queue."""
@@ -53,6 +62,7 @@ TICK_S = 1.0
     help="Folder of the problems; jobs of other versions are left to other workers "
     "[default: ./problems or the repository's].",
 )
+@sets_option
 @sandbox_option
 @click.option(
     "--slots",
@@ -66,6 +76,7 @@ def worker(
     server: str | None,
     token: str | None,
     problems: Path | None,
+    named_sets: tuple[NamedSet, ...],
     sandbox_name: str,
     slots: int | None,
     name: str | None,
@@ -75,8 +86,10 @@ def worker(
     The worker waits until its server is up, and only makes outgoing connections. When a problem in
     its folder changes, it takes jobs of the new version within 10 s. `grade admin user add NAME
     --role worker` prints its token, which is good for nothing else. SIGTERM or Ctrl-C lets
-    running gradings end; a second one returns them to the queue at once.
+    running gradings end; a second one returns them to the queue at once. Problems of other sets are
+    read and imported once, at the start.
     """
+    from grader.cli.local_grading import unwind_on_sigterm
     from grader.cli.remote import checked_url
     from grader.fleet.dispatch import Dispatcher
     from grader.fleet.job import Worker
@@ -94,13 +107,22 @@ def worker(
     name = name or platform.node() or "worker"
     if len(name) > NAME_CHARS or not name.isprintable():
         raise click.UsageError(f"--name must be at most {NAME_CHARS} printable characters")
-    with closing(RemoteLedger(checked_url(server), token)) as source:
+    url = checked_url(server)
+    of_sets: dict[str, Problem] = {}
+    if named_sets:
+        with unwind_on_sigterm():
+            of_sets = load_set_problems(set_problems(named_sets, sandbox, device), folders)
+    with closing(RemoteLedger(url, token)) as source:
         _announce(source, Worker(name, "http", device, None, count))
         if note:
             click.echo(note, err=True)
         kind: Literal["docker", "process"] = "docker" if sandbox.name == "docker" else "process"
         with LocalEngine(count, device, kind) as engine:
-            look = WatchedProblems(lambda: _folders(problems)).look
+            watched = WatchedProblems(lambda: _folders(problems))
+
+            def look() -> dict[str, Problem]:
+                return watched.look() | of_sets
+
             dispatcher = Dispatcher(source, engine, folders, name, "http", look=look, tick_s=TICK_S)
             shown = f"{count} slot{'s' if count > 1 else ''} on {device.upper()}"
             click.echo(f"{name}: {shown}, for {server}", err=True)

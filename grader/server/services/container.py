@@ -10,6 +10,7 @@ from pathlib import Path
 from grader.db.engine import BoardError, open_engine
 from grader.db.migrate import upgrade
 from grader.fleet import Ledger
+from grader.fleet.set_problems import SetProblems
 from grader.problem import Problem, ProblemError
 from grader.server.services.accounts import Accounts
 from grader.server.services.admin_service import AdminService
@@ -78,10 +79,11 @@ class Services:
         now: Callable[[], datetime] = utc_now,
         providers: Mapping[str, ProviderSettings] | None = None,
         folder: Path | None = None,
+        sets: SetProblems | None = None,
     ) -> Services:
         """Open the database at a URL, create or migrate its tables, and record the versions of the
-        problems. `folder` is where they were loaded from; without it, they cannot be reloaded.
-        Raises `BoardError`."""
+        problems. `folder` is where they were loaded from, and `sets` those of other sets; without
+        a folder, they cannot be reloaded. Raises `BoardError`."""
         settings = settings or Settings()
         engine = open_engine(url, create=True)
         try:
@@ -103,7 +105,7 @@ class Services:
             admin=admin,
             announcements=Announcements(engine, now),
             problems=served,
-            reload=ProblemReload(engine, ledger, served, folder, settings.verify_s, now),
+            reload=ProblemReload(engine, ledger, served, folder, settings.verify_s, now, sets),
             version_changes=version_changes,
             now=now,
             submissions=submissions,
@@ -128,9 +130,10 @@ class Services:
         self.ledger.close()
 
 
-def load_problems(folder: Path) -> dict[str, Problem]:
-    """Every problem in a folder, by name. Raises `ProblemError` for a broken one, or for none."""
+def load_problems(folder: Path, may_be_empty: bool = False) -> dict[str, Problem]:
+    """Every problem in a folder, by name. Raises `ProblemError` for a broken one, or for none
+    unless it `may_be_empty`."""
     found = [Problem.load(one) for one in problem_folders(folder)]
-    if not found:
+    if not found and not may_be_empty:
         raise ProblemError(f"{folder}: holds no problem; name another folder with --problems")
     return {problem.name: problem for problem in found}

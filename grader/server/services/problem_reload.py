@@ -31,7 +31,9 @@ from grader.board.versions import read_versions, version_of
 from grader.db.engine import connect, transaction
 from grader.db.tables import jobs, submissions
 from grader.fleet import Ledger, State
-from grader.problem import Problem, ProblemError
+from grader.fleet.set_problems import SetProblems
+from grader.problem import JudgedVersion, Problem, ProblemError
+from grader.problem.imported import SetSource
 from grader.report import escape, one_line
 from grader.server.services import Conflict, Invalid
 from grader.server.services.audit import record_action
@@ -68,6 +70,28 @@ class FolderChange:
     """What differs from the served version, or why the folder cannot be loaded."""
     waiting: int = 0
     """Unfinished submissions of the served version: those that wait are held by a reload."""
+
+
+@dataclass(frozen=True)
+class FoundProblem:
+    """A problem as its files are now."""
+
+    name: str
+    judged: JudgedVersion
+    files: Mapping[str, bytes] | None
+    """None for one of another set, whose digest covers its files."""
+    load: Callable[[], Problem]
+    """May take minutes, and raises `ProblemError`."""
+
+    @property
+    def digest(self) -> str:
+        return self.judged.digest
+
+    def differs_from(self, served: Problem | None) -> bool:
+        """Whether the server has it otherwise, or not at all."""
+        if served is None or served.digest != self.digest:
+            return True
+        return self.files is not None and served.files != self.files
 
 
 @dataclass(frozen=True)
@@ -126,12 +150,14 @@ class ProblemReload:
         folder: Path | None,
         limit_s: float,
         now: Callable[[], datetime],
+        sets: SetProblems | None = None,
     ) -> None:
         self._engine = engine
         self._ledger = ledger
         self._served = served
         self._limit_s = limit_s
         self._now = now
+        self._sets = sets
         self._lock = threading.Lock()
         self._run: ReloadRun | None = None
         self._thread: threading.Thread | None = None
@@ -161,10 +187,9 @@ class ProblemReload:
         for name in self._served:
             if name not in loaded and name not in broken:
                 changes.append(FolderChange(name, "missing"))
-        for name, problem in loaded.items():
-            served = self._served.get(name)
-            if served is None or served.files != problem.files:
-                changes.append(self._change(problem, served))
+        for name, found in loaded.items():
+            if found.differs_from(served := self._served.get(name)):
+                changes.append(self._change(found, served))
         return sorted(changes, key=lambda one: one.problem)
 
     def start(self, by: str, names: Collection[str] | None = None) -> ReloadRun:
@@ -182,9 +207,9 @@ class ProblemReload:
                     raise Invalid(f"{self.folder} has no problem {one_line(name, 80)}")
             loaded = {name: loaded[name] for name in names}
         changed = {
-            name: problem
-            for name, problem in loaded.items()
-            if name not in self._served or self._served[name].files != problem.files
+            name: found
+            for name, found in loaded.items()
+            if found.differs_from(self._served.get(name))
         }
         with self._lock:
             if self._run is not None and self._run.ended_at is None:
@@ -212,19 +237,24 @@ class ProblemReload:
         self._stopping.set()
         self.join(2 * GRACE_S)
 
-    def _load(self) -> tuple[dict[str, Problem], dict[str, str]]:
-        """The problems in the folder, and why others cannot be loaded."""
+    def _load(self) -> tuple[dict[str, FoundProblem], dict[str, str]]:
+        """The problems in the folder and of other sets, and why others cannot be loaded."""
         if self.folder is None:
             raise Conflict("this server was started without a folder of problems")
-        loaded, broken = {}, {}
+        loaded: dict[str, FoundProblem] = {}
+        broken: dict[str, str] = {}
+        if self._sets is not None:
+            sources, broken = self._sets.read()
+            broken = {name: one_line(reason, 500) for name, reason in broken.items()}
+            loaded = {name: _in_set(source, self._sets) for name, source in sources.items()}
         for folder in problem_folders(self.folder):
             try:
-                loaded[folder.name] = Problem.load(folder)
+                loaded[folder.name] = _in_folder(Problem.load(folder))
             except ProblemError as error:
                 broken[folder.name] = one_line(str(error), 500)
         return loaded, broken
 
-    def _change(self, problem: Problem, served: Problem | None) -> FolderChange:
+    def _change(self, problem: FoundProblem, served: Problem | None) -> FolderChange:
         with connect(self._engine) as connection:
             versions = read_versions(connection, problem.name, problem.digest, not_void())
         version = version_of(versions, problem.digest)
@@ -250,10 +280,14 @@ class ProblemReload:
         with connect(self._engine) as connection:
             return int(connection.scalar(query) or 0)
 
-    def _reload(self, changed: Mapping[str, Problem]) -> None:
+    def _reload(self, changed: Mapping[str, FoundProblem]) -> None:
         notes: list[str] = []
         try:
-            held = {name: one for name, one in changed.items() if self._holds(one)}
+            held = {}
+            for name, found in changed.items():
+                problem = self._loaded(found)
+                if problem is not None and self._holds(problem):
+                    held[name] = problem
             if held and not self._stopping.is_set():
                 notes = self._take(held)
         except BoardError as error:
@@ -263,6 +297,18 @@ class ProblemReload:
             notes = [f"nothing was taken: {type(error).__name__}: {one_line(str(error))}"]
         assert self._run is not None
         self._run = replace(self._run, ended_at=self._now(), notes=notes)
+
+    def _loaded(self, found: FoundProblem) -> Problem | None:
+        """The problem; None if it is refused, since it cannot be imported."""
+        if self._stopping.is_set():
+            self._note(found, state="refused", findings=["the server is stopping"])
+            return None
+        self._note(found, state="running")
+        try:
+            return found.load()
+        except ProblemError as error:
+            self._note(found, state="refused", findings=[one_line(str(error), 500)])
+            return None
 
     def _holds(self, problem: Problem) -> bool:
         """Whether a problem may be taken: its check holds, or only its texts have changed."""
@@ -308,7 +354,7 @@ class ProblemReload:
             log.info("%s", line)
         return lines
 
-    def _note(self, problem: Problem, **values: Any) -> None:
+    def _note(self, problem: Problem | FoundProblem, **values: Any) -> None:
         assert self._run is not None
         problems = [
             replace(one, **values) if one.problem == problem.name else one
@@ -317,18 +363,29 @@ class ProblemReload:
         self._run = replace(self._run, problems=problems)
 
 
+def _in_folder(problem: Problem) -> FoundProblem:
+    return FoundProblem(problem.name, problem.judged, problem.files, lambda: problem)
+
+
+def _in_set(source: SetSource, sets: SetProblems) -> FoundProblem:
+    return FoundProblem(source.name, source.judged, None, lambda: sets.problem(source))
+
+
 def problem_folders(root: Path) -> list[Path]:
     """The folders of problems in a folder, by name."""
     return sorted(spec.parent for spec in root.glob("*/problem.yaml"))
 
 
 def verify_in_child(folder: Path, limit_s: float, stopping: threading.Event) -> VerifyOutcome:
-    """Run ``grade verify`` without examples on the CPU, and end it after `limit_s` seconds or when
-    `stopping` is set. It has a low priority, and none of the server's settings and secrets."""
+    """Run ``grade verify`` without examples, and end it after `limit_s` seconds or when `stopping`
+    is set. It has a low priority, and none of the server's settings and secrets. It uses the CPU;
+    for a problem of another set, the device on which it was imported."""
+    imported = Problem.load(folder).imported
+    device = "cpu" if imported is None else imported.device
     polite = ["nice", "-n", "10"] if shutil.which("nice") else []
     command = [
         *(*polite, sys.executable, "-m", "grader.cli", "verify", str(folder)),
-        *("--no-examples", "--device", "cpu", "--json"),
+        *("--no-examples", "--device", device, "--json"),
     ]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("GRADE_")

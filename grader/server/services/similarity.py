@@ -169,5 +169,11 @@ def _fingerprint(
 def _boilerplate(problem: Problem) -> frozenset[int]:
     """The hashes of what everybody starts with."""
     texts = [(scaffold(problem, name), language) for name, language in _STARTERS]
-    reference: tuple[str, Language] = (problem.files["reference.py"].decode(), "python")
-    return frozenset(gram for one in [*texts, reference] for gram in gram_hashes(*one))
+    # Everybody has the code of another set's problem, too.
+    given = problem.files if problem.imported is None else problem.imported.source.files
+    references: list[tuple[str, Language]] = [
+        (content.decode("utf-8", "replace"), "python")
+        for name, content in given.items()
+        if name in ("reference.py", "challenge.py", "model.py", "def.py")
+    ]
+    return frozenset(gram for one in [*texts, *references] for gram in gram_hashes(*one))

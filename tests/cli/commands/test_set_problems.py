@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from grader.cli.remote import problem_name
+from grader.problem import ProblemError
 from tests.cli.conftest import Shell
 from tests.sets import made_up
 
@@ -100,3 +102,31 @@ def test_commands_take_a_problem_of_a_set(tmp_path: Path) -> None:
     status, out = grade("baseline", name, "--sandbox", "process")
     assert status == 2
     assert "the code of another set does not run in the judge" in out
+    status, out = grade("batch", name, str(kernel), "--sandbox", "process", "--tests-only")
+    assert status == 0, out
+    (line,) = (json.loads(text) for text in out.splitlines() if text.startswith("{"))
+    assert line["report"]["verdict"] == "wrong_answer"
+    status, out = grade("results", name)
+    assert status == 0
+    assert "#1  wrong answer" in out
+    status, out = grade("replay", "1", "--sandbox", "process")
+    assert status == 2
+    assert "leetgpu_1_scaled_rows is a problem of another set" in out
+    assert "say where it is: --problem leetgpu:PATH" in out
+    status, out = grade("replay", "1", "--problem", name, "--sandbox", "process")
+    assert status == 0, out
+    assert "the replay agrees" in out
+
+
+def test_the_name_on_a_server_is_read_from_the_checkout(tmp_path: Path) -> None:
+    assert problem_name(f"kernelbot:{made_up.kernelbot(tmp_path)}") == "kernelbot_made_up_rms_py"
+    with pytest.raises(ProblemError, match="holds 1 problems; name one of them"):
+        problem_name(f"kernelbot:{tmp_path}")
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "mcp"])
+def test_what_is_no_set_is_refused(shell: Shell, command: str) -> None:
+    status, out, err = shell(command, "--problem", "softmax")
+    assert (status, out) == (2, "")
+    assert "--problem softmax: names a problem of another set" in err
+    assert "kernelbench:PATH" in err

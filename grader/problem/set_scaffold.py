@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from grader.problem import Argument, Problem
 from grader.problem.imported import CaseForm, ImportedProblem, TensorForm, ValueForm
+from grader.problem.load import Problem
+from grader.problem.spec import Argument
 
 _TORCH = {
     "fp64": "float64",
