@@ -14,8 +14,10 @@ from grader.numerics import matmul_in_steps, round_to
 LOG2_E = math.log2(math.e)
 
 Attention = Callable[[Tensor, Tensor, Tensor, bool, float], Tensor]
-OneHead = Callable[[Tensor, Tensor, Tensor, bool, float], Tensor]
-"""As `Attention`, of q [q_len, head_dim] over k and v [k_len, head_dim]; gives fp32."""
+SomeHeads = Callable[[Tensor, Tensor, Tensor, bool, float], Tensor]
+"""As `Attention`, of q [heads, q_len, head_dim] over k and v [heads, k_len, head_dim]; fp32."""
+MOST_SCORES = 1 << 28
+"""Scores of the heads that are computed at once: one at a time takes many minutes on a GPU."""
 
 
 def magnitude(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
@@ -26,14 +28,17 @@ def magnitude(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Te
     return largest.expand(q.shape).contiguous()
 
 
-def _every_head(one: OneHead) -> Attention:
+def _every_head(some_heads: SomeHeads) -> Attention:
     def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-        group = q.shape[1] // k.shape[1]
+        batch, heads, q_len, head_dim = q.shape
+        group = heads // k.shape[1]
+        columns = some_heads.block if isinstance(some_heads, _Flash) else k.shape[2]
+        at_once = max(1, MOST_SCORES // (q_len * max(columns, head_dim)))
         out = q.new_empty(q.shape)
-        for b in range(q.shape[0]):
-            for h in range(q.shape[1]):
-                keys, values = k[b, h // group], v[b, h // group]
-                out[b, h] = one(q[b, h], keys, values, causal, scale)
+        for b in range(batch):
+            for some in torch.arange(heads, device=q.device).split(at_once):
+                keys, values = k[b, some // group], v[b, some // group]
+                out[b, some] = some_heads(q[b, some], keys, values, causal, scale).to(q.dtype)
         return out
 
     return attention
@@ -70,15 +75,15 @@ class _Flash:
     """Columns by which the causal mask is off."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-        q_len, k_len = len(q), len(k)
+        q_len, k_len = q.shape[1], k.shape[1]
         last = k_len - self.dropped_keys if k_len > self.dropped_keys else k_len
-        largest = torch.full((q_len, 1), -torch.inf, device=q.device)
+        largest = torch.full((*q.shape[:-1], 1), -torch.inf, device=q.device)
         total = torch.zeros_like(largest)
-        out = torch.zeros(q_len, v.shape[1], dtype=self.accumulator, device=q.device)
+        out = torch.zeros(q.shape, dtype=self.accumulator, device=q.device)
         power = torch.exp2 if self.exp2 else torch.exp
         for start in range(0, last, self.block):
             keys = torch.arange(start, min(start + self.block, last), device=q.device)
-            scores = (q.float() @ k[keys].float().T) * (scale * (LOG2_E if self.exp2 else 1.0))
+            scores = (q.float() @ k[:, keys].float().mT) * (scale * (LOG2_E if self.exp2 else 1.0))
             if self.scores is not None:
                 scores = round_to(scores, self.scores)
             visible = _visible(q_len, keys, k_len, causal, self.mask_offset)
@@ -90,7 +95,7 @@ class _Flash:
             total = total * rescale + (rounded if self.sum_of_rounded else weights).sum(-1, True)
             if self.rescales:
                 out = (out * rescale).to(self.accumulator)
-            out = out + (rounded @ v[keys].float()).to(self.accumulator)
+            out = out + (rounded @ v[:, keys].float()).to(self.accumulator)
             largest = grown
         return (out.float() / total).nan_to_num_(nan=0.0)
 
@@ -104,44 +109,44 @@ class _Flash:
         )
 
 
-def _two_passes(order: Callable[[Tensor, Tensor], Tensor], rounds: bool = True) -> OneHead:
+def _two_passes(order: Callable[[Tensor, Tensor], Tensor], rounds: bool = True) -> SomeHeads:
     """All scores, then softmax, then the second product; with `rounds`, of weights that are
     normalised and then rounded to the dtype of the inputs."""
 
-    def one(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-        keys = torch.arange(len(k), device=q.device)
-        scores = (q.float() @ k.float().T) * scale
-        scores = torch.where(_visible(len(q), keys, len(k), causal), scores, -torch.inf)
+    def some_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+        keys = torch.arange(k.shape[1], device=q.device)
+        scores = (q.float() @ k.float().mT) * scale
+        scores = torch.where(_visible(q.shape[1], keys, k.shape[1], causal), scores, -torch.inf)
         weights = torch.softmax(scores, dim=-1).nan_to_num_(nan=0.0)
         return order(weights.to(q.dtype).float() if rounds else weights, v.float())
 
-    return one
+    return some_heads
 
 
-def _merged_parts(parts: int) -> OneHead:
+def _merged_parts(parts: int) -> SomeHeads:
     """Flash decoding: ranges of keys on their own, merged by their maxima and sums."""
 
-    def one(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-        scores = (q.float() @ k.float().T) * scale
-        keys = torch.arange(len(k), device=q.device)
-        scores = torch.where(_visible(len(q), keys, len(k), causal), scores, -torch.inf)
+    def some_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+        scores = (q.float() @ k.float().mT) * scale
+        keys = torch.arange(k.shape[1], device=q.device)
+        scores = torch.where(_visible(q.shape[1], keys, k.shape[1], causal), scores, -torch.inf)
         largest = scores.amax(dim=-1, keepdim=True)
         total = torch.zeros_like(largest)
-        out = torch.zeros(len(q), v.shape[1], device=q.device)
+        out = torch.zeros(q.shape, device=q.device)
         for columns in keys.chunk(parts):
-            part = scores[:, columns]
+            part = scores[..., columns]
             part_max = part.amax(dim=-1, keepdim=True)
             weights = torch.exp(part - part_max).nan_to_num_(nan=0.0)
             share = torch.exp(part_max - largest).nan_to_num_(nan=0.0)
-            out += (weights.to(q.dtype).float() @ v[columns].float()) * share
+            out += (weights.to(q.dtype).float() @ v[:, columns].float()) * share
             total += weights.sum(dim=-1, keepdim=True) * share
         return (out / total).nan_to_num_(nan=0.0)
 
-    return one
+    return some_heads
 
 
 def _backwards(weights: Tensor, values: Tensor) -> Tensor:
-    return matmul_in_steps(weights.flip(1), values.flip(0), 16)
+    return matmul_in_steps(weights.flip(-1), values.flip(-2), 16)
 
 
 HONEST: dict[str, Attention] = {
