@@ -244,8 +244,11 @@ class ProblemReload:
         loaded: dict[str, FoundProblem] = {}
         broken: dict[str, str] = {}
         if self._sets is not None:
-            sources, broken = self._sets.read()
-            broken = {name: one_line(reason, 500) for name, reason in broken.items()}
+            sources, unread = self._sets.read()
+            # Below a folder of many, what cannot be judged stays so; only a name that was given
+            # should be a problem.
+            named = {f"{prefix}:{path}" for prefix, path in self._sets.named}
+            broken = {name: one_line(why, 500) for name, why in unread.items() if name in named}
             loaded = {name: _in_set(source, self._sets) for name, source in sources.items()}
         for folder in problem_folders(self.folder):
             try:
