@@ -137,7 +137,7 @@ def check_examples(code: ProblemCode, first: int, for_s: float, only: tuple[str,
         if one.expected is Verdict.ACCEPTED
         and one.path.suffix == ".py"
         and not one.path.name.startswith(HOSTILE)
-        and one.missing(code.device) is None
+        and one.missing("cuda" if code.device == "cuda" else "cpu") is None
     ]
     for path in accepted:
         with tempfile.TemporaryDirectory() as folder:

@@ -7,8 +7,8 @@ ROOT is your own checkout of a corpus that others wrote; nothing of it is copied
 labels, by default ROOT/labels.jsonl, is JSON: `path` of a file below ROOT, `problem` as every
 command takes it (`softmax`, a folder, `kernelbench:FILE.py`; paths may be relative to ROOT), and
 `label`: `hack` or `clean`. Other fields are ignored. `benchmarks/known_hacks.jsonl` labels files of
-KernelBot, SOL-ExecBench and KernelBench, in folders `kernelbot`, `sol` and `kernelbench` of ROOT, as
-their authors name them.
+KernelBot, SOL-ExecBench and KernelBench, in folders `kernelbot`, `sol` and `kernelbench` of ROOT,
+as their authors name them.
 
 Prints Markdown: the share of hacks that were caught and of clean kernels that were refused, with
 Wilson's intervals of 95 %, and each file that was judged against its label. Caught or refused is

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from scripts import verify_catalogue
-from scripts.verify_catalogue import Step, main, shared, steps
+from scripts.verify_catalogue import Step, main, steps
+from scripts.workers import shared
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -12,7 +12,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -809,7 +809,7 @@ def test_a_time_claim_is_looked_at_twice(
     """A busy host may have held up every round, so one measurement convicts nobody."""
     claims = [Fault(Verdict.REJECTED, "it claims too little", Rule.TIME_CLAIM)] * times
     module = sys.modules["grader.judge.grade"]
-    attempt = module._attempt  # type: ignore[attr-defined]
+    attempt: Callable[..., Record] = module._attempt
 
     def claiming(*arguments: Any) -> Record:
         record = attempt(*arguments)
