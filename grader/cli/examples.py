@@ -9,7 +9,6 @@ from pathlib import Path
 
 from grader.problem import Problem
 from grader.report import Report, Rule, Verdict
-from grader.sandbox.base import Device
 from grader.submission import LANGUAGES
 
 _MARK = re.compile(r"^(?:#|//) grade: (.+)$", re.MULTILINE)
@@ -32,7 +31,7 @@ class Example:
     needs: str | None = None
     """The package that it imports and that not every machine has."""
 
-    def missing(self, device: Device) -> str | None:
+    def missing(self, device: str) -> str | None:
         """Why it cannot be graded on a device of this machine; None if it can."""
         if self.needs_gpu and device == "cpu":
             return "needs a GPU"

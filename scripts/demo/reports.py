@@ -61,6 +61,8 @@ class Reports:
     ) -> Report:
         """The report on an attempt's file. `rule` is what a rejected one broke."""
         rng = random.Random(f"report {self.problem.name} {submission.sha256}")
+        used = submission.kernel_language
+        language = {"kernel_language": used.key} if used else {}
         report = Report(
             problem=self.problem.name,
             problem_digest=self.problem.digest,
@@ -72,7 +74,7 @@ class Reports:
             device="cuda",
             gpu=attempt.gpu.name,
             sandbox=SANDBOX,
-            environment={"example_data": True, "ceilings": _ceilings(attempt.gpu)},
+            environment={"example_data": True, "ceilings": _ceilings(attempt.gpu)} | language,
             notes=[NOTE],
             seed=0,
             created_at=at,

@@ -194,7 +194,7 @@ def languages_of(leaderboard: GpuLeaderboard) -> dict[str, str]:
     of them an entry uses is in its report, which is read once one is chosen."""
     found = {one: LANGUAGES.get(one, one) for one in leaderboard.languages}
     if "python" in found:
-        found |= {one.key: one.label for one in KERNEL_LANGUAGES}
+        found |= {one.key: one.label for one in reversed(KERNEL_LANGUAGES)}
     return found
 
 
