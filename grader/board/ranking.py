@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """A user's best ranked result on one GPU."""
+    """A user's or a team's best ranked result on one GPU."""
 
     rank: int
     user: str
+    """The user, or the team."""
     result_id: int
     score_us: float
     ci_us: tuple[float, float]

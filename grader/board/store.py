@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL
 
+from grader.board.owners import has_teams, owner_of_result
 from grader.board.ranking import BoardEntry, ranks
 from grader.board.versions import ProblemVersion, read_versions
 from grader.db.engine import BoardError, acquire_lock, connect, open_engine, safe_url, transaction
@@ -123,7 +124,8 @@ class Board:
         return report.model_copy(update={"id": result_id, "rank": rank})
 
     def leaderboard(self, problem_digest: str, gpu: str) -> list[BoardEntry]:
-        """Each user's best ranked result for one version of a problem on one GPU, best first."""
+        """Each user's or team's best ranked result for one version of a problem on one GPU, best
+        first."""
         rows = self._best(problem_digest, gpu)
         by_row = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in rows])
         return [_entry(row, rank) for row, rank in zip(rows, by_row, strict=True)]
@@ -241,7 +243,7 @@ class Board:
         standing = [
             (row["score_us"], row["id"], (row["ci_low_us"], row["ci_high_us"]))
             for row in self._best(report.problem_digest, str(report.gpu))
-            if row["user"] != user
+            if row["owner"] != user
         ]
         standing = sorted([*standing, (score_us, result_id, (low_us, high_us))])
         by_position = ranks([interval for _, _, interval in standing])
@@ -249,13 +251,15 @@ class Board:
         return by_position[position]
 
     def _best(self, problem_digest: str, gpu: str) -> list[RowMapping]:
-        """Each user's best ranked row, fastest first. Of equal results, the earlier is better."""
-        place = func.row_number().over(
-            partition_by=results.c.user, order_by=(results.c.score_us, results.c.id)
-        )
+        """Each user's or team's best ranked row with its `owner`, fastest first. Of equal results,
+        the earlier is better."""
         with connect(self._engine) as connection:
+            name = owner_of_result() if has_teams(connection) else results.c.user
+            place = func.row_number().over(
+                partition_by=name, order_by=(results.c.score_us, results.c.id)
+            )
             ranked = (
-                select(results, place.label("place"))
+                select(results, name.label("owner"), place.label("place"))
                 .where(
                     results.c.problem_digest == problem_digest,
                     results.c.gpu == gpu,
@@ -354,7 +358,7 @@ def _entry(row: RowMapping, rank: int) -> BoardEntry:
     sols = [case.sol for case in report.cases if case.kind == "benchmark" and case.sol]
     return BoardEntry(
         rank=rank,
-        user=row["user"],
+        user=row["owner"],
         result_id=row["id"],
         score_us=row["score_us"],
         ci_us=(row["ci_low_us"], row["ci_high_us"]),

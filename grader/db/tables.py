@@ -137,8 +137,12 @@ submissions = Table(
     # What counts against its user's quota: 0 for one of a rejudge, and once the source is removed.
     Column("stored_bytes", Integer, nullable=False, server_default="0"),
     Column("source_removed_at", UtcDateTime),
+    # The name of the team that it counts for; null for one that counts for its user.
+    Column("team", String(40)),
     Index("submissions_by_key", "user", "idempotency_key", unique=True),
     Index("submissions_by_user", "user"),
+    Index("submissions_by_entry", "user", "problem", "team"),
+    Index("submissions_by_team", "team"),
     Index("submissions_by_day", "user", "created_at"),
     Index("submissions_by_size", "user", "stored_bytes"),
     Index("submissions_by_source", "sha256"),
@@ -220,7 +224,9 @@ queue_turns = Table(
     Column("user", String(40), primary_key=True),
     Column("claimed_at", UtcDateTime, nullable=False),
 )
-"""When a worker last took a submission of a user, by which users take turns in the queue."""
+"""When a worker last took a submission of a user or a team, by which they take turns in the queue.
+
+`user` is the name of either: no team has the name of a user."""
 
 workers = Table(
     "workers",
@@ -251,6 +257,7 @@ users = Table(
     # that of an older one.
     Column("skeleton", String(200)),
     Index("users_by_skeleton", "skeleton", unique=True),
+    Index("users_by_name", "name"),
     sqlite_autoincrement=True,
 )
 
@@ -306,6 +313,42 @@ group_members = Table(
     Index("group_members_by_group", "group_id"),
 )
 
+teams = Table(
+    "teams",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(40), nullable=False, unique=True),
+    Column("name_key", String(40), nullable=False, unique=True),
+    # What the name looks like, as of a user.
+    Column("skeleton", String(200), nullable=False, unique=True),
+    Column("created_at", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Teams of users. A team's name never changes, and no user has it."""
+
+team_members = Table(
+    "team_members",
+    metadata,
+    # A user is in one team at a time.
+    Column("user_id", Integer, ForeignKey(users.c.id), primary_key=True),
+    Column("team_id", Integer, ForeignKey(teams.c.id), nullable=False),
+    Index("team_members_by_team", "team_id"),
+)
+
+team_codes = Table(
+    "team_codes",
+    metadata,
+    # SHA-256 of the code.
+    Column("hash", String(64), primary_key=True),
+    Column("team_id", Integer, ForeignKey(teams.c.id), nullable=False),
+    # The member who made it.
+    Column("user_id", Integer, ForeignKey(users.c.id), nullable=False),
+    Column("until", UtcDateTime, nullable=False),
+    Index("team_codes_by_team", "team_id"),
+)
+"""Codes with which users join a team. Each is used once and then removed. They are apart from
+`invitations`, so that none can ever make an account."""
+
 invitations = Table(
     "invitations",
     metadata,
@@ -355,6 +398,8 @@ boards = Table(
     Column("group", String(40)),
     # From then on, only admins see later results and ranks.
     Column("freeze_at", UtcDateTime),
+    # The most people in a team; null if people compete alone.
+    Column("team_size", Integer),
 )
 """Board settings. Without a row, a board has no deadline, is visible, and keeps sources private."""
 

@@ -95,6 +95,8 @@ class Job:
     """The submission that the rejudge copied."""
     batch_id: int | None
     """The batch that it is an item of; None for a submission."""
+    team: str | None = None
+    """The team that it counts for; None if it counts for its user."""
 
 
 @dataclass(frozen=True)
@@ -294,6 +296,11 @@ class DailyLimitReached(SubmissionRefused):
 
 class DiskNearlyFull(SubmissionRefused):
     """The database's disk has less room than the server keeps free."""
+
+
+class EntryRefused(Exception):
+    """The user has another entry on the board, or too many people share this one. The text is one
+    line."""
 
 
 class QuotaExceeded(Exception):

@@ -25,6 +25,7 @@ from sqlalchemy import (
     tuple_,
 )
 
+from grader.board.owners import is_owned_by, owner_name
 from grader.board.store import MAX_ID
 from grader.db.engine import connect, free_bytes
 from grader.db.tables import jobs, submissions, workers
@@ -44,6 +45,7 @@ from grader.fleet.job import (
     gpu_matches,
 )
 from grader.fleet.queue_order import positions
+from grader.fleet.team_entries import COUNTS
 from grader.judge import Progress
 from grader.report import one_line
 
@@ -169,10 +171,10 @@ class LedgerReader:
         with connect(self._engine) as connection:
             return [_job(row, None) for row in connection.execute(query).mappings()]
 
-    def submitted_in_a_day(self, user: str) -> dict[str, int]:
-        """How many of a user's submissions of the last 24 hours count toward the daily limit of
-        each problem's board."""
-        query = _counted_in_a_day(user, self._now(), submissions.c.problem, func.count())
+    def submitted_in_a_day(self, user: str, team: str | None = None) -> dict[str, int]:
+        """How many submissions of the last 24 hours count toward the daily limit of each problem's
+        board: those for a team, or without one those for the user alone."""
+        query = _counted_in_a_day(user, team, self._now(), submissions.c.problem, func.count())
         with connect(self._engine) as connection:
             rows = connection.execute(query.group_by(submissions.c.problem))
             return {problem: int(count) for problem, count in rows}
@@ -225,16 +227,21 @@ def check_limits(connection: Connection, user: str, max_in_flight: int, max_queu
 
 
 def check_daily_limit(
-    connection: Connection, user: str, problem: str, daily_limit: int, now: datetime
+    connection: Connection,
+    user: str,
+    problem: str,
+    daily_limit: int,
+    now: datetime,
+    team: str | None = None,
 ) -> None:
-    """Raise `DailyLimitReached` if the user has submitted `daily_limit` files to the problem's
-    board in the last 24 hours.
+    """Raise `DailyLimitReached` if the user, or all members for a `team`, have submitted
+    `daily_limit` files to the problem's board in the last 24 hours.
 
     Submissions of rejudges, items of batches, and what was cancelled before a worker had it do not
     count. The caller's transaction must exclude other submits.
     """
     # The oldest of the last `daily_limit` submissions is the next to leave the window.
-    query = _counted_in_a_day(user, now, submissions.c.created_at)
+    query = _counted_in_a_day(user, team, now, submissions.c.created_at)
     query = query.where(submissions.c.problem == problem)
     query = query.order_by(submissions.c.created_at.desc()).offset(daily_limit - 1).limit(1)
     oldest = connection.scalar(query)
@@ -242,8 +249,8 @@ def check_daily_limit(
         return
     free_at = oldest + DAY
     raise DailyLimitReached(
-        f"{user} has submitted {daily_limit} files to {problem} in the last 24 hours, which is the "
-        f"limit; the next may come at {free_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"{owner_name(user, team)} has submitted {daily_limit} files to {problem} in the last 24 "
+        f"hours, which is the limit; the next may come at {free_at:%Y-%m-%d %H:%M:%S} UTC",
         math.ceil((free_at - now).total_seconds()),
     )
 
@@ -326,17 +333,18 @@ def next_job(
     return query.limit(1).with_for_update(of=candidate, skip_locked=True).scalar_subquery()
 
 
-def _counted_in_a_day(user: str, now: datetime, *columns: Any) -> Select[Any]:
-    """The `columns` of a user's submissions that count toward daily limits."""
+def _counted_in_a_day(user: str, team: str | None, now: datetime, *columns: Any) -> Select[Any]:
+    """The `columns` of the submissions for a team, or else for a user alone, that count toward
+    daily limits."""
     return (
         select(*columns)
         .join_from(submissions, jobs, jobs.c.submission_id == submissions.c.id)
         .where(
-            submissions.c.user == user,
+            is_owned_by(user, team),
             submissions.c.created_at > now - DAY,
             submissions.c.rejudge_id.is_(None),
             jobs.c.batch_id.is_(None),
-            or_(jobs.c.state != State.CANCELLED, jobs.c.leased_by.is_not(None)),
+            COUNTS,
         )
     )
 

@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from grader.board.owners import owner
 from grader.board.store import clear_sources
 from grader.db.tables import UtcDateTime, blobs, jobs, queue_turns, submissions
 from grader.fleet.job import LEASED_STATES, UNFINISHED_STATES, LeaseKey, State
@@ -69,6 +70,7 @@ def add_submission(
     gpu: str | None,
     now: datetime,
     idempotency_key: str | None = None,
+    team: str | None = None,
 ) -> int:
     """Store a submission and queue its job. Returns the submission's id."""
     _store_sources(connection, [submission])
@@ -84,6 +86,7 @@ def add_submission(
             created_at=now,
             idempotency_key=idempotency_key,
             stored_bytes=len(submission.source),
+            team=team,
         )
     )
     assert added.inserted_primary_key is not None
@@ -150,7 +153,8 @@ def queue_rejudge(
 ) -> None:
     """Add the submissions of a rejudge, and queue their jobs.
 
-    `originals` are the rows to copy: user, problem, name, language, sha256, gpu and original_id.
+    `originals` are the rows to copy: user, team, problem, name, language, sha256, gpu and
+    original_id.
     """
     common = {"problem_digest": problem_digest, "rejudge_id": rejudge_id, "created_at": now}
     connection.execute(insert(submissions), [dict(row) | common for row in originals])
@@ -191,19 +195,17 @@ def lease_job(
 
 
 def note_turn(connection: Connection, submission_id: int, now: datetime) -> None:
-    """Note that a worker has taken a user's submission: it is other users' turn. One of a rejudge
-    is not the user's own."""
-    owner = select(submissions.c.user).where(
-        submissions.c.id == submission_id, submissions.c.rejudge_id.is_(None)
-    )
-    user = connection.scalar(owner)
-    if user is None:
+    """Note that a worker has taken a submission of a user or a team: it is others' turn. One of a
+    rejudge is not the user's own."""
+    own = select(owner).where(submissions.c.id == submission_id, submissions.c.rejudge_id.is_(None))
+    name = connection.scalar(own)
+    if name is None:
         return
-    turn = update(queue_turns).where(queue_turns.c.user == user).values(claimed_at=now)
+    turn = update(queue_turns).where(queue_turns.c.user == name).values(claimed_at=now)
     if connection.execute(turn).rowcount == 0:
-        # Another worker may take the user's first two submissions at this moment.
+        # Another worker may take the second of their submissions at this moment.
         with suppress(IntegrityError), connection.begin_nested():
-            connection.execute(insert(queue_turns).values(user=user, claimed_at=now))
+            connection.execute(insert(queue_turns).values(user=name, claimed_at=now))
 
 
 def update_lease(

@@ -77,6 +77,7 @@ from grader.fleet.job_queries import (
     stored_bytes,
 )
 from grader.fleet.retention import expired_sources, sources_before
+from grader.fleet.team_entries import choose_entry
 from grader.judge import Progress
 from grader.report import Report, is_above_roofline, one_line
 from grader.submission import Submission
@@ -157,17 +158,20 @@ class Ledger(LedgerReader):
         max_stored_bytes: int | None = None,
         min_free_bytes: int = 0,
         daily_limit: int | None = None,
+        team_size: int | None = None,
         deadline: datetime | None = None,
         idempotency_key: str | None = None,
     ) -> int:
         """Store a submission and queue its job. Returns its id, once it is durable.
 
-        `gpu` is the required GPU type; None allows any worker. Raises `DeadlinePassed` from the
-        `deadline` on, `DailyLimitReached` when the user has submitted `daily_limit` files to the
-        problem in the last 24 hours, `TooManyInFlight` when the user has `max_in_flight` unfinished
-        jobs, `QueueFull` when `max_queue` jobs are queued, `QuotaExceeded` when the user's stored
-        sources would take more than `max_stored_bytes`, `DiskNearlyFull` when the disk is known to
-        have less than `min_free_bytes`, and ValueError for a source larger than `MAX_SOURCE_BYTES`.
+        `gpu` is the required GPU type; None allows any worker. With a `team_size`, it counts for
+        the team that the user is in now. Raises `DeadlinePassed` from the `deadline` on,
+        `EntryRefused` like `choose_entry`, `DailyLimitReached` when `daily_limit` files were
+        submitted to the problem for this team or user in the last 24 hours, `TooManyInFlight` when
+        the user has `max_in_flight` unfinished jobs, `QueueFull` when `max_queue` jobs are queued,
+        `QuotaExceeded` when the user's stored sources would take more than `max_stored_bytes`,
+        `DiskNearlyFull` when the disk is known to have less than `min_free_bytes`, and ValueError
+        for a source larger than `MAX_SOURCE_BYTES`.
 
         A call that repeats the user's `idempotency_key` stores nothing, whatever the limits, and
         returns the id of the first; it raises `KeyReused` if it submits something else.
@@ -183,14 +187,25 @@ class Ledger(LedgerReader):
                     return earlier
             if deadline is not None and now >= deadline:
                 raise DeadlinePassed(problem, deadline)
+            team = None
+            if team_size is not None:
+                team = choose_entry(connection, user, problem, team_size)
             if daily_limit is not None:
-                check_daily_limit(connection, user, problem, daily_limit, now)
+                check_daily_limit(connection, user, problem, daily_limit, now, team)
             check_limits(connection, user, max_in_flight, max_queue)
             check_storage(
                 connection, user, len(submission.source), max_stored_bytes, min_free_bytes
             )
             return job_updates.add_submission(
-                connection, user, problem, problem_digest, submission, gpu, now, idempotency_key
+                connection,
+                user,
+                problem,
+                problem_digest,
+                submission,
+                gpu,
+                now,
+                idempotency_key,
+                team,
             )
 
     def submit_batch(

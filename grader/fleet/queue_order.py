@@ -2,8 +2,8 @@
 
 Users take turns: the next submission of each user goes before the second of any. Among users, the
 one who has waited longest goes first, counted from the submission or from the moment when a worker
-last took one of theirs, whichever is later. The submissions of rejudges follow, the oldest first;
-batches are not in the queue.
+last took one of theirs, whichever is later. What counts for a team takes the turns of the team, as
+one user. The submissions of rejudges follow, the oldest first; batches are not in the queue.
 
 So a user's first waiting submission is behind at most one of each other user, however many those
 have. The end of a grading changes nothing in the order.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Subquery, case, func, select
 
+from grader.board.owners import owner
 from grader.db.tables import jobs, queue_turns, submissions
 from grader.fleet.job import IN_FLIGHT_STATES, State
 
@@ -25,7 +26,7 @@ def positions(*among: ColumnElement[bool]) -> Subquery:
     """
     number, is_queued = jobs.c.submission_id, jobs.c.state == State.QUEUED
     takes_turns = is_queued & submissions.c.rejudge_id.is_(None)
-    by_user = (takes_turns, submissions.c.user)
+    by_user = (takes_turns, owner)
     turn = func.row_number().over(partition_by=by_user, order_by=number)
     first_at = func.min(submissions.c.created_at).over(partition_by=by_user)
     taken_at = queue_turns.c.claimed_at
@@ -39,7 +40,7 @@ def positions(*among: ColumnElement[bool]) -> Subquery:
             ),
         )
         .join(submissions, submissions.c.id == number)
-        .join(queue_turns, queue_turns.c.user == submissions.c.user, isouter=True)
+        .join(queue_turns, queue_turns.c.user == owner, isouter=True)
         .where(jobs.c.state.in_(IN_FLIGHT_STATES), jobs.c.batch_id.is_(None), *among)
         .subquery()
     )

@@ -33,6 +33,9 @@ from grader.db.tables import (
     schema_info,
     sign_ins,
     submissions,
+    team_codes,
+    team_members,
+    teams,
     tokens,
     users,
     voids,
@@ -68,10 +71,13 @@ HOSTED = {
         queue_turns,
         batches,
         batch_items,
+        teams,
+        team_members,
+        team_codes,
     )
 }
 OURS = BOARD | LEDGER | HOSTED
-HEAD = "0013"
+HEAD = "0014"
 ADDED = {
     "rejudge_id",
     "original_id",
@@ -81,6 +87,7 @@ ADDED = {
     "stored_bytes",
     "source_removed_at",
     "batch_id",
+    "team",
 }
 
 
@@ -191,8 +198,18 @@ def fill_hosted(connection: Connection) -> None:
             opens_at=now,
             group="course",
             freeze_at=now,
+            team_size=3,
         )
     )
+    team = connection.execute(
+        insert(teams).values(name="Tile", name_key="tile", skeleton="tile", created_at=now)
+    ).inserted_primary_key
+    assert team is not None
+    member = {"user_id": user[0], "team_id": team[0]}
+    connection.execute(insert(team_members).values(member))
+    connection.execute(insert(team_codes).values(hash="e" * 64, until=now, **member))
+    connection.execute(insert(queue_turns).values(user="Tile", claimed_at=now))
+    connection.execute(update(submissions).where(submissions.c.id == 2).values(team="Tile"))
     connection.execute(
         insert(announcements).values(created_at=now, by="Ada", text="lunch", until=now)
     )
@@ -497,3 +514,17 @@ def test_a_downgrade_hides_the_boards_that_are_not_open(url: str, engine: Engine
     with engine.connect() as connection:
         hidden = connection.scalars(text("SELECT problem FROM boards WHERE hidden")).all()
     assert hidden == ["later"]
+
+
+def test_a_downgrade_leaves_no_turn_of_a_team(
+    url: str, engine: Engine, report_of: MakeReport
+) -> None:
+    """A user may then take its name."""
+    fill(url, report_of)
+    downgrade(engine, "0013")
+    with engine.connect() as connection:
+        users_with_turns = set(connection.scalars(select(queue_turns.c.user)))
+    assert users_with_turns == {"ada"}
+    upgrade(engine)
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(submissions.c.team))) == {None}

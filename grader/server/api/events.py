@@ -75,7 +75,7 @@ def _event(request: Request, services: Services, caller: Caller, job: Job) -> Se
         done = _done_event(services, caller, job.submission_id)
         return ServerSentEvent(event="done", raw_data=done.model_dump_json())
     board, is_rejudge = services.admin.board(job.problem), job.rejudge_id is not None
-    access = access_for(caller, job.user, board, services.now(), rejudges=is_rejudge)
+    access = access_for(caller, job.user, board, services.now(), team=job.team, rejudges=is_rejudge)
     if not access.exists:
         fail(404, "no_such_submission", "this submission is not shown to you any more")
     state = StateEvent(

@@ -18,7 +18,7 @@ from grader.fleet import (
     SubmissionRefused,
     TooManyInFlight,
 )
-from grader.fleet.job import DailyLimitReached, KeyReused, gpu_matches
+from grader.fleet.job import DailyLimitReached, EntryRefused, KeyReused, gpu_matches
 from grader.problem import Problem
 from grader.server.http.auth import check_not_draining
 from grader.server.http.errors import Refusal, banned, fail, too_often
@@ -67,6 +67,7 @@ def submit_upload(
                 max_stored_bytes=services.settings.source_bytes_per_user,
                 min_free_bytes=services.settings.min_free_bytes,
                 daily_limit=None if caller.role == "admin" else board.daily_limit,
+                team_size=board.team_size,
                 deadline=deadline,
                 idempotency_key=idempotency_key,
             )
@@ -162,6 +163,8 @@ def _refusals() -> Iterator[None]:
         yield
     except KeyReused as reused:
         fail(409, "key_reused", str(reused))
+    except EntryRefused as refused:
+        fail(409, "entry_refused", str(refused))
     except DeadlinePassed as late:
         fail(403, "deadline_passed", str(late))
     except QuotaExceeded as exceeded:

@@ -180,12 +180,12 @@ def suggested_comparisons(submission: SubmissionView) -> list[tuple[str, int]]:
     if leader and leader.result_id != summary.result_id:
         found.append(("the leader", leader))
     position = bisect_left(entries, summary.score_us or 0.0, key=lambda entry: entry.score_us)
-    above = next((one for one in reversed(entries[:position]) if one.user != summary.user), None)
+    above = next((one for one in reversed(entries[:position]) if one.user != summary.owner), None)
     if above and above is not leader:
         found.append(("the next faster user", above))
-    own = leaderboard.of(summary.user)
+    own = leaderboard.of(summary.owner)
     if own and own.result_id != summary.result_id and own is not leader:
-        found.append((f"{summary.user}'s best", own))
+        found.append((f"{summary.owner}'s best", own))
     return [(text, entry.submission_id) for text, entry in found if entry.submission_id]
 
 

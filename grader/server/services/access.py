@@ -59,8 +59,13 @@ def daily_left(
     limits = {name: board.daily_limit for name, board in boards.items() if board.daily_limit}
     if caller is None or caller.role == "admin" or not limits:
         return {}
-    submitted = services.ledger.submitted_in_a_day(caller.name)
-    return {name: max(0, limit - submitted.get(name, 0)) for name, limit in limits.items()}
+    alone = services.ledger.submitted_in_a_day(caller.name)
+    together = services.ledger.submitted_in_a_day(caller.name, caller.team) if caller.team else {}
+    left: dict[str, int] = {}
+    for name, limit in limits.items():
+        counted = together if caller.team and boards[name].team_size else alone
+        left[name] = max(0, limit - counted.get(name, 0))
+    return left
 
 
 def find_problem(
@@ -93,13 +98,14 @@ def list_submissions(
     limit: int,
     before: int | None = None,
     user: str | None = None,
+    team: str | None = None,
     problem: str | None = None,
     state: State | None = None,
     deleted: bool = False,
 ) -> tuple[list[tuple[SubmissionSummary, Access]], int | None]:
     """The newest submissions that the caller may see, and the `before` of the next page.
 
-    user, problem, state: filters; None for all.
+    user, team, problem, state: filters; None for all.
     before: only submissions with a lower number.
     deleted: whether to include deleted submissions.
     """
@@ -116,6 +122,7 @@ def list_submissions(
         limit=limit,
         before=before,
         user=user,
+        team=team,
         problems=problems,
         state=state,
         deleted=deleted,
@@ -134,7 +141,7 @@ def visible_queue(services: Services, caller: User | None) -> list[Job]:
     """The jobs that run or wait on boards that the caller may see, without those of rejudges."""
     settings, now = board_settings(services), services.now()
     return [
-        visible_job(job, visibility.access_for(caller, job.user, board, now))
+        visible_job(job, visibility.access_for(caller, job.user, board, now, team=job.team))
         for job in services.ledger.queue()
         if not job.rejudge_id
         and (board := settings.get(job.problem)) is not None
@@ -157,6 +164,7 @@ def access_to(
         summary.user,
         board,
         services.now(),
+        team=summary.team,
         void=summary.void,
         rejudges=summary.rejudge_id is not None and summary.state is not State.DONE,
         cancelled=summary.state is State.CANCELLED,

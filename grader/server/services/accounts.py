@@ -29,7 +29,7 @@ from sqlalchemy import (
 from grader.board.store import MAX_ID
 from grader.confusables import mixes_scripts, scripts, skeleton
 from grader.db.engine import BoardError, connect, transaction
-from grader.db.tables import group_members, groups, tokens, users
+from grader.db.tables import group_members, groups, team_members, teams, tokens, users
 from grader.report import one_line
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.audit import SERVER_ACTOR, record_action
@@ -57,6 +57,13 @@ class User:
     role: Role
     groups: frozenset[str] = field(default=frozenset(), kw_only=True)
     """The names of the user's groups."""
+    team: str | None = field(default=None, kw_only=True)
+    """The name of the user's team."""
+
+    @property
+    def entry_names(self) -> tuple[str, ...]:
+        """The names that entries of the user have on boards: their own and that of their team."""
+        return (self.name,) if self.team is None else (self.name, self.team)
 
 
 @dataclass(frozen=True)
@@ -277,19 +284,28 @@ def create_user(
     `Accounts.add_user`.
     """
     name = validate_name(name)
-    key, look = name_key(name), skeleton(name)
-    if connection.scalar(select(users.c.id).where(users.c.name_key == key)):
-        raise Conflict(f"the name {name} is taken; choose another")
-    if twin := connection.scalar(select(users.c.name).where(users.c.skeleton == look)):
-        raise Conflict(
-            f"the name {name} looks like {twin}, which is another user's; choose another"
-        )
+    key, look = check_name_is_free(connection, name)
     added = connection.execute(
         insert(users).values(name=name, name_key=key, skeleton=look, role=role, created_at=now)
     )
     assert added.inserted_primary_key is not None
     record_action(connection, now, by or name, "user add", name, role)
     return int(added.inserted_primary_key[0])
+
+
+def check_name_is_free(connection: Connection, name: str) -> tuple[str, str]:
+    """The key and the skeleton of a valid name for a new user or team.
+
+    Raises `Conflict` for one that a user or a team has, and for one that looks like it. The
+    caller's transaction must hold the lock ``admin``.
+    """
+    key, look = name_key(name), skeleton(name)
+    for table, whose in ((users, "another user's"), (teams, "a team's")):
+        if connection.scalar(select(table.c.id).where(table.c.name_key == key)):
+            raise Conflict(f"the name {name} is taken; choose another")
+        if twin := connection.scalar(select(table.c.name).where(table.c.skeleton == look)):
+            raise Conflict(f"the name {name} looks like {twin}, which is {whose}; choose another")
+    return key, look
 
 
 def validate_name(name: str) -> str:
@@ -368,6 +384,7 @@ _TOKENS = (
         users.c.role,
         users.c.banned_reason,
         groups.c.name.label("group"),
+        teams.c.name.label("team"),
         users.c.banned_at.is_not(None).label("is_banned"),
         or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= bindparam("due")).label(
             "is_due"
@@ -376,6 +393,8 @@ _TOKENS = (
     .join(users, users.c.id == tokens.c.user_id)
     .join(group_members, group_members.c.user_id == users.c.id, isouter=True)
     .join(groups, groups.c.id == group_members.c.group_id, isouter=True)
+    .join(team_members, team_members.c.user_id == users.c.id, isouter=True)
+    .join(teams, teams.c.id == team_members.c.team_id, isouter=True)
     .where(
         tokens.c.hash.in_(bindparam("hashes", expanding=True)),
         tokens.c.revoked_at.is_(None),
@@ -397,7 +416,7 @@ def _user(rows: list[Row[Any]]) -> User | Banned:
     if row.is_banned:
         return Banned(str(row.banned_reason))
     names = frozenset(one.group for one in rows if one.group is not None)
-    return User(row.user_id, row.name, row.role, groups=names)
+    return User(row.user_id, row.name, row.role, groups=names, team=row.team)
 
 
 def _account(row: RowMapping) -> Account:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from grader.board.store import not_void
-from grader.db.engine import connect, transaction
+from grader.db.engine import acquire_lock, connect, transaction
 from grader.db.tables import (
     UtcDateTime,
     announcements,
@@ -53,6 +53,9 @@ MAX_REASON_CHARS = 300
 MAX_DAILY_LIMIT = 100_000
 """The largest daily limit of a board."""
 
+MAX_TEAM_SIZE = 1000
+"""The largest team that a board can take."""
+
 
 @dataclass(frozen=True)
 class BoardSettings:
@@ -75,6 +78,8 @@ class BoardSettings:
     freeze_at: datetime | None = None
     """From then on, only admins see later results and ranks; None for never. In whole seconds, as
     results have them."""
+    team_size: int | None = None
+    """The most people in a team; None if people compete alone."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,9 @@ class AdminService:
         return stored, tuple(rows[0][:6])
 
     def set_board(self, problem: str, settings: BoardSettings, by: str) -> BoardSettings:
-        """Store the settings of a board. Raises `NotFound` for a group that does not exist."""
+        """Store the settings of a board. Raises `NotFound` for a group that does not exist, and
+        `Conflict` for no teams on a board where teams have submitted: their members would have two
+        entries."""
         if settings.note is not None:
             settings = replace(settings, note=one_line(settings.note, MAX_REASON_CHARS) or None)
         if settings.freeze_at is not None:
@@ -139,6 +146,9 @@ class AdminService:
             if settings.group is not None:
                 found = find_group(connection, settings.group)
                 settings = replace(settings, group=found["name"])
+            if settings.team_size is None:
+                acquire_lock(connection, "submit")
+                _check_has_no_teams(connection, problem)
             values = asdict(settings)
             known = update(boards).where(boards.c.problem == problem).values(values)
             if connection.execute(known).rowcount == 0:
@@ -360,6 +370,17 @@ _BOARDS_WITH_VERSION = select(*_CURRENT.c, *_SHOWN.c, *_STORED.c).select_from(
     _CURRENT.join(_SHOWN, true()).join(_STORED, true(), isouter=True)
 )
 _VOID_COLUMNS = ["result_id", "why", "at", "by"]
+
+
+def _check_has_no_teams(connection: Connection, problem: str) -> None:
+    is_open = select(boards).where(boards.c.problem == problem, boards.c.team_size.is_not(None))
+    of_team = select(submissions.c.team).where(
+        submissions.c.problem == problem, submissions.c.team.is_not(None)
+    )
+    if connection.execute(is_open).first() is None:
+        return
+    if name := connection.scalar(of_team.limit(1)):
+        raise Conflict(f"the team {name} has submitted to {problem}, so it goes on taking teams")
 
 
 def _graded_by(user: str) -> Select[int]:

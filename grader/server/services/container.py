@@ -28,6 +28,7 @@ from grader.server.services.sign_in import SignIns
 from grader.server.services.source_retention import SourceRetention
 from grader.server.services.standings import LeaderboardQueries
 from grader.server.services.submission_queries import SubmissionQueries
+from grader.server.services.teams import Teams
 from grader.server.services.user_progress import UserProgress
 from grader.server.services.verdict_counts import VerdictCounts
 from grader.server.services.withdrawals import Withdrawals
@@ -51,6 +52,7 @@ class Services:
     """By name: the sites whose accounts users sign in with."""
     groups: Groups
     invitations: Invitations
+    teams: Teams
     admin: AdminService
     announcements: Announcements
     problems: ServedProblems
@@ -102,6 +104,7 @@ class Services:
             providers=providers or {},
             groups=Groups(engine, now),
             invitations=Invitations(engine, now),
+            teams=Teams(engine, now),
             admin=admin,
             announcements=Announcements(engine, now),
             problems=served,

@@ -91,7 +91,7 @@ class QueueSnapshot:
         row = QueueRow(place)
         if job is not None:
             board = self.boards[place.problem]
-            access = visibility.access_for(caller, place.user, board, self.now)
+            access = visibility.access_for(caller, place.user, board, self.now, team=job.team)
             progress = visible_job(job, access).progress
             row = replace(row, progress=progress, created_at=job.created_at)
         if place.state is not State.QUEUED:

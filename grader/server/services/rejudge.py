@@ -26,6 +26,7 @@ from sqlalchemy import (
     update,
 )
 
+from grader.board.owners import owner_of_result
 from grader.board.store import not_void
 from grader.db.engine import connect, transaction
 from grader.db.tables import UtcDateTime, jobs, rejudges, results, submissions, voids
@@ -229,7 +230,7 @@ def _selected(problem: str, digest: str, selection: Selection) -> Select[tuple[o
     Each copy requests the GPU of its old result, so that the two results are comparable. On a
     cluster that knows only GPU types, a result from another GPU is not exchanged.
     """
-    copied = ("user", "problem", "name", "language", "sha256")
+    copied = ("user", "team", "problem", "name", "language", "sha256")
     query = (
         select(
             *(submissions.c[name] for name in copied),
@@ -288,9 +289,10 @@ def _originals(
 
 
 def _best(digest: str) -> Select[int]:
-    """Each user's best ranked result on each GPU."""
+    """Each user's or team's best ranked result on each GPU."""
     place = func.row_number().over(
-        partition_by=(results.c.user, results.c.gpu), order_by=(results.c.score_us, results.c.id)
+        partition_by=(owner_of_result(), results.c.gpu),
+        order_by=(results.c.score_us, results.c.id),
     )
     ranked = select(results.c.id, place.label("place")).where(
         results.c.problem_digest == digest, results.c.ranked, not_void()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, RowMapping, Select, select
 
+from grader.board.owners import owner_of_result
 from grader.board.ranking import ranks
 from grader.board.store import not_void
 from grader.db.tables import jobs, results, submissions, voids
@@ -31,7 +32,7 @@ class RejudgeOutcome:
     score_us: float | None
     ci_us: tuple[float, float] | None
     rank: int | None
-    """Its rank; None if it is not its user's best on the board."""
+    """Its rank; None if it is not the best of its user or team on the board."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ def _ranked_rows(
     that only a rejudge voids."""
     unranked = select(voids).where(voids.c.result_id == results.c.id, voids.c.why.in_(NO_RANK))
     query = (
-        select(results.c.id, results.c.user, results.c.ci_low_us, results.c.ci_high_us)
-        .add_columns(not_void().label("counts"))
+        select(results.c.id, results.c.ci_low_us, results.c.ci_high_us)
+        .add_columns(owner_of_result().label("owner"), not_void().label("counts"))
         .where(
             results.c.problem_digest == digest,
             results.c.gpu == gpu,
@@ -132,10 +133,10 @@ def _ranked_rows(
 
 
 def _ranks(ranked: list[RowMapping]) -> RankById:
-    """The rank of each user's best result."""
+    """The rank of each user's or team's best result."""
     best: dict[str, RowMapping] = {}
     for row in ranked:
-        best.setdefault(row["user"], row)
+        best.setdefault(row["owner"], row)
     by_row = ranks([(row["ci_low_us"], row["ci_high_us"]) for row in best.values()])
     return {row["id"]: rank for row, rank in zip(best.values(), by_row, strict=True)}
 

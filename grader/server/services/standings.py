@@ -45,13 +45,16 @@ class RecordStep:
     at: datetime
     time_us: float
     user: str
+    """The user, or the team."""
+    is_team: bool = False
 
 
 class Standing(NamedTuple):
-    """A user's best ranked result on one GPU, with its rank. A tuple for speed."""
+    """A user's or a team's best ranked result on one GPU, with its rank. A tuple for speed."""
 
     rank: int
     user: str
+    """The user, or the team."""
     result_id: int
     submission_id: int | None
     """None for a result that was not submitted to a server."""
@@ -60,6 +63,7 @@ class Standing(NamedTuple):
     language: str
     created_at: str
     """ISO 8601, UTC."""
+    is_team: bool = False
 
     @property
     def at(self) -> datetime:
@@ -87,9 +91,9 @@ class GpuLeaderboard:
         """The first standing; None on an empty leaderboard."""
         return self.standings[0] if self.standings else None
 
-    def of(self, user: str) -> Standing | None:
-        """The standing of a user; None if the user has none."""
-        return self._by_user.get(user)
+    def of(self, *names: str) -> Standing | None:
+        """The standing of the first of these users and teams that has one; None if none has."""
+        return next((self._by_user[name] for name in names if name in self._by_user), None)
 
     def personal_bests(self, user: str) -> tuple[RecordStep, ...]:
         """A user's first result and every improvement on it, oldest first; empty without one."""
@@ -198,7 +202,7 @@ class LeaderboardQueries:
             (one for one in leaderboards if one.gpu == summary.gpu),
             GpuLeaderboard(str(summary.gpu)),
         )
-        own = leaderboard.of(summary.user)
+        own = leaderboard.of(summary.owner)
         if own is not None and own.result_id == summary.result_id:
             return own.rank
         others = [standing for standing in leaderboard.standings if standing is not own]
@@ -322,7 +326,7 @@ def _standings(rows: Sequence[RankedResult]) -> tuple[Standing, ...]:
     return tuple(
         Standing(
             rank, row.user, row.id, row.submission_id, row.score_us, interval, row.language,
-            row.created_at,
+            row.created_at, row.is_team,
         )
         for rank, row, interval in zip(ranks(intervals), best.values(), intervals, strict=True)
     )  # fmt: skip
@@ -341,7 +345,8 @@ def _add_if_record(records: list[RankedResult], row: RankedResult) -> None:
 def _record_steps(records: Sequence[RankedResult]) -> tuple[RecordStep, ...]:
     """The improvements that these records are, oldest first. `records` are sorted by score."""
     return tuple(
-        RecordStep(_moment(row.created_at), row.score_us, row.user) for row in reversed(records)
+        RecordStep(_moment(row.created_at), row.score_us, row.user, row.is_team)
+        for row in reversed(records)
     )
 
 

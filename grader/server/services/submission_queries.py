@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, case, func, or_, select
 
+from grader.board.owners import owner_name, ranked_owner
 from grader.board.store import MAX_ID, not_void
 from grader.board.versions import ProblemVersion, read_versions
 from grader.db.engine import connect
@@ -26,6 +27,8 @@ class SubmissionSummary:
 
     id: int
     user: str
+    team: str | None
+    """The team that it counts for; None if it counts for its user."""
     problem: str
     problem_digest: str
     name: str
@@ -51,6 +54,11 @@ class SubmissionSummary:
     counted_at: datetime | None
     """When its result arrived, or the rejudge that made it was decided; None without a result."""
 
+    @property
+    def owner(self) -> str:
+        """The name of the entry that it counts for: that of its team or its user."""
+        return owner_name(self.user, self.team)
+
 
 class RankedResult(NamedTuple):
     """A ranked result. A tuple for speed, since thousands are read at a time."""
@@ -58,6 +66,7 @@ class RankedResult(NamedTuple):
     id: int
     gpu: str
     user: str
+    """The user, or the team that it counts for."""
     score_us: float
     ci_low_us: float
     ci_high_us: float
@@ -66,6 +75,8 @@ class RankedResult(NamedTuple):
     """ISO 8601, UTC."""
     submission_id: int | None
     """None for a result that was not submitted to a server."""
+    is_team: bool
+    """Whether it counts for a team."""
 
 
 class Attempts(NamedTuple):
@@ -98,6 +109,7 @@ class SubmissionQueries:
         limit: int,
         before: int | None = None,
         user: str | None = None,
+        team: str | None = None,
         problems: Collection[str] | None = None,
         state: State | None = None,
         deleted: bool = False,
@@ -119,6 +131,8 @@ class SubmissionQueries:
             filters.append(submissions.c.id < max(0, min(before, MAX_ID)))
         if user is not None:
             filters.append(submissions.c.user == user)
+        if team is not None:
+            filters.append(submissions.c.team == team)
         if problems is not None:
             filters.append(submissions.c.problem.in_(problems))
         if state is not None:
@@ -212,15 +226,17 @@ class SubmissionQueries:
             select(
                 results.c.id,
                 results.c.gpu,
-                results.c.user,
+                ranked_owner,
                 results.c.score_us,
                 results.c.ci_low_us,
                 results.c.ci_high_us,
                 results.c.language,
                 results.c.created_at,
                 jobs.c.submission_id,
+                submissions.c.team.is_not(None),
             )
             .join(jobs, jobs.c.result_id == results.c.id, isouter=True)
+            .join(submissions, submissions.c.id == jobs.c.submission_id, isouter=True)
             .where(results.c.problem_digest == problem_digest, results.c.ranked, counts_at(as_of))
             .order_by(results.c.score_us, results.c.id)
         )
@@ -272,6 +288,7 @@ _SUMMARIES: Select[tuple[object, ...]] = (
     select(
         submissions.c.id,
         submissions.c.user,
+        submissions.c.team,
         submissions.c.problem,
         submissions.c.problem_digest,
         submissions.c.name,

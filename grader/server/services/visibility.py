@@ -1,8 +1,9 @@
 """Which parts of a submission a caller may see. Pure functions.
 
 An admin sees everything except seeds, which no one sees. Users see everything of their own
-submissions. Others see nothing of a board that is hidden, not open yet or of a group that they are
-not in and, until a board's deadline, only that a submission exists. While the standings of a board
+submissions, and members of a team of all that was submitted for it and not cancelled. Others see
+nothing of a board that is hidden, not open yet or of a group that they are not in and, until a
+board's deadline, only that a submission exists. While the standings of a board
 are frozen, all but admins see them as they were at that moment, and of others' later results only
 that they exist.
 """
@@ -68,8 +69,11 @@ def can_see_board(caller: User | None, board: BoardSettings, now: datetime) -> b
 
 
 def sees_more(caller: User | None) -> bool:
-    """Whether the caller may see boards that others do not see: nothing is cached for them."""
-    return caller is not None and (caller.role == "admin" or bool(caller.groups))
+    """Whether the caller may see boards, or submissions of other users, that others do not see:
+    nothing is cached for them."""
+    if caller is None:
+        return False
+    return caller.role == "admin" or bool(caller.groups) or caller.team is not None
 
 
 def deadline_passed(board: BoardSettings, now: datetime) -> bool:
@@ -95,6 +99,7 @@ def access_for(
     board: BoardSettings,
     now: datetime,
     *,
+    team: str | None = None,
     void: frozenset[str] = frozenset(),
     rejudges: bool = False,
     cancelled: bool = False,
@@ -102,6 +107,7 @@ def access_for(
 ) -> Access:
     """The parts that `caller` may see of a submission of `owner`.
 
+    team: the team that it counts for; None if it counts for its owner alone.
     void: why its result does not count; empty if it does.
     rejudges: whether it is an unfinished rejudge of another submission.
     cancelled: whether it was ended ungraded, by its author, or by an admin's deletion or ban.
@@ -116,6 +122,8 @@ def access_for(
         return replace(FULL_ACCESS, as_of=frozen)
     if not can_see_board(caller, board, now) or cancelled or "banned" in void:
         return NO_ACCESS
+    if team is not None and caller is not None and caller.team == team:
+        return replace(FULL_ACCESS, as_of=frozen)
     is_later = frozen is not None and (counted_at is None or counted_at >= frozen)
     public = (board.deadline is None or deadline_passed(board, now)) and not is_later
     source = public and board.publish_sources
