@@ -53,6 +53,7 @@ COMMANDS = {
     "serve": ("serve", "Serve a leaderboard that others submit to."),
     "login": ("login", "Store a server and your token."),
     "token": ("token", "List, make, replace and revoke your tokens."),
+    "team": ("team", "Make a team on a server, join one, and leave it."),
     "completion": ("completion", "Print the code that completes commands in a shell."),
     "admin": ("admin", "Run a server: users, boards, workers, held jobs, rejudges."),
 }

@@ -80,6 +80,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade token revoke 12",
         "grade token revoke 12 --server https://board.example.org",
     ),
+    "team": ("grade team new tile-quantum", "grade team invite"),
+    "team new": ("grade team new tile-quantum", "grade team new tile-quantum --json"),
+    "team show": ("grade team show", "grade team show tile-quantum --json"),
+    "team invite": ("grade team invite", "grade team invite --server https://board.example.org"),
+    "team join": ("grade team join CODE", "grade team join CODE --json"),
+    "team leave": ("grade team leave", "grade team leave --server https://board.example.org"),
     "login": (
         "grade login --server https://board.example.org",
         "grade login --server https://board.example.org --token TOKEN",
@@ -136,6 +142,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "grade admin board set softmax --deadline 2030-05-01T23:59+02:00",
         "grade admin board set softmax --hide --note 'opens on Monday'",
         "grade admin board set softmax --group course-a",
+        "grade admin board set softmax --team-size 4",
         "grade admin board set softmax --freeze 2030-05-01T20:00+02:00",
     ),
     "admin board versions": (
@@ -159,6 +166,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "admin group delete": (
         "grade admin group delete course-a",
         "grade admin group delete course-a --server https://board.example.org",
+    ),
+    "admin team": ("grade admin team list", "grade admin team add tile-quantum ada"),
+    "admin team list": ("grade admin team list", "grade admin team list --json"),
+    "admin team add": (
+        "grade admin team add tile-quantum ada",
+        "grade admin team add tile-quantum ada bob",
+    ),
+    "admin team remove": (
+        "grade admin team remove tile-quantum ada",
+        "grade admin team remove tile-quantum ada bob",
+    ),
+    "admin team delete": (
+        "grade admin team delete tile-quantum",
+        "grade admin team delete tile-quantum --server https://board.example.org",
     ),
     "admin invite": ("grade admin invite new", "grade admin invite list"),
     "admin invite new": (

@@ -22,11 +22,13 @@ from grader.report import one_line
 from grader.server.api import (
     admin,
     admin_groups,
+    admin_teams,
     batches,
     boards,
     events,
     own_tokens,
     submissions,
+    teams,
     worker_api,
 )
 from grader.server.api.schemas import Health
@@ -172,9 +174,9 @@ def create_app(services: Services) -> FastAPI:
     app.state.leaderboard_cache = TtlCache(CACHE_AGE_S)  # of the API's leaderboards
     app.state.fragment_cache = TtlCache(CACHE_AGE_S)  # of parts of pages
     app.state.queue_cache = TtlCache(MAX_AGE_S)  # of the queue's page
-    for module in (submissions, own_tokens, batches, boards, events):
+    for module in (submissions, own_tokens, teams, batches, boards, events):
         app.include_router(module.router, prefix=API)
-    for module in (admin, admin_groups, worker_api):
+    for module in (admin, admin_groups, admin_teams, worker_api):
         app.include_router(module.router, prefix=API)
     app.include_router(operation)
     for pages in (board_routes, submission_routes, submit_routes, guide_routes, preview_routes):

@@ -16,6 +16,7 @@ import pytest
 
 from grader.fleet import Worker
 from grader.server.services import Conflict
+from grader.server.services.accounts import User
 from grader.server.services.sign_in import Person
 from grader.server.settings import Settings
 from tests.server.conftest import H100, KERNEL, SEED, World, statements
@@ -97,6 +98,36 @@ def invitation(world: World) -> int:
     return world.services.invitations.invitations()[0].id
 
 
+def no_teams(world: World) -> int:
+    """Leave everyone without a team."""
+    teams = world.services.teams
+    for one in teams.teams():
+        for member in one.members:
+            teams.remove_member(one.name, member, "root")
+    return 1
+
+
+def team(world: World) -> int:
+    """Make the team `tile` of `ada` anew, and the user `eve` who is in none."""
+    user(world)
+    no_teams(world)
+    world.services.teams.add("tile", account(world, "ada"))
+    return 1
+
+
+def eve_in_team(world: World) -> int:
+    """Make the team `tile` of `ada` and `eve` anew."""
+    team(world)
+    world.services.teams.add_member("tile", "eve", "root")
+    return 1
+
+
+def account(world: World, name: str) -> User:
+    found = world.services.accounts.whoami(world.tokens[name])
+    assert found is not None
+    return found
+
+
 def linked(world: World) -> int:
     """The number of a new identity of the user `eve`."""
     person = Person("https://github.com", str(user(world)))
@@ -169,6 +200,7 @@ FORMS = (401, 403, 403, 403, 303)
 WORKERS = (401, 403, 403, 200, 200)
 API = "/api/v1"
 EVE = {"name": "eve"}
+TILE = {"team": "tile", "name": "eve"}
 COURSE = {"group": "course", "name": "eve"}
 GITHUB = {"provider": "github"}
 FARM = {"name": "farm/a"}
@@ -207,6 +239,12 @@ TABLE = [
     Access("POST", f"{API}/me/tokens", (401, 201, 201, 403, 201), call={"json": {}}),
     Access("POST", f"{API}/me/tokens/{{number}}/rotate", OWNERS_ONLY, own_token),
     Access("DELETE", f"{API}/me/tokens/{{number}}", OWNERS_ONLY, own_token),
+    Access("POST", f"{API}/teams", (401, 201, 201, 403, 201), no_teams, {"json": {"name": "tile"}}),
+    Access("GET", f"{API}/teams/{{team}}", (404, 200, 404, 404, 200), team, fill=TILE),
+    Access("POST", f"{API}/me/team/codes", (401, 201, 404, 403, 404), team),
+    # The code is wrong; tests/server/api/test_teams.py has right ones.
+    Access("POST", f"{API}/me/team", (401, 422, 422, 403, 422), team, {"json": {"code": "x"}}),
+    Access("DELETE", f"{API}/me/team", (401, 204, 404, 403, 404), team),
     # Admins.
     Access("GET", f"{API}/admin/users", ADMINS),
     Access("POST", f"{API}/admin/users", (401, 403, 403, 403, 201), call={"json": {"name": "new"}}),
@@ -291,6 +329,12 @@ TABLE = [
     Access("DELETE", f"{API}/admin/groups/{{group}}", CHANGES, group, fill=COURSE),
     Access("PUT", f"{API}/admin/groups/{{group}}/members/{{name}}", CHANGES, group, fill=COURSE),
     Access("DELETE", f"{API}/admin/groups/{{group}}/members/{{name}}", CHANGES, group, fill=COURSE),
+    Access("GET", f"{API}/admin/teams", ADMINS),
+    Access("DELETE", f"{API}/admin/teams/{{team}}", CHANGES, team, fill=TILE),
+    Access("PUT", f"{API}/admin/teams/{{team}}/members/{{name}}", CHANGES, team, fill=TILE),
+    Access(
+        "DELETE", f"{API}/admin/teams/{{team}}/members/{{name}}", CHANGES, eve_in_team, fill=TILE
+    ),
     Access("GET", f"{API}/admin/invitations", ADMINS),
     Access("POST", f"{API}/admin/invitations", (401, 403, 403, 403, 201), call={"json": {}}),
     Access("DELETE", f"{API}/admin/invitations/{{number}}", CHANGES, invitation),

@@ -38,7 +38,7 @@ def test_user_add_prints_only_the_token(grade: Grade, world: World) -> None:
     assert added.out.count("\n") == 1
     assert "this token of Grace is shown only this once" in added.err
     me = world.client(token=added.out.strip()).get("/api/v1/me").json()
-    assert me == {"name": "Grace", "role": "worker"}
+    assert me == {"name": "Grace", "role": "worker", "team": None}
     again = grade("user", "add", "grace")
     assert (again.status, again.out) == (2, "")
     assert again.err == "grade: the name grace is taken; choose another\n"
@@ -108,6 +108,7 @@ def test_board_settings_are_shown_and_set_one_by_one(grade: Grade, world: World)
         "note": None,
         "opens_at": None,
         "daily_limit": None,
+        "team_size": None,
         "group": None,
         "freeze_at": None,
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grader.cli.commands import groups
+from grader.cli.commands import groups, team
 from grader.cli.commands.admin_problem import problem
 from grader.cli.commands.admin_similar import similar
 from grader.cli.commands.board_versions import versions
@@ -44,6 +44,7 @@ admin.add_command(problem)
 admin.add_command(rejudge)
 admin.add_command(groups.group)
 admin.add_command(groups.invite)
+admin.add_command(team.admin_team)
 admin.add_command(similar)
 
 
@@ -229,6 +230,7 @@ def board_show(client: Client, problem: str, as_json: bool) -> None:
 @click.option("--deadline", metavar="ISO|none", help="Such as 2030-05-01T23:59+02:00.")
 @click.option("--opens", metavar="ISO|none", help="Until then only admins see the board.")
 @click.option("--daily", metavar="N|none", help="Submissions of a user within 24 hours.")
+@click.option("--team-size", metavar="N|none", help="The most people in a team; none: alone.")
 @click.option(
     "--freeze",
     metavar="ISO|none",
@@ -251,6 +253,7 @@ def board_set(
     deadline: str | None,
     opens: str | None,
     daily: str | None,
+    team_size: str | None,
     freeze: str | None,
     unfreeze: bool,
     hidden: bool | None,
@@ -274,7 +277,11 @@ def board_set(
         if text is not None:
             changes[field] = None if text == "none" else iso_moment(option, text)
     if daily is not None:
-        changes["daily_limit"] = None if daily == "none" else _daily_limit(daily)
+        changes["daily_limit"] = None if daily == "none" else _number("--daily", daily, 1, 20)
+    if team_size is not None:
+        changes["team_size"] = (
+            None if team_size == "none" else _number("--team-size", team_size, 2, 4)
+        )
     for name, value in (("hidden", hidden), ("publish_sources", publish_sources), ("note", note)):
         if value is not None:
             changes[name] = value or None if name == "note" else value
@@ -397,10 +404,12 @@ def audit(client: Client, limit: int, before: int | None, as_json: bool) -> None
     print_rows(client.request("GET", "/admin/audit", params=params), "acts", as_json, columns)
 
 
-def _daily_limit(text: str) -> int:
-    """A number of submissions. Raises click.UsageError."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
-        raise click.UsageError(f"--daily: '{text}' is not a number from 1 on; write 20, or none")
+def _number(option: str, text: str, least: int, example: int) -> int:
+    """A number of at least `least`. Raises click.UsageError."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
+        raise click.UsageError(
+            f"{option}: '{text}' is not a number from {least} on; write {example}, or none"
+        )
     return int(text)
 
 
@@ -412,11 +421,16 @@ def _worker_state(row: Row) -> str:
     return f"{state}, drained" if not row["running"] else f"{state}, finishing, then drained"
 
 
+def _team_size(size: int | None) -> str:
+    return "none, people compete alone" if size is None else f"of up to {size}"
+
+
 def _print_board(settings: dict[str, Any], as_json: bool) -> None:
     rows = (
         ("deadline", utc_minute(settings["deadline"]) or "none"),
         ("opens", utc_minute(settings["opens_at"])),
         ("daily", settings["daily_limit"] or "any number"),
+        ("teams", _team_size(settings["team_size"])),
         ("frozen from", utc_minute(settings["freeze_at"])),
         ("board", "hidden" if settings["hidden"] else "shown"),
         ("for", settings["group"] or "everyone"),

@@ -238,7 +238,7 @@ def get_board(services: ServicesDep, admin: AdminUser, problem: ProblemName) -> 
 @router.put(
     "/boards/{problem}",
     response_model=BoardReply,
-    responses=error_responses(404),
+    responses=error_responses(404, 409),
     summary="Set a board's settings",
 )
 def set_board(

@@ -13,10 +13,10 @@ from grader.board import ProblemVersion
 from grader.fleet.job import Via
 from grader.judge.record import Device
 from grader.problem import Problem
-from grader.server.api.schemas import ProblemVersionInfo
+from grader.server.api.schemas import ProblemVersionInfo, TeamInfo
 from grader.server.http.fields import PrintableText
 from grader.server.services.accounts import Account, Role
-from grader.server.services.admin_service import MAX_DAILY_LIMIT, BoardSettings
+from grader.server.services.admin_service import MAX_DAILY_LIMIT, MAX_TEAM_SIZE, BoardSettings
 from grader.server.services.audit import AuditEntry
 from grader.server.services.groups import Group
 from grader.server.services.invitations import MAX_USES, Invitation
@@ -101,6 +101,8 @@ class BoardUpdate(_StrictModel):
     """The group whose members alone, and admins, see the board; null for everyone."""
     freeze_at: Annotated[AwareDatetime, AfterValidator(_utc)] | None = None
     """From when only admins see later results and ranks, with its time zone; null for never."""
+    team_size: Annotated[int, Field(ge=2, le=MAX_TEAM_SIZE)] | None = None
+    """The most people in a team; null if people compete alone."""
 
 
 class NewRejudge(_StrictModel):
@@ -153,6 +155,12 @@ class GroupList(BaseModel):
     """Every group, by name."""
 
     groups: list[Group]
+
+
+class TeamList(BaseModel):
+    """Every team, by name."""
+
+    teams: list[TeamInfo]
 
 
 class NewInvitation(_StrictModel):
@@ -217,6 +225,7 @@ class BoardReply(BaseModel):
     daily_limit: int | None
     group: str | None
     freeze_at: datetime | None
+    team_size: int | None
 
     @classmethod
     def of(cls, problem: str, settings: BoardSettings) -> BoardReply:

@@ -141,8 +141,8 @@ def get_leaderboard(
     ] = MAX_ENTRIES,
     offset: Annotated[int, Query(ge=0, description="How many entries to skip, best first.")] = 0,
 ) -> Response:
-    """Each user's best ranked result on one GPU, for one version of the problem. While the board
-    is frozen, as at that moment.
+    """Each user's or team's best ranked result on one GPU, for one version of the problem. While
+    the board is frozen, as at that moment.
 
     Without `version`, the current one. Without `gpu`, the GPU that comes first by name. A
     leaderboard with more than `limit` users comes in parts; `total` is the number of all entries.
@@ -233,4 +233,5 @@ def _board_info(services: Services, board: BoardSettings) -> BoardInfo:
         daily_limit=board.daily_limit,
         freeze_at=board.freeze_at,
         frozen=visibility.is_frozen(board, services.now()),
+        team_size=board.team_size,
     )

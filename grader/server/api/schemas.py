@@ -14,6 +14,7 @@ from grader.judge import Progress
 from grader.report import Report, Reward, Rule, Verdict
 from grader.server.http.fields import PrintableText
 from grader.server.services.standings import ResultDetail, Standing
+from grader.server.services.teams import Team
 from grader.server.services.verdict_counts import VerdictTally
 from grader.submission import LANGUAGES, Language, Submission
 
@@ -175,6 +176,8 @@ class SubmissionListItem(BaseModel):
 
     id: int
     user: str
+    team: str | None
+    """The team that it counts for; null if it counts for its user."""
     problem: str
     state: State
     language: Language | None
@@ -204,6 +207,8 @@ class SubmissionStatus(BaseModel):
     id: int
     state: State
     user: str
+    team: str | None = None
+    """The team that it counts for; null if it counts for its user."""
     position: int | None = None
     """Position in the queue, 1 is next; null if it does not wait."""
     progress: GradingProgress | None = None
@@ -273,6 +278,8 @@ class BoardInfo(BaseModel):
     """From then on, only admins see later results and ranks; null for never."""
     frozen: bool
     """Whether that moment has passed."""
+    team_size: int | None
+    """The most people in a team; null if people compete alone."""
 
 
 class ProblemSummary(BaseModel):
@@ -341,10 +348,13 @@ class ProblemVersionList(BaseModel):
 
 
 class LeaderboardEntry(BaseModel):
-    """A user's best ranked result."""
+    """A user's or a team's best ranked result."""
 
     rank: int
     user: str
+    """The user, or the team."""
+    team: bool
+    """Whether it is a team."""
     submission_id: int | None
     """Null for a result that was not submitted through a server."""
     score_us: float
@@ -361,6 +371,7 @@ class LeaderboardEntry(BaseModel):
         return cls(
             rank=standing.rank,
             user=standing.user,
+            team=standing.is_team,
             submission_id=standing.submission_id,
             score_us=standing.score_us,
             ci_us=standing.ci_us,
@@ -386,6 +397,44 @@ class Leaderboard(BaseModel):
     entries: list[LeaderboardEntry]
 
 
+class NewTeam(BaseModel):
+    """A team to make."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: PrintableText
+    """1 to 40 printable characters without slashes, and no user's or other team's name."""
+
+
+class JoinRequest(BaseModel):
+    """A code to use."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    code: Annotated[PrintableText, Field(max_length=100)]
+
+
+class TeamCode(BaseModel):
+    """A code with which one user can join a team. It is shown only in this answer."""
+
+    code: str
+    until: datetime
+
+
+class TeamInfo(BaseModel):
+    """A team."""
+
+    name: str
+    created_at: datetime
+    members: list[str]
+    """The names of its users, sorted."""
+
+    @classmethod
+    def of(cls, team: Team) -> TeamInfo:
+        """From the service's team."""
+        return cls(**asdict(team))
+
+
 class Queue(BaseModel):
     """The submissions that are graded now, then those that wait, in order."""
 
@@ -397,6 +446,8 @@ class CurrentUser(BaseModel):
 
     name: str
     role: Literal["competitor", "worker", "admin"]
+    team: str | None
+    """The team that the user is in; null for none."""
 
 
 class Health(BaseModel):

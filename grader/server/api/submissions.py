@@ -85,6 +85,7 @@ def get_submissions(
     services: ServicesDep,
     caller: Caller,
     user: Annotated[PrintableText | None, Query(description="Only this user's.")] = None,
+    team: Annotated[PrintableText | None, Query(description="Only those for this team.")] = None,
     problem: Annotated[PrintableText | None, Query(description="Only of this problem.")] = None,
     state: Annotated[State | None, Query(description="Only in this state.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -97,6 +98,7 @@ def get_submissions(
         limit=limit,
         before=before,
         user=user,
+        team=team,
         problem=problem,
         state=state,
         deleted=caller is not None and caller.role == "admin",
@@ -124,6 +126,7 @@ def get_submission(
         id=number,
         state=job.state,
         user=job.user,
+        team=job.team,
         position=job.position,
         progress=GradingProgress.of(job.progress),
         submitted_at=job.created_at,
@@ -240,8 +243,8 @@ def get_queue(request: Request, services: ServicesDep, caller: Caller) -> Respon
     tags=["users"],
 )
 def me(caller: AnyUser) -> CurrentUser:
-    """The caller's name and role."""
-    return CurrentUser(name=caller.name, role=caller.role)
+    """The caller's name, role and team."""
+    return CurrentUser(name=caller.name, role=caller.role, team=caller.team)
 
 
 def _list_item(request: Request, summary: SubmissionSummary, access: Access) -> SubmissionListItem:
@@ -249,6 +252,7 @@ def _list_item(request: Request, summary: SubmissionSummary, access: Access) -> 
     return SubmissionListItem(
         id=summary.id,
         user=summary.user,
+        team=summary.team,
         problem=summary.problem,
         state=summary.state,
         language=summary.language if visible else None,

@@ -11,12 +11,14 @@ from grader.server.services.access import (
     VisibleSubmission,
     find_problem,
     find_submission,
+    find_team,
     visible_problems,
 )
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.teams import Team
 from grader.server.services.visibility import Access
 
 
@@ -60,6 +62,21 @@ def source_or_refusal(services: Services, summary: SubmissionSummary, access: Ac
             f"{summary.source_removed_at:%Y-%m-%d}, since it was old and did not rank",
         )
     return services.submissions.source(summary.id) or b""
+
+
+def team_or_404(services: Services, caller: User | None, name: str) -> Team:
+    """A team. Raises `Refusal` if there is none of this name that the caller may see."""
+    found = find_team(services, caller, name)
+    if found is None:
+        fail(404, "no_such_team", "there is no such team, or nothing of it is shown to you")
+    return found
+
+
+def own_team(caller: User) -> str:
+    """The name of the caller's team. Raises `Refusal` without one."""
+    if caller.team is None:
+        fail(404, "no_team", "you are in no team; make one, or join one with a member's code")
+    return caller.team
 
 
 def comma_separated(names: Sequence[str]) -> str:

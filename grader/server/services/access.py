@@ -10,11 +10,12 @@ from grader.fleet import Job, State
 from grader.fleet.job import unschedulable_reason
 from grader.problem import Problem
 from grader.report import Report
-from grader.server.services import visibility
+from grader.server.services import NotFound, visibility
 from grader.server.services.accounts import User
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.services.submission_queries import SubmissionSummary
+from grader.server.services.teams import Team
 from grader.server.services.visibility import Access
 
 VisibleSubmission = tuple[Job, SubmissionSummary, Access]
@@ -89,6 +90,19 @@ def find_submission(
         return None
     access = access_to(services, caller, summary, services.admin.board(summary.problem))
     return (visible_job(job, access), summary, access) if access.exists else None
+
+
+def find_team(services: Services, caller: User | None, name: str) -> Team | None:
+    """A team; None if there is none of this name that the caller may see: as a member, an admin, or
+    one who may see a submission for it."""
+    try:
+        team = services.teams.team(name)
+    except NotFound:
+        return None
+    if caller is not None and (caller.role == "admin" or caller.team == team.name):
+        return team
+    shown, _ = list_submissions(services, caller, limit=1, team=team.name)
+    return team if shown else None
 
 
 def list_submissions(

@@ -37,7 +37,7 @@ def test_a_user_is_added_and_may_come_in(world: World, root: httpx.Client) -> No
     new = ok(root.post(f"{API}/users", json={"name": "Grace", "role": "worker"}), 201)
     assert set(new) == {"name", "token"}
     me = ok(world.client(token=new["token"]).get("/api/v1/me"))
-    assert me == {"name": "Grace", "role": "worker"}
+    assert me == {"name": "Grace", "role": "worker", "team": None}
     listed = ok(root.get(f"{API}/users"))["users"]
     assert {user["name"]: user["role"] for user in listed}["Grace"] == "worker"
     assert new["token"] not in root.get(f"{API}/users").text
@@ -132,6 +132,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "note": None,
         "opens_at": None,
         "daily_limit": None,
+        "team_size": None,
         "group": None,
         "freeze_at": None,
     }
@@ -148,6 +149,7 @@ def test_settings_of_a_board(world: World, root: httpx.Client) -> None:
         "note": "soon",
         "opens_at": "2030-12-01T11:00:00Z",
         "daily_limit": 20,
+        "team_size": None,
         "group": None,
         "freeze_at": "2030-12-31T11:00:00Z",
     }
@@ -306,9 +308,10 @@ def test_each_action_is_audited(world: World, root: httpx.Client) -> None:
 def test_admin_routes_are_for_admins_only(world: World) -> None:
     paths = world.client().get("/api/v1/openapi.json").json()["paths"]
     ours = {path: methods for path, methods in paths.items() if path.startswith(API)}
-    assert len(ours) == 30
+    assert len(ours) == 33
     for path, methods in ours.items():
-        address = path.format(name="ada", problem="softmax", number=1, group="course")
+        names = {"name": "ada", "problem": "softmax", "group": "course", "team": "tile"}
+        address = path.format(number=1, **names)
         for method in methods:
             assert world.client().request(method, address).status_code == 401, path
             for name in ("ada", "wilma"):
