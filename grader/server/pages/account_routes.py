@@ -10,7 +10,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from grader.server.http.auth import AnyUser, CompetitorUser, ServicesDep, check_csrf
 from grader.server.http.fields import PrintableText
-from grader.server.pages.templates import show_token
+from grader.server.http.lookup import own_team
+from grader.server.pages.templates import render, show_token
 from grader.server.services.accounts import User
 
 router = APIRouter(prefix="/account", include_in_schema=False, default_response_class=HTMLResponse)
@@ -65,6 +66,39 @@ def revoke_token(services: ServicesDep, caller: FormCompetitor, number: int) -> 
 def unlink(services: ServicesDep, caller: FormUser, number: int) -> Response:
     """Log in with an account of another site no longer, which ends the sessions of sign-ins."""
     services.sign_ins.unlink(caller.name, number, by=caller.name)
+    return _back_to_own_page(caller)
+
+
+@router.post("/team")
+def add_team(
+    services: ServicesDep, caller: FormCompetitor, name: Annotated[PrintableText, Form()]
+) -> Response:
+    """Make a team."""
+    services.teams.add(name, caller)
+    return _back_to_own_page(caller)
+
+
+@router.post("/team/codes")
+def add_team_code(request: Request, services: ServicesDep, caller: FormCompetitor) -> Response:
+    """Make a code to join one's team, and show it."""
+    team = own_team(caller)
+    code, until = services.teams.invite(team, caller)
+    return render(request, "team_code.html", secret=True, team=team, code=code, until=until)
+
+
+@router.post("/team/join")
+def join_team(
+    services: ServicesDep, caller: FormCompetitor, code: Annotated[PrintableText, Form()]
+) -> Response:
+    """Join the team of a code."""
+    services.teams.join(code.strip(), caller)
+    return _back_to_own_page(caller)
+
+
+@router.post("/team/leave")
+def leave_team(services: ServicesDep, caller: FormCompetitor) -> Response:
+    """Leave one's team."""
+    services.teams.leave(own_team(caller), caller)
     return _back_to_own_page(caller)
 
 

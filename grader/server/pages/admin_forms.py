@@ -46,13 +46,13 @@ def utc_moment(field: str, text: str) -> datetime | None:
     return moment.replace(tzinfo=UTC)
 
 
-def whole_number(field: str, text: str, most: int) -> int | None:
-    """The number of a form's field, from 1 on; None if it is empty. Raises `Invalid`, which names
-    the field."""
+def whole_number(field: str, text: str, most: int, least: int = 1) -> int | None:
+    """The number of a form's field; None if it is empty. Raises `Invalid`, which names the
+    field."""
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-        raise Invalid(f"{field}: write a whole number from 1 to {most:,}")
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise Invalid(f"{field}: write a whole number from {least} to {most:,}")
     return int(text)
 
 

@@ -24,7 +24,7 @@ from grader.server.pages.admin_forms import (
 from grader.server.pages.templates import render
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.access import board_settings
-from grader.server.services.admin_service import MAX_DAILY_LIMIT, BoardSettings
+from grader.server.services.admin_service import MAX_DAILY_LIMIT, MAX_TEAM_SIZE, BoardSettings
 from grader.server.services.announcements import MAX_TEXT_CHARS
 from grader.server.services.held import list_held
 from grader.server.services.visibility import deadline_passed, is_frozen, is_hidden
@@ -111,6 +111,7 @@ def board_page(request: Request, services: ServicesDep, admin: AdminUser, name: 
         deadline=utc_field(board.deadline),
         opens_at=utc_field(board.opens_at),
         most_daily=MAX_DAILY_LIMIT,
+        most_people=MAX_TEAM_SIZE,
         freeze_at=utc_field(board.freeze_at),
         versions=services.standings.versions(problem),
         groups=[group.name for group in services.groups.groups()],
@@ -125,6 +126,7 @@ def set_board(
     deadline: Annotated[str, Form(max_length=40)] = "",
     opens_at: Annotated[str, Form(max_length=40)] = "",
     daily_limit: Annotated[str, Form(max_length=40)] = "",
+    team_size: Annotated[str, Form(max_length=40)] = "",
     freeze_at: Annotated[str, Form(max_length=40)] = "",
     note: Annotated[PrintableText, Form()] = "",
     hidden: Annotated[bool, Form()] = False,
@@ -140,6 +142,7 @@ def set_board(
         note=note or None,
         opens_at=utc_moment("opens_at", opens_at),
         daily_limit=whole_number("daily_limit", daily_limit, MAX_DAILY_LIMIT),
+        team_size=whole_number("team_size", team_size, MAX_TEAM_SIZE, least=2),
         group=group or None,
         freeze_at=utc_moment("freeze_at", freeze_at),
     )

@@ -19,10 +19,11 @@ from grader.server.http.auth import Caller, ServicesDep
 from grader.server.http.errors import fail
 from grader.server.http.etag import personal_content
 from grader.server.http.fields import PrintableText
+from grader.server.http.lookup import team_or_404
 from grader.server.http.response_cache import user_version
 from grader.server.pages import board_views, markdown
 from grader.server.pages.templates import FragmentCache, render, render_fragment
-from grader.server.services.access import counted_problems, list_submissions
+from grader.server.services.access import counted_problems, find_team, list_submissions
 from grader.server.services.accounts import User
 from grader.server.services.standings import GpuLeaderboard, recorded_times
 from grader.server.services.user_progress import ProblemState
@@ -150,7 +151,7 @@ def leaderboard_page(
     user: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
     """The standings on one GPU, of the current or of another version of the problem: all entries,
-    or those in a language or of users whose names contain a text."""
+    or those in a language or of users and teams whose names contain a text."""
     board = board_views.board_view(services, caller, name, version)
     others = board_views.other_versions(services, board)
     leaderboard = board_views.leaderboard_of(board, gpu)
@@ -160,7 +161,8 @@ def leaderboard_page(
     page = min(page, board_views.page_count(found))
     users = frozenset(one.user for one in board_views.page_of(found, page))
     # The page is the same for all callers who are not on it.
-    me = caller.name if caller and caller.name in users else None
+    mine = leaderboard.of(*caller.entry_names) if leaderboard and caller else None
+    me = mine.user if mine and mine.user in users else None
 
     def make() -> Markup:
         if leaderboard is None:
@@ -217,11 +219,11 @@ class _OwnRow:
     query: str
     """The beginning of a link's query to the version of the problem."""
     users: frozenset[str]
-    """Those who are on the page."""
+    """The users and teams who are on the page."""
 
     def __call__(self, user: User) -> str | None:
         """The page's region `own`; None for a user on the page, whose row is marked there."""
-        return None if user.name in self.users else self.link(user)
+        return self.link(user) if self.users.isdisjoint(user.entry_names) else None
 
     def link(self, user: User) -> str | None:
         """The link; empty for a user without an entry, None if the leaderboard is gone."""
@@ -230,7 +232,7 @@ class _OwnRow:
         leaderboard = self.leaderboard()
         if leaderboard is None:
             return None
-        row = board_views.own_row(leaderboard, user.name)
+        row = board_views.own_row(leaderboard, user)
         if row is None:
             return ""
         return render_fragment(
@@ -239,7 +241,7 @@ class _OwnRow:
             query=self.query,
             entry=row[0],
             page=row[1],
-            is_here=user.name in self.users,
+            is_here=row[0].user in self.users,
         )
 
 
@@ -257,6 +259,7 @@ def user_page(
         services, caller, limit=30, user=name, before=before
     )
     is_own = caller is not None and caller.name == name
+    team = services.teams.of_user(name)
     if not (standings or submissions or before or is_own):
         fail(404, "no_such_user", "there are no submissions by a user of this name")
     return render(
@@ -267,11 +270,41 @@ def user_page(
         own=lambda user: None if user.name == name else "",
         user=name,
         is_own=is_own,
+        team=None,
+        users_team=find_team(services, caller, team) if team else None,
         tokens=services.accounts.tokens(name) if is_own else [],
         identities=services.sign_ins.identities(name) if is_own else [],
         providers=services.providers.values(),
         standings=standings,
         bests=board_views.personal_bests(services, caller, name, standings),
+        submissions=submissions,
+        next_before=next_before,
+        problems=services.problems,
+    )
+
+
+@router.get("/teams/{name}")
+def team_page(
+    request: Request,
+    services: ServicesDep,
+    caller: Caller,
+    name: PrintableText,
+    before: int | None = None,
+) -> Response:
+    """A team's members, ranks and submissions."""
+    team = team_or_404(services, caller, name)
+    standings = board_views.user_standings(services, caller, team.name)
+    bests = board_views.personal_bests(services, caller, team.name, standings)
+    submissions, next_before = list_submissions(
+        services, caller, limit=30, team=team.name, before=before
+    )
+    return render(
+        request,
+        "team.html",
+        team=team,
+        is_own=caller is not None and caller.team == team.name,
+        standings=standings,
+        bests=bests,
         submissions=submissions,
         next_before=next_before,
         problems=services.problems,

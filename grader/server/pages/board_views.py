@@ -360,9 +360,10 @@ def leaderboard_page(
     )
 
 
-def own_row(leaderboard: GpuLeaderboard, user: str) -> tuple[Standing, int] | None:
-    """A user's entry on a leaderboard and the page that it is on; None without an entry."""
-    entry = leaderboard.of(user)
+def own_row(leaderboard: GpuLeaderboard, user: User) -> tuple[Standing, int] | None:
+    """The entry of a user, or else of their team, on a leaderboard, and the page that it is on;
+    None without an entry."""
+    entry = leaderboard.of(*user.entry_names)
     return None if entry is None else (entry, leaderboard.place_of(entry) // PAGE_ROWS + 1)
 
 
@@ -393,8 +394,9 @@ def _with_baselines(
 def cpu_accepted(
     services: Services, caller: User | None, board: BoardView
 ) -> list[SubmissionSummary]:
-    """Each user's newest submission that was accepted on a CPU, among the newest 200. It does not
-    depend on who the caller is, unless an admin: the page that shows it is kept for others."""
+    """Each user's or team's newest submission that was accepted on a CPU, among the newest 200. It
+    does not depend on who the caller is, unless an admin: the page that shows it is kept for
+    others."""
     caller = caller if caller is not None and caller.role == "admin" else None
     found: dict[str, SubmissionSummary] = {}
     for summary in services.submissions.summaries(limit=200, problems=[board.name]):
@@ -402,40 +404,41 @@ def cpu_accepted(
         is_of_version = summary.problem_digest == board.digest
         is_accepted = summary.verdict is Verdict.ACCEPTED and summary.gpu is None
         if access.result and is_of_version and is_accepted:
-            found.setdefault(summary.user, summary)
+            found.setdefault(summary.owner, summary)
     return list(found.values())
 
 
 def user_standings(
-    services: Services, caller: User | None, user: str
+    services: Services, caller: User | None, name: str
 ) -> list[tuple[BoardView, GpuLeaderboard, Standing]]:
-    """A user's entries on every leaderboard that the caller may see."""
+    """The entries of a user or a team on every leaderboard that the caller may see."""
     return [
         (board, leaderboard, entry)
         for board in board_views(services, caller)
         for leaderboard in board.leaderboards
-        if (entry := leaderboard.of(user))
+        if (entry := leaderboard.of(name))
     ]
 
 
 def personal_bests(
     services: Services,
     caller: User | None,
-    user: str,
+    name: str,
     standings: Sequence[tuple[BoardView, GpuLeaderboard, Standing]],
 ) -> list[tuple[BoardView, GpuLeaderboard, tuple[RecordStep, ...]]]:
-    """The improvements of a user's best on each leaderboard where there were any.
+    """The improvements of the best of a user, or of a team, on each leaderboard that has any.
 
     Those of others are hidden until the deadline, as are the submissions that made them, and end
     where the board is frozen.
     """
-    is_visible = caller is not None and (caller.name == user or caller.role == "admin")
+    is_own = caller is not None and name in caller.entry_names
+    is_visible = is_own or (caller is not None and caller.role == "admin")
     found = [
         (board, one, _unfrozen(services, board, one) if is_visible else one)
         for board, one, _ in standings
         if is_visible or board.shows_submissions
     ]
-    bests = [(board, one, source.personal_bests(user)) for board, one, source in found]
+    bests = [(board, one, source.personal_bests(name)) for board, one, source in found]
     return [(board, one, steps) for board, one, steps in bests if steps]
 
 

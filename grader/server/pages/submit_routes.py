@@ -60,6 +60,9 @@ def submit_page(
         language=language,
         source=source,
         origin=origin,
+        for_team=[board.problem.spec.title for board in boards if board.settings.team_size]
+        if caller.team
+        else [],
         left=daily_left(services, caller, {board.name: board.settings for board in boards}),
     )
 

@@ -38,17 +38,19 @@ _STARTERS: tuple[tuple[str, Language], ...] = (
 
 @dataclass(frozen=True)
 class ComparedSource:
-    """A user's best source on one GPU."""
+    """A user's or a team's best source on one GPU."""
 
     submission_id: int
     user: str
+    """The user, or the team."""
     rank: int
     gpu: str
+    is_team: bool = False
 
 
 @dataclass(frozen=True)
 class SimilarPair:
-    """Two sources of different users."""
+    """Two sources of different users or teams."""
 
     left: ComparedSource
     right: ComparedSource
@@ -142,7 +144,7 @@ def similar_pairs(
 
 
 def _entries(services: Services, problem: Problem) -> Iterator[tuple[ComparedSource, Language]]:
-    """Each user's best results, by their place on the leaderboards of all GPUs."""
+    """Each user's or team's best results, by their place on the leaderboards of all GPUs."""
     leaderboards = services.standings.snapshot()(problem.digest, None)
     most = max((len(one.standings) for one in leaderboards), default=0)
     seen: set[int] = set()
@@ -152,7 +154,9 @@ def _entries(services: Services, problem: Problem) -> Iterator[tuple[ComparedSou
                 one = leaderboard.standings[place]
                 if one.submission_id is not None and one.submission_id not in seen:
                     seen.add(one.submission_id)
-                    entry = ComparedSource(one.submission_id, one.user, one.rank, leaderboard.gpu)
+                    entry = ComparedSource(
+                        one.submission_id, one.user, one.rank, leaderboard.gpu, one.is_team
+                    )
                     yield entry, "cuda" if one.language == "cuda" else "python"
 
 

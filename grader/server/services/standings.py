@@ -81,8 +81,8 @@ class GpuLeaderboard:
     steps: tuple[RecordStep, ...] = ()
     """Every improvement of the record, oldest first."""
     bests: Mapping[str, Sequence[RankedResult]] = field(default_factory=dict)
-    """User → the results that were the user's best when they were graded, best first. Without users
-    who have never improved on their first."""
+    """User or team → the results that were the best of it when they were graded, best first.
+    Without those who have never improved on their first."""
     version: object = field(default_factory=object)
     """Unique to this object. It is small, so caches can keep it."""
 
@@ -96,7 +96,8 @@ class GpuLeaderboard:
         return next((self._by_user[name] for name in names if name in self._by_user), None)
 
     def personal_bests(self, user: str) -> tuple[RecordStep, ...]:
-        """A user's first result and every improvement on it, oldest first; empty without one."""
+        """The first result of a user or team and every improvement on it, oldest first; empty without
+        one."""
         return _record_steps(self.bests.get(user, ()))
 
     def place_of(self, standing: Standing) -> int:

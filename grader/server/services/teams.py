@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, RowMapping, delete, func, insert, sel
 
 from grader.db.engine import acquire_lock, connect, transaction
 from grader.db.tables import submissions, team_codes, team_members, teams, users
-from grader.fleet.team_entries import people, team_boards
+from grader.fleet.team_entries import people, team_boards, team_of
 from grader.report import one_line
 from grader.server.services import Conflict, Invalid, NotFound
 from grader.server.services.accounts import (
@@ -74,6 +74,11 @@ class Teams:
             rows = connection.execute(mine).all()
         members = [row.member for row in rows if row.member is not None]
         return Team(team["name"], team["created_at"], members)
+
+    def of_user(self, user: str) -> str | None:
+        """The name of the team that a user is in; None for none."""
+        with connect(self._engine) as connection:
+            return team_of(connection, user)
 
     def add(self, name: str, user: User) -> Team:
         """Make a team with one member.

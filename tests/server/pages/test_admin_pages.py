@@ -293,7 +293,11 @@ def test_a_token_is_shown_once_and_lets_its_user_in(world: World, root: Browser)
     answer = root.post("/admin/users", name="grace", role="worker")
     assert answer.headers["cache-control"] == "no-store"
     token = token_on(answer)
-    assert world.client(token=token).get("/api/v1/me").json() == {"name": "grace", "role": "worker"}
+    assert world.client(token=token).get("/api/v1/me").json() == {
+        "name": "grace",
+        "role": "worker",
+        "team": None,
+    }
     for page in ("/admin/users", "/admin/users/grace", "/admin/audit"):
         assert token not in root.html(page)
     assert "grace worker active" in root.get("/admin/users")

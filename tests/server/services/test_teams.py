@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 
 import pytest
 from sqlalchemy import select
@@ -21,6 +22,7 @@ from grader.server.settings import Settings
 from tests.db.conftest import migrate_by_copy
 from tests.db.conftest import url as url
 from tests.fleet.conftest import DIGEST, Clock, a_submission
+from tests.fleet.test_races import at_once
 from tests.server.conftest import H100, every_problem
 
 MakeReport = Callable[..., Report]
@@ -248,6 +250,23 @@ def test_codes_end(contest: Contest) -> None:
         teams.join(code, bob)  # one's own code is no way back
     with pytest.raises(Conflict, match="you are not in the team tile"):
         teams.invite("tile", bob)
+
+
+def test_a_code_is_used_once_however_many_try(contest: Contest) -> None:
+    contest.team("tile", "ada")
+    code = contest.services.teams.invite("tile", contest.user("ada"))[0]
+    users = [contest.user(name) for name in ("bob", "cleo", "dan")]
+
+    def join(user: User) -> bool:
+        try:
+            contest.services.teams.join(code, user)
+        except Invalid:
+            return False
+        return True
+
+    joined = at_once(*(partial(join, user) for user in users))
+    assert sorted(joined) == [False, False, True]
+    assert len(contest.members("tile")) == 2
 
 
 def test_a_refused_join_leaves_the_code(contest: Contest) -> None:
