@@ -48,7 +48,7 @@ def test_a_team_is_made_joined_and_left_on_the_own_page(world: World) -> None:
     assert "in the team tile with ada ." in joined
     assert "not valid" in Browser(world, "root").refused(422, "/account/team/join", code=code)
     assert "You are in none" in bob.done("/account/team/leave")
-    assert "you are in no team" in bob.refused(404, "/account/team/leave")
+    assert "You are in no team" in bob.refused(404, "/account/team/leave")
 
 
 @pytest.mark.parametrize(
