@@ -19,8 +19,19 @@ def owner_name(user: str, team: str | None) -> str:
 owner: ColumnElement[str] = func.coalesce(submissions.c.team, submissions.c.user)
 """`owner_name` of a row of `submissions`."""
 
-ranked_owner: ColumnElement[str] = func.coalesce(submissions.c.team, results.c.user)
-"""`owner_name` of a row of `results`, outer-joined with the submission that it is the result of."""
+
+def teams_of_results(connection: Connection, problem_digest: str) -> dict[int, str]:
+    """Result id → team, of the results for this version of a problem that count for teams.
+
+    A query of its own costs nothing on a board without teams, unlike a join of thousands of results
+    with their submissions. It must follow the query for the results: what that has found is there.
+    """
+    query = (
+        select(jobs.c.result_id, submissions.c.team)
+        .join(jobs, jobs.c.submission_id == submissions.c.id)
+        .where(submissions.c.problem_digest == problem_digest, submissions.c.team.is_not(None))
+    )
+    return {number: team for number, team in connection.execute(query) if number is not None}
 
 
 def owner_of_result() -> ColumnElement[str]:

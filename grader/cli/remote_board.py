@@ -86,7 +86,8 @@ def show_submission(client: Client, number: int, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    who = f"submission {number} by {answer['user']} to {answer['problem']}"
+    whose = f" for the team {answer['team']}" if answer.get("team") else ""
+    who = f"submission {number} by {answer['user']}{whose} to {answer['problem']}"
     page = f"{client.server}/submissions/{number}"
     if answer["state"] != "done" or answer["verdict"] is None:
         text = f"{who}: {state_text(answer)}; {page}"

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    text,
 )
 
 from grader.db.engine import SCHEMA_TABLE
@@ -143,6 +144,12 @@ submissions = Table(
     Index("submissions_by_user", "user"),
     Index("submissions_by_entry", "user", "problem", "team"),
     Index("submissions_by_team", "team"),
+    Index(
+        "submissions_of_teams",
+        "problem_digest",
+        sqlite_where=text("team IS NOT NULL"),
+        postgresql_where=text("team IS NOT NULL"),
+    ),
     Index("submissions_by_day", "user", "created_at"),
     Index("submissions_by_size", "user", "stored_bytes"),
     Index("submissions_by_source", "sha256"),

@@ -52,7 +52,9 @@ def test_a_team_is_made_joined_shown_and_left(run: As, world: World) -> None:
 def test_the_leaderboard_shows_teams(run: As, world: World) -> None:
     world.services.admin.set_board("softmax", BoardSettings(team_size=2), "root")
     assert run("ada", "team", "new", "tile").status == 0
-    world.graded("ada")
+    number = world.graded("ada")
+    shown = run("bob", "show", f"{number}", "--server", world.url)
+    assert f"submission {number} by ada for the team tile to softmax" in shown.out
     assert "tile" in run("bob", "leaderboard", "softmax", "--server", world.url).out
 
 

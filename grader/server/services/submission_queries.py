@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, RowMapping, Select, bindparam, case, func, or_, select
 
-from grader.board.owners import owner_name, ranked_owner
+from grader.board.owners import owner_name, teams_of_results
 from grader.board.store import MAX_ID, not_void
 from grader.board.versions import ProblemVersion, read_versions
 from grader.db.engine import connect
@@ -67,6 +67,7 @@ class RankedResult(NamedTuple):
     gpu: str
     user: str
     """The user, or the team that it counts for."""
+    is_team: bool
     score_us: float
     ci_low_us: float
     ci_high_us: float
@@ -75,8 +76,6 @@ class RankedResult(NamedTuple):
     """ISO 8601, UTC."""
     submission_id: int | None
     """None for a result that was not submitted to a server."""
-    is_team: bool
-    """Whether it counts for a team."""
 
 
 class Attempts(NamedTuple):
@@ -226,22 +225,25 @@ class SubmissionQueries:
             select(
                 results.c.id,
                 results.c.gpu,
-                ranked_owner,
+                results.c.user,
                 results.c.score_us,
                 results.c.ci_low_us,
                 results.c.ci_high_us,
                 results.c.language,
                 results.c.created_at,
                 jobs.c.submission_id,
-                submissions.c.team.is_not(None),
             )
             .join(jobs, jobs.c.result_id == results.c.id, isouter=True)
-            .join(submissions, submissions.c.id == jobs.c.submission_id, isouter=True)
             .where(results.c.problem_digest == problem_digest, results.c.ranked, counts_at(as_of))
             .order_by(results.c.score_us, results.c.id)
         )
         with connect(self._engine) as connection:
-            return [RankedResult(*row) for row in connection.execute(query)]
+            rows = connection.execute(query).all()
+            teams = teams_of_results(connection, problem_digest)
+        return [
+            RankedResult(number, gpu, owner_name(user, teams.get(number)), number in teams, *others)
+            for number, gpu, user, *others in rows
+        ]
 
     def versions(
         self, problem: str, current: str, as_of: datetime | None = None

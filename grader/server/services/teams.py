@@ -61,9 +61,9 @@ class Teams:
         with connect(self._engine) as connection:
             rows = connection.execute(_TEAMS.order_by(teams.c.name_key, users.c.name_key))
             found: dict[str, Team] = {}
-            for name, created_at, member in rows:
-                team = found.setdefault(name, Team(name, created_at, []))
-                team.members.extend([] if member is None else [member])
+            for row in rows:
+                team = found.setdefault(row.name, Team(row.name, row.created_at, []))
+                team.members.extend([] if row.member is None else [row.member])
         return list(found.values())
 
     def team(self, name: str) -> Team:
@@ -86,17 +86,17 @@ class Teams:
         Raises `Invalid` for a name that no user could have, and `Conflict` for one that is taken or
         looks like one that is, and for a user who is in a team.
         """
-        name = validate_name(name)
+        name, now = validate_name(name), self._now()
         with transaction(self._engine, "admin") as connection:
             key, look = check_name_is_free(connection, name)
             _check_is_in_none(connection, user.id, user.name)
-            new = {"name": name, "name_key": key, "skeleton": look, "created_at": self._now()}
+            new = {"name": name, "name_key": key, "skeleton": look, "created_at": now}
             added = connection.execute(insert(teams).values(new))
             assert added.inserted_primary_key is not None
             team_id = added.inserted_primary_key[0]
             connection.execute(insert(team_members).values(user_id=user.id, team_id=team_id))
-            record_action(connection, self._now(), user.name, "team new", name)
-        return Team(name, new["created_at"], [user.name])
+            record_action(connection, now, user.name, "team new", name)
+        return Team(name, now, [user.name])
 
     def invite(self, name: str, user: User) -> tuple[str, datetime]:
         """Make a code with which one user can join a team. Returns it, and when it ends.

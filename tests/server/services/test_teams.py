@@ -49,12 +49,17 @@ class Contest:
         for member in members[1:]:
             self.services.teams.add_member(name, member, "root")
 
-    def submit(self, user: str, problem: str = "softmax", **more: int) -> int:
+    def submit(self, user: str, problem: str = "softmax", daily_limit: int | None = None) -> int:
         """Submit as the HTTP layer does."""
         board = self.services.admin.board(problem)
         self.clock.move(1)
         return self.services.ledger.submit(
-            user, problem, DIGEST, a_submission(user), team_size=board.team_size, **more
+            user,
+            problem,
+            DIGEST,
+            a_submission(user),
+            daily_limit=daily_limit,
+            team_size=board.team_size,
         )
 
     def graded(self, user: str, score_us: float, problem: str = "softmax") -> int:
@@ -178,11 +183,13 @@ def test_what_was_cancelled_before_a_worker_had_it_is_no_entry(contest: Contest)
 
 def test_a_repeated_request_is_answered_whatever_the_team(contest: Contest) -> None:
     ledger, submission = contest.services.ledger, a_submission("x")
-    key = {"idempotency_key": "k", "team_size": 3}
-    number = ledger.submit("ada", "softmax", DIGEST, submission, **key)  # type: ignore[arg-type]
+
+    def submit() -> int:
+        return ledger.submit("ada", "softmax", DIGEST, submission, team_size=3, idempotency_key="k")
+
+    number = submit()
     contest.team("tile", "ada")
-    again = ledger.submit("ada", "softmax", DIGEST, submission, **key)  # type: ignore[arg-type]
-    assert again == number
+    assert submit() == number
 
 
 def test_a_team_is_as_large_as_the_board_allows(contest: Contest) -> None:

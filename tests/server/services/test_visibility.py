@@ -171,6 +171,22 @@ def test_a_board_of_a_group_is_hidden_from_all_but_its_members() -> None:
         assert access_for(member, "ben", closed, NOW) == NO_ACCESS
 
 
+def test_members_of_a_team_see_what_counts_for_it() -> None:
+    mate = User(6, "eve", "competitor", team="tile")
+    for board in (BoardSettings(), BEFORE, AFTER):
+        assert of(mate, board, team="tile") == FULL_ACCESS
+        assert of(mate, board, team="warp") == of(mate, board) == of(BOB, board)
+        assert of(BOB, board, team="tile") == of(BOB, board)
+        assert of(mate, board, team="tile", cancelled=True) == NO_ACCESS
+        for reason in ("banned", "deleted", "preview"):
+            assert of(mate, board, team="tile", void=frozenset({reason})) == NO_ACCESS
+    assert of(mate, BoardSettings(hidden=True), team="tile") == NO_ACCESS
+    assert of(mate, BoardSettings(group="course"), team="tile") == NO_ACCESS
+    frozen = BoardSettings(freeze_at=NOW)
+    assert of(mate, frozen, team="tile") == of(ADA, frozen)
+
+
 def test_nothing_is_cached_for_those_who_see_more() -> None:
     assert [sees_more(who) for who in (*PUBLIC, ROOT)] == [False] * 3 + [True]
     assert sees_more(User(6, "eve", "competitor", groups=frozenset({"course"})))
+    assert sees_more(User(6, "eve", "competitor", team="tile"))

@@ -38,6 +38,14 @@ def upgrade() -> None:
     op.add_column("submissions", sa.Column("team", sa.String(40)))
     op.create_index("submissions_by_entry", "submissions", ["user", "problem", "team"])
     op.create_index("submissions_by_team", "submissions", ["team"])
+    is_of_team = sa.text("team IS NOT NULL")
+    op.create_index(
+        "submissions_of_teams",
+        "submissions",
+        ["problem_digest"],
+        sqlite_where=is_of_team,
+        postgresql_where=is_of_team,
+    )
     op.add_column("boards", sa.Column("team_size", sa.Integer))
 
 
@@ -46,6 +54,7 @@ def downgrade() -> None:
     go, since a user may take such a name."""
     op.execute('DELETE FROM queue_turns WHERE "user" IN (SELECT name FROM teams)')
     op.drop_column("boards", "team_size")
+    op.drop_index("submissions_of_teams", "submissions")
     op.drop_index("submissions_by_team", "submissions")
     op.drop_index("submissions_by_entry", "submissions")
     op.drop_column("submissions", "team")
