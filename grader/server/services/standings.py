@@ -96,8 +96,8 @@ class GpuLeaderboard:
         return next((self._by_user[name] for name in names if name in self._by_user), None)
 
     def personal_bests(self, user: str) -> tuple[RecordStep, ...]:
-        """The first result of a user or team and every improvement on it, oldest first; empty without
-        one."""
+        """The first result of a user or team and every improvement on it, oldest first; empty
+        without one."""
         return _record_steps(self.bests.get(user, ()))
 
     def place_of(self, standing: Standing) -> int:
