@@ -125,14 +125,18 @@ class TestWhoSignsInWithAnotherSite:
         return Settings(requests_per_minute=10_000, sign_up="open")
 
     @pytest.fixture
-    def services(self, settings: Settings, database: str) -> Iterator[Services]:
-        with Provider() as provider:
-            offered = {"university": provider.settings("university")}
-            opened = Services.open(database, every_problem(), settings, Clock(), offered)
-            yield opened
-            opened.close()
+    def provider(self) -> Iterator[Provider]:
+        with Provider() as running:
+            yield running
 
-    def test_no_page_has_a_serious_fault(self, watched: Watched) -> None:
+    @pytest.fixture
+    def services(self, settings: Settings, database: str, provider: Provider) -> Iterator[Services]:
+        offered = {"university": provider.settings("university")}
+        opened = Services.open(database, every_problem(), settings, Clock(), offered)
+        yield opened
+        opened.close()
+
+    def test_no_page_has_a_serious_fault(self, watched: Watched, provider: Provider) -> None:
         page = watched.page
         watched.go("/login")
         found = {"log in": both_schemes(page)}
@@ -148,6 +152,10 @@ class TestWhoSignsInWithAnotherSite:
         page.get_by_role("heading", name="New token").wait_for()
         found["token"] = both_schemes(page)
         assert {name: one for name, one in found.items() if one} == {}
+        # The provider is another site, and the only one that the browser went to.
+        requests = [one.partition("?")[0] for one in watched.faults]
+        assert requests == [f"request to {provider.url}/authorize"]
+        watched.faults.clear()
 
 
 def both_schemes(page: Page) -> list[str]:
