@@ -115,7 +115,7 @@ def test_only_the_first_start_prints_an_admin_token(tmp_path: Path) -> None:
             headers={"Authorization": f"Bearer {token}"},
             timeout=PATIENCE_S,
         )
-        assert reply.json() == {"name": "admin", "role": "admin"}
+        assert reply.json() == {"name": "admin", "role": "admin", "team": None}
         assert first.end() == 0
     with serving(tmp_path, "--slots", "0") as again:
         reply = httpx.get(
@@ -165,7 +165,7 @@ def test_a_lost_admin_token_is_replaced(tmp_path: Path) -> None:
         assert "once" in again.popen.stdout.readline()
         token = again.popen.stdout.readline().strip()
         assert token != again.token
-        assert me(again, token) == {"name": "admin", "role": "admin"}
+        assert me(again, token) == {"name": "admin", "role": "admin", "team": None}
         assert again.end() == 0
         assert token not in again.log.read_text()
 
