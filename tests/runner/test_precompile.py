@@ -122,7 +122,7 @@ def blocks_until(name: str) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "processes"), [(1, 1), (3, 1), (8, 4), (16, 8), (192, MOST_PROCESSES)]
+    ("cpus", "processes"), [(1, 1), (3, 1), (6, 3), (8, MOST_PROCESSES), (192, MOST_PROCESSES)]
 )
 def test_the_number_of_processes_depends_on_the_cpus(
     start: Start, monkeypatch: pytest.MonkeyPatch, cpus: int, processes: int

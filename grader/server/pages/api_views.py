@@ -12,6 +12,7 @@ GROUPS = {
     "batches": "Batches",
     "problems": "Problems and leaderboards",
     "users": "Users",
+    "teams": "Teams",
     "operation": "Operation",
     "admin": "For admins",
     "work": "For workers",
@@ -168,6 +169,7 @@ def _example(
 ) -> str:
     """A command line that calls an operation. `$SITE` is the server's address."""
     names = dict(EXAMPLES) | ({"name": "ada"} if "/users/" in path else {})
+    names |= {"team": "tile-quantum"} if "/teams/" in path else {}
     address = path
     for one in parameters:
         if one.place == "path":
