@@ -263,12 +263,15 @@ def test_a_case_of_random_sizes_keeps_one_seed(tmp_path: Path) -> None:
     assert 0 < float((first / second - 1).abs().max()) < 0.02
 
 
-def test_more_arguments_than_a_request_describes_are_refused(tmp_path: Path) -> None:
+def test_more_arguments_than_a_request_describes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.judge.import_problem.REQUEST_BYTES", 8 * 1024)
     text = made_up.MODEL.replace(
         "self.inner =",
-        "self.many = nn.ModuleList(nn.Linear(1, 1) for _ in range(900))\n        self.inner =",
+        "self.many = nn.ModuleList(nn.Linear(1, 1) for _ in range(100))\n        self.inner =",
     )
-    with pytest.raises(ProblemError, match=r"its 1809 arguments are more than a request of"):
+    with pytest.raises(ProblemError, match=r"its 209 arguments are more than a request of 8192"):
         imported("kernelbench", made_up.kernelbench(tmp_path, text))
 
 
