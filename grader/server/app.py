@@ -66,6 +66,7 @@ from grader.server.pages import (
     sign_in_routes,
     submission_routes,
     submit_routes,
+    team_admin_routes,
     user_admin_routes,
 )
 from grader.server.pages.templates import STATIC, render_error
@@ -205,7 +206,7 @@ def _routes() -> list[BaseRoute]:
         router.include_router(pages.router)
     for pages in (session_routes, sign_in_routes, join_routes, account_routes):
         router.include_router(pages.router)
-    for pages in (admin_routes, user_admin_routes, group_admin_routes):
+    for pages in (admin_routes, user_admin_routes, group_admin_routes, team_admin_routes):
         router.include_router(pages.router, prefix="/admin")
     for pages in (rejudge_routes, problem_admin_routes):
         router.include_router(pages.router, prefix="/admin")

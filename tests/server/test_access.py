@@ -451,6 +451,19 @@ TABLE = [
         {"data": {"user": "eve"}},
         {"name": "course"},
     ),
+    Access("GET", "/admin/teams", ADMINS, team),
+    Access("POST", "/admin/teams/{name}/delete", FORMS, team, fill={"name": "tile"}),
+    Access(
+        "POST", "/admin/teams/{name}/add", FORMS, team, {"data": {"user": "eve"}}, {"name": "tile"}
+    ),
+    Access(
+        "POST",
+        "/admin/teams/{name}/remove",
+        FORMS,
+        eve_in_team,
+        {"data": {"user": "eve"}},
+        {"name": "tile"},
+    ),
     Access("POST", "/admin/invitations", ADMINS, call={"data": {"uses": "2"}}),
     Access("POST", "/admin/invitations/{number}/revoke", FORMS, invitation),
     Access("GET", "/admin/users", ADMINS),

@@ -174,3 +174,14 @@ def test_hostile_names_are_shown_as_text(world: World) -> None:
         page = public(world, path)
         assert "<img" not in page
         assert name in words(page)
+
+
+def test_admins_manage_teams(world: World) -> None:
+    root = Browser(world)
+    assert "No teams yet" in root.html("/admin/teams")
+    team_of(world, "ada")
+    assert "bob" in root.done("/admin/teams/tile/add", user="bob")
+    assert "no user carl" in root.refused(404, "/admin/teams/tile/add", user="carl").casefold()
+    assert "bob" not in root.done("/admin/teams/tile/remove", user="bob")
+    assert "No teams yet" in root.done("/admin/teams/tile/delete")
+    assert world.services.teams.teams() == []
