@@ -99,7 +99,8 @@ FORMS = [
     "users/ada/unhold", "users/ada/identities", "users/ada/identities/1/unlink",
     "rejudges", "rejudges/1/apply", "rejudges/1/drop",
     "announcements", "announcements/1/end", "groups", "groups/ada/add", "groups/ada/remove",
-    "groups/ada/delete", "invitations", "invitations/1/revoke",
+    "groups/ada/delete", "invitations", "invitations/1/revoke", "teams/ada/add",
+    "teams/ada/remove", "teams/ada/delete",
     "workers/drain", "workers/undrain", "problems/reload",
 ]  # fmt: skip
 
