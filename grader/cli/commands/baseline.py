@@ -44,7 +44,7 @@ def baseline(deps: Dependencies, problem: str, device: str, sandbox_name: str, r
 
     Grades the expert kernels in reference/PROBLEM, times the problem's baselines and torch.compile,
     and writes GPU.json, which `grade practice` and `grade plot` compare with. Cases that
-    torch.compile has not compiled after 45 s get no time of it. Ctrl-C keeps what was measured.
+    torch.compile has not compiled after 40 s get no time of it. Ctrl-C keeps what was measured.
     Exit status: 0 if the times were recorded, 130 if Ctrl-C came first; if an expert kernel was not
     accepted, another status, and nothing is written.
     """

@@ -26,7 +26,7 @@ from grader.problem import Problem
 from grader.problem.spec import Case
 from grader.report import one_line
 
-COMPILE_S = 45.0
+COMPILE_S = 40.0
 """The most that compiling all cases of a problem may take, starting the processes included. `grade
 baseline` should end within 120 s, and the rest of AdamW's took 61 s on an H100."""
 TIMING_S = 30.0
