@@ -28,7 +28,7 @@ from grader.report import one_line
 
 COMPILE_S = 40.0
 """The most that compiling all cases of a problem may take, starting the processes included. `grade
-baseline` should end within 120 s, and the rest of AdamW's took 61 s on an H100, 75 on a busy host."""
+baseline` should end within 120 s; the rest of AdamW's took 61 s on an H100, 75 in a busy host."""
 TIMING_S = 30.0
 """The most that timing one compiled case may take; a few seconds are usual."""
 SHOWN_EVERY_S = 1.0
