@@ -8,7 +8,7 @@ import hashlib
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -226,16 +226,25 @@ def services(settings: Settings, database: str) -> Iterator[Services]:
     opened.close()
 
 
-@pytest.fixture
-def world(services: Services, make_report: Callable[..., Report]) -> Iterator[World]:
-    """A running server with a token for each of `PEOPLE`."""
+@contextmanager
+def running_world(
+    services: Services, make_report: Callable[..., Report], people: Mapping[str, str] = PEOPLE
+) -> Iterator[World]:
+    """A running server with a token for each of these people."""
     clock = services.now
     assert isinstance(clock, Clock)
     server = Server(services)
     with server as url:
         made = World(services, server, url, clock, make_report)
-        for name, role in PEOPLE.items():
+        for name, role in people.items():
             made.tokens[name] = services.accounts.add_user(name, role)  # type: ignore[arg-type]
         yield made
         for client in made.clients:
             client.close()
+
+
+@pytest.fixture
+def world(services: Services, make_report: Callable[..., Report]) -> Iterator[World]:
+    """A running server with a token for each of `PEOPLE`."""
+    with running_world(services, make_report) as made:
+        yield made

@@ -22,13 +22,15 @@ from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.settings import Settings
 from tests.fleet.conftest import Clock
-from tests.server.conftest import H100, PEOPLE, Server, World, every_problem
+from tests.server.conftest import H100, PEOPLE, World, every_problem, running_world
 from tests.server.test_access import API, TABLE, Access
 
 LATER_GPU = "NVIDIA H200 141GB HBM3e"
 LATER, RUNNING = 4, 9
 """A later submission of ada, and one that is graded now. Submission 3 is the rejudge's."""
 
+LATE = ("eve", "cara")
+"""Competitors besides `PEOPLE`."""
 READERS = [None, "bob", "wilma"]
 """Who has no later result."""
 
@@ -46,17 +48,10 @@ WRONG: dict[str, Any] = {
 def opened(folder: Path, settings: Settings, make_report: Callable[..., Report]) -> Iterator[World]:
     """A server like that of the fixture `world`."""
     folder.mkdir()
-    clock = Clock()
     url = f"sqlite:///{folder}/server.sqlite3"
-    services = Services.open(url, dict(every_problem()), settings, clock)
-    server = Server(services)
-    with server as address:
-        world = World(services, server, address, clock, make_report)
-        for name, role in {**PEOPLE, "eve": "competitor", "cara": "competitor"}.items():
-            world.tokens[name] = services.accounts.add_user(name, role)  # type: ignore[arg-type]
+    services = Services.open(url, dict(every_problem()), settings, Clock())
+    with running_world(services, make_report, PEOPLE | dict.fromkeys(LATE, "competitor")) as world:
         yield world
-        for client in world.clients:
-            client.close()
     services.close()
 
 

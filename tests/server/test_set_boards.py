@@ -24,7 +24,7 @@ from grader.server.services.problem_reload import VerifyOutcome, verify_in_child
 from grader.server.settings import Settings
 from tests.fleet.conftest import Clock
 from tests.forked_sandbox import ForkedSandbox
-from tests.server.conftest import PEOPLE, Server, World
+from tests.server.conftest import World, running_world
 from tests.server.site import check, words
 from tests.server.test_run import ROOT, serving
 from tests.sets import made_up
@@ -63,18 +63,11 @@ def world(
 ) -> Iterator[World]:
     own = tmp_path / "problems"
     own.mkdir()
-    clock = Clock()
     problems, broken = sets.load()
     assert broken == {}
-    services = Services.open(database, problems, settings, clock, folder=own, sets=sets)
-    server = Server(services)
-    with server as url:
-        made = World(services, server, url, clock, make_report)
-        for name, role in PEOPLE.items():
-            made.tokens[name] = services.accounts.add_user(name, role)  # type: ignore[arg-type]
+    services = Services.open(database, problems, settings, Clock(), folder=own, sets=sets)
+    with running_world(services, make_report) as made:
         yield made
-        for client in made.clients:
-            client.close()
     services.close()
 
 
