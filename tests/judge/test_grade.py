@@ -806,7 +806,7 @@ def test_a_submission_that_kills_itself_is_graded_twice(judge: Judge) -> None:
 def test_a_time_claim_is_looked_at_twice(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """A busy host may have held up every round, so one measurement convicts nobody."""
+    """A busy host may have held up every round, so one measurement is not enough."""
     claims = [Fault(Verdict.REJECTED, "it claims too little", Rule.TIME_CLAIM)] * times
     module = sys.modules["grader.judge.grade"]
     attempt: Callable[..., Record] = module._attempt
