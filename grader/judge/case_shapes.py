@@ -45,15 +45,16 @@ def case_shapes(
     device: Device,
     drawn: Sequence[Case] = (),
     with_tests: bool = True,
+    with_benchmarks: bool = True,
 ) -> CaseShapes:
     """The shapes of all cases of a device, and of the `drawn` tests, which come after the listed
-    ones; or of the benchmarks alone. Those of listed cases are remembered for the next gradings of
-    this process."""
+    ones; or of the tests alone, or the benchmarks. Those of listed cases are remembered for the
+    next gradings of this process."""
     tests, shapes = problem.cases("test", device), list[Shape]()
     if not with_tests:
         tests, drawn = [], ()
     index, test_bytes = {}, 0
-    benchmarks = problem.cases("benchmark", device)
+    benchmarks = problem.cases("benchmark", device) if with_benchmarks else []
     for case in [*alternated(tests, problem.bytes), *drawn, *benchmarks]:
         key = (problem.digest, device, case.name)
         shape, nbytes = _KNOWN.get(key) or _shape(problem, code, case)

@@ -228,6 +228,7 @@ def _run(
                 request.effort,
                 request.sandbox,
                 tests=request.passed is None,
+                benchmarks=request.benchmarks,
             )
             grading.meet(greeting)
             record.stages_s["sandbox_start"] = time.monotonic() - start

@@ -97,9 +97,10 @@ class Grading:
         effort: Effort = "full",
         sandbox: Sandbox | None = None,
         tests: bool = True,
+        benchmarks: bool = True,
     ) -> None:
         """`sandbox` runs the code of a problem of another set. Without `tests`, they have passed
-        before."""
+        before; without `benchmarks`, none will follow."""
         self.problem = problem
         self.session = session
         self.device = device
@@ -111,6 +112,7 @@ class Grading:
         """Tests of shapes that no submission knows beforehand."""
         self.tests = problem.cases("test", device) + self.drawn if tests else []
         """The tests to run: those that the spec lists, then the drawn ones."""
+        self._has_benchmarks = benchmarks
         self.round_cost_us = 0.0
         """What a round of this runner costs the judge's clock besides its calls."""
         self.publish_us_per_set: dict[str, float] = {}
@@ -213,7 +215,12 @@ class Grading:
         own = [sealed_memfd("source", submission.source)]
         if self.device == "cuda" and submission.uses_triton:
             self._shapes = case_shapes(
-                self.problem, self.code, self.device, self.drawn, bool(self.tests)
+                self.problem,
+                self.code,
+                self.device,
+                self.drawn,
+                with_tests=bool(self.tests),
+                with_benchmarks=self._has_benchmarks,
             )
             text = json.dumps(self._shapes.shapes).encode()
             request["cases_bytes"] = len(text)

@@ -67,6 +67,16 @@ def test_every_case_has_a_shape_and_equal_cases_share_one() -> None:
     assert getattr(x, "shape", None) == (1, 1)
 
 
+def test_a_grading_of_one_kind_of_case_compiles_no_other() -> None:
+    problem = Problem.load(ROOT / "problems" / "softmax")
+    code = ProblemCode(problem, "cpu")
+    kinds = (problem.cases("test", "cpu"), problem.cases("benchmark", "cpu"))
+    tests = case_shapes(problem, code, "cpu", with_benchmarks=False)
+    benchmarks = case_shapes(problem, code, "cpu", with_tests=False)
+    for shapes, cases in zip((tests, benchmarks), kinds, strict=True):
+        assert sorted(shapes.index) == sorted(case.name for case in cases)
+
+
 def test_drawn_cases_are_compiled_after_the_listed_tests(write_problem: WriteProblem) -> None:
     problem = write_problem(spec=SPEC + DOMAIN)
     code = ProblemCode(problem, "cpu")
