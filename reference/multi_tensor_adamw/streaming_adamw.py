@@ -1,6 +1,7 @@
 """AdamW in Triton: one launch for all tensors, whose addresses are in a table.
 
-The table depends only on addresses and lengths. It is built once per set of tensors and kept.
+The table depends only on addresses and lengths. It is built once per set of tensors and kept. A
+single tensor needs none, and is updated in smaller blocks, of which more are in flight.
 """
 
 from itertools import accumulate, chain
@@ -12,6 +13,8 @@ import triton.language as tl
 CHUNK = 4096
 WARPS = 8
 POLICY = ""
+BLOCK = 1024
+BLOCK_WARPS = 4
 TABLES_BYTES = 32 << 20
 
 
@@ -119,13 +122,58 @@ def _adamw(
         tl.store(squares, v, mask=inside)
 
 
+@triton.jit
+def _adamw_of_one(
+    param_at,
+    grad_at,
+    mean_at,
+    square_at,
+    length,
+    decay,
+    rate,
+    beta1,
+    beta2,
+    rest1,
+    rest2,
+    root,
+    eps,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < length
+    p, m, v = _step(
+        tl.load(param_at + at, mask=inside), tl.load(grad_at + at, mask=inside),
+        tl.load(mean_at + at, mask=inside), tl.load(square_at + at, mask=inside),
+        decay, rate, beta1, beta2, rest1, rest2, root, eps,
+    )  # fmt: skip
+    tl.store(param_at + at, p, mask=inside)
+    tl.store(mean_at + at, m, mask=inside)
+    tl.store(square_at + at, v, mask=inside)
+
+
 _tables = {}
 
 
 def launch(lists, scalars, chunk=CHUNK, warps=WARPS, policy=POLICY):
     """One step on lists of parameters, gradients, means and squares."""
     lr, beta1, beta2, eps, weight_decay, step = scalars
+    factors = (
+        1 - lr * weight_decay,
+        lr / (1 - beta1**step),
+        beta1,
+        beta2,
+        1 - beta1,
+        1 - beta2,
+        (1 - beta2**step) ** -0.5,
+        eps,
+    )
     device = lists[0][0].device
+    if device.type == "cuda" and len(lists[0]) == 1:
+        tensors = [tensors[0] for tensors in lists]
+        length = tensors[0].numel()
+        grid = (triton.cdiv(length, BLOCK),)
+        _adamw_of_one[grid](*tensors, length, *factors, BLOCK=BLOCK, num_warps=BLOCK_WARPS)
+        return
     if device.type == "cpu":  # the interpreter pays per program as well as per element
         mean_length = sum(param.numel() for param in lists[0]) // len(lists[0])
         chunk = min(max(triton.next_power_of_2(mean_length), 1024), 1 << 18)
@@ -137,14 +185,7 @@ def launch(lists, scalars, chunk=CHUNK, warps=WARPS, policy=POLICY):
     _adamw[(chunks,)](
         table,
         tensors,
-        1 - lr * weight_decay,
-        lr / (1 - beta1**step),
-        beta1,
-        beta2,
-        1 - beta1,
-        1 - beta2,
-        (1 - beta2**step) ** -0.5,
-        eps,
+        *factors,
         CHUNK=chunk,
         ALIGNED=aligned,
         POLICY=policy,
