@@ -349,6 +349,6 @@ ADMITTED = {
     "scores in bf16": ["one_sequence", "uneven", "one_token_over", "stale_pages"],
     # The last key has nearly all weight, or a few keys have, and nothing is added to their sum.
     "output accumulated in bf16": ["one_sequence", "large_logits", "practice"],
-    # Sums of values that nearly cancel, or of equal weights, which fp16 holds.
-    "output accumulated in fp16": ["full_pages", "equal_keys"],
+    # Sums of values that nearly cancel, of equal weights, or of few keys, which fp16 holds.
+    "output accumulated in fp16": ["full_pages", "equal_keys", "many_short"],
 }
