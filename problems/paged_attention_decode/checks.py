@@ -346,7 +346,7 @@ ADMITTED = {
     "weights in fp8": ["one_sequence", "one_token_over", "large_logits"],
     # Scores of a few units are off by 0.01, their weights by a hundredth or less: so are weights
     # rounded to bf16, as tensor cores ask.
-    "scores in bf16": ["one_sequence", "uneven", "one_token_over", "stale_pages"],
+    "scores in bf16": ["one_sequence", "uneven", "one_token_over", "stale_pages", "mixed"],
     # The last key has nearly all weight, or a few keys have, and nothing is added to their sum.
     "output accumulated in bf16": ["one_sequence", "large_logits", "practice"],
     # Sums of values that nearly cancel, of equal weights, or of few keys, which fp16 holds.
