@@ -126,8 +126,9 @@ class _Tiled:
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         total = torch.zeros(*a.shape[:-1], b.shape[-1], dtype=self.accumulator, device=a.device)
-        blocks = torch.arange(a.shape[-1], device=a.device).split(self.block)
-        for block in reversed(blocks) if self.backwards else blocks:
+        starts = range(0, a.shape[-1], self.block)
+        for start in reversed(starts) if self.backwards else starts:
+            block = slice(start, start + self.block)
             total += (a[..., block] @ b[..., block, :]).to(self.accumulator)
         return total.float()
 

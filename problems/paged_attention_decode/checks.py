@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from grader.numerics import matmul_in_steps, round_to
 
@@ -17,11 +18,15 @@ LOG2_E = math.log2(math.e)
 
 Decode = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 Mutant = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor | None]
-Groups = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-"""Attention of queries [groups, group, head_dim] over their groups' keys and values [groups,
-length, head_dim]; gives fp32."""
+Groups = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+"""Attention of queries [sequences, key heads, group, head_dim] over their groups' keys and values
+[sequences, key heads, longest, head_dim], of which each sequence has the first of its `lengths`
+[sequences]; the others are 0. Gives fp32."""
 OfGroup = Callable[[int, int, int], int]
 """The key head of a query head, given the numbers of query heads and of key heads."""
+MOST_ELEMENTS = 1 << 28
+"""Elements of the keys of the sequences that are computed at once: one at a time takes minutes on a
+GPU."""
 
 
 def magnitude(
@@ -44,7 +49,7 @@ def magnitude(
 def _paged(
     attention: Groups, of_group: OfGroup = lambda h, heads, kv: h // (heads // kv)
 ) -> Decode:
-    """Every sequence on its own, its heads in groups that share a key head."""
+    """Many sequences at once, of similar lengths; their heads in groups that share a key head."""
 
     def decode(
         q: Tensor,
@@ -56,21 +61,46 @@ def _paged(
     ) -> Tensor:
         heads, kv_heads = q.shape[1], k_pages.shape[2]
         owners = torch.tensor([of_group(h, heads, kv_heads) for h in range(heads)])
-        sizes = owners.unique(return_counts=True)[1]
-        # Groups of one size, which are computed at once: a loop takes minutes on a GPU.
-        group = int(sizes[0]) if len(sizes.unique()) == 1 else 1
-        mine = owners.argsort(stable=True).view(-1, group).to(q.device)
-        used = owners[mine[:, 0].cpu()].to(q.device)
+        used = owners.unique()
+        # Every key head that is used has as many query heads.
+        mine = owners.argsort(stable=True).view(len(used), -1).to(q.device)
+        used = used.to(q.device)
+        at_once = MOST_ELEMENTS // (int(lengths.max()) * len(used) * q.shape[2])
         out = torch.empty_like(q)
-        for b, length in enumerate(lengths.tolist()):
+        for some in lengths.argsort(descending=True).split(max(1, at_once)):
             keys, values = (
-                tokens_of(p, block_table[b], length)[:, used].transpose(0, 1)
-                for p in (k_pages, v_pages)
+                _gathered(pages, block_table[some], lengths[some])[:, used]
+                for pages in (k_pages, v_pages)
             )
-            out[b, mine] = attention(q[b, mine], keys, values, scale).to(q.dtype)
+            result = attention(q[some][:, mine], keys, values, lengths[some], scale)
+            out[some[:, None, None], mine] = result.to(q.dtype)
         return out
 
     return decode
+
+
+def _gathered(pages: Tensor, block_table: Tensor, lengths: Tensor) -> Tensor:
+    """The tokens of sequences, [sequences, key heads, longest, head_dim]; 0 beyond a length."""
+    tokens, page_size = torch.arange(int(lengths.max()), device=pages.device), pages.shape[1]
+    found = pages[block_table.long()[:, tokens // page_size], tokens % page_size]
+    return found.masked_fill((tokens >= lengths[:, None])[..., None, None], 0.0).transpose(1, 2)
+
+
+def _scores(
+    q: Tensor, k: Tensor, lengths: Tensor, scale: float, rounded: str | None = None
+) -> Tensor:
+    """Scaled scores in fp32, [sequences, key heads, group, longest], rounded to a format if one is
+    given; -inf beyond a length."""
+    scores = (q.float() @ k.float().mT) * scale
+    if rounded is not None:
+        scores = round_to(scores, rounded)
+    beyond = torch.arange(k.shape[2], device=k.device) >= lengths[:, None, None, None]
+    return scores.masked_fill(beyond, -torch.inf)
+
+
+def _in_order_of(tokens: Tensor, values: Tensor) -> Tensor:
+    """Keys or values of sequences in the order of these `tokens` [sequences, count]."""
+    return values.take_along_dim(tokens[:, None, :, None], dim=2)
 
 
 @dataclass(frozen=True)
@@ -95,24 +125,30 @@ class _Flash:
     rescales: bool = True
     """The running output and sum are rescaled when the maximum grows."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        largest = torch.full((*q.shape[:-1], 1), -torch.inf, device=q.device)
-        total = torch.zeros_like(largest)
-        out = torch.zeros(q.shape, dtype=self.accumulator, device=q.device)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
+        if self.backwards:
+            tokens = torch.arange(k.shape[2], device=k.device)
+            from_last = (lengths[:, None] - 1 - tokens).clamp(min=0)
+            k, v = (_in_order_of(from_last, x) for x in (k, v))
+        scores = _scores(q, k, lengths, scale * (LOG2_E if self.exp2 else 1.0), self.scores)
+        missing = -scores.shape[-1] % self.block
+        blocks = pad(scores, (0, missing), value=-torch.inf).unflatten(-1, (-1, self.block))
+        values = pad(v.float(), (0, 0, 0, missing)).unflatten(2, (-1, self.block))
+        # All maxima and weights at once: only the sums need one block after the other.
         power = torch.exp2 if self.exp2 else torch.exp
-        tokens = torch.arange(k.shape[1], device=q.device)
-        for block in (tokens.flip(0) if self.backwards else tokens).split(self.block):
-            scores = (q.float() @ k[:, block].float().mT) * (scale * (LOG2_E if self.exp2 else 1.0))
-            if self.scores is not None:
-                scores = round_to(scores, self.scores)
-            grown = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
-            weights = power(scores - grown)
-            rescale = power(largest - grown) if self.rescales else torch.ones_like(grown)
-            rounded = self._rounded(weights, q.dtype)
-            total = total * rescale + (rounded if self.sum_of_rounded else weights).sum(-1, True)
-            out = (out * rescale).to(self.accumulator)
-            out = out + (rounded @ v[:, block].float()).to(self.accumulator)
-            largest = grown
+        largest = blocks.amax(dim=-1).cummax(dim=-1).values
+        before = pad(largest[..., :-1], (1, 0), value=-torch.inf)
+        rescale = power(before - largest) if self.rescales else torch.ones_like(largest)
+        weights = power(blocks - largest[..., None])
+        rounded = self._rounded(weights, q.dtype)
+        sums = (rounded if self.sum_of_rounded else weights).sum(dim=-1)
+        total = torch.zeros(*q.shape[:-1], 1, device=q.device)
+        out = torch.zeros(q.shape, dtype=self.accumulator, device=q.device)
+        for i in range(blocks.shape[-2]):
+            factor = rescale[..., i, None]
+            total = total * factor + sums[..., i, None]
+            out = (out * factor).to(self.accumulator)
+            out = out + (rounded[..., i, :] @ values[:, :, i]).to(self.accumulator)
         return out.float() / total
 
     def _rounded(self, weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -126,33 +162,39 @@ class _Flash:
 # --- honest
 
 
-def _two_passes(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _two_passes(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
     """All scores, then softmax, then the second product, of normalised weights in 16 bits."""
-    weights = torch.softmax((q.float() @ k.float().mT) * scale, dim=-1)
+    weights = torch.softmax(_scores(q, k, lengths, scale), dim=-1)
     return weights.to(q.dtype).float() @ v.float()
 
 
-def _few_keys_at_a_time(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    weights = torch.softmax((q.float() @ k.float().mT) * scale, dim=-1)
+def _few_keys_at_a_time(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
+    weights = torch.softmax(_scores(q, k, lengths, scale), dim=-1)
     return matmul_in_steps(weights, v.float(), 4)
 
 
 def _split(parts: int, shares: bool = True) -> Groups:
-    """Flash decoding: ranges of keys on their own, merged by their maxima and sums; without
-    `shares`, each part counts the same."""
+    """Flash decoding: ranges of each sequence's keys on their own, merged by their maxima and sums;
+    without `shares`, each range counts the same."""
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        maxima, sums, outs = [], [], []
-        for keys, values in zip(k.float().chunk(parts, 1), v.float().chunk(parts, 1), strict=True):
-            scores = (q.float() @ keys.mT) * scale
-            maxima.append(scores.amax(dim=-1, keepdim=True))
-            weights = torch.exp(scores - maxima[-1])
-            sums.append(weights.sum(dim=-1, keepdim=True))
-            outs.append((weights.to(q.dtype).float() @ values) / sums[-1])
-        largest = torch.stack(maxima).amax(dim=0)
-        share = torch.stack(sums) * torch.exp(torch.stack(maxima) - largest)
-        share = share if shares else torch.ones_like(share)
-        return (torch.stack(outs) * share).sum(dim=0) / share.sum(dim=0)
+    def attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
+        size = lengths.long().add(parts - 1).div(parts, rounding_mode="floor")
+        within = torch.arange(int(size.max()), device=q.device)
+        first = torch.arange(parts, device=q.device) * size[:, None]
+        tokens = first[..., None] + within  # [sequences, parts, longest part]
+        is_mine = (within < size[:, None, None]) & (tokens < lengths[:, None, None])
+        tokens = tokens.clamp(max=k.shape[2] - 1).flatten(1)
+        keys, values = (_in_order_of(tokens, x.float()).unflatten(2, (parts, -1)) for x in (k, v))
+        scores = (q.float()[:, :, None] @ keys.mT) * scale  # [..., parts, group, longest part]
+        scores = scores.masked_fill(~is_mine[:, None, :, None], -torch.inf)
+        maxima = scores.amax(dim=-1, keepdim=True)
+        weights = torch.exp(scores - maxima).nan_to_num(nan=0.0)
+        sums = weights.sum(dim=-1, keepdim=True)
+        outs = (weights.to(q.dtype).float() @ values) / sums
+        share = sums * torch.exp(maxima - maxima.amax(dim=2, keepdim=True))
+        is_empty = ~is_mine.any(dim=-1)[:, None, :, None, None]
+        share = (share if shares else torch.ones_like(share)).masked_fill(is_empty, 0.0)
+        return (outs.masked_fill(is_empty, 0.0) * share).sum(dim=2) / share.sum(dim=2)
 
     return attention
 
@@ -221,9 +263,11 @@ def _in_order(pages: Tensor, table: Tensor, lengths: Tensor) -> tuple[Tensor, Te
     return order.view_as(table), lengths
 
 
-def _one_behind(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The weight of a key meets the value of the token before."""
-    return _Flash()(q, k, v.roll(1, dims=1), scale)
+def _one_behind(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
+    """The weight of a key meets the value of the token before, and the first key's the last."""
+    tokens = torch.arange(k.shape[2], device=k.device)
+    behind = (tokens - 1).remainder(lengths[:, None])
+    return _Flash()(q, k, _in_order_of(behind.long(), v), lengths, scale)
 
 
 def _where(applies: Callable[[Tensor, int, float], bool], decode: Decode) -> Mutant:
@@ -246,12 +290,14 @@ def _where(applies: Callable[[Tensor, int, float], bool], decode: Decode) -> Mut
 
 def _scaled_by(change: Callable[[float, int], float]) -> Decode:
     """`change` gets the scale and the head's dimension."""
-    return _paged(lambda q, k, v, scale: _Flash()(q, k, v, change(scale, q.shape[-1])))
+    return _paged(
+        lambda q, k, v, lengths, scale: _Flash()(q, k, v, lengths, change(scale, q.shape[-1]))
+    )
 
 
-def _rounded_query(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _rounded_query(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
     """The scale is folded into the query, which is rounded again."""
-    return _Flash()((q.float() * (scale * LOG2_E)).to(q.dtype), k, v, 1 / LOG2_E)
+    return _Flash()((q.float() * (scale * LOG2_E)).to(q.dtype), k, v, lengths, 1 / LOG2_E)
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -300,9 +346,9 @@ ADMITTED = {
     "weights in fp8": ["one_sequence", "one_token_over", "large_logits"],
     # Scores of a few units are off by 0.01, their weights by a hundredth or less: so are weights
     # rounded to bf16, as tensor cores ask.
-    "scores in bf16": ["one_sequence", "uneven", "one_token_over", "stale_pages"],
+    "scores in bf16": ["one_sequence", "uneven", "one_token_over", "stale_pages", "mixed"],
     # The last key has nearly all weight, or a few keys have, and nothing is added to their sum.
     "output accumulated in bf16": ["one_sequence", "large_logits", "practice"],
-    # Sums of values that nearly cancel, or of equal weights, which fp16 holds.
-    "output accumulated in fp16": ["full_pages", "equal_keys"],
+    # Sums of values that nearly cancel, of equal weights, or of few keys, which fp16 holds.
+    "output accumulated in fp16": ["full_pages", "equal_keys", "many_short"],
 }
