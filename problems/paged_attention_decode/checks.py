@@ -218,11 +218,10 @@ HONEST: dict[str, Decode] = {
 _decode = _paged(_Flash())
 
 
-def _changed(
-    change: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], decode: Decode = _decode
-) -> Decode:
+def _changed(change: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> Mutant:
     """The block table and the lengths are read wrongly: `change` gives others of the pages, the
-    table and the lengths. No token is beyond the table."""
+    table and the lengths. No token is beyond the table. Applies where the tokens are others: their
+    order does not matter."""
 
     def mutant(
         q: Tensor,
@@ -231,19 +230,32 @@ def _changed(
         block_table: Tensor,
         lengths: Tensor,
         scale: float,
-    ) -> Tensor:
+    ) -> Tensor | None:
+        page_size = k_pages.shape[1]
         table, changed = change(k_pages, block_table, lengths)
-        changed = changed.clamp(1, table.shape[1] * k_pages.shape[1])
-        return decode(q, k_pages, v_pages, table, changed, scale)
+        changed = changed.clamp(1, table.shape[1] * page_size)
+        slots, others = _slots(block_table, lengths, page_size), _slots(table, changed, page_size)
+        if torch.equal(slots, others):
+            return None
+        return _decode(q, k_pages, v_pages, table, changed, scale)
 
     return mutant
 
 
-def _with_table(change: Callable[[Tensor], Tensor]) -> Decode:
+def _slots(table: Tensor, lengths: Tensor, page_size: int) -> Tensor:
+    """The places in the pool of each sequence's tokens, in ascending order; -1 for the rest of the
+    table."""
+    within = torch.arange(page_size, device=table.device)
+    slots = (table.long()[..., None] * page_size + within).flatten(1)
+    tokens = torch.arange(slots.shape[1], device=table.device)
+    return slots.masked_fill(tokens >= lengths[:, None], -1).sort(dim=1).values
+
+
+def _with_table(change: Callable[[Tensor], Tensor]) -> Mutant:
     return _changed(lambda pages, table, lengths: (change(table), lengths))
 
 
-def _with_lengths(change: Callable[[Tensor, int], Tensor]) -> Decode:
+def _with_lengths(change: Callable[[Tensor, int], Tensor]) -> Mutant:
     """`change` gets the lengths and the size of a page."""
     return _changed(lambda pages, table, lengths: (table, change(lengths, pages.shape[1])))
 
@@ -342,6 +354,8 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 ADMITTED = {
+    # Of 32,768 keys a few count.
+    "one token too few": ["one_user"],
     # One heavy weight rounds to fp8 with little error, and so does its score.
     "weights in fp8": ["one_sequence", "one_token_over", "large_logits"],
     # Scores of a few units are off by 0.01, their weights by a hundredth or less: so are weights
