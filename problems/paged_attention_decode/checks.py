@@ -220,9 +220,9 @@ _decode = _paged(_Flash())
 
 def _changed(
     change: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], decode: Decode = _decode
-) -> Decode:
+) -> Mutant:
     """The block table and the lengths are read wrongly: `change` gives others of the pages, the
-    table and the lengths. No token is beyond the table."""
+    table and the lengths. No token is beyond the table. None where neither changes."""
 
     def mutant(
         q: Tensor,
@@ -231,19 +231,21 @@ def _changed(
         block_table: Tensor,
         lengths: Tensor,
         scale: float,
-    ) -> Tensor:
+    ) -> Tensor | None:
         table, changed = change(k_pages, block_table, lengths)
         changed = changed.clamp(1, table.shape[1] * k_pages.shape[1])
+        if table.equal(block_table) and changed.equal(lengths):
+            return None
         return decode(q, k_pages, v_pages, table, changed, scale)
 
     return mutant
 
 
-def _with_table(change: Callable[[Tensor], Tensor]) -> Decode:
+def _with_table(change: Callable[[Tensor], Tensor]) -> Mutant:
     return _changed(lambda pages, table, lengths: (change(table), lengths))
 
 
-def _with_lengths(change: Callable[[Tensor, int], Tensor]) -> Decode:
+def _with_lengths(change: Callable[[Tensor, int], Tensor]) -> Mutant:
     """`change` gets the lengths and the size of a page."""
     return _changed(lambda pages, table, lengths: (table, change(lengths, pages.shape[1])))
 
@@ -257,10 +259,17 @@ def _last_column_of_next_row(table: Tensor) -> Tensor:
     return torch.cat([table[:, :-1], table[:, :1].roll(-1, dims=0)], dim=1)
 
 
+def _backwards(pages: Tensor, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The pages of each row from the last to the first. Where all are full, that is another order
+    of the same keys, which changes no sum."""
+    are_full = bool((lengths == table.shape[1] * pages.shape[1]).all())
+    return table if are_full else table.flip(1), lengths
+
+
 def _in_order(pages: Tensor, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The table is ignored: sequences follow each other in the pool."""
     order = torch.arange(table.numel(), device=table.device) % len(pages)
-    return order.view_as(table), lengths
+    return order.view_as(table).to(table.dtype), lengths
 
 
 def _one_behind(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
@@ -303,7 +312,7 @@ def _rounded_query(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: floa
 MUTANTS: dict[str, Mutant] = {
     "first page of another sequence": _with_table(_first_page_of_neighbour),
     "last column of the next row": _with_table(_last_column_of_next_row),
-    "pages backwards": _with_table(lambda table: table.flip(1)),
+    "pages backwards": _changed(_backwards),
     "block table ignored": _changed(_in_order),
     "tail of the last page": _with_lengths(lambda lengths, page: -(-lengths // page) * page),
     "last page left out": _with_lengths(lambda lengths, page: (lengths - 1) // page * page),
