@@ -269,10 +269,17 @@ def _last_column_of_next_row(table: Tensor) -> Tensor:
     return torch.cat([table[:, :-1], table[:, :1].roll(-1, dims=0)], dim=1)
 
 
+def _backwards(pages: Tensor, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The pages of each row from the last to the first. Where all are full, that is another order
+    of the same keys, which changes no sum."""
+    are_full = bool((lengths == table.shape[1] * pages.shape[1]).all())
+    return table if are_full else table.flip(1), lengths
+
+
 def _in_order(pages: Tensor, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The table is ignored: sequences follow each other in the pool."""
     order = torch.arange(table.numel(), device=table.device) % len(pages)
-    return order.view_as(table), lengths
+    return order.view_as(table).to(table.dtype), lengths
 
 
 def _one_behind(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float) -> Tensor:
@@ -315,7 +322,7 @@ def _rounded_query(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: floa
 MUTANTS: dict[str, Mutant] = {
     "first page of another sequence": _with_table(_first_page_of_neighbour),
     "last column of the next row": _with_table(_last_column_of_next_row),
-    "pages backwards": _with_table(lambda table: table.flip(1)),
+    "pages backwards": _changed(_backwards),
     "block table ignored": _changed(_in_order),
     "tail of the last page": _with_lengths(lambda lengths, page: -(-lengths // page) * page),
     "last page left out": _with_lengths(lambda lengths, page: (lengths - 1) // page * page),
@@ -354,13 +361,14 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 ADMITTED = {
-    # Of 32,768 keys a few count.
-    "one token too few": ["one_user"],
     # One heavy weight rounds to fp8 with little error, and so does its score.
     "weights in fp8": ["one_sequence", "one_token_over", "large_logits"],
     # Scores of a few units are off by 0.01, their weights by a hundredth or less: so are weights
     # rounded to bf16, as tensor cores ask.
     "scores in bf16": ["one_sequence", "uneven", "one_token_over", "stale_pages", "mixed"],
+    # Of 32,768 keys, the last 16 need not weigh.
+    "last page left out": ["one_user"],
+    "one token too few": ["one_user"],
     # The last key has nearly all weight, or a few keys have, and nothing is added to their sum.
     "output accumulated in bf16": ["one_sequence", "large_logits", "practice"],
     # Sums of values that nearly cancel, of equal weights, or of few keys, which fp16 holds.
