@@ -49,11 +49,29 @@ class Benchmark:
         self._cost = RoundCost(per_set_us * sets.count, grading.round_cost_us)
         self.check = RoundCheck(grading.problem, grading.code, case, sets)
         self._inputs = RoundInputs(grading.problem, grading.code, sets, grading.master, gate)
-        self.auditor = audit_of(sets, grading.audit_tally, grading.ranks)
+        self.auditor = self._new_auditor()
         self._last_us = self._delay_us = 0.0
         self._holds_up = False
         self._was_called = False
         self._variants_before = 1 + secrets.randbelow(self.plan.least_rounds - 1)
+
+    @property
+    def few_sets(self) -> str | None:
+        """What a round cannot show since memory leaves it too few calls; None if it has enough."""
+        count = self.sets.count
+        if self.sets.device == "cpu" or count >= POLICY.least_calls:
+            return None
+        fit = "argument set fits" if count == 1 else "argument sets fit"
+        return (
+            f"only {count} {fit} into the GPU's memory, so that a round cannot show work outside "
+            "its calls, and its start counts more"
+        )
+
+    def _new_auditor(self) -> Auditor:
+        ranks = self.grading.ranks
+        if (few := self.few_sets) is not None:
+            return Auditor(few if ranks else None)
+        return audit_of(self.sets, self.grading.audit_tally, ranks)
 
     @property
     def needs_messages(self) -> bool:
@@ -88,7 +106,7 @@ class Benchmark:
                 raise
             self.graph, self.first = False, None
             self.grading.audit_tally = log  # without what the audits of the graph found
-            self.auditor = audit_of(self.sets, self.grading.audit_tally, self.grading.ranks)
+            self.auditor = self._new_auditor()
             self.grading.record.notes.append(
                 f"'{self.case.name}': a replayed CUDA graph gave wrong outputs "
                 f"({stop.fault.reason}); timed eagerly"

@@ -39,7 +39,8 @@ GPU."""
 MOST_STEPS = 1000
 """Calls of PyTorch after which an estimate ends."""
 
-
+PIECE_ELEMENTS = 1 << 24
+"""Elements that are compared at a time."""
 MOST_CPU_S = 3.0
 """A case whose inputs and answer take longer, in seconds of all processors together, is left to a
 GPU: both are made ten times."""
@@ -312,17 +313,24 @@ def close(
     for got, want in zip(output, expected, strict=True):
         if got.shape != want.shape:
             return False, f"shape {tuple(got.shape)} instead of {tuple(want.shape)}"
-        wide, right = got.double(), want.double()
-        same = (wide == right) | (torch.isnan(wide) & torch.isnan(right))
-        share = (wide - right).abs() / (atol + rtol * right.abs())
-        share = torch.where(same, 0.0, share).nan_to_num(math.inf, math.inf)
-        if share.numel() and (worst := float(share.max())) > 1:
-            at = int(share.argmax())
-            values = (
-                f"{float(wide.reshape(-1)[at]):.6g} instead of {float(right.reshape(-1)[at]):.6g}"
-            )
+        worst, values = 0.0, ""
+        for some, others in zip(pieces(got), pieces(want), strict=True):
+            wide, right = some.double(), others.double()
+            same = (wide == right) | (torch.isnan(wide) & torch.isnan(right))
+            share = (wide - right).abs() / (atol + rtol * right.abs())
+            share = torch.where(same, 0.0, share).nan_to_num(math.inf, math.inf)
+            if share.numel() and (most := float(share.max())) > worst:
+                worst, at = most, int(share.argmax())
+                values = f"{float(wide[at]):.6g} instead of {float(right[at]):.6g}"
+        if worst > 1:
             return False, f"off by up to {worst:.3g} times atol {atol:g} + rtol {rtol:g}: {values}"
     return True, ""
+
+
+def pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A tensor's elements in order, as vectors of at most `PIECE_ELEMENTS`: what is computed of
+    them in float64 must not be as large as the tensor."""
+    return tensor.reshape(-1).split(PIECE_ELEMENTS)
 
 
 def import_file(folder: Path, file: str) -> ModuleType:
