@@ -55,23 +55,18 @@ class Benchmark:
         self._was_called = False
         self._variants_before = 1 + secrets.randbelow(self.plan.least_rounds - 1)
 
-    @property
-    def few_sets(self) -> str | None:
-        """What a round cannot show since memory leaves it too few calls; None if it has enough."""
+    def _new_auditor(self) -> Auditor:
+        """The auditor of this case's rounds. With too few sets it says that the case never ranks:
+        work ahead of a call, such as while its inputs are copied, saves more of a round the fewer
+        calls it has, and nothing shows it where a round is one call."""
         count = self.sets.count
-        if self.sets.device == "cpu" or count >= POLICY.least_calls:
-            return None
+        if self.grading.device == "cpu" or count >= POLICY.least_calls:
+            return audit_of(self.sets, self.grading.audit_tally, self.grading.ranks)
         fit = "argument set fits" if count == 1 else "argument sets fit"
-        return (
-            f"only {count} {fit} into the GPU's memory, so that a round cannot show work outside "
+        return Auditor(
+            f"only {count} {fit} into the GPU's memory, so that a round need not show work outside "
             "its calls, and its start counts more"
         )
-
-    def _new_auditor(self) -> Auditor:
-        ranks = self.grading.ranks
-        if (few := self.few_sets) is not None:
-            return Auditor(few if ranks else None)
-        return audit_of(self.sets, self.grading.audit_tally, ranks)
 
     @property
     def needs_messages(self) -> bool:

@@ -58,7 +58,6 @@ def _measured(bench: Benchmark) -> Timing:
         timing, note = believable(timing, bench.long_round_us)
         record.notes += [f"the time of '{bench.case.name}' is the judge's: {note}"] if note else []
     if (why := bench.auditor.unranked_reason()) is None:
-        record.notes += [f"of '{bench.case.name}' {few}" for few in [bench.few_sets] if few]
         return timing
     record.unranked_cases.append(bench.case.name)
     record.notes.append(f"not ranked: of '{bench.case.name}' {why}")
