@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -826,6 +828,21 @@ def test_values_are_compared_alike_in_pieces(
     assert whole[0] is (change == 0)
     assert whole[1] is (change < 1e-5)
     assert whole[2][0] is (change < 1e-4)
+
+
+def test_what_was_flattened_is_freed_at_once() -> None:
+    """Without waiting for Python to look for cycles: it may be most of a GPU's memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        tensor = torch.zeros(3)
+        values, tree = flatten({"a": [tensor, 2]})
+        assert tree == {"dict": {"a": {"list": [{"value": 0}, {"literal": 2}]}}}
+        freed = weakref.ref(tensor)
+        del tensor, values
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_the_worst_element_of_all_pieces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

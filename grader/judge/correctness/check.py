@@ -167,7 +167,9 @@ def count_unwritten(out: Any) -> int:
     """
     if isinstance(out, list):
         return sum(map(count_unwritten, out))
-    return int(_is_poison(out).sum()) if out.is_floating_point() else 0
+    if not out.is_floating_point():
+        return 0
+    return sum(int(_is_poison(piece).sum()) for (piece,) in pieces(out))
 
 
 def errors_beyond_mixed_inputs(
@@ -338,7 +340,7 @@ def _check(
     first = _fetch(_combined(list(map(_first_look, whole.pieces()))))
     if first["blank"]:
         blank = whole.where(lambda piece: _is_poison(piece.stored))
-        count = int(blank.sum())
+        count = _count(blank)
         which = f"{count} of {out.numel()} elements of '{name}' were"
         return CheckResult(
             f"{which} never written" if count < out.numel() else f"'{name}' was never written",
@@ -350,7 +352,7 @@ def _check(
         if bool(special.any()):
             return CheckResult(
                 f"NaN or infinity in '{name}' differs from the reference in "
-                f"{int(special.sum())} elements",
+                f"{_count(special)} elements",
                 used=math.inf,
                 mismatch=_mismatch(name, out, truth, special, offsets, rounded=True),
             )
@@ -390,7 +392,7 @@ def _check(
     if shares["element"] > 1:
         wrong = whole.where(lambda piece: piece.share() > 1)
         failure = (
-            f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are off by more than "
+            f"{_count(wrong)} of {out.numel()} elements of '{name}' are off by more than "
             f"the tolerance {tolerance.atol:g} + {tolerance.rtol:g}·|expected|"
         )
     elif shares["whole"] > 1:
@@ -499,7 +501,7 @@ def _check_exact(
     found = [_exact_measures(*pair) for pair in pieces(out, truth)]
     values = _fetch(_combined(found))
     return CheckResult(
-        f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are wrong",
+        f"{_count(wrong)} of {out.numel()} elements of '{name}' are wrong",
         used=math.inf,
         max_abs_err=values["largest"],
         rel_l2=_ratio(values["error"], values["exact"]),
@@ -709,11 +711,16 @@ def _mismatch(
         index=index,
         expected=float(wanted(expected.reshape(-1)[first])),
         got=float(out.reshape(-1)[first]),
-        wrong_elements=int(wrong.sum()),
+        wrong_elements=_count(wrong),
         total_elements=out.numel(),
         histogram=_histogram((o.double() - wanted(e)).abs() for o, e in pieces(out, expected)),
         worst_slice=worst_slice,
     )
+
+
+def _count(wrong: torch.Tensor) -> int:
+    """How many elements are true. PyTorch sums bools in a copy of 8 bytes an element."""
+    return sum(int(piece.sum()) for (piece,) in pieces(wrong))
 
 
 def _first(wrong: torch.Tensor) -> int:

@@ -273,22 +273,24 @@ def flatten(data: Any, name: str = "x") -> tuple[list[Value], Tree]:
     Raises `UnsupportedError` for anything but tensors, tuples, lists, dicts and constants.
     """
     values: list[Value] = []
+    return values, _flattened(data, name, values)
 
-    def walk(part: Any, path: str) -> Tree:
-        if isinstance(part, torch.Tensor):
-            values.append(Value(path, part))
-            return {"value": len(values) - 1}
-        if isinstance(part, tuple | list):
-            kind = "tuple" if isinstance(part, tuple) else "list"
-            return {kind: [walk(one, f"{path}_{i}") for i, one in enumerate(part)]}
-        if isinstance(part, dict) and all(isinstance(key, str) for key in part):
-            return {"dict": {key: walk(one, f"{path}_{key}") for key, one in part.items()}}
-        if isinstance(part, LITERALS):
-            return {"literal": part}
-        raise UnsupportedError(f"a {type(part).__name__} among its inputs or outputs")
 
-    tree = walk(data, name)
-    return values, tree
+def _flattened(part: Any, path: str, values: list[Value]) -> Tree:
+    """The tree of some of the data; adds its tensors to `values`. A function inside `flatten` that
+    calls itself would keep them until Python next looks for cycles."""
+    if isinstance(part, torch.Tensor):
+        values.append(Value(path, part))
+        return {"value": len(values) - 1}
+    if isinstance(part, tuple | list):
+        kind = "tuple" if isinstance(part, tuple) else "list"
+        return {kind: [_flattened(one, f"{path}_{i}", values) for i, one in enumerate(part)]}
+    if isinstance(part, dict) and all(isinstance(key, str) for key in part):
+        found = {key: _flattened(one, f"{path}_{key}", values) for key, one in part.items()}
+        return {"dict": found}
+    if isinstance(part, LITERALS):
+        return {"literal": part}
+    raise UnsupportedError(f"a {type(part).__name__} among its inputs or outputs")
 
 
 def grown(tree: Tree, values: list[Any]) -> Any:
