@@ -306,7 +306,8 @@ class Grading:
         if weights:
             values.clear()  # before as many are made
             values = self._template(case) | weights
-        return ArgumentSets(self.problem, case, values, 1, self.device, reused=reused), weights
+        sets = ArgumentSets(self.problem, case, values, 1, self.device, reused=reused)
+        return sets, weights if self.code.is_local else self.code.weights(sets.inputs(0))
 
     def _template(self, case: Case) -> Values:
         """Inputs that no call gets."""
