@@ -281,7 +281,7 @@ class _Piece:
             return self.change
         # The change of a state may be as small as the rounding of the state.
         eps = torch.finfo(self.stored.dtype).eps
-        rounding = self.expected.double().mul_(eps / self.tolerance.rel_l2)
+        rounding = self.expected.double() * (eps / self.tolerance.rel_l2)
         return torch.hypot(self.change, self.where_finite(rounding))
 
 

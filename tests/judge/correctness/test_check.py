@@ -334,6 +334,20 @@ def test_unchanged_state_is_not_explained() -> None:
     assert errors_beyond_mixed_inputs(before.clone(), right, stale, bounds, before) == 4096 - 200
 
 
+@pytest.mark.parametrize("is_state", [False, True])
+def test_what_an_output_in_float64_is_compared_with_stays_as_it_is(is_state: bool) -> None:
+    """Converting it to float64 makes no copy."""
+    truth = torch.randn(40, 40, dtype=torch.float64)
+    initial = torch.randn(40, 40, dtype=torch.float64) if is_state else None
+    given = [truth, truth.clone(), *([initial] if initial is not None else [])]
+    before = [tensor.clone() for tensor in given]
+    bound = error_bound(Accumulation("fp32", terms=4, roundings=1, operands=None), truth)
+    tolerance = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-3)
+    for out in (truth.clone(), torch.zeros_like(truth)):
+        check("y", out, truth, given[1], tolerance, initial, bound)
+    assert all(map(torch.equal, given, before))
+
+
 Change = Callable[[torch.Tensor], None]
 
 
@@ -381,7 +395,7 @@ def test_an_output_is_judged_alike_in_pieces(
         truth.view(-1)[3] = math.nan
     eager = truth.to(dtype)
     initial = (truth.nan_to_num(0, 0, 0) * 0.9).to(dtype) if is_state else None
-    how = Accumulation(dtype="fp32", terms=4, roundings=1, operands=None)
+    how = Accumulation("fp32", terms=4, roundings=1, operands=None)
     bound = error_bound(how, truth) if dtype.is_floating_point else None
     if not dtype.is_floating_point:
         truth = truth.round()
