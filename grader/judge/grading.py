@@ -267,10 +267,8 @@ class Grading:
 
         Faults are noted, and the next test may run. Raises `SubmissionFault` where work that still
         goes on would disturb it."""
-        initial = self._test_inputs(case, 0)
-        weights = self.code.weights(initial)
-        template = self._template(case) | weights if weights else initial
-        sets = ArgumentSets(self.problem, case, template, 1, self.device, reused=reused)
+        sets, weights = self._test_sets(reused, case)
+        initial: Values = {}
         carried: Values = {}  # the state as the submission left it,
         truth: Values = {}  # as float64 has it,
         eager: Values = {}  # and as PyTorch has it
@@ -282,12 +280,17 @@ class Grading:
             for call in range(case.calls):
                 inputs = self._test_inputs(case, call) | carried | weights
                 sets.fill(0, inputs)
+                if case.calls == 1 and not self.code.is_local:
+                    # They may be large, and nothing here could write the shadow.
+                    inputs = sets.inputs(0)
+                initial = initial or inputs
                 with self.session.calling(is_first=call == 0):
                     self._call(sets, inputs)
                 exact = inputs | self._state(truth)
                 truth = self.code.run_reference(case, exact)
                 bounds = error_bounds(self.code, case, exact, truth, call + 1)
-                eager = self.code.run_eager(case, inputs | self._state(eager))
+                if self.code.has_budget:
+                    eager = self.code.run_eager(case, inputs | self._state(eager))
                 recheck = partial(self._check_first_set, sets, truth, eager, initial, bounds)
                 results.append(recheck())
                 faults = self.faults_of(f"case {self._shown(case)}", sets, results[-1], recheck)
@@ -301,6 +304,17 @@ class Grading:
         finally:
             sets.close()
         return _test_result(case, combine_results(results), faults)
+
+    def _test_sets(self, reused: ReusedArena, case: Case) -> tuple[ArgumentSets, Values]:
+        """The only argument set of a test, and its weights. Until the first call it has those with
+        inputs that no call gets, or else the first call's inputs."""
+        values = self._test_inputs(case, 0)
+        weights = self.code.weights(values)
+        if weights:
+            values.clear()  # before as many are made
+            values = self._template(case) | weights
+        sets = ArgumentSets(self.problem, case, values, 1, self.device, reused=reused)
+        return sets, weights if self.code.is_local else self.code.weights(sets.inputs(0))
 
     def _template(self, case: Case) -> Values:
         """Inputs that no call gets."""
@@ -320,7 +334,8 @@ class Grading:
         }
         limit_s = self.problem.spec.limits.call_s
         what = f"the call on test {self._shown(sets.case)}"
-        self.session.ask("call", {"set": 0, "scalars": scalars}, limit_s, what)
+        request = {"set": 0, "scalars": scalars, "frees_cache": not self.code.is_local}
+        self.session.ask("call", request, limit_s, what)
         sets.probe()
         sets.take_snapshot()
 

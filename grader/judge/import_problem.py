@@ -12,11 +12,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from grader.judge.correctness.check import check
 from grader.judge.gpu.lock import gpu_lock
+from grader.judge.memory.argument_sets import item_bytes, layout_of
+from grader.judge.memory.shared_block import block_bytes
 from grader.judge.problem_code import Values, seed_for
 from grader.judge.set_code import SetCode
-from grader.judge.set_host import SetHost, SetProblemError, open_host
+from grader.judge.set_host import SetHost, SetMemoryError, SetProblemError, open_host
 from grader.judge.set_spec import UNBOUNDED, DescribedCase, build_spec
 from grader.problem import Problem
 from grader.problem.imported import CaseForm, ImportedProblem, SetSource, TensorForm
@@ -38,6 +42,9 @@ OWN_ERROR = 4.0
 """The bound is at least this multiple of the reference's own error at its own dtype."""
 SPARE_BYTES = 2048
 """Left in a request for what is not of the set."""
+BESIDES_BYTES = 8 << 30
+"""Device memory that a grading takes besides its case's tensors: the contexts of four processes,
+and what is computed of pieces of tensors."""
 MOST_REL_L2 = 0.04
 """With a larger bound, an output that is 5 % too large would pass, so the gate is left out."""
 
@@ -150,24 +157,61 @@ def _bounds(
     in_float64 = replace(problem.imported, wide=frozenset(case.name for case in listed))
     code = SetCode(replace(problem, imported=in_float64), device, host)
     for case in listed:
-        inputs = code.inputs(case, seed_for(0, case.name))
         try:
-            truth = code.run_reference(case, inputs)
+            found[case.name] = _bounds_of(code, host, case)
         except SetProblemError as error:
             if not host.is_running:
                 raise
             why_not.append(_reason(error, problem.imported.source))
-            continue
-        eager = code.run_eager(case, inputs)
-        bounds = _own_error(code, case, eager, truth)
-        if too_large := [name for name, bound in bounds.items() if bound > MOST_REL_L2]:
-            why_not.append(
-                f"its own error in {too_large[0]} is {bounds[too_large[0]] / OWN_ERROR:.1e} of the "
-                "result in float64"
-            )
-        else:
-            found[case.name] = bounds
     return found, why_not
+
+
+def _bounds_of(code: SetCode, host: SetHost, case: Case) -> dict[str, float]:
+    """The bounds of a case's float64 gate by dtype. Raises `SetProblemError` where it has none.
+
+    That is decided here and never in a grading, where a submission could leave too little memory.
+    """
+    inputs = code.inputs(case, seed_for(0, case.name))
+    try:
+        truth = code.run_reference(case, inputs)
+    except (SetMemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+            raise
+        raise _no_gate(host, "its answer in float64 needs more memory than there is") from None
+    needed_bytes = _needed_bytes(code.problem, case, inputs, host.peak_bytes)
+    if needed_bytes > _device_bytes(code.device):
+        raise _no_gate(host, f"its answer in float64 needs about {needed_bytes / 1e9:.0f} GB")
+    bounds = _own_error(code, case, code.run_eager(case, inputs), truth)
+    for dtype, bound in bounds.items():
+        if bound > MOST_REL_L2:
+            own = f"its own error in {dtype} is {bound / OWN_ERROR:.1e} of the result in float64"
+            raise _no_gate(host, own)
+    return bounds
+
+
+def _no_gate(host: SetHost, why: str) -> SetProblemError:
+    return SetProblemError(f"{host.source.folder}: {why}")
+
+
+def _needed_bytes(problem: Problem, case: Case, inputs: Values, peak_bytes: int) -> int:
+    """About how much device memory a grading of a case takes with the float64 gate, of whose
+    reference the sandbox has taken `peak_bytes`."""
+    layout = layout_of(problem, case, inputs)
+    input_bytes, output_bytes = layout.writable_at, layout.nbytes - layout.writable_at
+    written = [a for a in problem.spec.args if a.role != "in"]
+    wide_bytes = sum(8 * math.prod(problem.shape(argument, case)) for argument in written)
+    in_reference = input_bytes + peak_bytes
+    plain_bytes = max(output_bytes, peak_bytes // 2 - input_bytes)
+    in_own_check = wide_bytes + layout.nbytes + plain_bytes
+    is_timed = case.name in {one.name for one in problem.spec.benchmarks}
+    kept_bytes = output_bytes if is_timed else 0  # by the runner, for the next round
+    block = block_bytes(layout, item_bytes(problem, case))
+    return BESIDES_BYTES + block + kept_bytes + max(in_reference, in_own_check)
+
+
+def _device_bytes(device: str) -> float:
+    """Memory of the device; unlimited on a CPU, which is given small cases."""
+    return torch.cuda.get_device_properties().total_memory if device == "cuda" else math.inf
 
 
 def _own_error(code: SetCode, case: Case, eager: Values, truth: Values) -> dict[str, float]:

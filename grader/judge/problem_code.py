@@ -24,6 +24,7 @@ import torch
 from grader.arena.layout import ITEM_BYTES, dtype_of, overlaps
 from grader.judge.authors_code import run_authors_code
 from grader.judge.available_memory import available_bytes
+from grader.judge.pieces import pieces
 from grader.precision import keep_partial_sums_in_fp32
 from grader.problem import Problem, ProblemError
 from grader.problem.load import CHECKS_FILE
@@ -51,6 +52,11 @@ def seed_for(master: int, *path: object) -> int:
 
 class ProblemCode:
     """The modules of a problem, imported once."""
+
+    is_local = True
+    """Whether the code runs in this process, where a CUDA graph can hold it."""
+    has_budget = True
+    """Whether errors are also held against those of eager PyTorch."""
 
     def __init__(
         self,
@@ -502,8 +508,12 @@ def same_values(a: Any, b: Any) -> bool:
     if isinstance(a, list):
         return len(a) == len(b) and all(map(same_values, a, b))
     if isinstance(a, torch.Tensor):
-        if not a.is_floating_point():
-            return torch.equal(a, b)
-        wide = (value.float() if value.element_size() == 1 else value for value in (a, b))
-        return torch.equal(*map(torch.nan_to_num, wide))
+        return a.shape == b.shape and all(_same_elements(*pair) for pair in pieces(a, b))
     return bool(a == b) or (math.isnan(a) and math.isnan(b))
+
+
+def _same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    wide = (value.float() if value.element_size() == 1 else value for value in (a, b))
+    return torch.equal(*map(torch.nan_to_num, wide))

@@ -29,6 +29,9 @@ PERTURBATION = 1 / 128
 class SetCode(ProblemCode):
     """A problem of another set, run by a host."""
 
+    is_local = False
+    has_budget = False
+
     def __init__(
         self,
         problem: Problem,
@@ -90,11 +93,9 @@ class SetCode(ProblemCode):
         return any(same_values(first[name], second[name]) for name in names)
 
     def run_reference(self, case: Case, inputs: Values) -> Values:
-        """The outputs in float64: of the reference in float64, or if it does not compute so, of the
-        reference as it is."""
-        wide = case.name in self._imported.wide
-        outputs = self._answers(case, inputs, wide)
-        return {n: v.double() if v.is_floating_point() else v for n, v in outputs.items()}
+        """The outputs of the reference in float64, or if it does not compute so, of the reference
+        as it is."""
+        return self._answers(case, inputs, case.name in self._imported.wide)
 
     def run_eager(self, case: Case, inputs: Values) -> Values:
         return self._answers(case, inputs, False)

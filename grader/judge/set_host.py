@@ -32,6 +32,8 @@ ANSWER_BYTES = 16 << 20
 STEP_S = 120.0
 """How long the problem's code may take for one set of inputs or answers."""
 SESSION_S = 1e9
+KEPT_BYTES = 1 << 30
+"""A larger lent block is freed after the request that it is for, by both sides."""
 LIMITS = RunnerLimits(
     memory_bytes=12 << 30, scratch_bytes=1 << 30, output_bytes=64 << 20, pids=1024
 )
@@ -43,8 +45,13 @@ class SetProblemError(ProblemError):
     """The problem of a set cannot be judged, for a reason that its own code gave."""
 
 
+class SetMemoryError(SetProblemError):
+    """The problem's code ran out of device memory."""
+
+
 class SetHost:
-    """One problem's code in its sandbox. Every failure is a `ProblemError`."""
+    """One problem's code in its sandbox. Every failure is a `ProblemError`, but running out of
+    memory here is not."""
 
     def __init__(self, source: SetSource, sandbox: Sandbox, device: Device) -> None:
         self.source = source
@@ -54,6 +61,9 @@ class SetHost:
         self._answer = fixed_size_memfd("answer", ANSWER_BYTES)
         self._arena = ReusedArena(device)
         self._lent: Any = None
+        self.peak_bytes = 0
+        """Most device memory that the last reference took in the sandbox, with its inputs in
+        float64 and its outputs, and without lent memory; 0 on a CPU."""
         self.heads: list[CaseHead] = []
         """The problem's cases, once it is open."""
 
@@ -94,24 +104,26 @@ class SetHost:
 
     def generate(self, number: int, specs: list[TensorSpec], seed: int) -> list[torch.Tensor]:
         """A case's input tensors for a seed, on the judge's device."""
-        places = self._lend([], specs)
-        self._ask("generate", {"case": number, "seed": seed}, "generating inputs")
-        return [place.clone() for place in places]
+        request = {"case": number, "seed": seed}
+        return self._ask_with([], specs, "generate", request, "generating inputs")[1]
 
     def reference(
         self, number: int, inputs: Sequence[torch.Tensor], outputs: list[TensorSpec], wide: bool
     ) -> list[torch.Tensor]:
         """The outputs for these inputs; with `wide`, computed in float64."""
-        places = self._lend(inputs, outputs)
-        self._ask("reference", {"case": number, "wide": wide}, "computing the reference")
-        return [place.clone() for place in places]
+        request, what = {"case": number, "wide": wide}, "computing the reference"
+        found, _ = self._ask_with(inputs, [], "reference", request, what)
+        peak_bytes = found.get("peak_bytes") if isinstance(found, dict) else None
+        self.peak_bytes = peak_bytes if isinstance(peak_bytes, int) else 0
+        # In a block of their own: by now the sandbox has freed what it needed of the inputs.
+        return self._ask_with([], outputs, "collect", request, what)[1]
 
     def check(
         self, number: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> tuple[bool, str]:
         """Whether the set's own check finds the outputs right, and its message."""
-        self._lend([*inputs, *outputs], [])
-        found = self._ask("check", {"case": number}, "running its check")
+        given = [*inputs, *outputs]
+        found, _ = self._ask_with(given, [], "check", {"case": number}, "running its check")
         right = isinstance(found, dict) and found.get("right") is True
         return right, one_line(str(found.get("message", "")) if isinstance(found, dict) else "")
 
@@ -128,6 +140,26 @@ class SetHost:
         """Whether it can still be asked."""
         return self._answer >= 0 and self._runner.poll() is None
 
+    def _ask_with(
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: list[TensorSpec],
+        do: str,
+        request: dict[str, Any],
+        what: str,
+    ) -> tuple[Any, list[torch.Tensor]]:
+        """Ask with a lent block of these inputs and of room for outputs. Returns the answer, and
+        private copies of the outputs."""
+        places = self._lend(inputs, outputs)
+        is_large = self._lent.nbytes > KEPT_BYTES
+        try:
+            answer = self._ask(do, request | {"release": is_large}, what)
+            return answer, [place.clone() for place in places]
+        finally:
+            if is_large:
+                self._arena.close()
+                self._lent = None
+
     def _lend(
         self, inputs: Sequence[torch.Tensor], outputs: list[TensorSpec]
     ) -> list[torch.Tensor]:
@@ -135,6 +167,8 @@ class SetHost:
         specs = list(map(spec_of, inputs))
         values: list[tuple[bool, Value]] = [(False, spec) for spec in specs]
         layout = arrange([values + [(True, spec) for spec in outputs]])
+        if self.device == "cuda" and layout.nbytes > KEPT_BYTES:
+            torch.cuda.empty_cache()  # the sandbox will need about as much
         arena = self._arena.arena(layout.nbytes)
         tensors = [view(arena.buffer, spec) for spec in layout.sets[0]]  # type: ignore[arg-type]
         for place, tensor in zip(tensors, inputs, strict=False):
@@ -163,6 +197,9 @@ class SetHost:
             raise self._error(what, "its answer is no object")
         if "unsupported" in answer:
             raise SetProblemError(f"{self.source.folder}: {one_line(str(answer['unsupported']))}")
+        if "out_of_memory" in answer:
+            text = one_line(str(answer["out_of_memory"]))
+            raise SetMemoryError(f"{self.source.folder}: {what}: out of device memory: {text}")
         return answer.get("answer")
 
     def _guarded(

@@ -15,13 +15,14 @@ from grader.judge.correctness.check import check_outputs
 from grader.judge.gpu.lock import gpu_lock
 from grader.judge.grade import grade
 from grader.judge.import_problem import import_problem
+from grader.judge.pieces import pieces
 from grader.judge.problem_code import Values, map_tensors, same_values, seed_for
 from grader.judge.set_code import SetCode
 from grader.judge.set_host import open_host
 from grader.judge.set_spec import LIMITS
 from grader.problem import Problem, ProblemError
 from grader.problem.imported import SetSource
-from grader.problem.spec import Limits
+from grader.problem.spec import Case, Limits
 from grader.problem_sets.reference_submission import reference_submission
 from grader.report import Verdict, one_line
 from grader.sandbox.base import Device, RunnerLimits, Sandbox, SandboxError
@@ -33,9 +34,9 @@ GPU_WORDS = (b"load_inline", b"triton")
 
 CONTEXT_BYTES = 3 << 30
 """Device memory of three processes and their libraries: the judge, the set's code, the runner."""
-COPIES = 6
-"""How often a problem's tensors are in device memory at the same time: the inputs and outputs of
-the judge, those lent to the set's code and to the runner, and their copies in float64."""
+COPIES = 4
+"""How often a problem's inputs, outputs and largest tensor are in device memory at the same time,
+at most: those of the judge, those lent to the set's code and to the runner, and in float64."""
 
 State = Literal["runs", "runs with limits", "cannot"]
 
@@ -165,28 +166,39 @@ def escaped_mutants(
     applied: set[str] = set()
     caught: set[str] = set()
     for case in problem.cases("test", device) + problem.cases("benchmark", device):
-        inputs = code.inputs(case, seed_for(0, "mutants", case.name))
-        eager = code.run_eager(case, inputs)
-        truth = code.run_reference(case, inputs)
-        for name, mutate in MUTANTS.items():
-            wrong = _mutated(eager, mutate)
-            if name in caught or all(same_values(wrong[key], eager[key]) for key in eager):
-                continue
-            applied.add(name)
-            result = check_outputs(code, case, wrong, truth, eager, inputs, {})
-            if result.failure is not None:
-                caught.add(name)
+        _try_mutants(code, case, applied, caught)
         if caught == set(MUTANTS):
             break
     return [name for name in MUTANTS if name in applied - caught]
 
 
+def _try_mutants(code: SetCode, case: Case, applied: set[str], caught: set[str]) -> None:
+    """Add the mutants that change a right output of a case to `applied`, and those that fail to
+    `caught`. Those that are caught already are left out."""
+    inputs = code.inputs(case, seed_for(0, "mutants", case.name))
+    right = code.run_eager(case, inputs)
+    truth = code.run_reference(case, inputs)
+    for name, mutate in MUTANTS.items():
+        if name in caught:
+            continue
+        wrong = _mutated(right, mutate)
+        if all(same_values(wrong[key], right[key]) for key in right):
+            continue
+        applied.add(name)
+        if check_outputs(code, case, wrong, truth, {}, inputs, {}).failure is not None:
+            caught.add(name)
+
+
 def _mutated(outputs: Values, mutate: Callable[[torch.Tensor], torch.Tensor]) -> Values:
-    return map_tensors(outputs, lambda tensor: mutate(tensor.clone()))
+    return map_tensors(
+        outputs, lambda tensor: mutate(tensor.clone(memory_format=torch.contiguous_format))
+    )
 
 
 def _scaled(tensor: torch.Tensor) -> torch.Tensor:
-    return (tensor.double() * 1.05).to(tensor.dtype)
+    for (piece,) in pieces(tensor):
+        piece.copy_(piece.double() * 1.05)
+    return tensor
 
 
 def _without_last_slice(tensor: torch.Tensor) -> torch.Tensor:
@@ -199,6 +211,6 @@ def _without_last_slice(tensor: torch.Tensor) -> torch.Tensor:
 MUTANTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "scaled by 1.05": _scaled,
     "without its last slice": _without_last_slice,
-    "zeros": torch.zeros_like,
+    "zeros": torch.Tensor.zero_,
 }
-"""What is done to the right outputs, by name."""
+"""What is done to a copy of the right outputs, by name."""

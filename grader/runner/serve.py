@@ -43,6 +43,9 @@ PER_THREAD_STREAM = 2
 """CUDA's handle of the calling thread's default stream. A graph can be captured on it, and not on
 the legacy default stream. Work on that one, such as a library's, waits for it and is awaited."""
 
+MOST_CACHED_BYTES = 1 << 30
+"""Device memory that may stay cached where it is freed."""
+
 
 class Server:
     """The state of one runner: the loaded entry, the lent block, and the captured graph."""
@@ -191,11 +194,17 @@ class Server:
             self.precompiler.await_case(request["shape"])
         return {}
 
-    def _attach(self, fd: int, nbytes: int) -> None:
-        """Map lent memory in place of the previous block, and own its descriptor."""
+    def release(self) -> None:
+        """Forget the lent block, whose memory the judge frees."""
+        self.graph = None
+        self.sets, self.completed, self.prepared = [], [], []
         if self.arena is not None:
             self.arena.close()
             self.arena = None
+
+    def _attach(self, fd: int, nbytes: int) -> None:
+        """Map lent memory in place of the previous block, and own its descriptor."""
+        self.release()
         if self.device == "cuda":
             from grader.arena.cuda_arena import CudaArena
 
@@ -213,7 +222,16 @@ class Server:
             arguments[int(position)] = value
         self.entry.call(self.entry.prepare(arguments, self.case))
         self._wait()
+        if request.get("frees_cache"):
+            self.free_cache()
         return {"calls": 1}
+
+    def free_cache(self) -> None:
+        """Leave device memory that this process only caches to the judge and to others."""
+        if self.device == "cuda":
+            cached_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            if cached_bytes > MOST_CACHED_BYTES:
+                torch.cuda.empty_cache()
 
     def capture(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Call every set once, then try to capture one call per set into a CUDA graph."""

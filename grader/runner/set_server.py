@@ -7,6 +7,7 @@ as JSON in a file that the judge lends.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from contextlib import nullcontext
@@ -30,6 +31,7 @@ from grader.runner.sets.driver import (
     as_made,
     cpu_limit,
     grown,
+    pieces,
     seed_all,
 )
 
@@ -46,9 +48,6 @@ ROUNDING = {
 about a hundred of its roundings, and one rounding to 16 bits. Dropping one element of 1e8 at random
 is more."""
 NOT_FINITE = (torch.isnan, torch.isposinf, torch.isneginf)
-
-MOST_CACHED_BYTES = 1 << 30
-"""Device memory that may stay cached between requests."""
 
 
 def drivers() -> dict[str, Any]:
@@ -82,23 +81,30 @@ class SetServer:
         """Case → the shape in which its reference returns what belongs into the last input."""
         self._pinned: set[int] = set()
         """The cases of which a seed changes more than values. They have the inputs of one seed."""
+        self._outputs: list[tuple[str, torch.Tensor]] = []
+        """What the reference has computed, by name, until it is collected."""
 
     def handle(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Answer one request; the reply's `calls` is the length of the JSON in the lent file."""
         text = json.dumps(self.answer(request, fds)).encode()
-        self._release_cached_memory()
+        if request.get("release"):
+            self._server.release()
+        self._server.free_cache()
         if len(text) > os.fstat(self._answer).st_size:
             raise ValueError(f"an answer of {len(text)} bytes")
         write_lent(self._answer, text)
         return {"calls": len(text)}
 
     def answer(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """The answer to a request, or why the problem or the case is unsupported."""
+        """The answer to a request, or why the problem or the case is unsupported, or that memory
+        ran out."""
         with torch.no_grad():
             try:
                 return {"answer": getattr(self, f"_{request['do']}")(request, fds)}
             except UnsupportedError as error:
                 return {"unsupported": str(error)}
+            except torch.OutOfMemoryError as error:
+                return {"out_of_memory": str(error)[:300]}
 
     def _open(self, request: dict[str, Any], fds: list[int]) -> list[dict[str, Any]]:
         """Import the problem. The answer lists its cases."""
@@ -129,14 +135,19 @@ class SetServer:
             with cpu_limit(self._server.device):
                 made = self._made(number, 1)
                 inputs, tree, first = self._answered(case, made)
-        except UnsupportedError:
+        except (UnsupportedError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise UnsupportedError(f"{type(error).__name__}: {error}"[:300]) from error
         if not all(map(_same_but_rounding, first, self._answered(case, made)[2])):
             raise UnsupportedError("its reference gives another answer each time")
+        values = [_description(value) for value in inputs.values]
+        form = _emptied(inputs)
+        # The answers are needed no more, and may be large.
+        inputs = replace(inputs, values=inputs.values[: len(made.values)])
+        del first
         other = self._pin(number, made)
-        self._forms[number] = _emptied(inputs), tree
+        self._forms[number] = form, tree
         pairs = zip(inputs.values, other.values, strict=False)
         fixed = [
             a.name
@@ -144,7 +155,7 @@ class SetServer:
             if a.role != "out" and not a.is_fixed and _is_tensor(a) and _equal(a, b)
         ]
         return {
-            "values": [_description(value) for value in inputs.values],
+            "values": values,
             "data": inputs.data,
             "result": tree,
             "fixed": fixed,
@@ -169,10 +180,13 @@ class SetServer:
             target.copy_(tensor)
         self._wait()
 
-    def _reference(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Compute a case's outputs for the inputs in the lent block, and write them behind."""
+    def _reference(self, request: dict[str, Any], fds: list[int]) -> dict[str, int]:
+        """Compute a case's outputs for the inputs in the lent block, and keep them for `collect`.
+        The answer says how much device memory that took at most."""
         number, wide = request["case"], request["wide"]
-        inputs, targets = self._lent_inputs(number, wide)
+        self._outputs = []
+        self._begin_peak()
+        inputs, _ = self._lent_inputs(request, wide)
         given = as_made(inputs)
         with redirect.Float64() if wide else nullcontext():
             result = self._driver.reference(self._cases[number], given)
@@ -180,27 +194,38 @@ class SetServer:
         form, tree = self._form(number)
         by_place = dict(zip(_ends(tree), map(as_carried, found), strict=True))
         outputs = [by_place[i] for i, value in enumerate(form.values) if value.role != "in"]
-        for target, output in zip(targets, outputs, strict=True):
-            value = _shaped(output.value, target)
+        lent = {tensor.untyped_storage().data_ptr() for tensor in self._server.sets[0]}
+        for output in outputs:
+            tensor = output.value
+            is_lent = tensor.untyped_storage().data_ptr() in lent
+            self._outputs.append((output.name, tensor.clone() if is_lent else tensor))
+        self._wait()
+        return {"peak_bytes": self._peak_bytes()}
+
+    def _collect(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Write the outputs of the last reference into the lent block, and forget them."""
+        outputs, self._outputs = self._outputs, []
+        for target, (name, output) in zip(self._server.sets[0], outputs, strict=True):
+            value = _shaped(output, target)
             if value.is_floating_point() != target.is_floating_point():
-                raise UnsupportedError(f"'{output.name}' is {value.dtype}, not {target.dtype}")
-            if wide and value.is_floating_point() and value.dtype != torch.float64:
+                raise UnsupportedError(f"'{name}' is {value.dtype}, not {target.dtype}")
+            if request["wide"] and value.is_floating_point() and value.dtype != torch.float64:
                 raise UnsupportedError(f"its reference gives {value.dtype} for inputs in float64")
-            _expect_same(target, value.to(target.dtype), output.name)
+            _expect_same(target, value, name, any_dtype=True)
             target.copy_(value)
         self._wait()
 
     def _check(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """The set's own check of the outputs behind the inputs in the lent block."""
         number = request["case"]
-        inputs, outputs = self._lent_inputs(number, False)
+        inputs, outputs = self._lent_inputs(request, False)
         form, tree = self._form(number)
         places = [i for i, v in enumerate(form.values) if v.role != "in"]
         values = [v.value for v in inputs.values]
         complete = values + [None] * (len(form.values) - len(values))
         for place, output in zip(places, outputs, strict=True):
             shape = self._room_shapes.get(self._cases[number].name)
-            own = _like(form.values[place].value, output.clone())
+            own = _like(form.values[place].value, _own(output, request))
             complete[place] = own if shape is None else own.reshape(shape)
         pairs = zip(form.values, complete, strict=True)
         given = as_made(Inputs([replace(v, value=x) for v, x in pairs], form.data))
@@ -282,9 +307,12 @@ class SetServer:
         again, _ = self._driver.outputs(spoilt, self._driver.reference(case, as_made(spoilt)))
         return _equal(output, as_carried(again[0]))
 
-    def _lent_inputs(self, number: int, wide: bool) -> tuple[Inputs, list[torch.Tensor]]:
-        """Private copies of the inputs in the lent block, and what lies behind them there."""
-        form, _ = self._form(number)
+    def _lent_inputs(
+        self, request: dict[str, Any], wide: bool
+    ) -> tuple[Inputs, list[torch.Tensor]]:
+        """The inputs in the lent block, for code that may write them, and what lies behind them
+        there."""
+        form, _ = self._form(request["case"])
         lent = iter(self._server.sets[0])
         values: list[Any] = []
         kept: list[Value] = []
@@ -292,8 +320,7 @@ class SetServer:
             if not isinstance(value.value, dict):
                 values.append(value.value)
             elif value.role != "out":
-                tensor = _like(value.value, next(lent).clone())
-                values.append(tensor.double() if wide and tensor.is_floating_point() else tensor)
+                values.append(_like(value.value, _own(next(lent), request, wide)))
             elif value.value["given"]:
                 values.append(_empty(value.value, self._server.device, wide))
             else:
@@ -302,12 +329,13 @@ class SetServer:
         made = Inputs([replace(v, value=x) for v, x in zip(kept, values, strict=True)], form.data)
         return made, list(lent)
 
-    def _release_cached_memory(self) -> None:
-        """Leave device memory to the judge and the runner, which this process only caches."""
+    def _begin_peak(self) -> None:
         if self._server.device == "cuda":
-            cached_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-            if cached_bytes > MOST_CACHED_BYTES:
-                torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def _peak_bytes(self) -> int:
+        """Most device memory of this process since `_begin_peak`, without lent memory."""
+        return torch.cuda.max_memory_allocated() if self._server.device == "cuda" else 0
 
     def _wait(self) -> None:
         if self._server.device == "cuda":
@@ -341,6 +369,14 @@ def _forms(inputs: Inputs) -> list[Any]:
 def _shaped(tensor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """A tensor with the number of dimensions in which the judge lends it."""
     return tensor.reshape(target.shape) if tensor.dim() != target.dim() else tensor
+
+
+def _own(lent: torch.Tensor, request: dict[str, Any], wide: bool = False) -> torch.Tensor:
+    """A lent tensor for code that may write or keep it: a copy, unless the judge leaves the block
+    to this request; with `wide`, floating-point numbers in float64."""
+    if wide and lent.is_floating_point():
+        return lent.to(torch.float64, copy=True)
+    return lent if request.get("release") else lent.clone()
 
 
 def _like(form: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
@@ -412,10 +448,14 @@ def _equal(first: Value, second: Value) -> bool:
     a, b = first.value, second.value
     if not isinstance(a, torch.Tensor):
         return bool(a == b)
+    return a.shape == b.shape and all(map(_equal_pieces, pieces(a), pieces(b)))
+
+
+def _equal_pieces(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not a.is_floating_point():
         return torch.equal(a, b)
     a, b = a.double(), b.double()
-    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _same_but_rounding(first: Value, second: Value) -> bool:
@@ -424,15 +464,21 @@ def _same_but_rounding(first: Value, second: Value) -> bool:
     a, b = first.value, second.value
     if _equal(first, second) or not a.is_floating_point() or a.shape != b.shape:
         return _equal(first, second)
-    if any(not torch.equal(is_kind(a), is_kind(b)) for is_kind in NOT_FINITE):
-        return False
-    wide, other = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (a, b))
-    return float((wide - other).norm()) <= ROUNDING.get(a.dtype, 0.0) * float(wide.norm())
+    errors, sizes = [], []
+    for some, others in zip(pieces(a), pieces(b), strict=True):
+        if any(not torch.equal(is_kind(some), is_kind(others)) for is_kind in NOT_FINITE):
+            return False
+        wide, other = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (some, others))
+        errors.append(float((wide - other).norm()))
+        sizes.append(float(wide.norm()))
+    return math.hypot(*errors) <= ROUNDING.get(a.dtype, 0.0) * math.hypot(*sizes)
 
 
-def _expect_same(target: torch.Tensor, value: torch.Tensor, name: str) -> None:
+def _expect_same(
+    target: torch.Tensor, value: torch.Tensor, name: str, any_dtype: bool = False
+) -> None:
     shape = value.shape if value.dim() else target.shape
-    if target.shape != shape or target.dtype != value.dtype:
+    if target.shape != shape or not (any_dtype or target.dtype == value.dtype):
         raise UnsupportedError(
             f"'{name}' is {tuple(value.shape)} {value.dtype} now, and was {tuple(target.shape)} "
             f"{target.dtype}"

@@ -151,6 +151,7 @@ def rounds(write_problem: WriteProblem, audits: list[ScriptedAudit]) -> Iterator
             captures: bool = True,
             effort: Effort = "full",
             spec: str = WITH_VARIANTS,
+            count: int = COUNT,
             **costs: Any,
         ) -> Rounds:
             problem = write_problem(spec=spec, inputs=FAR_INPUTS)
@@ -160,7 +161,7 @@ def rounds(write_problem: WriteProblem, audits: list[ScriptedAudit]) -> Iterator
             for name, value in costs.items():
                 setattr(grading, name, value)
             case = problem.cases("benchmark", "cpu")[0]
-            sets = ArgumentSets(problem, case, grading.code.inputs(case, 1), COUNT, "cpu")
+            sets = ArgumentSets(problem, case, grading.code.inputs(case, 1), count, "cpu")
             stack.callback(sets.close)
             runner.sets, runner.captures = sets, captures
             made = Rounds(grading, case, sets, gate, True)
@@ -177,6 +178,26 @@ def test_an_honest_round_gives_its_times_per_call(rounds: Open) -> None:
     bench = rounds()
     bench.reported_us, bench.measured_us, bench.sm_mhz = 90.0, 100.0, 1979.5
     assert bench.round(1) == Sample(90.0, 100.0, None, 1979.5)
+
+
+@pytest.mark.parametrize(
+    ("count", "fit"), [(1, "1 argument set fits"), (POLICY.least_calls - 1, "argument sets fit")]
+)
+def test_a_case_of_few_sets_is_checked_and_timed_and_never_ranks(
+    rounds: Open, audits: list[ScriptedAudit], count: int, fit: str
+) -> None:
+    bench = rounds(count=count)
+    assert not audits
+    reason = bench.auditor.unranked_reason()
+    assert reason is not None
+    assert f"only {count}" in reason
+    assert fit in reason
+    assert bench.round(1) == Sample(100.0, 100.0)
+    assert sorted(bench.runner.orders[-1]) == list(range(count))
+    bench.runner.spoil = lambda index: index == count - 1
+    with pytest.raises(SubmissionFault) as caught:
+        bench.round(2)
+    assert caught.value.fault.verdict is Verdict.WRONG_ANSWER
 
 
 def test_a_measured_time_is_less_its_rounds_cost_and_more_by_delays(rounds: Open) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from grader.problem.imported import SetSource
 from grader.problem_sets import read_problem
 from grader.runner.conventions import with_own_forms
 from grader.runner.entry_point import EntryPoint
-from grader.runner.set_server import SetServer, _same_but_rounding, drivers
+from grader.runner.set_server import SetServer, _equal, _same_but_rounding, drivers
 from grader.runner.sets import driver as driver_module
 from grader.runner.sets.driver import (
     Driver,
@@ -110,6 +112,22 @@ def asked(server: SetServer, do: str, **request: Any) -> Any:
 
 def lend(server: SetServer, *tensors: torch.Tensor) -> None:
     server._server.sets = [list(tensors)]
+
+
+def compute(
+    server: SetServer,
+    case: int,
+    inputs: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+    wide: bool = False,
+    **request: Any,
+) -> None:
+    """Compute the reference of a case into `outputs`, and lend both."""
+    lend(server, *inputs)
+    asked(server, "reference", case=case, wide=wide, **request)
+    lend(server, *outputs)
+    asked(server, "collect", case=case, wide=wide, **request)
+    lend(server, *inputs, *outputs)
 
 
 def test_every_driver_draws_by_the_seed_and_judges_its_own_answer(tmp_path: Path) -> None:
@@ -405,13 +423,11 @@ def test_a_server_generates_computes_and_checks_in_lent_memory(tmp_path: Path) -
     lend(server, x, shape)
     asked(server, "generate", case=2, seed=7)
     assert shape.tolist() == [4, 8, 16]
-    lend(server, x, shape, sums)
-    asked(server, "reference", case=2, wide=False)
+    compute(server, 2, [x, shape], [sums])
     torch.testing.assert_close(sums, x.reshape(4, 8, 16).sum(-1).flatten() * 2)
     assert asked(server, "check", case=2) == {"right": True, "message": ""}
     wide = torch.empty(32, dtype=torch.float64)
-    lend(server, x, shape, wide)
-    asked(server, "reference", case=2, wide=True)
+    compute(server, 2, [x, shape], [wide], wide=True)
     torch.testing.assert_close(wide, x.double().reshape(4, 8, 16).sum(-1).flatten() * 2)
     sums[3] += 1
     lend(server, x, shape, sums)
@@ -449,8 +465,7 @@ def test_unsigned_integers_travel_as_signed_ones(tmp_path: Path) -> None:
     lend(server, x)
     asked(server, "generate", case=2, seed=3)
     assert int(x.min()) < 0 < int(x.max())
-    lend(server, x, y)
-    asked(server, "reference", case=2, wide=False)
+    compute(server, 2, [x], [y])
     assert torch.equal(y.long(), x.view(torch.uint32).long() // 2)
     assert asked(server, "check", case=2)["right"]
 
@@ -467,8 +482,7 @@ def test_eight_bit_types_of_other_makers_travel_as_bytes(tmp_path: Path) -> None
     x, weight, out = torch.empty(5, 48), torch.empty(48, dtype=torch.uint8), torch.empty(5, 48)
     lend(server, x, weight)
     asked(server, "generate", case=0, seed=1)
-    lend(server, x, weight, out)
-    asked(server, "reference", case=0, wide=False)
+    compute(server, 0, [x, weight], [out])
     scale = torch.rsqrt(x.square().mean(dim=1, keepdim=True) + 1e-5)
     torch.testing.assert_close(out, x * scale * weight.view(torch.float8_e4m3fnuz).float())
     assert asked(server, "check", case=0)["right"]
@@ -499,8 +513,7 @@ def check_implementation(data, output):
     assert [v["role"] for v in form["values"]] == ["in", "out", "out"]
     assert form["result"] == {"tuple": [{"value": 2}, {"value": 1}]}
     x, best, places = torch.randn(5, 8), torch.empty(5), torch.empty(5, dtype=torch.int64)
-    lend(server, x, best, places)
-    asked(server, "reference", case=0, wide=False)
+    compute(server, 0, [x], [best, places])
     assert torch.equal(best, x.amax(dim=1))
     assert torch.equal(places, x.argmax(dim=1))
     assert asked(server, "check", case=0)["right"]
@@ -549,9 +562,59 @@ def test_a_reference_that_leaves_float64_has_no_wide_answer(tmp_path: Path) -> N
     old = "return torch.sum(x, dim=-1, keepdim=True) * scale"
     new = "return torch.from_numpy((x.sum(-1) * scale).numpy().astype('float32'))"
     server, _ = served(definition(tmp_path, made_up.DEFINITION.replace(old, new)))
-    lend(server, torch.rand(32, 16), torch.tensor([32, 16]), torch.empty(32, dtype=torch.float64))
+    inputs = [torch.rand(32, 16), torch.tensor([32, 16])]
     with pytest.raises(UnsupportedError, match=r"gives torch.float32 for inputs in float64"):
-        asked(server, "reference", case=1, wide=True)
+        compute(server, 1, inputs, [torch.empty(32, dtype=torch.float64)], wide=True)
+
+
+IN_PLACE = """
+import torch
+
+
+def generate_input(rows, seed):
+    return torch.randn(rows, 8, device="cuda")
+
+
+def ref_kernel(data):
+    return data.relu_().flatten()
+
+
+def check_implementation(data, output):
+    return torch.equal(output, data.relu().flatten()), "other"
+"""
+
+
+@pytest.mark.parametrize("release", [False, True])
+def test_code_that_writes_its_inputs_gets_copies_unless_the_block_is_left_to_it(
+    release: bool, tmp_path: Path
+) -> None:
+    """Its outputs then lie in lent memory, which is gone when they are collected."""
+    server, _ = served(board(tmp_path, IN_PLACE))
+    x, out = torch.randn(5, 8), torch.empty(40)
+    before = x.clone()
+    lend(server, x)
+    asked(server, "reference", case=0, wide=False, release=release)
+    assert torch.equal(x, before.relu() if release else before)
+    x.fill_(float("nan"))
+    lend(server, out)
+    asked(server, "collect", case=0, wide=False, release=release)
+    assert torch.equal(out, before.relu().flatten())
+    lend(server, before, out)
+    assert asked(server, "check", case=0, release=release)["right"]
+
+
+def test_outputs_are_collected_once(tmp_path: Path) -> None:
+    server, _ = served(board(tmp_path, IN_PLACE))
+    compute(server, 0, [torch.randn(5, 8)], [torch.empty(40)])
+    assert server._outputs == []
+
+
+def test_code_that_runs_out_of_device_memory_says_so(tmp_path: Path) -> None:
+    """And is no case that cannot be described: another machine may have enough."""
+    lacking = "raise torch.OutOfMemoryError('of 9 GiB')"
+    server, _ = served(board(tmp_path, IN_PLACE.replace("return data.relu_().flatten()", lacking)))
+    answer = server.answer({"do": "describe", "case": 0}, [])
+    assert answer == {"out_of_memory": "of 9 GiB"}
 
 
 def test_a_submission_gets_the_sets_own_shapes_and_dtypes() -> None:
@@ -741,6 +804,56 @@ def test_an_output_that_is_written_in_part_is_handed_over_zeroed(tmp_path: Path)
     form = asked(server, "describe", case=[head["name"] for head in heads].index("test_1"))
     assert [value["role"] for value in form["values"]] == ["in", "inout", "in", "in"]
     assert form["fixed"] == []
+
+
+@pytest.mark.parametrize("change", [0.0, 1e-7, 1e-3, math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_values_are_compared_alike_in_pieces(
+    change: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    right = torch.randn(4, 3)
+    right[0, 1] = math.nan
+    out = right.clone()
+    out.view(-1)[place] += change
+
+    def found() -> list[object]:
+        pair = Value("y", right), Value("y", out)
+        gates = close([out], [right], 1e-4, 1e-4)
+        return [_equal(*pair), _same_but_rounding(*pair), gates]
+
+    whole = found()
+    monkeypatch.setattr(driver_module, "PIECE_ELEMENTS", 5)
+    assert found() == whole
+    assert whole[0] is (change == 0)
+    assert whole[1] is (change < 1e-5)
+    assert whole[2][0] is (change < 1e-4)
+
+
+def test_what_was_flattened_is_freed_at_once() -> None:
+    """Without waiting for Python to look for cycles: it may be most of a GPU's memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        tensor = torch.zeros(3)
+        values, tree = flatten({"a": [tensor, 2]})
+        assert tree == {"dict": {"a": {"list": [{"value": 0}, {"literal": 2}]}}}
+        freed = weakref.ref(tensor)
+        del tensor, values
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+def test_the_worst_element_of_all_pieces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, out = torch.ones(12), torch.ones(12)
+    out[2], out[7], out[9], out[11] = 2.0, 4.0, 4.0, 3.0
+    right[9] = 1.5
+    monkeypatch.setattr(driver_module, "PIECE_ELEMENTS", 4)
+    assert close([out], [right], 0.5, 0.0) == (
+        False,
+        "off by up to 6 times atol 0.5 + rtol 0: 4 instead of 1",
+    )
 
 
 def test_values_replace_values_in_order() -> None:

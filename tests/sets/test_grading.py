@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from grader.judge import grade
+from grader.judge import grade, set_host
+from grader.judge import import_problem as import_module
 from grader.judge.import_problem import import_problem
 from grader.judge.set_code import SetCode
-from grader.judge.set_host import open_host
+from grader.judge.set_host import SetHost, SetMemoryError, open_host
 from grader.judge.set_report import report_problem
 from grader.problem import Problem, ProblemError
 from grader.problem_sets import read_problem
+from grader.problem_sets.reference_submission import reference_submission
 from grader.report import Report
 from grader.sandbox.base import Device, Sandbox
 from grader.submission import Submission
@@ -185,6 +189,80 @@ def test_a_reference_is_accepted_and_wrong_copies_are_not(
     report = report_problem(source, sandbox(), "cpu")
     assert report.state == "runs", report.reasons
     assert report.float64_cases == report.tests + report.benchmarks
+
+
+@pytest.mark.parametrize("make", [made_up.leetgpu, made_up.kernelbot, made_up.kernelbench])
+def test_large_blocks_are_freed_after_each_request(
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(set_host, "KEPT_BYTES", 0)
+    source = read_problem(make.__name__, make(tmp_path))
+    report = report_problem(source, sandbox(), "cpu")
+    assert report.state == "runs", report.reasons
+    host = open_host(source, sandbox(), "cpu")
+    assert (host._lent, host._arena._arena) == (None, None)
+
+
+GB = 10**9
+
+
+def test_a_case_has_no_float64_gate_where_the_device_is_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The set's own check then decides alone, and wrong results are found still."""
+    monkeypatch.setattr(import_module, "_device_bytes", lambda _: 8 * GB)
+    source = read_problem("kernelbench", made_up.kernelbench(tmp_path))
+    report = report_problem(source, sandbox(), "cpu")
+    assert (report.state, report.float64_cases) == ("runs with limits", 0)
+    assert report.reasons == [
+        "no float64 gate in 2 of 2 cases: its answer in float64 needs about 9 GB"
+    ]
+
+
+def test_needed_memory_is_what_is_held_at_once(linear: Problem) -> None:
+    """Inputs and outputs as lent and as kept, the inputs as lent to the set's code, and what that
+    takes; in a benchmark, the runner's own result too."""
+    test, timed = [*linear.spec.tests, *linear.spec.benchmarks]
+    x = torch.empty(16, 24)
+    weights = {a.name: torch.empty(linear.shape(a, test)) for a in linear.spec.args if a.weight}
+    weights["norm_num_batches_tracked"] = weights["norm_num_batches_tracked"].long()
+    inputs = {"x": x, **weights}
+    peak = 1 << 30
+    most = import_module._needed_bytes(linear, test, inputs, peak)
+    assert 0 < most - import_module.BESIDES_BYTES - peak < 100 * x.nbytes
+    more = import_module._needed_bytes(linear, timed, inputs, peak) - most
+    assert 16 * 12 * 4 <= more <= 16 * 12 * 4 + 1024
+    # Without intermediate results, the check of outputs takes more than the reference.
+    assert import_module._needed_bytes(linear, test, inputs, 0) > import_module.BESIDES_BYTES
+
+
+def out_of_memory(host: SetHost, number: int, *rest: Any) -> Any:
+    if rest[-1]:
+        raise SetMemoryError("made: computing the reference: out of device memory")
+    return RIGHT(host, number, *rest)
+
+
+RIGHT = SetHost.reference
+
+
+def test_running_out_of_memory_costs_the_gate_at_the_import_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a grading, a submission could take the memory to be judged by one gate less."""
+    path = made_up.kernelbench(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(SetHost, "reference", out_of_memory)
+        problem = imported("kernelbench", path)
+    assert problem.imported is not None
+    assert problem.imported.limits == (
+        "no float64 gate in 2 of 2 cases: its answer in float64 needs more memory than there is",
+    )
+    problem = imported("kernelbench", path)
+    assert problem.imported is not None
+    assert problem.imported.limits == ()
+    monkeypatch.setattr(SetHost, "reference", out_of_memory)
+    with pytest.raises(ProblemError, match="out of device memory"):
+        graded(problem, reference_submission(problem.imported.source).source.decode())
 
 
 def test_weights_that_a_module_sets_to_a_constant_are_drawn(linear: Problem) -> None:

@@ -39,7 +39,7 @@ class EagerOutputs:
         self._count = len(sets.layout.sets)
         self.written = code.written
         self.values: list[Values] = []
-        self._graph = self._capture() if sets.device == "cuda" else None
+        self._graph = self._capture() if sets.device == "cuda" and code.is_local else None
 
     def compute(self) -> float | None:
         """Compute all outputs into `values`. Returns microseconds per set, or None if there is no

@@ -9,8 +9,10 @@ direction. All arithmetic is in float64 on the judge's device, on private copies
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from grader.judge.correctness.error_bound import ErrorBound, least_number
 from grader.judge.correctness.likely_cause import coarse_format, likely_cause
 from grader.judge.correctness.rounding import bias_in_words, bias_used, rounding_bias
 from grader.judge.memory.shared_block import bits, poison_of
+from grader.judge.pieces import MOST_ELEMENTS, pieces
 from grader.judge.problem_code import ProblemCode, Values
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
@@ -96,14 +99,15 @@ def check_outputs(
     bounds: dict[str, ErrorBound],
 ) -> CheckResult:
     """Check every output of one call. By name: `outputs` as submitted, `truth` by the float64
-    reference, `eager` by PyTorch, `initial` before the call, and the `bounds` of rounding errors.
+    reference, `eager` by PyTorch (empty without a budget), `initial` before the call, and the
+    `bounds` of rounding errors.
     """
     results = [
         check(
             argument.name,
             outputs[argument.name],
             truth[argument.name],
-            eager[argument.name],
+            eager.get(argument.name),
             tolerance_of(code.problem, argument, case),
             initial[argument.name] if argument.role == "inout" else None,
             bounds.get(argument.name),
@@ -163,7 +167,9 @@ def count_unwritten(out: Any) -> int:
     """
     if isinstance(out, list):
         return sum(map(count_unwritten, out))
-    return int(_is_poison(out).sum()) if out.is_floating_point() else 0
+    if not out.is_floating_point():
+        return 0
+    return sum(int(_is_poison(piece).sum()) for (piece,) in pieces(out))
 
 
 def errors_beyond_mixed_inputs(
@@ -215,6 +221,108 @@ def _max_known(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Some rows of an output, beside what they are compared with, all vectors of one size."""
+
+    stored: torch.Tensor
+    truth: torch.Tensor
+    eager: torch.Tensor | None
+    initial: torch.Tensor | None
+    bound: ErrorBound | None
+    tolerance: Tolerance
+    has_special: bool
+    """Whether the output has NaN or infinities, in the places where the reference has them."""
+
+    @cached_property
+    def out(self) -> torch.Tensor:
+        return widened(self.stored)
+
+    @cached_property
+    def expected(self) -> torch.Tensor:
+        """The reference, rounded to the output's dtype."""
+        return widened(self.truth.to(self.stored.dtype))
+
+    def where_finite(self, values: torch.Tensor) -> torch.Tensor:
+        """Values, with 0 where the reference is not finite."""
+        if not self.has_special:
+            return values
+        return torch.where(torch.isfinite(self.expected), values, 0.0)
+
+    # Mixed dtypes are promoted within one operation; converting first would double the traffic.
+
+    @cached_property
+    def exact(self) -> torch.Tensor:
+        return self.where_finite(self.truth.double())
+
+    @cached_property
+    def error(self) -> torch.Tensor:
+        return self.where_finite((self.out - self.exact).abs_())
+
+    @cached_property
+    def change(self) -> torch.Tensor:
+        """What the reference changed of a state; of other outputs, all."""
+        return self.exact if self.initial is None else self.where_finite(self.exact - self.initial)
+
+    def share(self) -> torch.Tensor:
+        """Each error divided by the elementwise bound."""
+        allowed = self.change.abs().mul_(self.tolerance.rtol).add_(self.tolerance.atol)
+        return _share(self.error, allowed)
+
+    def share_of_bound(self) -> torch.Tensor:
+        """Each error divided by what rounding may explain."""
+        assert self.bound is not None
+        allowed = self.bound.allowed(self.expected, self.stored.dtype)
+        return _share(self.error, self.where_finite(allowed))
+
+    def scale(self) -> torch.Tensor:
+        """What relative L2 errors are relative to."""
+        if self.initial is None:
+            return self.change
+        # The change of a state may be as small as the rounding of the state.
+        eps = torch.finfo(self.stored.dtype).eps
+        rounding = self.expected.double() * (eps / self.tolerance.rel_l2)
+        return torch.hypot(self.change, self.where_finite(rounding))
+
+
+@dataclass
+class _Comparison:
+    """One output beside what it is compared with, all of one shape.
+
+    It is compared piece by piece, since what is computed of a piece takes ten times the memory of
+    its outputs. A piece has whole bands of `TILE` rows, so that no slice but a column is cut."""
+
+    stored: torch.Tensor
+    truth: torch.Tensor
+    eager: torch.Tensor | None
+    initial: torch.Tensor | None
+    bound: ErrorBound | None
+    tolerance: Tolerance
+    has_special: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row. A vector is cut into rows of TILE² elements."""
+        return self.stored.shape[-1] if self.stored.dim() > 1 else TILE * TILE
+
+    def pieces(self) -> Iterator[_Piece]:
+        """All of it, in order."""
+        band = TILE * max(1, self.columns)
+        elements = band * max(1, MOST_ELEMENTS // band)
+        magnitude = self.bound.magnitude if self.bound is not None else None
+        optional = [self.eager, self.initial, magnitude]
+        given = [tensor for tensor in optional if tensor is not None]
+        for stored, truth, *others in pieces(self.stored, self.truth, *given, elements=elements):
+            rest = iter(others)
+            eager, initial, part = (next(rest) if t is not None else None for t in optional)
+            bound = self.bound and replace(self.bound, magnitude=part)
+            yield _Piece(stored, truth, eager, initial, bound, self.tolerance, self.has_special)
+
+    def where(self, condition: Callable[[_Piece], torch.Tensor]) -> torch.Tensor:
+        """The elements for which a condition holds, bool in the shape of the output."""
+        return torch.cat([condition(piece) for piece in self.pieces()]).view(self.stored.shape)
+
+
 def _check(
     name: str,
     out: torch.Tensor,
@@ -227,56 +335,38 @@ def _check(
 ) -> CheckResult:
     if not out.is_floating_point():
         return _check_exact(name, out, truth, offsets)
-    blank = _is_poison(out)
-    stored, out = out, widened(out)
-    expected = widened(truth.to(stored.dtype))
+    whole = _Comparison(out, truth, eager, initial, bound, tolerance)
     # A NaN or infinity anywhere makes the largest magnitude one.
-    first = _fetch({"blank": blank.any(), "out": _largest(out), "expected": _largest(expected)})
+    first = _fetch(_combined(list(map(_first_look, whole.pieces()))))
     if first["blank"]:
-        count = int(blank.sum())
+        blank = whole.where(lambda piece: _is_poison(piece.stored))
+        count = _count(blank)
         which = f"{count} of {out.numel()} elements of '{name}' were"
         return CheckResult(
             f"{which} never written" if count < out.numel() else f"'{name}' was never written",
             used=math.inf,
             mismatch=_mismatch(name, out, truth, blank, offsets),
         )
-    finite = None
     if not (math.isfinite(first["out"]) and math.isfinite(first["expected"])):
-        special = _special_positions(out, expected)
-        if special is not None:
+        special = whole.where(_differs_where_special)
+        if bool(special.any()):
             return CheckResult(
                 f"NaN or infinity in '{name}' differs from the reference in "
-                f"{int(special.sum())} elements",
+                f"{_count(special)} elements",
                 used=math.inf,
-                mismatch=_mismatch(name, out, expected, special, offsets),
+                mismatch=_mismatch(name, out, truth, special, offsets, rounded=True),
             )
-        finite = torch.isfinite(expected)
+        whole.has_special = True
 
-    def where_finite(values: torch.Tensor) -> torch.Tensor:
-        return values if finite is None else torch.where(finite, values, 0.0)
-
-    # Mixed dtypes are promoted within one operation; converting first would double the traffic.
-    exact = where_finite(truth.double())
-    error = where_finite((out - exact).abs_())
-    change = exact if initial is None else where_finite(exact - initial)
-
-    share = _share(error, change.abs().mul_(tolerance.rtol).add_(tolerance.atol))
-    pending = {"share": _largest(share), "error": _norm(error), "change": _norm(change)}
-    pending["largest"] = _largest(error)
-    if initial is not None:
-        # The change of a state may be as small as the rounding of the state.
-        rounding = expected.double().mul_(torch.finfo(stored.dtype).eps / tolerance.rel_l2)
-        change = torch.hypot(change, where_finite(rounding))
-        pending["change"] = _norm(change)
-    slices = _worst_slices(error, change)
+    found, sums = [], _SliceSums(whole.columns, out.dim())
+    for piece in whole.pieces():
+        found.append(_measures(piece, sums))
+    pending = _combined(found)
+    slices = sums.worst(out.numel())
     for i, worst in enumerate(slices):
         pending |= {f"slice {i}": worst.rel_l2, f"index {i}": worst.index}
-    if eager is not None:
-        pending |= _budget_inputs(where_finite((widened(eager) - exact).abs_()), exact)
     if bound is not None:
-        of_bound = _share(error, where_finite(bound.allowed(expected, stored.dtype)))
-        pending["bound"] = _largest(of_bound)
-        pending |= rounding_bias(stored, truth, bound)
+        pending |= rounding_bias(out, truth, bound)
     values = _fetch(pending)
 
     rel_l2 = _ratio(values["error"], values["change"])
@@ -288,8 +378,8 @@ def _check(
     if bound is not None:
         budgets.append((values["bound"], bound.words))
     if eager is not None:
-        used = _budget_used(values, out.numel(), stored.dtype, tolerance.budget)
-        words = f"{tolerance.budget:g} times eager PyTorch's error at {_short(stored.dtype)}"
+        used = _budget_used(values, out.numel(), out.dtype, tolerance.budget)
+        words = f"{tolerance.budget:g} times eager PyTorch's error at {_short(out.dtype)}"
         budgets.append((used, words))
     budget, budget_words = min(budgets, default=(None, ""))
     shares = {"element": values["share"], "budget": budget or 0.0, "slice": 0.0, "whole": 0.0}
@@ -300,9 +390,9 @@ def _check(
 
     failure, wrong = None, None
     if shares["element"] > 1:
-        wrong = share > 1
+        wrong = whole.where(lambda piece: piece.share() > 1)
         failure = (
-            f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are off by more than "
+            f"{_count(wrong)} of {out.numel()} elements of '{name}' are off by more than "
             f"the tolerance {tolerance.atol:g} + {tolerance.rtol:g}·|expected|"
         )
     elif shares["whole"] > 1:
@@ -314,7 +404,7 @@ def _check(
         )
     elif shares["budget"] > 1:
         if bound is not None:
-            wrong = of_bound > 1
+            wrong = whole.where(lambda piece: piece.share_of_bound() > 1)
         failure = (
             f"'{name}' is off by up to {values['largest']:.2g}, {budget:.2g} times its error "
             f"budget ({budget_words})"
@@ -323,12 +413,13 @@ def _check(
         failure = f"'{name}' is rounded {direction}, where rounding to nearest has no direction"
     mismatch = None
     if failure is not None:
-        wrong = error == error.max() if wrong is None else wrong
-        failure += f"; {_worst_element(out, exact, error)}"
-        cause = likely_cause(stored, truth, initial, wrong)
+        if wrong is None:
+            wrong = whole.where(lambda piece: piece.error == values["largest"])
+        failure += f"; {_worst_element(whole)}"
+        cause = likely_cause(out, truth, initial, wrong)
         failure += f"; {cause}?" if cause else ""
-        mismatch = _mismatch(name, out, expected, wrong, offsets, slice_name)
-        looks_like = coarse_format(stored, truth, initial)
+        mismatch = _mismatch(name, out, truth, wrong, offsets, slice_name, rounded=True)
+        looks_like = coarse_format(out, truth, initial)
         mismatch = mismatch.model_copy(update={"looks_like": looks_like})
     return CheckResult(
         failure,
@@ -341,10 +432,57 @@ def _check(
     )
 
 
-def _worst_element(out: torch.Tensor, exact: torch.Tensor, error: torch.Tensor) -> str:
+def _first_look(piece: _Piece) -> dict[str, torch.Tensor]:
+    return {
+        "blank": _is_poison(piece.stored).any(),
+        "out": _largest(piece.out),
+        "expected": _largest(piece.expected),
+    }
+
+
+def _measures(piece: _Piece, sums: _SliceSums) -> dict[str, torch.Tensor]:
+    """What is measured of a piece, 0-dimensional. Adds its slices to `sums`."""
+    found = {
+        "share": _largest(piece.share()),
+        "error": _norm(piece.error),
+        "largest": _largest(piece.error),
+    }
+    scale = piece.scale()
+    found["change"] = _norm(scale)
+    sums.add(piece.error, scale)
+    if piece.eager is not None:
+        own_error = piece.where_finite((widened(piece.eager) - piece.exact).abs_())
+        found |= _budget_inputs(own_error, piece.exact)
+    if piece.bound is not None:
+        found["bound"] = _largest(piece.share_of_bound())
+    return found
+
+
+_NORMS = ("error", "change", "eager error", "exact")
+"""Measures that are L2 norms. `exact sum` is a sum, and all others are maxima."""
+
+
+def _combined(found: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """What was measured of all pieces of an output, as of the whole."""
+    if len(found) == 1:
+        return found[0]
+    return {name: _combine(name, [one[name].double() for one in found]) for name in found[0]}
+
+
+def _combine(name: str, values: list[torch.Tensor]) -> torch.Tensor:
+    every = torch.stack(values)
+    if name in _NORMS:
+        return _norm(every)
+    return every.sum() if name == "exact sum" else every.max()
+
+
+def _worst_element(whole: _Comparison) -> str:
     """``the worst is 0.5 instead of 0.25``, with enough digits to tell them apart."""
-    index = int(error.reshape(-1).argmax())
-    got, wanted = float(out.reshape(-1)[index]), float(exact.reshape(-1)[index])
+    largest, got, wanted = -1.0, 0.0, 0.0
+    for piece in whole.pieces():
+        index = int(piece.error.argmax())
+        if (error := float(piece.error[index])) > largest:
+            largest, got, wanted = error, float(piece.out[index]), float(piece.exact[index])
     digits = 4 if abs(got - wanted) > 1e-3 * abs(wanted) else 9
     return f"the worst is {got:.{digits}g} instead of {wanted:.{digits}g}"
 
@@ -360,21 +498,30 @@ def _check_exact(
     wrong = out != truth.to(out.dtype)
     if not bool(wrong.any()):
         return CheckResult(None, 0.0, 0.0, 0.0)
+    found = [_exact_measures(*pair) for pair in pieces(out, truth)]
+    values = _fetch(_combined(found))
     return CheckResult(
-        f"{int(wrong.sum())} of {out.numel()} elements of '{name}' are wrong",
+        f"{_count(wrong)} of {out.numel()} elements of '{name}' are wrong",
         used=math.inf,
-        max_abs_err=float((out.double() - truth.double()).abs().max()),
-        rel_l2=_ratio(float(_norm(out.double() - truth.double())), float(_norm(truth.double()))),
+        max_abs_err=values["largest"],
+        rel_l2=_ratio(values["error"], values["exact"]),
         mismatch=_mismatch(name, out, truth, wrong, offsets),
     )
 
 
-def _special_positions(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor | None:
-    """Elements whose NaN, +inf or -inf differs from the expected output; None if there are none."""
+def _exact_measures(out: torch.Tensor, truth: torch.Tensor) -> dict[str, torch.Tensor]:
+    exact = truth.double()
+    error = out.double() - exact
+    return {"largest": error.abs().max(), "error": _norm(error), "exact": _norm(exact)}
+
+
+def _differs_where_special(piece: _Piece) -> torch.Tensor:
+    """Elements whose NaN, +inf or -inf differs from the expected output, bool."""
+    out, expected = piece.out, piece.expected
     differs = torch.isnan(out) != torch.isnan(expected)
     infinite = torch.isinf(out) | torch.isinf(expected)
     differs |= infinite & (out != expected)
-    return differs if bool(differs.any()) else None
+    return differs
 
 
 def _fetch(pending: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -403,36 +550,55 @@ class _WorstSlice:
     """Index → name for the reader, such as ``row 3``."""
 
 
-def _worst_slices(error: torch.Tensor, reference: torch.Tensor) -> list[_WorstSlice]:
-    """The worst row, column and tile of the 2-D view, by relative L2 error.
+class _SliceSums:
+    """Sums of squares over rows, and over bands of rows, of the pieces of one output in order."""
 
-    A vector is cut into rows of TILE² elements. Slices of fewer than `MIN_SLICE_ELEMENTS` are left
-    out.
-    """
-    count = error.numel()
-    columns = error.shape[-1] if error.dim() > 1 else TILE * TILE
-    error2 = _as_rows(error, columns).square()
-    reference2 = _as_rows(reference, columns).square()
-    rows = error2.shape[0]
-    found: list[_WorstSlice] = []
-    if rows > 1 and columns >= MIN_SLICE_ELEMENTS:
-        last = count - (rows - 1) * columns
-        found += _worst_of(error2.sum(1), reference2.sum(1), last, "row {}".format)
-    if error.dim() == 1:
+    def __init__(self, columns: int, dimensions: int) -> None:
+        """`columns` is the size of a row. Only outputs of several dimensions have columns and
+        tiles."""
+        self._columns = max(1, columns)
+        self._has_rows = columns >= MIN_SLICE_ELEMENTS
+        self._has_bands = dimensions != 1
+        self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._bands: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def add(self, error: torch.Tensor, reference: torch.Tensor) -> None:
+        """Add a piece, which begins with a band: its errors, and what they are relative to."""
+        error2 = _as_rows(error, self._columns).square()
+        reference2 = _as_rows(reference, self._columns).square()
+        if self._has_rows:
+            self._rows.append((error2.sum(1), reference2.sum(1)))
+        if self._has_bands:
+            self._bands.append((_bands(error2), _bands(reference2)))
+
+    def worst(self, count: int) -> list[_WorstSlice]:
+        """The worst row, column and tile of the 2-D view of `count` elements, by relative L2 error.
+        Slices of fewer than `MIN_SLICE_ELEMENTS` are left out."""
+        columns, rows = self._columns, -(-count // self._columns)
+        found: list[_WorstSlice] = []
+        if rows > 1 and self._has_rows:
+            last = count - (rows - 1) * columns
+            found += _worst_of(*_joined(self._rows), last, "row {}".format)
+        if not self._has_bands:
+            return found
+        error2, reference2 = _joined(self._bands)
+        if columns > 1 and rows >= MIN_SLICE_ELEMENTS:
+            found += _worst_of(error2.sum(0), reference2.sum(0), rows, "column {}".format)
+        if min(rows, columns) > 1:
+            across = -(-columns // TILE)
+            last = ((rows - 1) % TILE + 1) * ((columns - 1) % TILE + 1)
+
+            def tile(index: int) -> str:
+                down, right = divmod(index, across)
+                return f"the {TILE}×{TILE} tile at row {down * TILE}, column {right * TILE}"
+
+            found += _worst_of(_tiles(error2), _tiles(reference2), last, tile)
         return found
-    error2, reference2 = _bands(error2), _bands(reference2)
-    if columns > 1 and rows >= MIN_SLICE_ELEMENTS:
-        found += _worst_of(error2.sum(0), reference2.sum(0), rows, "column {}".format)
-    if min(rows, columns) > 1:
-        across = -(-columns // TILE)
-        last = ((rows - 1) % TILE + 1) * ((columns - 1) % TILE + 1)
 
-        def tile(index: int) -> str:
-            down, right = divmod(index, across)
-            return f"the {TILE}×{TILE} tile at row {down * TILE}, column {right * TILE}"
 
-        found += _worst_of(_tiles(error2), _tiles(reference2), last, tile)
-    return found
+def _joined(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = zip(*pairs, strict=True)
+    return torch.cat(first), torch.cat(second)
 
 
 def _worst_of(
@@ -525,11 +691,16 @@ def _mismatch(
     wrong: torch.Tensor,
     offsets: list[int] | None,
     worst_slice: str | None = None,
+    rounded: bool = False,
 ) -> Mismatch:
-    """The report's picture of an output of which the elements `wrong`, bool, are wrong."""
+    """The report's picture of an output of which the elements `wrong`, bool, are wrong. With
+    `rounded`, it is compared with `expected` in its own dtype."""
+
+    def wanted(values: torch.Tensor) -> torch.Tensor:
+        return values.to(out.dtype).double() if rounded else values.double()
+
     shape = tuple(out.shape)
-    out, expected, wrong = out.reshape(-1), expected.reshape(-1), wrong.reshape(-1)
-    first = int(wrong.nonzero()[0])
+    first = _first(wrong)
     argument, index = name, _unravel(first, shape)
     if offsets is not None:
         which = max(i for i, start in enumerate(offsets) if start <= first)
@@ -538,30 +709,45 @@ def _mismatch(
         argument=argument,
         shape=list(shape),
         index=index,
-        expected=float(expected[first]),
-        got=float(out[first]),
-        wrong_elements=int(wrong.sum()),
+        expected=float(wanted(expected.reshape(-1)[first])),
+        got=float(out.reshape(-1)[first]),
+        wrong_elements=_count(wrong),
         total_elements=out.numel(),
-        histogram=_histogram((out.double() - expected.double()).abs()),
+        histogram=_histogram((o.double() - wanted(e)).abs() for o, e in pieces(out, expected)),
         worst_slice=worst_slice,
     )
 
 
-def _histogram(error: torch.Tensor) -> list[tuple[str, int]]:
+def _count(wrong: torch.Tensor) -> int:
+    """How many elements are true. PyTorch sums bools in a copy of 8 bytes an element."""
+    return sum(int(piece.sum()) for (piece,) in pieces(wrong))
+
+
+def _first(wrong: torch.Tensor) -> int:
+    """The place of the first element that is true, of one that has any."""
+    before = 0
+    for (piece,) in pieces(wrong):
+        if bool(piece.any()):
+            return before + int(piece.nonzero()[0])
+        before += len(piece)
+    raise AssertionError("no element is wrong")
+
+
+def _histogram(errors: Iterable[torch.Tensor]) -> list[tuple[str, int]]:
     """Number of elements by decade of absolute error, as (label, count)."""
-    bins: list[tuple[str, int]] = []
-    odd = int((~torch.isfinite(error)).sum())
-    zero = int((error == 0).sum())
-    positive = error[torch.isfinite(error) & (error > 0)]
-    if zero:
-        bins.append(("exact", zero))
-    if positive.numel():
+    odd = zero = 0
+    by_decade = Counter[int]()
+    for error in errors:
+        odd += int((~torch.isfinite(error)).sum())
+        zero += int((error == 0).sum())
+        positive = error[torch.isfinite(error) & (error > 0)]
         decades, counts = torch.unique(positive.log10().floor().int(), return_counts=True)
-        pairs = list(zip(decades.tolist(), counts.tolist(), strict=True))
-        small = sum(n for d, n in pairs[:-10])
-        if small:
-            bins.append((f"< 1e{pairs[-10][0]}", small))
-        bins += [(f"1e{d}", n) for d, n in pairs[-10:]]
+        by_decade.update(dict(zip(decades.tolist(), counts.tolist(), strict=True)))
+    pairs = sorted(by_decade.items())
+    bins = [("exact", zero)] if zero else []
+    if small := sum(n for _, n in pairs[:-10]):
+        bins.append((f"< 1e{pairs[-10][0]}", small))
+    bins += [(f"1e{d}", n) for d, n in pairs[-10:]]
     if odd:
         bins.append(("NaN or inf", odd))
     return bins

@@ -62,7 +62,7 @@ class ErrorBound:
         rounding the output in any direction, plus the smallest number that hardware does not flush
         to zero."""
         allowed: torch.Tensor = self.magnitude.abs() * self.relative
-        allowed += expected.double().abs_().mul_(torch.finfo(dtype).eps)
+        allowed += expected.double().abs().mul_(torch.finfo(dtype).eps)
         return allowed.add_(least_number(dtype))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import torch
 
 from grader.judge.correctness.error_bound import UNIT_ROUNDOFF
+from grader.judge.pieces import pieces
 from grader.problem import Spec
 from grader.submission import Language
 
@@ -32,11 +36,12 @@ def likely_cause(
     All have the shape of `out`; `initial` is the value before the call, for state. None without a
     guess.
     """
-    wanted, got = _finite_changes(out, truth, initial)
-    if not bool(got[wrong].any()):
+    changes = _pieces_of_changes(out, truth, initial)
+    where_wrong = (place for (place,) in pieces(wrong))
+    if not any(bool(got[here].any()) for (_, got), here in zip(changes, where_wrong, strict=True)):
         what = "were these elements left unchanged" if initial is not None else "was it computed"
         return f"they are all 0: {what}" if initial is None else what
-    found = _edge(wrong) or _one_factor(got, wanted, wrong)
+    found = _edge(wrong) or _one_factor(out, truth, initial, wrong)
     if found is None and (name := coarse_format(out, truth, initial)) is not None:
         found = f"values or sums rounded to {name} on the way"
     return found
@@ -50,9 +55,12 @@ def coarse_format(
     Where `out` holds the rounded values themselves, they show the format, whatever the size of the
     errors is; otherwise fp16 and TF32, which round alike, are not told apart.
     """
-    wanted, got = _finite_changes(out, truth, initial)
-    size = torch.linalg.vector_norm(wanted)
-    relative = float(torch.linalg.vector_norm(got - wanted) / size) if bool(size > 0) else 0.0
+    sizes, errors = [], []
+    for wanted, got in _pieces_of_changes(out, truth, initial):
+        sizes.append(float(torch.linalg.vector_norm(wanted)))
+        errors.append(float(torch.linalg.vector_norm(got - wanted)))
+    size = math.hypot(*sizes)
+    relative = math.hypot(*errors) / size if size > 0 else 0.0
     own = torch.finfo(out.dtype).eps / 2
     low, high = ROUNDING_RANGE
     for name, unit in FORMATS:
@@ -65,12 +73,26 @@ def _exact_format(out: torch.Tensor) -> str | None:
     """The coarsest format that holds every finite value of `out`, fp32; None for another dtype."""
     if out.dtype != torch.float32:
         return None
-    values = out[torch.isfinite(out)]
-    for name, dtype in EXACT:
-        if bool((values.to(dtype).float() == values).all()):
-            return name
-    dropped = values.view(torch.int32) & 0x1FFF  # TF32 keeps 10 bits of the 23
-    return None if bool(dropped.any()) else "TF32"
+    formats, is_tf32 = dict(EXACT), True
+    for (piece,) in pieces(out):
+        values = piece[torch.isfinite(piece)]
+        for name, dtype in list(formats.items()):
+            if bool((values.to(dtype).float() != values).any()):
+                del formats[name]
+        dropped = values.view(torch.int32) & 0x1FFF  # TF32 keeps 10 bits of the 23
+        is_tf32 = is_tf32 and not bool(dropped.any())
+        if not is_tf32 and not formats:
+            return None
+    return next(iter(formats), "TF32")
+
+
+def _pieces_of_changes(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """`_finite_changes` piece by piece."""
+    every = (out, truth) if initial is None else (out, truth, initial)
+    for got, wanted, *before in pieces(*every):
+        yield _finite_changes(got, wanted, before[0] if before else None)
 
 
 def _finite_changes(
@@ -131,13 +153,16 @@ def _edge(wrong: torch.Tensor) -> str | None:
     return None
 
 
-def _one_factor(got: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor) -> str | None:
+def _one_factor(
+    out: torch.Tensor, truth: torch.Tensor, initial: torch.Tensor | None, wrong: torch.Tensor
+) -> str | None:
     """Errors of a whole row that are one factor: its sum is off, not its elements."""
-    if got.dim() < 2 or got.shape[-1] < 8:
+    if out.dim() < 2 or out.shape[-1] < 8:
         return None
-    columns = got.shape[-1]
+    columns = out.shape[-1]
     row = int(wrong.reshape(-1, columns).any(1).nonzero()[0])
-    wanted, got = wanted.reshape(-1, columns)[row], got.reshape(-1, columns)[row]
+    rows = (t if t is None else t.reshape(-1, columns)[row] for t in (out, truth, initial))
+    wanted, got = _finite_changes(*rows)
     known = wanted != 0
     factors = got[known] / wanted[known] - 1
     if factors.numel() < 8 or float(factors.std()) > SAME_FACTOR * abs(float(factors.mean())):

@@ -22,7 +22,7 @@ from grader.judge.correctness.check import (
 )
 from grader.judge.correctness.error_bound import error_bounds
 from grader.judge.memory.argument_sets import ArgumentSets
-from grader.judge.problem_code import ProblemCode, map_tensors
+from grader.judge.problem_code import ProblemCode, Values, map_tensors
 from grader.problem import Problem
 from grader.problem.spec import Argument, Case, Tolerance
 
@@ -101,19 +101,26 @@ class RoundCheck:
     def check(self, index: int, thorough: bool) -> CheckResult:
         """Check the outputs of one set: through every bound, or against PyTorch's answer."""
         inputs, outputs = self._sets.inputs(index), self._sets.outputs(index)
-        eager = self._code.run_eager(self._case, inputs)
         if thorough:
+            has_budget = self._code.has_budget
+            eager = self._code.run_eager(self._case, inputs) if has_budget else {}
             truth = self._code.run_reference(self._case, inputs)
             bounds = error_bounds(self._code, self._case, inputs, truth)
             return self._compare(self._code, self._case, outputs, truth, eager, inputs, bounds)
-        findings = check_residuals(self._code, self._case, outputs, inputs)
+        compared = self._against_eager(inputs, outputs)
+        return combine_results(check_residuals(self._code, self._case, outputs, inputs) + compared)
+
+    def _against_eager(self, inputs: Values, outputs: Values) -> list[CheckResult]:
+        """The check of each output against PyTorch's answer, which is freed before others begin."""
+        eager = self._code.run_eager(self._case, inputs)
+        findings = []
         for argument in self._code.written:
             if not argument.unique:
                 continue
             initial = inputs[argument.name] if argument.role == "inout" else None
             name, tolerance = argument.name, self._bounds(argument)
             findings.append(check(name, outputs[name], eager[name], None, tolerance, initial))
-        return combine_results(findings)
+        return findings
 
     def is_right(self, index: int) -> bool:
         """Whether a set's outputs match PyTorch's answer for the inputs in the shadow."""

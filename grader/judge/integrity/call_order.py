@@ -63,8 +63,11 @@ class CallOrderWatch:
 
     @classmethod
     def over(cls, block: SharedBlock) -> CallOrderWatch | None:
-        """None on a CPU, and where sets are too large for one copy to reach all of them."""
-        if block.device != "cuda" or not cls.reaches(block.tail_bytes // block.count):
+        """None on a CPU, of a single set, and where sets are too large for one copy to reach all of
+        them."""
+        if block.device != "cuda" or block.count == 1:
+            return None
+        if not cls.reaches(block.tail_bytes // block.count):
             return None
         copies = CopyEngine(words_needed(block))
         return cls(block, copies, PairReader(copies, POLICY.pairs, block.count - 1))

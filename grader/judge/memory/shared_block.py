@@ -293,6 +293,12 @@ class ReusedArena:
             self._arena = None
 
 
+def block_bytes(layout: Layout, item_bytes: int) -> int:
+    """Bytes of a block with this layout, its shadow and its snapshot."""
+    tail_bytes = layout.nbytes - layout.writable_at
+    return layout.nbytes + (layout.writable_at if item_bytes else layout.nbytes) + tail_bytes
+
+
 def new_arena(device: str, nbytes: int) -> Any:
     """An arena in the device's memory. Raises RuntimeError or OSError when memory is short."""
     if device == "cuda":

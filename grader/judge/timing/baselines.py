@@ -129,6 +129,8 @@ def time_baselines(
     submission's rounds have. Calls `begin` with each name beforehand. Raises `ProblemError` when
     one fails or returns something else than the outputs.
     """
+    if not (functions or code.baselines or code.prepared):
+        return {}
     template = code.inputs(case, SEED)
     count = calls_per_round(code.problem, case, template, code.device)
     sets = [code.inputs(case, seed_for(SEED, i)) for i in range(count)]

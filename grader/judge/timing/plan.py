@@ -9,6 +9,7 @@ import torch
 
 from grader.judge.gpu.environment import measure_ceilings
 from grader.judge.memory.argument_sets import item_bytes, layout_of
+from grader.judge.memory.shared_block import block_bytes
 from grader.judge.problem_code import Values
 from grader.judge.record import Effort
 from grader.problem import Problem
@@ -53,7 +54,9 @@ class ClockPolicy:
     cold_l2: int = 3
     """Least calls of a round; and the size of all sets together, in L2 caches."""
     memory_share: float = 0.6
-    """Share of the device's memory for a round's sets and the judge's copies."""
+    """Share of the device's memory for a round's sets and the judge's copies,"""
+    least_calls_share: float = 0.8
+    """and for those of the least calls. Where these take more, a round has fewer calls."""
     agree_share: float = 0.005
     """A measured time further than this above the reported one has not settled, and cannot rank."""
     forged_share: float = 0.9
@@ -141,7 +144,8 @@ def calls_per_round(
     gate: bool = True,
 ) -> int:
     """Sets of a round: enough for the judge's clock and a cold L2, as far as memory allows.
-    `sharing` is how many such blocks must fit; `gate` whether rounds wait at the gate.
+    `sharing` is how many such blocks must fit; `gate` whether rounds wait at the gate. Fewer than
+    `least_calls` only where these do not fit, at least one.
 
     Computed from the roofline's floor, which no submission can influence.
     """
@@ -155,9 +159,11 @@ def calls_per_round(
     needed = (POLICY.doubt_us[gate] + POLICY.slack_us) / limit_us
     long_enough = POLICY.least_round_us / least_us
     cold_enough = math.ceil(POLICY.cold_l2 * properties.L2_cache_size / layout.nbytes) + 1
-    tail_bytes = layout.nbytes - layout.writable_at
-    shadow_bytes = layout.writable_at if item_bytes(problem, case) else layout.nbytes
-    held_bytes = layout.nbytes + shadow_bytes + 2 * tail_bytes  # with snapshot and eager outputs
-    room = int(properties.total_memory * POLICY.memory_share / sharing) // held_bytes
+    tail_bytes = layout.nbytes - layout.writable_at  # eager outputs
+    held_bytes = block_bytes(layout, item_bytes(problem, case)) + tail_bytes
+    most_bytes = properties.total_memory / sharing
+    room = int(most_bytes * POLICY.memory_share) // held_bytes
     wanted = min(max(math.ceil(max(needed, long_enough)), cold_enough), plan.most_calls)
-    return max(POLICY.least_calls, min(wanted, room))
+    if POLICY.least_calls * held_bytes <= most_bytes * POLICY.least_calls_share:
+        return max(POLICY.least_calls, min(wanted, room))
+    return max(1, room)

@@ -39,7 +39,8 @@ GPU."""
 MOST_STEPS = 1000
 """Calls of PyTorch after which an estimate ends."""
 
-
+PIECE_ELEMENTS = 1 << 24
+"""Elements that are compared at a time."""
 MOST_CPU_S = 3.0
 """A case whose inputs and answer take longer, in seconds of all processors together, is left to a
 GPU: both are made ten times."""
@@ -272,22 +273,24 @@ def flatten(data: Any, name: str = "x") -> tuple[list[Value], Tree]:
     Raises `UnsupportedError` for anything but tensors, tuples, lists, dicts and constants.
     """
     values: list[Value] = []
+    return values, _flattened(data, name, values)
 
-    def walk(part: Any, path: str) -> Tree:
-        if isinstance(part, torch.Tensor):
-            values.append(Value(path, part))
-            return {"value": len(values) - 1}
-        if isinstance(part, tuple | list):
-            kind = "tuple" if isinstance(part, tuple) else "list"
-            return {kind: [walk(one, f"{path}_{i}") for i, one in enumerate(part)]}
-        if isinstance(part, dict) and all(isinstance(key, str) for key in part):
-            return {"dict": {key: walk(one, f"{path}_{key}") for key, one in part.items()}}
-        if isinstance(part, LITERALS):
-            return {"literal": part}
-        raise UnsupportedError(f"a {type(part).__name__} among its inputs or outputs")
 
-    tree = walk(data, name)
-    return values, tree
+def _flattened(part: Any, path: str, values: list[Value]) -> Tree:
+    """The tree of some of the data; adds its tensors to `values`. A function inside `flatten` that
+    calls itself would keep them until Python next looks for cycles."""
+    if isinstance(part, torch.Tensor):
+        values.append(Value(path, part))
+        return {"value": len(values) - 1}
+    if isinstance(part, tuple | list):
+        kind = "tuple" if isinstance(part, tuple) else "list"
+        return {kind: [_flattened(one, f"{path}_{i}", values) for i, one in enumerate(part)]}
+    if isinstance(part, dict) and all(isinstance(key, str) for key in part):
+        found = {key: _flattened(one, f"{path}_{key}", values) for key, one in part.items()}
+        return {"dict": found}
+    if isinstance(part, LITERALS):
+        return {"literal": part}
+    raise UnsupportedError(f"a {type(part).__name__} among its inputs or outputs")
 
 
 def grown(tree: Tree, values: list[Any]) -> Any:
@@ -312,17 +315,24 @@ def close(
     for got, want in zip(output, expected, strict=True):
         if got.shape != want.shape:
             return False, f"shape {tuple(got.shape)} instead of {tuple(want.shape)}"
-        wide, right = got.double(), want.double()
-        same = (wide == right) | (torch.isnan(wide) & torch.isnan(right))
-        share = (wide - right).abs() / (atol + rtol * right.abs())
-        share = torch.where(same, 0.0, share).nan_to_num(math.inf, math.inf)
-        if share.numel() and (worst := float(share.max())) > 1:
-            at = int(share.argmax())
-            values = (
-                f"{float(wide.reshape(-1)[at]):.6g} instead of {float(right.reshape(-1)[at]):.6g}"
-            )
+        worst, values = 0.0, ""
+        for some, others in zip(pieces(got), pieces(want), strict=True):
+            wide, right = some.double(), others.double()
+            same = (wide == right) | (torch.isnan(wide) & torch.isnan(right))
+            share = (wide - right).abs() / (atol + rtol * right.abs())
+            share = torch.where(same, 0.0, share).nan_to_num(math.inf, math.inf)
+            if share.numel() and (most := float(share.max())) > worst:
+                worst, at = most, int(share.argmax())
+                values = f"{float(wide[at]):.6g} instead of {float(right[at]):.6g}"
+        if worst > 1:
             return False, f"off by up to {worst:.3g} times atol {atol:g} + rtol {rtol:g}: {values}"
     return True, ""
+
+
+def pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A tensor's elements in order, as vectors of at most `PIECE_ELEMENTS`: what is computed of
+    them in float64 must not be as large as the tensor."""
+    return tensor.reshape(-1).split(PIECE_ELEMENTS)
 
 
 def import_file(folder: Path, file: str) -> ModuleType:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from grader.judge.correctness.check import (
     CheckResult,
@@ -11,8 +17,10 @@ from grader.judge.correctness.check import (
     count_unwritten,
     errors_beyond_mixed_inputs,
 )
+from grader.judge.correctness.error_bound import error_bound
 from grader.judge.memory.shared_block import poison
 from grader.problem.spec import Tolerance
+from grader.problem.validation import Accumulation
 
 LOOSE = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-2, budget=4)
 """Common loose bounds, under which the other parts of the check must find errors."""
@@ -324,3 +332,124 @@ def test_unchanged_state_is_not_explained() -> None:
     near = right * (1 + 1e-7)
     assert errors_beyond_mixed_inputs(near, right, stale, bounds, before) == 0
     assert errors_beyond_mixed_inputs(before.clone(), right, stale, bounds, before) == 4096 - 200
+
+
+@pytest.mark.parametrize("is_state", [False, True])
+def test_what_an_output_in_float64_is_compared_with_stays_as_it_is(is_state: bool) -> None:
+    """Converting it to float64 makes no copy."""
+    truth = torch.randn(40, 40, dtype=torch.float64)
+    initial = torch.randn(40, 40, dtype=torch.float64) if is_state else None
+    given = [truth, truth.clone(), *([initial] if initial is not None else [])]
+    before = [tensor.clone() for tensor in given]
+    bound = error_bound(Accumulation("fp32", terms=4, roundings=1, operands=None), truth)
+    tolerance = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-3)
+    for out in (truth.clone(), torch.zeros_like(truth)):
+        check("y", out, truth, given[1], tolerance, initial, bound)
+    assert all(map(torch.equal, given, before))
+
+
+Change = Callable[[torch.Tensor], None]
+
+
+def _off(out: torch.Tensor) -> None:
+    out[..., -2:] += 0.5
+
+
+def _unwritten(out: torch.Tensor) -> None:
+    poison(out.view(-1)[-70:])
+
+
+def _special(out: torch.Tensor) -> None:
+    out.view(-1)[-3] = math.nan
+
+
+def _scaled_row(out: torch.Tensor) -> None:
+    out[-1] *= 1.03
+
+
+def _coarse(out: torch.Tensor) -> None:
+    out.copy_(out.bfloat16())
+
+
+CHANGES: list[Change] = [
+    lambda _: None, _off, _unwritten, _special, _scaled_row, _coarse, torch.Tensor.zero_,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+@pytest.mark.parametrize("shape", [(300, 96), (5, 70, 33), (20_000,), (2, 3)], ids=str)
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("is_state", [False, True])
+def test_an_output_is_judged_alike_in_pieces(
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    special: bool,
+    is_state: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sums over pieces differ in their last bits; everything else is the same."""
+    torch.manual_seed(0)
+    truth = torch.randn(shape, dtype=torch.float64) * 8
+    if special and dtype.is_floating_point:
+        truth.view(-1)[[1, -1]] = math.inf
+        truth.view(-1)[3] = math.nan
+    eager = truth.to(dtype)
+    initial = (truth.nan_to_num(0, 0, 0) * 0.9).to(dtype) if is_state else None
+    how = Accumulation("fp32", terms=4, roundings=1, operands=None)
+    bound = error_bound(how, truth) if dtype.is_floating_point else None
+    if not dtype.is_floating_point:
+        truth = truth.round()
+        eager = truth.to(dtype)
+    tolerance = Tolerance(atol=1e-2, rtol=1e-2, rel_l2=1e-3)
+
+    def found() -> list[CheckResult]:
+        results = []
+        for change in CHANGES if dtype.is_floating_point else [CHANGES[0], torch.Tensor.zero_]:
+            out = eager.clone()
+            change(out)
+            results.append(check("y", out, truth, eager, tolerance, initial, bound))
+            results.append(check("y", out, truth, None, tolerance, initial))
+        return results
+
+    whole = found()
+    assert any(result.failure for result in whole)
+    monkeypatch.setattr("grader.judge.correctness.check.MOST_ELEMENTS", 1)
+    monkeypatch.setattr("grader.judge.pieces.MOST_ELEMENTS", 77)
+    for one, other in zip(whole, found(), strict=True):
+        assert one.failure == other.failure
+        assert repr(one.mismatch) == repr(other.mismatch)  # as NaN is not NaN
+        assert one.max_abs_err == other.max_abs_err
+        for name in ("rel_l2", "worst_slice_rel_l2", "budget_used", "used"):
+            first, second = getattr(one, name), getattr(other, name)
+            assert (first is None) == (second is None), name
+            assert (first or 0.0) == pytest.approx(second or 0.0, rel=1e-12), name
+
+
+def test_what_is_computed_of_an_output_is_smaller_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensor in float64 has more than a piece's elements."""
+    monkeypatch.setattr("grader.judge.correctness.check.MOST_ELEMENTS", 1)
+    monkeypatch.setattr("grader.judge.pieces.MOST_ELEMENTS", 64 * 64)
+    truth = torch.randn(16 * 64, 64, dtype=torch.float64)
+    tolerance = Tolerance(atol=1e-4, rtol=1e-4, rel_l2=1e-4)
+    out, eager = (truth * 1.05).float(), truth.float()
+    with _Largest() as largest:
+        result = check("y", out, truth, eager, tolerance)
+    assert "off by more than" in (result.failure or "")
+    assert largest.elements <= 64 * 64
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the size of the largest new tensor of 4 or 8 bytes an element."""
+
+    elements = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if torch.is_tensor(t)}
+        for one in tree_leaves(made):
+            is_new = torch.is_tensor(one) and one.untyped_storage().data_ptr() not in given
+            if is_new and one.element_size() >= 4:
+                self.elements = max(self.elements, one.numel())
+        return made

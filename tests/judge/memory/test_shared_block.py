@@ -267,6 +267,20 @@ def test_another_snapshot_holds_what_was_written_meanwhile(sets: ArgumentSets) -
     assert not all_poisoned(sets.outputs(0)["out"])
 
 
+def test_another_snapshot_is_taken_in_pieces(
+    sets: ArgumentSets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it needs no room for a second one."""
+    monkeypatch.setattr("grader.judge.memory.argument_sets.MOST_ELEMENTS", 16)
+    last = 8 * 16 * ((sets.tail_bytes - 1) // (8 * 16))
+    for byte in (0, last, sets.tail_bytes - 1):
+        sets.take_snapshot()
+        assert not sets.snapshot_changed()
+        sets.lent[sets.head_bytes + byte] += 1
+        assert sets.snapshot_changed()
+        assert torch.equal(sets.snapshot, sets.lent[sets.head_bytes :])
+
+
 def test_a_written_input_is_named(sets: ArgumentSets) -> None:
     runner_views(sets, 1)["x"][3] += 1
     sets.take_snapshot()

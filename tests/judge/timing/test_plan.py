@@ -100,6 +100,25 @@ def test_some_rounds_are_longer_without_a_gate(write_problem: WriteProblem) -> N
     assert gated < others
 
 
+@pytest.mark.usefixtures("h100")
+@pytest.mark.parametrize(("gib", "calls"), [(1, POLICY.least_calls), (2, 2), (4, 1)])
+def test_a_round_of_huge_tensors_has_as_many_calls_as_fit(
+    write_problem: WriteProblem, gib: int, calls: int
+) -> None:
+    """A set of three such tensors is lent, and held in the shadow; two are outputs of which the
+    judge has a snapshot and PyTorch's answer: ten in all."""
+    problem = write_problem()
+    case, template = of_size(problem, gib << 28)
+    assert calls_per_round(problem, case, template, "cuda") == calls
+
+
+@pytest.mark.usefixtures("h100")
+def test_a_round_has_at_least_one_call(write_problem: WriteProblem) -> None:
+    problem = write_problem()
+    case, template = of_size(problem, 1 << 30)
+    assert calls_per_round(problem, case, template, "cuda", sharing=8) == 1
+
+
 def test_on_a_cpu_a_round_is_as_long_as_planned(write_problem: WriteProblem) -> None:
     problem = write_problem()
     case, template = of_size(problem, 10)

@@ -53,6 +53,13 @@ def test_it_is_the_difference_that_the_copies_make(monkeypatch: pytest.MonkeyPat
     assert len(copied) == 3 * returned_copy.LEAST_PAIRS
 
 
+def test_large_outputs_are_copied_between_one_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = measured(monkeypatch, 10.0, 7.5)
+    monkeypatch.setattr(returned_copy, "LARGE_BYTES", 32)
+    returned_copy_us({"y": torch.zeros(8)}, "cpu")
+    assert len(rounds[0]) == 1
+
+
 def test_noise_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     measured(monkeypatch, 7.0, 7.5)
     assert returned_copy_us({"y": torch.zeros(8)}, "cpu") == 0.0
