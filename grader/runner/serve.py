@@ -7,6 +7,7 @@ must only be fair to an honest kernel.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -86,7 +87,7 @@ class Server:
 
             triton_launcher.install()
             self.precompiler = Precompiler.start()  # it forks, so before there is a context
-        self.stream = torch.cuda.Stream()
+        self.stream = _blocking_stream()
         torch.cuda.set_stream(self.stream)  # the current stream of every call
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         if triton:
@@ -293,6 +294,16 @@ class Server:
     def _wait(self) -> None:
         if self.device == "cuda":
             self.stream.synchronize()
+
+
+def _blocking_stream() -> Any:
+    """A new stream that waits for the work on CUDA's default stream, and that this waits for, which
+    PyTorch's own streams do not. So a kernel that an extension launches with ``<<<grid, block>>>``
+    belongs to its call: it follows the inputs, and the call ends after it."""
+    handle = ctypes.c_void_p()
+    cudart = torch.cuda.cudart()
+    torch.cuda.check_error(cudart.cudaStreamCreate(ctypes.addressof(handle)))
+    return torch.cuda.ExternalStream(handle.value)
 
 
 def serve(sock: socket.socket, server: Server) -> None:
