@@ -59,9 +59,9 @@ class Benchmark:
         """The auditor of this case's rounds. With too few sets it says that the case never ranks:
         work ahead of a call, such as while its inputs are copied, saves more of a round the fewer
         calls it has, and nothing shows it where a round is one call."""
-        count = self.sets.count
-        if self.grading.device == "cpu" or count >= POLICY.least_calls:
+        if self.grading.device == "cpu" or self.sets.count >= POLICY.least_calls:
             return audit_of(self.sets, self.grading.audit_tally, self.grading.ranks)
+        count = self.sets.count
         fit = "argument set fits" if count == 1 else "argument sets fit"
         return Auditor(
             f"only {count} {fit} into the GPU's memory, so that a round need not show work outside "

@@ -198,8 +198,8 @@ class SetHost:
         if "unsupported" in answer:
             raise SetProblemError(f"{self.source.folder}: {one_line(str(answer['unsupported']))}")
         if "out_of_memory" in answer:
-            text = one_line(str(answer["out_of_memory"]))
-            raise SetMemoryError(f"{self.source.folder}: {what}: out of device memory: {text}")
+            how = one_line(str(answer["out_of_memory"]))
+            raise SetMemoryError(f"{self.source.folder}: {what}: out of device memory: {how}")
         return answer.get("answer")
 
     def _guarded(

@@ -332,7 +332,8 @@ def close(
 def pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A tensor's elements in order, as vectors of at most `PIECE_ELEMENTS`: what is computed of
     them in float64 must not be as large as the tensor."""
-    return tensor.reshape(-1).split(PIECE_ELEMENTS)
+    found: tuple[torch.Tensor, ...] = tensor.reshape(-1).split(PIECE_ELEMENTS)
+    return found
 
 
 def import_file(folder: Path, file: str) -> ModuleType:

@@ -348,7 +348,7 @@ def test_what_an_output_in_float64_is_compared_with_stays_as_it_is(is_state: boo
     assert all(map(torch.equal, given, before))
 
 
-Change = Callable[[torch.Tensor], None]
+Change = Callable[[torch.Tensor], object]
 
 
 def _off(out: torch.Tensor) -> None:
@@ -441,7 +441,9 @@ def test_what_is_computed_of_an_output_is_smaller_than_it(monkeypatch: pytest.Mo
 class _Largest(TorchDispatchMode):
     """Notes the size of the largest new tensor of 4 or 8 bytes an element."""
 
-    elements = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
