@@ -260,8 +260,10 @@ class SetServer:
         if number not in self._forms:
             made = self._made(number, 1)
             inputs, tree, _ = self._answered(self._cases[number], made)
+            form = _emptied(inputs)
+            del inputs, _  # other inputs are made now
             self._pin(number, made)
-            self._forms[number] = _emptied(inputs), tree
+            self._forms[number] = form, tree
         return self._forms[number]
 
     def _answered(self, case: SetCase, inputs: Inputs) -> tuple[Inputs, Tree, list[Value]]:

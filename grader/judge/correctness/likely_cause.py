@@ -161,9 +161,9 @@ def _one_factor(
         return None
     columns = out.shape[-1]
     row = int(wrong.reshape(-1, columns).any(1).nonzero()[0])
+    got, wanted = (tensor.reshape(-1, columns)[row] for tensor in (out, truth))
     before = None if initial is None else initial.reshape(-1, columns)[row]
-    every = (tensor.reshape(-1, columns)[row] for tensor in (out, truth))
-    wanted, got = _finite_changes(*every, before)
+    wanted, got = _finite_changes(got, wanted, before)
     known = wanted != 0
     factors = got[known] / wanted[known] - 1
     if factors.numel() < 8 or float(factors.std()) > SAME_FACTOR * abs(float(factors.mean())):
