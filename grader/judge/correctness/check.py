@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -299,6 +299,7 @@ class _Comparison:
     bound: ErrorBound | None
     tolerance: Tolerance
     has_special: bool = False
+    _only: _Piece | None = field(default=None, init=False)
 
     @property
     def columns(self) -> int:
@@ -306,7 +307,16 @@ class _Comparison:
         return self.stored.shape[-1] if self.stored.dim() > 1 else TILE * TILE
 
     def pieces(self) -> Iterator[_Piece]:
-        """All of it, in order."""
+        """All of it, in order. An only piece keeps what is computed of it."""
+        if self._only is not None and self._only.has_special == self.has_special:
+            yield self._only
+            return
+        for piece in self._cut():
+            if piece.stored.numel() == self.stored.numel():
+                self._only = piece
+            yield piece
+
+    def _cut(self) -> Iterator[_Piece]:
         band = TILE * max(1, self.columns)
         elements = band * max(1, MOST_ELEMENTS // band)
         magnitude = self.bound.magnitude if self.bound is not None else None
@@ -597,6 +607,8 @@ class _SliceSums:
 
 
 def _joined(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    if len(pairs) == 1:
+        return pairs[0]
     first, second = zip(*pairs, strict=True)
     return torch.cat(first), torch.cat(second)
 
