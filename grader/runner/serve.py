@@ -294,6 +294,8 @@ class Server:
     def _wait(self) -> None:
         if self.device == "cuda":
             self.stream.synchronize()
+            # Work there holds up what follows on our stream, but not the end of what went before.
+            torch.cuda.default_stream().synchronize()
 
 
 def _blocking_stream() -> Any:
