@@ -144,7 +144,7 @@ def test_items_are_read_as_they_are_needed(failing: Path) -> None:
 def test_a_call_that_is_left_early_ends_its_gradings() -> None:
     """Else their results would be among those of the next call."""
     endless = "import time\n\ndef softmax(x, out):\n    time.sleep(600)\n"
-    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=2) as many:
+    with grader.Grader("softmax", devices=["cpu"], sandbox="process", tests_at_once=1) as many:
         results = many.map([Item("wrong", WRONG), Item("endless", endless)])
         assert next(results).key == "wrong"
         results.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from functools import cache
 
 import pytest
 
 from grader.cli.examples import Example, examples
+from grader.kernel_languages import kernel_language
 from grader.problem import Problem
 from grader.report import Report, Verdict
 from grader.sandbox import Device, make_sandbox
@@ -121,24 +123,47 @@ COUNTS = {
 FULL = "softmax"
 """The problem with every verdict and attack."""
 
+ENDED = (
+    Verdict.RUNTIME_ERROR,
+    Verdict.TIME_LIMIT_EXCEEDED,
+    Verdict.MEMORY_LIMIT_EXCEEDED,
+    Verdict.OUTPUT_LIMIT_EXCEEDED,
+)
+"""Verdicts of submissions that end, or whose sandbox does."""
+REACHING = frozenset(
+    f"{name}.py"
+    for name in (
+        *("exits_at_import", "killed_at_import", "syntax_error", "writes_input"),
+        *("hostile_attacks_the_block", "hostile_deletes_itself", "hostile_imports_the_judge"),
+        *("hostile_lingers", "hostile_log", "hostile_outlives_its_run", "hostile_punches_holes"),
+        *("hostile_reads_secrets", "hostile_refuses_descriptors", "hostile_refuses_to_end"),
+        *("hostile_sends_descriptors", "hostile_tries_to_escape"),
+    )
+)
+"""Other files of `FULL` that try what the sandbox or the kernel prevents, and one of each verdict
+that is reached without ending."""
+COMPILED_CASES = frozenset(["primes", "half", "brain", "practice"])
+"""Of `FULL`."""
+
 DEVICE: Device = "cpu" if cuda_missing() else "cuda"
 PROBLEMS = {problem.name: problem for problem in problems()}
 CORPUS = [(problem, example) for problem in PROBLEMS.values() for example in examples(problem)]
 
 
 def _parameter(problem: Problem, example: Example) -> object:
-    name = f"{problem.name}/{example.expected}/{example.path.name}"
     # torch.compile takes half a minute on a CPU. One problem shows that its files are accepted.
     is_slow = example.path.name.startswith("compiled_") and problem.name != FULL
     marks = [pytest.mark.cuda] if example.needs_gpu or is_slow else []
     marks += [pytest.mark.nvcc] if example.path.suffix == ".cu" else []
-    return pytest.param(problem, example, id=name, marks=marks)
+    return pytest.param(problem, example, id=_name(problem, example), marks=marks)
+
+
+def _name(problem: Problem, example: Example) -> str:
+    return f"{problem.name}/{example.expected}/{example.path.name}"
 
 
 def _file(name: str) -> tuple[Problem, Example]:
-    problem, verdict, file = name.split("/")
-    wanted = PROBLEMS[problem], verdict, file
-    return next((p, e) for p, e in CORPUS if (p, e.expected, e.path.name) == wanted)
+    return next((p, e) for p, e in CORPUS if _name(p, e) == name)
 
 
 @cache
@@ -146,15 +171,37 @@ def _sandbox(name: str) -> Sandbox:
     return ForkedSandbox() if name == "forked" else make_sandbox(name)
 
 
-def _graded(problem: Problem, example: Example, sandbox: str = "process") -> Report:
-    return grade_example(problem, example, _sandbox(sandbox), DEVICE)
+@cache
+def _report(name: str, sandbox: str = "process") -> Report:
+    """The report of a file, which is graded once in each sandbox."""
+    problem, example = _file(name)
+    return grade_example(
+        _cases(problem, example), example, _sandbox(sandbox), DEVICE, _is_timed(example)
+    )
 
 
-def _is_plain(problem: Problem, example: Example) -> bool:
-    """Whether its process may be forked: another problem's file does the same to the sandbox that
-    users have, or only its outputs decide."""
-    by_outputs = example.expected in (Verdict.ACCEPTED, Verdict.WRONG_ANSWER)
-    return problem.name != FULL or (by_outputs and "hostile" not in example.path.name)
+def _is_timed(example: Example) -> bool:
+    """Whether its benchmarks run. Rounds in Triton's interpreter take most of a grading on a CPU,
+    and never rank: one honest file shows that they pass, and PyTorch's file of each problem that
+    the problem's benchmarks do."""
+    is_honest = example.expected is Verdict.ACCEPTED and "hostile" not in example.path.name
+    is_interpreted = DEVICE == "cpu" and kernel_language(example.path.read_bytes()) is not None
+    return not (is_honest and is_interpreted) or example.path.name == "triton_softmax.py"
+
+
+def _cases(problem: Problem, example: Example) -> Problem:
+    """The problem with the cases that are tried: of a compiled file on a CPU, where each kind of
+    shape is compiled anew, one of each dtype and a benchmark; else all."""
+    if DEVICE == "cuda" or not example.path.name.startswith("compiled_"):
+        return problem
+    return dataclasses.replace(problem, selected=COMPILED_CASES)
+
+
+def _may_fork(problem: Problem, example: Example) -> bool:
+    """Whether its process may be forked: only its outputs, times and messages decide. Files that
+    reach for what is beside the runner, or that end it, get the sandbox that users have."""
+    reaches = example.expected in ENDED or example.path.name in REACHING
+    return problem.name != FULL or not reaches
 
 
 def test_exact_count() -> None:
@@ -176,6 +223,13 @@ def test_one_problem_has_every_verdict() -> None:
     assert verdicts == set(Verdict) - {Verdict.JUDGE_ERROR}
 
 
+def test_files_that_reach_beyond_the_runner_are_known() -> None:
+    files = {example.path.name for problem, example in CORPUS if problem.name == FULL}
+    assert files >= REACHING
+    users = {e.expected for p, e in CORPUS if not _may_fork(p, e)}
+    assert users == set(Verdict) - {Verdict.JUDGE_ERROR}, "each verdict in the users' sandbox too"
+
+
 def test_only_rejected_examples_name_a_rule() -> None:
     for _, example in CORPUS:
         assert (example.rule is not None) == (example.expected is Verdict.REJECTED), example.path
@@ -185,11 +239,14 @@ def test_only_rejected_examples_name_a_rule() -> None:
 def test_verdict(problem: Problem, example: Example) -> None:
     if why := example.missing(DEVICE):
         pytest.skip(f"not run, {why}")
-    report = _graded(problem, example, "forked" if _is_plain(problem, example) else "process")
+    sandbox = "forked" if _may_fork(problem, example) else "process"
+    report = _report(_name(problem, example), sandbox)
     assert example.fits(report), (report.verdict, report.rule, report.reason)
     assert report.reason.isprintable()
     assert all(c.isprintable() or c in "\n\t" for c in report.log)
     assert (report.score_us is None) == (report.verdict != "accepted" or DEVICE == "cpu")
+    if report.verdict == "accepted":
+        assert ("benchmark" in {case.kind for case in report.cases}) == _is_timed(example)
 
 
 SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
@@ -198,7 +255,7 @@ SANDBOXES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 @pytest.mark.parametrize("name", SANDBOXES)
 def test_no_secret_is_found(name: str) -> None:
     _require_isolation(name)
-    log = _graded(*_file("softmax/accepted/hostile_reads_secrets.py"), name).log
+    log = _report("softmax/accepted/hostile_reads_secrets.py", name).log
     assert "GRADE_SCRATCH" in log
     assert "FOUND" not in log
 
@@ -206,7 +263,7 @@ def test_no_secret_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", SANDBOXES)
 def test_no_escape_succeeds(name: str) -> None:
     _require_isolation(name)
-    log = _graded(*_file("softmax/accepted/hostile_tries_to_escape.py"), name).log
+    log = _report("softmax/accepted/hostile_tries_to_escape.py", name).log
     assert "loopback refused" in log
     assert "GOT" not in log
 
@@ -232,6 +289,6 @@ DOCKER_TOO = [
 @pytest.mark.docker
 @pytest.mark.parametrize("name", DOCKER_TOO)
 def test_verdict_in_docker(name: str) -> None:
-    problem, example = _file(name)
-    report = _graded(problem, example, "docker")
+    _, example = _file(name)
+    report = _report(name, "docker")
     assert example.fits(report), (report.verdict, report.rule, report.reason)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class Demo:
         check(answer.text)
         return answer.text
 
+    @cached_property
     def results(self) -> list[StoredResult]:
         """Every result, oldest first."""
         board = self.services.ledger.board
@@ -144,7 +146,7 @@ def test_all_who_share_the_first_rank_lead(demo: Demo) -> None:
 
 
 def test_every_result_says_that_it_is_made_up(demo: Demo) -> None:
-    for result in demo.results():
+    for result in demo.results:
         assert result.user in USERS
         assert str(result.report.gpu).endswith(MARK)
         assert reports.NOTE in result.report.notes
@@ -162,7 +164,7 @@ def test_who_logs_in_is_no_made_up_user(demo: Demo) -> None:
 
 
 def test_every_report_is_one_that_a_worker_may_send(demo: Demo) -> None:
-    for result in demo.results():
+    for result in demo.results:
         report = result.report
         again = validate_report(report, report.created_at)
         assert again == report.model_copy(update={"worker": None})
@@ -175,7 +177,7 @@ def test_every_report_is_one_that_a_worker_may_send(demo: Demo) -> None:
 
 
 def test_some_results_are_wrong_and_some_rejected(demo: Demo) -> None:
-    found = {(one.report.problem, one.report.verdict): one.report for one in demo.results()}
+    found = {(one.report.problem, one.report.verdict): one.report for one in demo.results}
     for name in NAMES:
         assert (name, Verdict.WRONG_ANSWER) in found
     assert ("softmax", Verdict.REJECTED) in found
@@ -190,7 +192,7 @@ def test_some_results_are_wrong_and_some_rejected(demo: Demo) -> None:
 
 
 def test_numbers_of_submissions_grow_with_their_dates(demo: Demo) -> None:
-    dates = [result.report.created_at for result in demo.results()]
+    dates = [result.report.created_at for result in demo.results]
     assert dates == sorted(dates)
     now = datetime.now(UTC)
     assert now - timedelta(days=DAYS + 1) < dates[0] < dates[-1] < now

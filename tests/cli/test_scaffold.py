@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from grader.problem import Problem, prototypes
+from grader.problem import Problem
 from grader.problem_folders import problem_folders
-from grader.runner.prototype_check import assertions
 from tests.cli.conftest import Shell
+from tests.starter_files import check_starters
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = sorted(path.parent.name for path in ROOT.glob("problems/*/problem.yaml"))
@@ -64,36 +63,15 @@ def test_python_files_define_the_entry(
 
 @pytest.mark.nvcc
 def test_cuda_files_compile(shell: Shell, tmp_path: Path) -> None:
-    """And have their problems' prototypes, which the assertions behind them compare. Files with the
-    same headers are compiled at once: nvcc spends most of a second on the headers of each."""
-    by_headers: dict[tuple[str, ...], dict[str, str]] = {}
-    for name in PROBLEMS:
-        source = new(shell, name, "cuda", tmp_path / f"{name}.cu")
-        headers = tuple(re.findall(r"^#include .*$", source, re.MULTILINE))
-        by_headers.setdefault(headers, {})[name] = source
-    assert len(by_headers) < len(PROBLEMS)
-    for number, sources in enumerate(by_headers.values()):
-        specs = [Problem.load(ROOT / "problems" / name).spec for name in sources]
-        wanted = {symbol: text for spec in specs for symbol, text in prototypes(spec).items()}
-        parts = [f'#line 1 "{name}.cu"\n{source}' for name, source in sources.items()]
-        file = tmp_path / f"all_{number}.cu"
-        file.write_text("\n".join(parts) + assertions(wanted))
-        found = exported(file)
-        for spec in specs:
-            symbols = {spec.entry, *(f"{spec.entry}_{dtype}" for dtype in spec.cuda_dtypes[1:])}
-            assert symbols == set(prototypes(spec))
-            assert symbols <= found
-
-
-def exported(file: Path) -> set[str]:
-    """The functions of the library that nvcc makes of a file."""
-    library = file.with_suffix(".so")
-    command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-Werror", "all-warnings"]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
-    done = subprocess.run([*command, "-o", str(library), str(file)], **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    listed = subprocess.run(["nm", "-D", str(library)], **options).stdout
-    return set(re.findall(r"^\w+ T (\w+)$", listed, re.MULTILINE))
+    """And have their problems' prototypes."""
+    starters = {
+        name: (
+            Problem.load(ROOT / "problems" / name),
+            new(shell, name, "cuda", tmp_path / f"{name}.cu"),
+        )
+        for name in PROBLEMS
+    }
+    check_starters(starters, tmp_path)
 
 
 def test_new_never_overwrites(shell: Shell, problem: Path, tmp_path: Path) -> None:

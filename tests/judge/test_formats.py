@@ -18,6 +18,7 @@ from grader.submission import Submission
 from tests.forked_sandbox import ForkedSandbox
 from tests.judge.conftest import SPEC, WriteProblem
 from tests.judge.verified import verified
+from tests.starter_files import check_starters
 
 FORMATS = Path(__file__).resolve().parents[1] / "formats"
 NAMES = sorted(folder.name for folder in FORMATS.iterdir() if folder.is_dir())
@@ -225,9 +226,16 @@ def test_prototypes_have_strides_and_formats_of_eight_bits() -> None:
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", NAMES)
-def test_the_cuda_starter_compiles(name: str, tmp_path: Path) -> None:
-    report = graded(name, tmp_path, scaffold(Problem.load(FORMATS / name), "cuda"), ".cu")
+def test_the_cuda_starters_compile(tmp_path: Path) -> None:
+    problems = {name: Problem.load(FORMATS / name) for name in NAMES}
+    check_starters({n: (one, scaffold(one, "cuda")) for n, one in problems.items()}, tmp_path)
+
+
+@pytest.mark.nvcc
+def test_a_cuda_starter_is_compiled_and_not_run_without_a_gpu(tmp_path: Path) -> None:
+    """The one with most dtypes, of 8 bits."""
+    starter = scaffold(Problem.load(FORMATS / "quantize_fp8"), "cuda")
+    report = graded("quantize_fp8", tmp_path, starter, ".cu")
     assert (report.verdict, report.reason) == (None, "compiled, not run: no GPU")
 
 
