@@ -104,7 +104,8 @@ def test_the_document_is_complete(world: World) -> None:
             for code, reply in operation["responses"].items():
                 if code >= "400":
                     assert reply["description"], where
-                    [content] = reply["content"].values()
+                    [(kind, content)] = reply["content"].items()
+                    assert kind == "application/json", f"{where} {code}"
                     assert content["schema"]["$ref"].endswith("/ErrorReply"), f"{where} {code}"
 
 
