@@ -152,6 +152,12 @@ def test_an_endless_request_ends_it(worker: Worker) -> None:
     assert worker.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
 
 
+def test_it_imports_no_database() -> None:
+    """That took a fifth of its start."""
+    code = "import sys, grader.fleet.worker_process; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
 def test_options_are_checked() -> None:
     command = [
         sys.executable,

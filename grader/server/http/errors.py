@@ -107,7 +107,6 @@ def error_schemas() -> dict[str, Any]:
 _REFERENCE = "#/components/schemas/{model}"
 
 
-
 _DESCRIPTIONS = {
     400: "The request cannot be parsed.",
     401: "The token is not valid, or is missing where one is needed.",
