@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from grader.server.services.container import Services
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.fleet.conftest import Clock
 from tests.server.browser import Watched
 from tests.server.browser import chromium as chromium
@@ -137,6 +138,7 @@ class TestWhoSignsInWithAnotherSite:
     @pytest.fixture
     def services(self, settings: Settings, database: str, provider: Provider) -> Iterator[Services]:
         offered = {"university": provider.settings("university")}
+        migrate_by_copy(database)
         opened = Services.open(database, every_problem(), settings, Clock(), offered)
         yield opened
         opened.close()
