@@ -24,6 +24,8 @@ demo: .venv/.installed
 demo-server: .venv/.installed-server
 	$(BIN)/python -m scripts.demo_server
 
+# Tests start more than a thousand processes, which would each compile the package again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

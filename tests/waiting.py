@@ -12,6 +12,8 @@ PATIENCE_S = 240.0
 def until(holds: Callable[[], object], limit_s: float = PATIENCE_S) -> None:
     """Return once `holds()` is true. Raises AssertionError after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
+    pause_s = 0.005
     while not holds():
         assert time.monotonic() < deadline, "the condition never held"
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.1)  # what is awaited needs the CPU itself

@@ -1,5 +1,7 @@
 """The fleet: the ledger of jobs, the dispatchers, and the workers that grade."""
 
+from typing import TYPE_CHECKING
+
 from grader.fleet.job import (
     Batch,
     BatchItem,
@@ -15,7 +17,20 @@ from grader.fleet.job import (
     Worker,
     WorkerStatus,
 )
-from grader.fleet.ledger import Ledger
+
+if TYPE_CHECKING:
+    from grader.fleet.ledger import Ledger
+else:
+
+    def __getattr__(name: str) -> object:
+        """The ledger is imported when it is first used. It takes half a second, for the database,
+        which worker processes do not need."""
+        if name != "Ledger":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from grader.fleet.ledger import Ledger
+
+        return Ledger
+
 
 __all__ = [
     "Batch",

@@ -39,6 +39,7 @@ from grader.server.http.errors import (
     disk_full,
     error_response,
     error_responses,
+    error_schemas,
     fail,
     unavailable,
 )
@@ -158,9 +159,17 @@ def openapi_document(request: Request) -> JSONResponse:
     return JSONResponse(request.app.openapi())
 
 
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, with the schemas that every route's errors refer to."""
+        document = super().openapi()
+        document["components"]["schemas"].update(error_schemas())
+        return document
+
+
 def create_app(services: Services) -> FastAPI:
     """The application over these services."""
-    app = FastAPI(
+    app = _Application(
         title="grade",
         summary="A leaderboard for GPU kernels.",
         version=__version__,

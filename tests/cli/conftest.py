@@ -73,7 +73,12 @@ def generate(generator, call, n, dtype):
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
     """Folder of the problem `double`."""
-    folder = tmp_path / "problems" / "double"
+    return write_problem(tmp_path)
+
+
+def write_problem(root: Path) -> Path:
+    """Write the problem `double`, alone in the folder ``problems``. Returns its folder."""
+    folder = root / "problems" / "double"
     folder.mkdir(parents=True)
     (folder / "problem.yaml").write_text(SPEC)
     (folder / "reference.py").write_text(REFERENCE)

@@ -191,18 +191,23 @@ def test_a_broken_sandbox_is_reported_and_no_internal_error(
     assert list(tmp_path.iterdir()) == [], "no partial files are left"
 
 
+EXITS = "    os._exit(0)\n", "reference() for case 'one' called os._exit(0)"
+INTERRUPTS = "    raise KeyboardInterrupt\n", "reference() for case 'one' raised KeyboardInterrupt"
+CONVERTS = (
+    "    x.add_(1)\n    return (2 * x).float()\n",
+    "gave 'out' of case 'one' as torch.float32",
+)
+
+
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("command", "body", "message"),
     [
-        ("    os._exit(0)\n", "reference() for case 'one' called os._exit(0)"),
-        ("    raise KeyboardInterrupt\n", "reference() for case 'one' raised KeyboardInterrupt"),
-        (
-            "    x.add_(1)\n    return (2 * x).float()\n",
-            "gave 'out' of case 'one' as torch.float32",
-        ),
+        ("practice", *EXITS),
+        ("practice", *INTERRUPTS),
+        ("practice", *CONVERTS),
+        ("compare", *EXITS),
     ],
 )
-@pytest.mark.parametrize("command", ["practice", "compare"])
 def test_a_problem_that_misbehaves_is_one_error_in_the_json(
     tmp_path: Path, command: str, body: str, message: str
 ) -> None:

@@ -34,7 +34,7 @@ class Cluster:
         """The temporary folder of its nodes."""
         self._nodes: list[subprocess.Popen[bytes]] = []
         head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
-        self._start(first, *head)
+        self._start(first, *head, "--no-monitor")
         until(lambda: accepts(port))
         self._start(second, f"--address={self.address}", "--dashboard-agent-listen-port=0")
 
@@ -42,6 +42,7 @@ class Cluster:
         ray = str(Path(sys.executable).with_name("ray"))
         small = ["--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}"]
         small += [f"--num-gpus={int(bool(gpu))}"]
+        small += ["--include-log-monitor=false"]  # it takes a third of a node's CPU time
         if gpu:
             small += [f"--resources={json.dumps({f'accelerator_type:{gpu}': 1})}"]
         own = self.folder / gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -20,11 +21,13 @@ from grader.fleet.grading_engine import (
 )
 from grader.fleet.local_engine import LocalEngine
 from grader.fleet.ray_actor import GradingActor, SandboxName
+from grader.fleet.worker_process import TaskRequest, TaskRunner, WorkerMessage
 from grader.judge import Progress
 from grader.judge.record import Device
 from grader.problem import Problem
-from grader.report import Report
+from grader.report import Report, Verdict
 from grader.sandbox.owner import make_owned_folder
+from grader.submission import Submission
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,20 +107,42 @@ class FakeEngine(Engine):
         return task
 
 
-CPU_WORKER = """
-import sys
-from grader.fleet.worker_process import main
-sys.argv[sys.argv.index("cuda:0")] = "cpu"
-main()
+LIGHT_WORKER = """
+import grader.fleet.worker_process as worker_process
+from tests.fleet.fake import light_report
+
+worker_process._gpu = lambda device: None
+worker_process.TaskRunner._grade = light_report
+worker_process.main()
 """
 
 
-class FakeGpuActor(GradingActor):
-    """The actor on a node with a fake GPU. Its worker process grades on the CPU."""
+def light_report(runner: TaskRunner, request: TaskRequest) -> Report:
+    """Stands for a grading in a worker process, which imports no torch then. A wrong answer; for a
+    source that is the path of a file, once that file exists."""
+    runner._send(WorkerMessage(task=request.task, progress=Progress("test")))
+    if request.source.startswith(b"/"):
+        until(Path(os.fsdecode(request.source)).exists)
+    return Report(
+        problem=request.folder.name,
+        problem_digest=request.digest,
+        submission_sha256=Submission(request.name, request.language, request.source).sha256,
+        submission_name=request.name,
+        language=request.language,
+        verdict=Verdict.WRONG_ANSWER,
+        reason="the light worker takes nothing for a softmax",
+        device="cpu",
+        sandbox="process",
+        seed=1,
+    )
+
+
+class LightActor(GradingActor):
+    """The actor on a node, perhaps with a fake GPU. Its worker process grades nothing."""
 
     def __init__(self, device: Device, sandbox: SandboxName) -> None:
         self._root = make_owned_folder()
-        command = (sys.executable, "-c", CPU_WORKER)
+        command = (sys.executable, "-c", LIGHT_WORKER)
         self._engine = LocalEngine(1, device, sandbox, command=command)
 
 

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from grader.fleet import Lease, Ledger, QueueFull, State, TooManyInFlight
 from grader.report import Report, Verdict
+from tests.db.conftest import engine_in_memory
 from tests.fleet.conftest import DIGEST, Clock, a_submission
 
 LEASE_S = 30.0
@@ -71,7 +72,7 @@ class Life(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.clock = Clock()
-        self.ledger = Ledger.open("sqlite://", self.clock)
+        self.ledger = Ledger(engine_in_memory(), self.clock)
         self.jobs: dict[int, Model] = {}
         self.taken_at: dict[str, datetime] = {}
         self.results = 0

@@ -21,6 +21,7 @@ from grader.report import Report
 from grader.server.services.admin_service import BoardSettings
 from grader.server.services.container import Services
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.fleet.conftest import Clock
 from tests.server.conftest import H100, PEOPLE, World, every_problem, running_world
 from tests.server.test_access import API, TABLE, Access
@@ -49,6 +50,7 @@ def opened(folder: Path, settings: Settings, make_report: Callable[..., Report])
     """A server like that of the fixture `world`."""
     folder.mkdir()
     url = f"sqlite:///{folder}/server.sqlite3"
+    migrate_by_copy(url)
     services = Services.open(url, dict(every_problem()), settings, Clock())
     with running_world(services, make_report, PEOPLE | dict.fromkeys(LATE, "competitor")) as world:
         yield world

@@ -31,6 +31,8 @@ from grader.report import Report
 from grader.server.run import CannotListen, listen, serve
 from grader.server.services.container import Services
 from grader.server.settings import Settings, SettingsError, providers_from_environment
+from tests.fleet.conftest import a_submission
+from tests.server.conftest import every_problem
 from tests.waiting import PATIENCE_S, until
 
 MakeReport = Callable[..., Report]
@@ -107,36 +109,41 @@ def serving(folder: Path, *options: str) -> Iterator[Process]:
         popen.stdout.close()
 
 
-def test_only_the_first_start_prints_an_admin_token(tmp_path: Path) -> None:
+def test_only_the_first_start_prints_an_admin_token_and_a_lost_one_is_replaced(
+    tmp_path: Path,
+) -> None:
+    def me(server: Process, token: str | None) -> Any:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.get(f"{server.url}/api/v1/me", headers=headers, timeout=PATIENCE_S).json()
+
+    admin = {"name": "admin", "role": "admin", "team": None}
     with serving(tmp_path, "--slots", "0") as first:
         token = first.token
-        reply = httpx.get(
-            f"{first.url}/api/v1/me",
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=PATIENCE_S,
-        )
-        assert reply.json() == {"name": "admin", "role": "admin", "team": None}
+        assert me(first, token) == admin
         assert first.end() == 0
+        assert "new ranking" not in first.log.read_text()
     with serving(tmp_path, "--slots", "0") as again:
-        reply = httpx.get(
-            f"{again.url}/api/v1/me",
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=PATIENCE_S,
-        )
-        assert reply.status_code == 200
+        assert me(again, token) == admin
         assert again.end() == 0
         assert again.popen.stdout is not None
         assert again.popen.stdout.read() == ""
+    with serving(tmp_path, "--slots", "0", "--new-admin-token") as again:
+        assert again.popen.stdout is not None
+        assert "once" in again.popen.stdout.readline()
+        new = again.popen.stdout.readline().strip()
+        assert new != token
+        assert me(again, new) == admin
+        assert again.end() == 0
+        assert new not in again.log.read_text()
 
 
 def test_a_start_says_which_rankings_are_new(tmp_path: Path, make_report: MakeReport) -> None:
-    with serving(tmp_path, "--slots", "0") as first:
-        assert first.end() == 0
-        assert "new ranking" not in first.log.read_text()
+    url = f"sqlite:///{tmp_path}/board.sqlite3"
+    Services.open(url, every_problem()).close()
     folder = tmp_path / "problems"
     shutil.copytree(ROOT / "problems", folder)
     problem = Problem.load(folder / "softmax")
-    with closing(Board.open(f"sqlite:///{tmp_path}/board.sqlite3")) as board:
+    with closing(Board.open(url)) as board:
         board.record(make_report(problem_digest=problem.digest), "ada", b"")
     with (folder / "softmax" / "statement.md").open("a") as statement:
         statement.write(", and a comma\n")
@@ -151,23 +158,6 @@ def test_a_start_says_which_rankings_are_new(tmp_path: Path, make_report: MakeRe
         "(reference.py: changed); the ranking of version 1, with 1 result, stays at "
         "/leaderboards/softmax?version=1"
     ]
-
-
-def test_a_lost_admin_token_is_replaced(tmp_path: Path) -> None:
-    def me(server: Process, token: str) -> Any:
-        headers = {"Authorization": f"Bearer {token}"}
-        return httpx.get(f"{server.url}/api/v1/me", headers=headers, timeout=PATIENCE_S).json()
-
-    with serving(tmp_path, "--slots", "0") as first:
-        assert first.end() == 0
-    with serving(tmp_path, "--slots", "0", "--new-admin-token") as again:
-        assert again.popen.stdout is not None
-        assert "once" in again.popen.stdout.readline()
-        token = again.popen.stdout.readline().strip()
-        assert token != again.token
-        assert me(again, token) == {"name": "admin", "role": "admin", "team": None}
-        assert again.end() == 0
-        assert token not in again.log.read_text()
 
 
 SERVER_EXTRA = ("fastapi", "starlette", "uvicorn", "jinja2", "prometheus_client", "markdown_it")
@@ -212,12 +202,20 @@ def without_the_server_extra(command: str) -> list[str]:
     return [sys.executable, "-c", program, *command.split()]
 
 
-def test_the_log_is_json_and_contains_no_secret(tmp_path: Path) -> None:
+def test_shutdown_ends_event_streams_and_the_log_is_json_without_a_secret(tmp_path: Path) -> None:
     with serving(tmp_path, "--slots", "0") as server:
-        server.submit()
+        number = server.submit()
         httpx.get(f"{server.url}/api/v1/submissions?user=SECRET", timeout=PATIENCE_S)
         httpx.post(f"{server.url}/login", data={"token": server.token or ""})
-        assert server.end() == 0
+        address = f"{server.url}/api/v1/submissions/{number}/events"
+        with httpx.stream("GET", address, timeout=PATIENCE_S) as reply:
+            stream = reply.iter_lines()
+            assert next(stream).startswith("event: state")
+            started = time.monotonic()
+            server.popen.send_signal(signal.SIGTERM)
+            list(stream)
+        assert server.popen.wait(PATIENCE_S) == 0
+        assert time.monotonic() - started < 10
         text = server.log.read_text()
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     requests = [line for line in lines if line["message"] == "request"]
@@ -231,20 +229,6 @@ def test_the_log_is_json_and_contains_no_secret(tmp_path: Path) -> None:
     assert [line for line in text.splitlines() if not line.startswith("{")] == [
         "using the process sandbox; it is for your own code only, and its results are not ranked"
     ]
-
-
-def test_shutdown_ends_event_streams(tmp_path: Path) -> None:
-    with serving(tmp_path, "--slots", "0") as server:
-        number = server.submit()
-        address = f"{server.url}/api/v1/submissions/{number}/events"
-        with httpx.stream("GET", address, timeout=PATIENCE_S) as reply:
-            lines = reply.iter_lines()
-            assert next(lines).startswith("event: state")
-            started = time.monotonic()
-            server.popen.send_signal(signal.SIGTERM)
-            list(lines)
-        assert server.popen.wait(PATIENCE_S) == 0
-        assert time.monotonic() - started < 10
 
 
 def children(pid: int) -> list[int]:
@@ -350,20 +334,6 @@ def test_shutdown_waits_for_pulling_workers(
         assert server.popen.wait(PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize("how", ["a job given back", "a second signal", "time is over"])
-def test_the_wait_ends(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADE_SERVE_DRAIN_S", "3" if how == "time is over" else "600")
-    with serving(tmp_path, "--slots", "0") as server, working(server) as worker:
-        started = time.monotonic()
-        begin_shutdown(server)
-        if how == "a job given back":
-            assert worker.source.give_back(worker.lease)
-        elif how == "a second signal":
-            server.popen.send_signal(signal.SIGINT)
-        assert server.popen.wait(PATIENCE_S) == 0
-        assert how != "time is over" or time.monotonic() - started >= 3
-
-
 class Idle:
     """A fake dispatcher and engine. `drain` waits until `finish` or a drain of 0 s."""
 
@@ -414,6 +384,47 @@ def test_shutdown_waits_for_local_slots(services: Services, how: str) -> None:
     thread.join()
     assert statuses == [200, 503]
     assert idle.drains == [60, 0]
+
+
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [
+        ("a job given back", Settings(drain_s=600)),
+        ("a second signal", Settings(drain_s=600)),
+        ("time is over", Settings(drain_s=3)),
+    ],
+)
+def test_the_wait_for_pulling_workers_ends(
+    services: Services, how: str, settings: Settings
+) -> None:
+    idle: Any = Idle()
+    idle.finish()
+    listener = listen("127.0.0.1", 0)
+    url = "http://127.0.0.1:{1}".format(*listener.getsockname())
+    token = services.accounts.add_user("farm", "worker")
+    digest = services.problems["softmax"].digest
+    services.ledger.submit("ada", "softmax", digest, a_submission())
+    signalled: list[float] = []
+
+    def shut_down() -> None:
+        with closing(RemoteLedger(url, token)) as source:
+            lease = claim(source)
+            assert lease is not None
+            assert source.begin(lease)
+            signalled.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 503)
+            if how == "a job given back":
+                assert source.give_back(lease)
+            elif how == "a second signal":
+                os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=shut_down)
+    thread.start()
+    serve(services, idle, idle, listener)
+    took_s = time.monotonic() - signalled[0]
+    thread.join()
+    assert took_s >= 3 if how == "time is over" else took_s < 100
 
 
 @pytest.mark.parametrize(("signals", "least_s"), [(2, 4.0), (3, 0.0)])

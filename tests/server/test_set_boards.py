@@ -22,6 +22,7 @@ from grader.server.services import Invalid
 from grader.server.services.container import Services
 from grader.server.services.problem_reload import VerifyOutcome, verify_in_child
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.fleet.conftest import Clock
 from tests.forked_sandbox import ForkedSandbox
 from tests.server.conftest import World, running_world
@@ -65,6 +66,7 @@ def world(
     own.mkdir()
     problems, broken = sets.load()
     assert broken == {}
+    migrate_by_copy(database)
     services = Services.open(database, problems, settings, Clock(), folder=own, sets=sets)
     with running_world(services, make_report) as made:
         yield made

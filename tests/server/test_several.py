@@ -1,4 +1,8 @@
-"""Two server processes that share one PostgreSQL database."""
+"""Two server processes that share one PostgreSQL database.
+
+Both serve all tests of this module, since to start them takes 10 s of CPU time. The last test kills
+one.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +31,12 @@ from grader.fleet import Job, Ledger, State, Worker
 from grader.fleet.remote_ledger import RemoteLedger
 from grader.problem import Problem
 from grader.report import Report
-from tests.cli.conftest import problem as problem
-from tests.fleet.conftest import url as url
+from tests.cli.conftest import write_problem
+from tests.db.conftest import postgres_schema
 from tests.server.conftest import H100
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize(
-        "url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 KERNEL = "import time\ntime.sleep({seconds})\ndef doubled(x, out):\n    out.copy_(x * 2)\n"
 
@@ -100,13 +99,29 @@ class Server:
 Pair = tuple[Server, Server]
 
 
-@pytest.fixture
-def pair(url: str, problem: Path, tmp_path: Path) -> Iterator[Pair]:
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgres_schema() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("several")
+
+
+@pytest.fixture(scope="module")
+def problem(folder: Path) -> Path:
+    return write_problem(folder)
+
+
+@pytest.fixture(scope="module")
+def pair(url: str, problem: Path, folder: Path) -> Iterator[Pair]:
     """Two servers with one slot each, started at the same time on an empty database."""
     environ = os.environ | {"GRADE_SERVE_MAX_IN_FLIGHT": "50", "GRADE_DB": url}
     servers = []
     for name in ("left", "right"):
-        out, log = tmp_path / f"{name}.out", tmp_path / f"{name}.log"
+        out, log = folder / f"{name}.out", folder / f"{name}.log"
         with out.open("wb") as stdout, log.open("wb") as stderr:
             popen = subprocess.Popen(
                 [
@@ -156,15 +171,15 @@ def count_results(url: str) -> int:
 
 def test_servers_share_the_work_and_show_everything(url: str, pair: Pair, ledger: Ledger) -> None:
     left, right = pair
-    numbers = [server.submit() for _ in range(6) for server in pair]
-    others = [server for _ in range(6) for server in (right, left)]
-    with ThreadPoolExecutor(12) as pool:
+    numbers = [server.submit() for _ in range(3) for server in pair]
+    others = [server for _ in range(3) for server in (right, left)]
+    with ThreadPoolExecutor(6) as pool:
         ends = pool.map(lambda other, number: other.last_event(number), others, numbers)
-        assert list(ends) == ["done"] * 12
+        assert list(ends) == ["done"] * 6
     jobs = [job(ledger, number) for number in numbers]
-    assert [one.state for one in jobs] == [State.DONE] * 12
-    assert [(one.failures, one.deaths) for one in jobs] == [(0, 0)] * 12
-    assert len({one.result_id for one in jobs}) == count_results(url) == 12
+    assert [one.state for one in jobs] == [State.DONE] * 6
+    assert [(one.failures, one.deaths) for one in jobs] == [(0, 0)] * 6
+    assert len({one.result_id for one in jobs}) == count_results(url) == 6
     graders = {str(one.leased_by).rpartition(":")[2] for one in jobs}
     assert graders == {str(left.port), str(right.port)}
     for server in pair:
@@ -218,6 +233,7 @@ def test_a_killed_servers_work_is_finished_by_the_other(
     url: str, pair: Pair, ledger: Ledger
 ) -> None:
     left, right = pair
+    before = count_results(url)
     numbers = [left.submit(seconds=2) for _ in range(4)]
 
     def lost() -> list[int]:
@@ -238,5 +254,5 @@ def test_a_killed_servers_work_is_finished_by_the_other(
     after = job(ledger, number)
     assert (after.deaths, after.failures) == (1, 0)
     assert str(after.leased_by).endswith(f":{right.port}")
-    assert count_results(url) == 4
+    assert count_results(url) == before + 4
     assert right.get(f"/submissions/{number}")["verdict"] == "accepted"

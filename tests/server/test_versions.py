@@ -10,10 +10,11 @@ import pytest
 
 from grader.problem import Problem
 from grader.server.services.admin_service import BoardSettings
-from grader.server.services.container import Services, load_problems
+from grader.server.services.container import Services
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.fleet.conftest import Clock
-from tests.server.conftest import H100, PROBLEMS, World
+from tests.server.conftest import H100, PROBLEMS, World, every_problem
 from tests.server.examples import (
     A100,
     accepted,
@@ -38,7 +39,8 @@ def older() -> Problem:
 def services(settings: Settings, database: str, older: Problem) -> Iterator[Services]:
     """Services over a database that had served another version of the problem."""
     clock = Clock()
-    problems = load_problems(PROBLEMS)
+    problems = every_problem()
+    migrate_by_copy(database)
     Services.open(database, problems | {"softmax": older}, settings, clock).close()
     clock.move(60)
     opened = Services.open(database, problems, settings, clock)

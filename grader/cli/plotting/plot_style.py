@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -141,6 +142,7 @@ def truncated(name: str, weight: str, points: float = NAME_POINTS) -> str:
     return shown
 
 
+@cache
 def text_width(text: str, weight: str = "normal") -> float:
     """Width of a label's widest line, in points."""
     font = FontProperties(weight=weight)

@@ -8,6 +8,7 @@ import resource
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox, BboxBase
@@ -99,10 +101,17 @@ def long_names(name: str) -> PlotData:
     return replace(data, series=series + data.series[2:])
 
 
-def visible_texts(data: PlotData) -> tuple[BboxBase, list[tuple[Text, Bbox]]]:
-    """The canvas, and every visible text with its bounding box."""
+@cache
+def drawn(made: Callable[[str], PlotData], name: str) -> tuple[PlotData, Figure]:
+    """The data of a problem and its figure, which several tests only read."""
+    data = made(name)
     figure = build_figure(data)
     figure.canvas.draw()
+    return data, figure
+
+
+def visible_texts(figure: Figure) -> tuple[BboxBase, list[tuple[Text, Bbox]]]:
+    """The canvas, and every visible text with its bounding box."""
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     texts: list[Text] = list(figure.texts)
     for axes in figure.axes:
@@ -134,7 +143,8 @@ def _tick_labels(axes: Axes) -> list[Text]:
 def test_texts_do_not_overlap_or_leave_the_figure(
     name: str, made: Callable[[str], PlotData]
 ) -> None:
-    canvas, texts = visible_texts(made(name))
+    _, figure = drawn(made, name)
+    canvas, texts = visible_texts(figure)
     assert len(texts) > 30
     for text, box in texts:
         assert canvas.x0 <= box.x0 < box.x1 <= canvas.x1, text.get_text()
@@ -150,8 +160,8 @@ def test_texts_do_not_overlap_or_leave_the_figure(
 
 @pytest.mark.parametrize("name", H100)
 def test_every_line_and_case_is_labelled(name: str) -> None:
-    data = h100(name)
-    _, texts = visible_texts(data)
+    data, figure = drawn(h100, name)
+    _, texts = visible_texts(figure)
     words = [line for text, _ in texts for line in text.get_text().split("\n")]
     for series in data.series:
         assert words.count(series.name) == 3, "beside times and rates, and in the roofline's key"
@@ -163,11 +173,9 @@ def test_every_line_and_case_is_labelled(name: str) -> None:
 @pytest.mark.parametrize("made", [h100, h100_recorded])
 @pytest.mark.parametrize("name", H100)
 def test_labels_are_above_the_roof(name: str, made: Callable[[str], PlotData]) -> None:
-    data = made(name)
+    data, figure = drawn(made, name)
     roofline = data.roofline
     assert roofline is not None
-    figure = build_figure(data)
-    figure.canvas.draw()
     roof = figure.axes[2]
     workloads = {workload.name for workload in data.workloads}
     names = [text for text in roof.texts if set(text.get_text().split("\n")) <= workloads]

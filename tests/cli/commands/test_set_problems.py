@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from grader.cli import main
+from grader.cli.dependencies import Dependencies
 from grader.cli.remote import problem_name
 from grader.problem import ProblemError
 from tests.cli.conftest import Shell
+from tests.forked_sandbox import ForkedSandbox
 from tests.sets import made_up
 
 
@@ -76,26 +78,30 @@ def test_a_broken_task_is_one_line(shell: Shell, tmp_path: Path, task: str, mess
 
 
 @pytest.mark.slow
-def test_commands_take_a_problem_of_a_set(tmp_path: Path) -> None:
-    """As typed, in processes of their own."""
+def test_commands_take_a_problem_of_a_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With real gradings. `grade submit` runs in a process of its own, as typed."""
     name = f"leetgpu:{made_up.leetgpu(tmp_path)}"
     kernel = tmp_path / "kernel.py"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    forked = Dependencies(sandbox=lambda _: ForkedSandbox())
 
     def grade(*arguments: str) -> tuple[int, str]:
-        environment = os.environ | {"XDG_DATA_HOME": str(tmp_path / "data"), "COLUMNS": "200"}
-        done = subprocess.run(
-            [sys.executable, "-m", "grader.cli", *arguments],
-            capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path,
-        )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
+        status = main(list(arguments), forked)
+        return status, "".join(capsys.readouterr())
 
     status, out = grade("show", name)
     assert (status, "Scaled Rows" in out, "CC BY-NC-ND 4.0" in out) == (0, True, True)
     status, out = grade("new", name, "--lang", "torch", "-o", str(kernel))
     assert status == 0, out
-    status, out = grade("submit", name, str(kernel), "--sandbox", "process", "--json")
-    assert status == 1
-    report = json.loads(out)
+    submit = ("submit", name, str(kernel), "--sandbox", "process", "--json")
+    command = [sys.executable, "-m", "grader.cli", *submit]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
     assert (report["problem"], report["verdict"]) == ("leetgpu_1_scaled_rows", "wrong_answer")
     status, out = grade("verify", name, "--sandbox", "process")
     assert status == 0, out

@@ -11,6 +11,7 @@ import pytest
 from grader.server.services.container import Services
 from grader.server.services.invitations import NOT_VALID
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.fleet.conftest import Clock
 from tests.server.conftest import KERNEL, World, every_problem
 from tests.server.pages.test_admin_pages import Browser
@@ -171,6 +172,7 @@ class TestInvited:
     @pytest.fixture
     def services(self, settings: Settings, database: str, provider: Provider) -> Iterator[Services]:
         offered = {"university": provider.settings()}
+        migrate_by_copy(database)
         opened = Services.open(database, every_problem(), settings, Clock(), offered)
         yield opened
         opened.close()

@@ -21,6 +21,7 @@ from grader.db.tables import identities, sign_ins, tokens
 from grader.server.services.container import Services
 from grader.server.services.sign_in import SIGN_IN_LIFETIME, Person
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.fleet.conftest import Clock
 from tests.server import provider as site
 from tests.server.browser import chromium as chromium
@@ -47,6 +48,7 @@ def provider() -> Iterator[Provider]:
 @pytest.fixture
 def services(settings: Settings, database: str, provider: Provider) -> Iterator[Services]:
     offered = {name: provider.settings(name) for name in ("university", "github")}
+    migrate_by_copy(database)
     opened = Services.open(database, every_problem(), settings, Clock(), offered)
     yield opened
     opened.close()

@@ -22,6 +22,7 @@ from grader.server.services.problem_reload import (
     verify_in_child,
 )
 from grader.server.settings import Settings
+from tests.db.conftest import migrate_by_copy
 from tests.fleet.conftest import Clock
 from tests.server.command_line import runner
 from tests.server.conftest import PEOPLE, PROBLEMS, Server, World
@@ -45,6 +46,7 @@ def world(
     folder: Path, database: str, settings: Settings, make_report: Callable[..., Report]
 ) -> Iterator[World]:
     clock = Clock()
+    migrate_by_copy(database)
     services = Services.open(database, load_problems(folder), settings, clock, folder=folder)
     server = Server(services)
     with server as url:

@@ -17,6 +17,7 @@ from grader.db.tables import problem_versions
 from grader.problem import Problem
 from grader.report import Report
 from grader.server.services.container import Services
+from tests.db.conftest import migrate_by_copy
 from tests.db.conftest import url as url
 from tests.fleet.conftest import Clock
 from tests.server.conftest import PROBLEMS
@@ -31,6 +32,7 @@ class Site:
         self.clock = Clock(datetime(2030, 1, 1, tzinfo=UTC))
         self._make_report = make_report
         self.opened: list[Services] = []
+        migrate_by_copy(url)
 
     def start(self) -> list[str]:
         """Start a server. Returns the lines that it prints."""
