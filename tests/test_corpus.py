@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from functools import cache
+from unittest import mock
 
 import pytest
 
 from grader.cli.examples import Example, examples
+from grader.judge import grading
 from grader.kernel_languages import kernel_language
 from grader.problem import Problem
 from grader.report import Report, Verdict
@@ -106,7 +108,7 @@ COUNTS = {
     ("sort", "wrong_answer"): 4,
     ("sparse24_matmul", "accepted"): 3,
     ("sparse24_matmul", "wrong_answer"): 4,
-    ("square", "accepted"): 3,
+    ("square", "accepted"): 4,
     ("square", "rejected"): 1,
     ("square", "wrong_answer"): 4,
     ("swiglu", "accepted"): 3,
@@ -175,9 +177,12 @@ def _sandbox(name: str) -> Sandbox:
 def _report(name: str, sandbox: str = "process") -> Report:
     """The report of a file, which is graded once in each sandbox."""
     problem, example = _file(name)
-    return grade_example(
-        _cases(problem, example), example, _sandbox(sandbox), DEVICE, _is_timed(example)
-    )
+    # The judge waits for outputs that come late, 0.3 s for each of three wrong cases.
+    may_be_late = example.expected is not Verdict.WRONG_ANSWER or "hostile" in example.path.name
+    with mock.patch.object(grading, "GRACE_S", grading.GRACE_S if may_be_late else 0.0):
+        return grade_example(
+            _cases(problem, example), example, _sandbox(sandbox), DEVICE, _is_timed(example)
+        )
 
 
 def _is_timed(example: Example) -> bool:
