@@ -29,7 +29,7 @@ def verify(
     eager PyTorch on the benchmarks' variants; plausible bugs on the tests. Also check that the
     reference keeps to float64 and uses every input, and the baselines. On a GPU, report benchmarks
     that could never rank. On cases drawn from the problem's domain, `DRAWN_MUTANTS` take the place
-    of the problem's own. On a CPU, torch.compile runs on `compiled_cases` only.
+    of the problem's own. torch.compile runs on `compiled_cases` only.
 
     Others that time nothing may use the GPU meanwhile. Raises `ProblemError` when the problem's own
     code fails, or the inputs of a benchmark ignore the seed.
@@ -45,7 +45,7 @@ def _verified(problem: Problem, device: Device, progress: ProgressCallback) -> V
     seeded = problem.cases("benchmark", device) or listed
     ignored = author_checks.IgnoredInputs(code)
     compiled = torch.compile(code.eager, dynamic=True)
-    to_compile = cases if device == "cuda" else compiled_cases(problem, listed)
+    to_compile = compiled_cases(problem, listed)
     result = VerificationResult(cases=len(cases), compiled=[case.name for case in to_compile])
     for index, case in enumerate(cases):
         progress(Progress("verify", case.name, index, len(cases)))
@@ -77,8 +77,9 @@ def _verified(problem: Problem, device: Device, progress: ProgressCallback) -> V
 def compiled_cases(problem: Problem, cases: list[Case]) -> list[Case]:
     """The case that moves most bytes of each combination of the arguments' dtypes.
 
-    Compiling takes a CPU a second or more for each dtype, layout and flag, which was four fifths of
-    a verification. The largest case has the longest sums, where compiled code may differ most.
+    Compiling takes a second or more for each dtype, layout and flag, which was four fifths of a
+    verification on a CPU; and after eight of them PyTorch runs a function as it is, unless told
+    otherwise. The largest case has the longest sums, where compiled code may differ most.
     """
     largest: dict[tuple[str, ...], Case] = {}
     for case in cases:
