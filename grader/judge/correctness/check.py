@@ -425,7 +425,7 @@ def _check(
     if failure is not None:
         if wrong is None:
             wrong = whole.where(lambda piece: piece.error == values["largest"])
-        failure += f"; {_worst_element(whole)}"
+        failure += f"; {_worst_element(whole, wrong)}"
         cause = likely_cause(out, truth, initial, wrong)
         failure += f"; {cause}?" if cause else ""
         mismatch = _mismatch(name, out, truth, wrong, offsets, slice_name, rounded=True)
@@ -486,12 +486,17 @@ def _combine(name: str, values: list[torch.Tensor]) -> torch.Tensor:
     return every.sum() if name == "exact sum" else every.max()
 
 
-def _worst_element(whole: _Comparison) -> str:
-    """``the worst is 0.5 instead of 0.25``, with enough digits to tell them apart."""
+def _worst_element(whole: _Comparison, wrong: torch.Tensor) -> str:
+    """``the worst is 0.5 instead of 0.25``, with enough digits to tell them apart; of the elements
+    that are `wrong`, bool, since a larger error elsewhere may be allowed."""
     largest, got, wanted = -1.0, 0.0, 0.0
+    start, flat = 0, wrong.reshape(-1)
     for piece in whole.pieces():
-        index = int(piece.error.argmax())
-        if (error := float(piece.error[index])) > largest:
+        is_wrong = flat[start : start + len(piece.error)]
+        start += len(is_wrong)
+        errors = torch.where(is_wrong, piece.error, -1.0)
+        index = int(errors.argmax())
+        if (error := float(errors[index])) > largest:
             largest, got, wanted = error, float(piece.out[index]), float(piece.exact[index])
     digits = 4 if abs(got - wanted) > 1e-3 * abs(wanted) else 9
     return f"the worst is {got:.{digits}g} instead of {wanted:.{digits}g}"

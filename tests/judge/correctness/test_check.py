@@ -120,6 +120,16 @@ def test_half_precision_exceeds_the_error_budget_of_float32() -> None:
     )
 
 
+def test_the_worst_element_is_one_that_is_wrong() -> None:
+    """A larger error of a larger element may be allowed."""
+    truth = torch.tensor([[1.0, 1e-5, 2e-5]], dtype=torch.float64)
+    out = torch.tensor([[1.001, 0.0, 0.0]])
+    result = check("out", out, truth, None, Tolerance(atol=0, rtol=1e-2, rel_l2=1))
+    assert result.failure is not None
+    assert result.failure.startswith("2 of 3 elements")
+    assert "; the worst is 0 instead of 2e-05; they are all 0: was it computed?" in result.failure
+
+
 def test_the_budget_allows_an_ulp_even_if_eager_is_exact() -> None:
     truth = torch.linspace(0.5, 1, 1000).double()
     exact = truth.float()
