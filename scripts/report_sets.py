@@ -183,7 +183,7 @@ def cannot(reason: str) -> Found:
 
 def lacks_resources(found: Found) -> bool:
     """Whether a problem failed, or lost cases, for what others may have used."""
-    return any(word in reason for reason in found["reasons"] for word in SCARCE)
+    return any(word in reason.lower() for reason in found["reasons"] for word in SCARCE)
 
 
 def names_below(roots: tuple[str, ...], only: str) -> Iterator[str]:
